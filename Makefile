@@ -1,0 +1,35 @@
+# One word a command; CONTRIBUTING.md says what each is for.
+PYTHON ?= python3
+SOURCE ?= de
+TARGET ?= en
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.PHONY: setup demo test check proofs format clean
+
+setup: $(INSTALLED)
+
+# A PyTorch that is already installed is used if it satisfies the constraints: the environment sees the outer one's packages.
+$(INSTALLED): pyproject.toml constraints.txt tools/make_environment.py
+	$(PYTHON) tools/make_environment.py
+
+demo: setup
+	$(BIN)/multihead demo --source-language $(SOURCE) --target-language $(TARGET)
+
+test: check
+	$(BIN)/python -m pytest -q
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+proofs: setup
+	$(BIN)/python -m pytest -q -m proof
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,78 @@
+"""How settings are written down, checked and refused; which settings there are is said where they are used.
+
+A group of settings is a frozen pydantic model with a sentence under each field. It is built from a TOML file,
+from command-line flags or from JSON through `build`, so a misspelt key gives the same answer everywhere:
+an error that names the nearest key that exists.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from multihead.errors import ConfigurationError
+
+SettingsType = TypeVar("SettingsType", bound="Settings")
+
+
+class Settings(BaseModel):
+    """A frozen group of settings; an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+def build(cls: type[SettingsType], values: Mapping[str, Any], origin: str) -> SettingsType:
+    """``cls(**values)``, with errors written for the person who wrote ``origin``.
+
+    Args:
+        cls: the group of settings.
+        values: its fields; missing ones take their defaults.
+        origin: where the values come from ("train.toml", "the command line"), for the message.
+
+    Raises:
+        ConfigurationError: an unknown key (names the nearest), or a value the field cannot have.
+    """
+    try:
+        return cls(**values)
+    except ValidationError as error:
+        problems = "; ".join(_describe(cls, detail) for detail in error.errors())
+        raise ConfigurationError(f"{origin}: {problems}") from None
+
+
+def _describe(cls: type[Settings], detail: ErrorDetails) -> str:
+    """One problem of a pydantic report as a sentence."""
+    key = ".".join(str(part) for part in detail["loc"]) or "settings"
+    if detail["type"] == "extra_forbidden":
+        return f"there is no setting '{key}'{nearest(key, list(cls.model_fields))}"
+    got = "" if detail["type"] == "missing" else f", got {detail['input']!r}"
+    message = detail["msg"].removeprefix("Value error, ")
+    return f"{key}: {message[:1].lower()}{message[1:]}{got}"
+
+
+def nearest(word: str, known: list[str]) -> str:
+    """Returns ``"; did you mean 'x'?"``, or the list of what is known when nothing is near."""
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"; did you mean '{close[0]}'?" if close else f"; there are: {', '.join(sorted(known))}"
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file.
+
+    Raises:
+        ConfigurationError: the file is missing, unreadable or not TOML.
+    """
+    try:
+        with path.open("rb") as stream:
+            return tomllib.load(stream)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"{path}: not valid TOML: {error}") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{path}: not a TOML file: it is not UTF-8 text") from None
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from None
