@@ -1,0 +1,266 @@
+"""Multi-head attention: projections around :func:`multihead.attention.attention`.
+
+Vaswani et al. 2017, "Attention Is All You Need", section 3.2.2. One class for self, cross and cached use:
+they are call patterns. Caches are arguments and results (:mod:`multihead.attention.cache`).
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from multihead.attention.cache import KeyValue
+from multihead.attention.functional import attention
+from multihead.attention.masks import Mask
+from multihead.errors import ConfigurationError, ShapeError
+
+Weights = Float[Tensor, "batch heads query key"] | None
+
+
+class PackedLinear(nn.Module):
+    """Several linear maps of one input, stored as one: y_i = x W_i^T + b_i, all of them in a single product.
+
+    ``weight`` [sum of sizes, in_features] holds the maps one below the other; every map is initialised by
+    itself, Xavier-uniform (the bound of the packed matrix would be smaller), and biases are zero.
+
+    Args:
+        in_features: width of the input.
+        sizes: widths of the outputs.
+        bias: whether the maps have one.
+    """
+
+    def __init__(self, in_features: int, sizes: tuple[int, ...], bias: bool = True) -> None:
+        super().__init__()
+        self.in_features = in_features
+        self.sizes = sizes
+        self.starts = (0, *accumulate(sizes))
+        self.weight = nn.Parameter(torch.empty(sum(sizes), in_features))
+        self.bias = nn.Parameter(torch.empty(sum(sizes))) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the matrices anew."""
+        with torch.no_grad():
+            for part in self.weight.split_with_sizes(self.sizes):
+                nn.init.xavier_uniform_(part)
+            if self.bias is not None:
+                self.bias.zero_()
+
+    def forward(
+        self, x: Float[Tensor, "*axes width"], first: int = 0, last: int | None = None
+    ) -> tuple[Float[Tensor, "*axes _"], ...]:
+        """The outputs of maps ``first`` up to (not including) ``last``; all of them by default.
+
+        Raises:
+            ShapeError: the input has another width.
+        """
+        if x.shape[-1] != self.in_features:
+            raise ShapeError(f"the input has shape {list(x.shape)}, but its last axis must be {self.in_features}")
+        sizes = self.sizes[first:last]
+        if len(sizes) == len(self.sizes):
+            packed = F.linear(x, self.weight, self.bias)
+        else:
+            rows = slice(self.starts[first], self.starts[first] + sum(sizes))
+            packed = F.linear(x, self.weight[rows], None if self.bias is None else self.bias[rows])
+        return packed.split_with_sizes(sizes, dim=-1)
+
+    def extra_repr(self) -> str:
+        """What ``print(module)`` shows."""
+        return f"{self.in_features} -> {' + '.join(map(str, self.sizes))}, bias={self.bias is not None}"
+
+
+class MultiHeadAttention(nn.Module):
+    r"""Multi-head attention, batch first.
+
+    .. math::
+        \mathrm{MultiHead}(Q, K, V) &= \mathrm{Concat}(\mathrm{head}_1, \ldots, \mathrm{head}_h) W^O \\
+        \mathrm{head}_i &= \mathrm{Attention}(Q W_i^Q, K W_i^K, V W_i^V)
+
+    The W^Q, W^K and W^V of all heads lie in one matrix, ``in_projection.weight`` [q + k + v, width], when
+    queries and memory have the same width: self-attention is then a single product, and cross-attention uses
+    slices of it. With another ``memory_width`` there are ``query_projection`` [q, width] and
+    ``memory_projection`` [k + v, memory_width] instead. W^O is ``output_projection`` [width, v].
+
+    Args:
+        width: of the queries and of the output (the paper's d_model).
+        heads: how many (the paper's h).
+        kv_heads: how many heads keys and values have (default: ``heads``); fewer = grouped queries.
+        key_width: of all heads' queries together (default: ``width``); a head's d_k is key_width / heads.
+        value_width: of all heads' outputs together (default: ``width``); a head's d_v is value_width / heads.
+        memory_width: of what keys and values are made from (default: ``width``).
+        bias: whether the projections add one.
+        dropout: the probability with which a weight is dropped while training. Above 0 the fused kernel is
+            lost on a CPU.
+
+    Raises:
+        ConfigurationError: heads that do not divide the widths, or an impossible dropout.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        kv_heads: int | None = None,
+        key_width: int | None = None,
+        value_width: int | None = None,
+        memory_width: int | None = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.width, self.heads, self.dropout = width, heads, dropout
+        self.kv_heads = heads if kv_heads is None else kv_heads
+        self.key_width = width if key_width is None else key_width
+        self.value_width = width if value_width is None else value_width
+        self.memory_width = width if memory_width is None else memory_width
+        self._check_sizes()
+        kv_sizes = tuple(total // heads * self.kv_heads for total in (self.key_width, self.value_width))
+        self.in_projection: PackedLinear | None = None
+        self.query_projection: PackedLinear | None = None
+        self.memory_projection: PackedLinear | None = None
+        if self.memory_width == width:
+            self.in_projection = PackedLinear(width, (self.key_width, *kv_sizes), bias)
+        else:
+            self.query_projection = PackedLinear(width, (self.key_width,), bias)
+            self.memory_projection = PackedLinear(self.memory_width, kv_sizes, bias)
+        self.output_projection = nn.Linear(self.value_width, width, bias=bias)
+        nn.init.xavier_uniform_(self.output_projection.weight)
+        if bias:
+            nn.init.zeros_(self.output_projection.bias)
+
+    def _check_sizes(self) -> None:
+        for name, size in (("heads", self.heads), ("kv_heads", self.kv_heads)):
+            if size < 1:
+                raise ConfigurationError(f"{name}={size}: at least one head is needed")
+        for name, size in (("key_width", self.key_width), ("value_width", self.value_width)):
+            if size % self.heads:
+                raise ConfigurationError(
+                    f"{'width' if size == self.width else name}={size} cannot be divided among {self.heads} "
+                    f"heads: take a multiple of {self.heads}, such as {(size // self.heads + 1) * self.heads}"
+                )
+        if self.heads % self.kv_heads:
+            raise ConfigurationError(
+                f"heads={self.heads} is not a multiple of kv_heads={self.kv_heads}: every key head serves "
+                "the same number of query heads"
+            )
+        if not 0.0 <= self.dropout < 1.0:
+            raise ConfigurationError(f"dropout={self.dropout}: a probability from 0 up to (not including) 1 is needed")
+
+    def forward(
+        self,
+        query: Float[Tensor, "batch query width"],
+        key: Float[Tensor, "batch key memory_width"] | None = None,
+        value: Float[Tensor, "batch key memory_width"] | None = None,
+        *,
+        mask: Mask | None = None,
+        need_weights: bool = False,
+    ) -> tuple[Float[Tensor, "batch query width"], Weights]:
+        """Self-attention (``key`` None, or the very same tensor), or attention to another sequence.
+
+        Args:
+            query: [batch, query, width].
+            key: [batch, key, memory_width]; None = the query.
+            value: [batch, key, memory_width]; None = the key.
+            mask: who may attend to whom.
+            need_weights: return the weights of every head too.
+
+        Returns:
+            The output [batch, query, width], and the weights [batch, heads, query, key] (before dropout) or
+            None.
+        """
+        key = query if key is None else key
+        value = key if value is None else value
+        if self.in_projection is not None and key is query and value is query:
+            output, weights, _ = self.step(query, None, mask=mask, need_weights=need_weights)
+            return output, weights
+        return self.attend(query, self.project(key, value), mask=mask, need_weights=need_weights)
+
+    def project_query(self, x: Float[Tensor, "batch query width"]) -> Float[Tensor, "batch heads query head_dim"]:
+        """The queries of every head, Q W^Q."""
+        if self.in_projection is None:
+            assert self.query_projection is not None
+            (query,) = self.query_projection(x)
+        else:
+            (query,) = self.in_projection(x, 0, 1)
+        return _split_heads(query, self.heads)
+
+    def project(
+        self,
+        key: Float[Tensor, "batch key memory_width"],
+        value: Float[Tensor, "batch key memory_width"] | None = None,
+    ) -> KeyValue:
+        """The keys and values of every head, K W^K and V W^V: once for a source attended to in many steps."""
+        if self.in_projection is None:
+            assert self.memory_projection is not None
+            maps, first = self.memory_projection, 0
+        else:
+            maps, first = self.in_projection, 1
+        if value is None or value is key:
+            keys, values = maps(key, first, first + 2)
+        else:
+            (keys,), (values,) = maps(key, first, first + 1), maps(value, first + 1, first + 2)
+        return KeyValue(_split_heads(keys, self.kv_heads), _split_heads(values, self.kv_heads))
+
+    def attend(
+        self,
+        query: Float[Tensor, "batch query width"],
+        kv: KeyValue,
+        *,
+        mask: Mask | None = None,
+        need_weights: bool = False,
+    ) -> tuple[Float[Tensor, "batch query width"], Weights]:
+        """Attention of (unprojected) queries to keys and values that are projected already."""
+        return self._attend(self.project_query(query), kv, mask, need_weights)
+
+    def step(
+        self,
+        x: Float[Tensor, "batch query width"],
+        cache: KeyValue | None = None,
+        *,
+        mask: Mask | None = None,
+        need_weights: bool = False,
+    ) -> tuple[Float[Tensor, "batch query width"], Weights, KeyValue]:
+        """Self-attention of new positions to the cached ones and themselves; one product projects everything.
+
+        Args:
+            x: the new positions.
+            cache: what earlier steps returned; None = there are no earlier positions.
+            mask: over all keys, old and new; ``Causal()`` if there are several new positions.
+            need_weights: return the weights of every head too.
+
+        Returns:
+            The output, the weights or None, and the cache with the new positions appended.
+
+        Raises:
+            ShapeError: ``memory_width`` differs from ``width``, so there is no self-attention.
+        """
+        if self.in_projection is None:
+            raise ShapeError(
+                f"queries have the width {self.width} and memory {self.memory_width}: this module attends to "
+                "another sequence only. Pass it as key=, or use attend()"
+            )
+        query, keys, values = self.in_projection(x)
+        kv = KeyValue(_split_heads(keys, self.kv_heads), _split_heads(values, self.kv_heads))
+        kv = kv if cache is None else cache.append(kv)
+        return *self._attend(_split_heads(query, self.heads), kv, mask, need_weights), kv
+
+    def _attend(
+        self, query: Tensor, kv: KeyValue, mask: Mask | None, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        dropout = self.dropout if self.training else 0.0
+        heads, weights = attention(query, kv.key, kv.value, mask=mask, dropout_p=dropout, need_weights=need_weights)
+        return self.output_projection(heads.transpose(1, 2).flatten(2)), weights
+
+    def extra_repr(self) -> str:
+        """What ``print(module)`` shows."""
+        return f"heads={self.heads}, kv_heads={self.kv_heads}, dropout={self.dropout}"
+
+
+def _split_heads(x: Tensor, heads: int) -> Tensor:
+    """[batch, length, heads * dim] -> [batch, heads, length, dim], without a copy."""
+    return x.view(*x.shape[:2], heads, x.shape[-1] // heads).transpose(1, 2)

@@ -1,0 +1,132 @@
+"""Which kernel is chosen: the choice and its reason follow from kinds, shapes, types and flags alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import Tensor
+
+from multihead.attention import Causal, Dense, Full, Mask, Padding, attention, choose, explain
+
+
+def tensors(queries: int, keys: int, dtype: torch.dtype = torch.float32, device: str = "cpu") -> tuple[Tensor, ...]:
+    query = torch.zeros(2, 4, queries, 8, dtype=dtype, device=device)
+    key = torch.zeros(2, 4, keys, 8, dtype=dtype, device=device)
+    return query, key, key
+
+
+@pytest.mark.parametrize(
+    ("mask", "queries", "is_causal", "shape"),
+    [
+        (None, 5, False, None),
+        (Full(), 5, False, None),
+        (Causal(), 5, True, None),
+        (Causal(align="start"), 5, True, None),
+        (Causal() & Full() & Causal(), 5, True, None),
+        (Causal(), 1, False, None),
+        (Causal(align="start"), 1, False, [1, 1, 1, 5]),
+        (Causal(), 3, False, [1, 1, 3, 5]),
+        (Padding([1, 2]), 5, False, [2, 1, 1, 5]),
+        (Causal() & Padding([1, 2]), 5, False, [2, 1, 5, 5]),
+        (Causal() & Padding([1, 2]), 1, False, [2, 1, 1, 5]),
+        (Causal() | Padding([1, 2]), 1, False, [2, 1, 1, 5]),
+        (~Causal(), 5, False, [1, 1, 5, 5]),
+    ],
+    ids=repr,
+)
+def test_lowering(mask: Mask | None, queries: int, is_causal: bool, shape: list[int] | None) -> None:
+    plan = choose(*tensors(queries, 5), mask=mask)
+    assert plan.kernel == "sdpa"
+    assert plan.is_causal == is_causal
+    assert (None if plan.mask is None else list(plan.mask.shape)) == shape
+
+
+def test_the_choice_reads_no_values() -> None:
+    """On the meta device there are none to read."""
+    query, key, value = tensors(5, 5, device="meta")
+    lengths = torch.ones(2, dtype=torch.long, device="meta")
+    dense = Dense(torch.ones(5, 5, dtype=torch.bool, device="meta"))
+    for mask in (Causal() & Padding(lengths, lengths), Causal() | ~Padding(lengths), dense):
+        for need_weights in (False, True):
+            output, _ = attention(query, key, value, mask=mask, need_weights=need_weights)
+            assert output.shape == query.shape
+
+
+def test_weights_and_names_pick_the_kernel() -> None:
+    assert choose(*tensors(5, 5), need_weights=True).kernel == "explicit"
+    assert choose(*tensors(5, 5), backend="explicit").kernel == "explicit"
+    assert choose(*tensors(5, 5), backend="sdpa").kernel == "sdpa"
+
+
+def test_the_explicit_path_and_a_bias_get_the_causal_mask_written_out() -> None:
+    assert choose(*tensors(5, 5), mask=Causal(), backend="explicit").mask is not None
+    plan = choose(*tensors(5, 5), mask=Causal(), bias=torch.zeros(5, 5))
+    assert not plan.is_causal
+    assert plan.mask is not None
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_trains_in_float32_on_a_cpu(dtype: torch.dtype) -> None:
+    query, key, value = tensors(5, 5, dtype)
+    assert choose(query, key, value).compute_dtype is None
+    assert choose(query, key.clone().requires_grad_(), value).compute_dtype == torch.float32
+    with torch.no_grad():
+        assert choose(query, key.clone().requires_grad_(), value).compute_dtype is None
+
+
+def test_autocast_decides_the_type_except_for_training_on_a_cpu() -> None:
+    query, key, value = tensors(5, 5)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert choose(query, key, value).compute_dtype == torch.bfloat16
+        assert choose(query.bfloat16(), key, value).compute_dtype == torch.bfloat16
+        assert choose(query.requires_grad_(), key, value).compute_dtype is None
+        assert choose(query.bfloat16(), key, value).compute_dtype == torch.float32
+    double = tensors(5, 5, torch.float64)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert choose(*double).compute_dtype is None
+
+
+def test_explain_says_what_and_why() -> None:
+    assert "is_causal" in explain(*tensors(5, 5), mask=Causal())
+    assert "no mask" in explain(*tensors(5, 5))
+    assert "one query" in explain(*tensors(1, 5), mask=Causal())
+    padded = explain(*tensors(1, 5), mask=Causal() & Padding([1, 2]))
+    assert "[2, 1, 1, 5]" in padded
+    assert "without the causal part" in padded
+    assert "weights are wanted" in explain(*tensors(5, 5), need_weights=True)
+    assert "asked for" in explain(*tensors(5, 5), backend="explicit", scale=1.0)
+    assert "dropout" in explain(*tensors(5, 5), dropout_p=0.1)
+    query, key, value = tensors(5, 5, torch.bfloat16)
+    assert "float32" in explain(query.requires_grad_(), key, value)
+    assert "another width" in explain(query, key, value[..., :3])
+    assert "learned" in explain(query, key, value, bias=torch.zeros(5, 5, requires_grad=True))
+
+
+COMPILED = """
+import torch
+from multihead.attention import Causal, MultiHeadAttention, Padding
+
+traces = 0
+
+def count(graph, _):
+    global traces
+    traces += 1
+    return graph
+
+module = MultiHeadAttention(8, 2).eval()
+forward = lambda x, lengths: module(x, mask=Causal() & Padding(lengths))[0]
+compiled = torch.compile(forward, backend=count, fullgraph=True, dynamic=True)
+for batch, length in ((2, 5), (3, 7), (4, 9)):
+    x, lengths = torch.randn(batch, length, 8), torch.arange(1, batch + 1)
+    torch.testing.assert_close(compiled(x, lengths), forward(x, lengths))
+assert traces == 1, traces
+"""
+
+
+def test_one_compilation_serves_every_length() -> None:
+    """Nothing ties compiled code to a size. In a fresh interpreter: shape checks cannot be compiled."""
+    result = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
