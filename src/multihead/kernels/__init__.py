@@ -1,0 +1,1 @@
+"""Fused or faster operations, each beside its plain form."""

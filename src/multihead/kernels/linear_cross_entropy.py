@@ -1,0 +1,119 @@
+"""The output projection and its cross-entropy in one pass over cache-sized pieces; the plain form beside it.
+
+    z = h W^T
+    loss = sum_i  log sum_v exp z_iv  -  (1 - s) z_iy  -  (s / V) sum_v z_iv       (label smoothing s:
+                                                                                    Szegedy et al. 2016, section 7)
+
+The logits of a batch are the largest tensor of a small translator (4,096 x 10,000 floats = 160 MB). Here a piece
+of at most `ROWS` rows is projected, reduced, and turned into its gradient  dz = softmax(z) - (1 - s) 1[y] - s / V
+at once, so that the whole is never in memory and nothing is kept for the backward pass but dh and dW.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+ROWS = 512
+"""Rows to a piece: 512 x 8,000 logits in float32 are 16 MB."""
+
+
+class Loss(NamedTuple):
+    """Sums over the rows; divide by their number for a mean."""
+
+    total: Float[Tensor, ""]
+    """The smoothed cross-entropy, in nats: what is minimised."""
+    nll: Float[Tensor, ""]
+    """The cross-entropy without smoothing: what perplexity is the exponential of. Carries no gradient."""
+    correct: Int[Tensor, ""]
+    """Rows whose largest logit is the target."""
+
+
+def plain(
+    hidden: Float[Tensor, "rows width"],
+    weight: Float[Tensor, "vocab width"],
+    target: Int[Tensor, " rows"],
+    smoothing: float,
+) -> Loss:
+    """The definition, by PyTorch's own operations: `linear_cross_entropy` equals it."""
+    logits = F.linear(hidden, weight)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    total = F.cross_entropy(logits, target, reduction="sum", label_smoothing=smoothing)
+    nll = F.cross_entropy(logits.detach(), target, reduction="sum")
+    return Loss(total, nll, (logits.argmax(-1) == target).sum())
+
+
+def linear_cross_entropy(
+    hidden: Float[Tensor, "rows width"],
+    weight: Float[Tensor, "vocab width"],
+    target: Int[Tensor, " rows"],
+    smoothing: float = 0.0,
+) -> Loss:
+    """Projects ``hidden`` by ``weight`` and sums the cross-entropy with ``target`` over the rows.
+
+    Under autocast the products run in its precision; sums and exponentials are float32 always.
+    """
+    device = hidden.device.type
+    product = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+    total, nll, correct = _Function.apply(hidden, weight, target, smoothing, product)  # type: ignore[no-untyped-call]
+    return Loss(total, nll, correct)
+
+
+class _Function(torch.autograd.Function):
+    """Computes the gradients on the way forwards and hands them out on the way back."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, target: Tensor, smoothing: float, product: torch.dtype
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        wanted = hidden.requires_grad or weight.requires_grad
+        accumulator = torch.promote_types(hidden.dtype, torch.float32)
+        low_hidden, low_weight = hidden.to(product), weight.to(product)
+        sums = torch.zeros(2, dtype=accumulator, device=hidden.device)
+        correct = torch.zeros((), dtype=torch.int64, device=hidden.device)
+        hidden_gradient = torch.empty_like(hidden) if wanted else None
+        weight_gradient = torch.zeros_like(weight, dtype=accumulator) if wanted else None
+        with torch.autocast(hidden.device.type, enabled=False):
+            for start in range(0, len(target), ROWS):
+                piece, labels = low_hidden[start : start + ROWS], target[start : start + ROWS]
+                logits = F.linear(piece, low_weight).to(accumulator)
+                total, nll, gradient, hits = _piece(logits, labels, smoothing, wanted)
+                sums += torch.stack((total, nll))
+                correct += hits
+                if hidden_gradient is not None and weight_gradient is not None:
+                    low = gradient.to(product)
+                    hidden_gradient[start : start + ROWS] = low @ low_weight
+                    weight_gradient += low.t() @ piece
+        ctx.save_for_backward(hidden_gradient, None if weight_gradient is None else weight_gradient.to(weight.dtype))
+        ctx.mark_non_differentiable(correct)
+        return sums[0], sums[1].detach(), correct
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+        hidden_gradient, weight_gradient = ctx.saved_tensors
+        scale = gradients[0]
+        return hidden_gradient * scale, weight_gradient * scale, None, None, None
+
+
+def _piece(logits: Tensor, target: Tensor, smoothing: float, wanted: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The two sums, dz and the number of hits of one piece; ``logits`` is overwritten."""
+    vocabulary = logits.size(-1)
+    largest, best = logits.max(-1)
+    at_target = logits.gather(-1, target[:, None]).squeeze(-1)
+    everywhere = logits.sum(-1) if smoothing else torch.zeros_like(largest)
+    exponentials = logits.sub_(largest[:, None]).exp_()
+    partition = exponentials.sum(-1)
+    log_partition = largest + partition.log()
+    nll = (log_partition - at_target).sum()
+    total = (log_partition - (1 - smoothing) * at_target - smoothing / vocabulary * everywhere).sum()
+    if wanted:
+        exponentials.div_(partition[:, None])
+        if smoothing:
+            exponentials.sub_(smoothing / vocabulary)
+        minus = torch.full_like(at_target, smoothing - 1.0)
+        exponentials.scatter_add_(-1, target[:, None], minus[:, None])
+    return total, nll, exponentials, (best == target).sum()
