@@ -1,0 +1,131 @@
+"""Learn characters and merges from text: byte-pair encoding (Sennrich, Haddow and Birch 2016, section 3.2).
+
+The counting and merging is done by the ``tokenizers`` library; this file decides what it sees and what
+becomes of the result. The same lines give the same merges, on any number of threads.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+import tokenizers
+from tokenizers import models, pre_tokenizers, trainers
+
+from multihead.errors import ConfigurationError, InputError
+from multihead.text.pipeline import (
+    BYTE_TOKENS,
+    FIRST_CHARACTER,
+    MARK,
+    PATTERN,
+    Parts,
+    Specials,
+    check_unicode,
+    spaces_to_marks,
+)
+
+LONGEST = 24
+"""Characters of the longest token: a longer one is a repetition (a ruler of dashes, a whole sentence)."""
+
+NEVER_LEARNED = frozenset(f" {MARK}\r\n")
+"""Never entries nor part of one: a space is a mark; a literal mark is bytes, and so are line breaks, so that
+forbidding two ids keeps a search from emitting any."""
+
+
+def learn(lines: Iterable[str], vocab_size: int, specials: Specials, coverage: float, min_frequency: int) -> Parts:
+    """The parts of a tokenizer learned from these lines; see ``Tokenizer.learn``."""
+    if not 0.0 < coverage <= 1.0:
+        raise ConfigurationError(f"coverage is {coverage}: it is a share of characters, above 0 and at most 1")
+    if min_frequency < 1:
+        raise ConfigurationError(f"min_frequency is {min_frequency}: it is a count, at least 1")
+    corpus = list(lines)
+    counts = count_characters(corpus)
+    kept = characters_to_keep(counts, coverage)
+    room = vocab_size - FIRST_CHARACTER
+    if room < len(kept):
+        raise ConfigurationError(
+            f"vocab_size is {vocab_size}, but {FIRST_CHARACTER} special symbols and bytes and {len(kept)} "
+            f"characters need {FIRST_CHARACTER + len(kept)}: raise vocab_size, or lower coverage (now "
+            f"{coverage}) so that more of the rare characters are spelt in bytes"
+        )
+    learned = learn_merges(without(corpus, counts.keys() - set(kept)), room, min_frequency)
+    reserved = (*specials.strings, *BYTE_TOKENS)
+    merges = possible_merges(learned, kept, frozenset(reserved))
+    # Two merges can have one result ("a"+"bc", "ab"+"c"): the dictionary keeps the first place of each.
+    vocabulary = dict.fromkeys((*reserved, *kept, *(left + right for left, right in merges)))
+    return Parts(tuple(vocabulary), tuple(merges))
+
+
+def count_characters(corpus: Sequence[str]) -> Counter[str]:
+    """How often each character occurs.
+
+    Raises:
+        DataError: a line with a lone surrogate.
+        InputError: no line has anything but spaces.
+    """
+    counts: Counter[str] = Counter()
+    for line in corpus:
+        counts.update(line)
+    if any("\ud800" <= character <= "\udfff" for character in counts):
+        for number, line in enumerate(corpus, 1):
+            check_unicode(line, f"line {number}")
+    if counts.keys() <= NEVER_LEARNED:
+        raise InputError(
+            f"there is nothing to learn a vocabulary from: got {len(corpus)} lines without any text, "
+            "expected the training text"
+        )
+    return counts
+
+
+def characters_to_keep(counts: Counter[str], coverage: float) -> list[str]:
+    """The word mark and the fewest other characters that make up the share ``coverage`` of a text, sorted."""
+    candidates = sorted(counts.keys() - NEVER_LEARNED, key=lambda character: (-counts[character], character))
+    wanted = coverage * sum(counts[character] for character in candidates)
+    kept, covered = [MARK], 0
+    for character in candidates:
+        if covered >= wanted:
+            break
+        kept.append(character)
+        covered += counts[character]
+    return sorted(kept)
+
+
+def without(corpus: Sequence[str], characters: Iterable[str]) -> Iterator[str]:
+    """The lines with LF in place of these characters (spaces stay): a place where pieces are cut."""
+    unwanted = sorted({*characters, *NEVER_LEARNED} - {" "})
+    pattern = re.compile(f"[{re.escape(''.join(unwanted))}]")
+    return (pattern.sub("\n", line) for line in corpus)
+
+
+def learn_merges(lines: Iterable[str], vocab_size: int, min_frequency: int) -> list[tuple[str, str]]:
+    """The merges that fill a vocabulary of this size, counted with the characters of the lines."""
+    backend = tokenizers.Tokenizer(models.BPE())
+    backend.normalizer = spaces_to_marks()
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split("\n", "removed"),
+            pre_tokenizers.Split(tokenizers.Regex(PATTERN), "isolated"),
+        ]
+    )
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size, min_frequency=min_frequency, max_token_length=LONGEST, show_progress=False
+    )
+    backend.train_from_iterator(lines, trainer)
+    # The library tells merges only through its file format.
+    merges = json.loads(backend.to_str())["model"]["merges"]
+    return [(left, right) for left, right in merges]
+
+
+def possible_merges(
+    merges: Iterable[tuple[str, str]], characters: Iterable[str], reserved: frozenset[str]
+) -> list[tuple[str, str]]:
+    """The merges that spell no reserved string and need none that does: no text becomes a control symbol."""
+    known = set(characters)
+    possible = []
+    for left, right in merges:
+        if left in known and right in known and left + right not in reserved:
+            known.add(left + right)
+            possible.append((left, right))
+    return possible

@@ -1,0 +1,232 @@
+"""Text to subword ids and back, exactly: ``decode(encode(text)) == text`` for every valid Unicode string.
+
+Byte-pair encoding (Sennrich, Haddow and Birch 2016) with SentencePiece's word mark, and bytes for what the
+vocabulary has no character for (Kudo and Richardson 2018). Segmenting is done by the ``tokenizers`` library;
+this wrapper adds what it cannot express: a literal U+2581 in a text, which is written as its three bytes, and
+readable errors.
+
+The pipeline is in ``pipeline``, learning in ``learning``, the file format in ``tokenizer_file``. The begin
+and end symbols are left to the caller: they are ids that no text produces.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from multihead.errors import InputError
+from multihead.text import learning, tokenizer_file
+from multihead.text.pipeline import (
+    FIRST_BYTE,
+    FIRST_CHARACTER,
+    MARK,
+    Parts,
+    Specials,
+    assemble,
+    check_unicode,
+)
+
+STANDARD = Specials()
+
+
+class Tokenizer:
+    """A subword vocabulary and how to apply and undo it.
+
+    Ids: 0 to 3 special symbols, 4 to 259 bytes, then characters, then merges in the order they were learned.
+    Made by ``learn``, ``load`` or ``from_json``.
+
+    Args:
+        parts: vocabulary, merges and pattern.
+    """
+
+    pad_id = 0
+    unk_id = 1
+    bos_id = 2
+    eos_id = 3
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._backend = assemble(parts)
+        self._bytes = tuple(bytes_of_entries(parts.vocabulary))
+        self._literal_mark = [FIRST_BYTE + byte for byte in MARK.encode()]
+
+    @classmethod
+    def learn(
+        cls,
+        lines: Iterable[str],
+        vocab_size: int,
+        *,
+        specials: Specials = STANDARD,
+        coverage: float = 0.9999,
+        min_frequency: int = 2,
+    ) -> Tokenizer:
+        """Learn a vocabulary; the same lines always give the same one.
+
+        All lines are held in memory: of a very large corpus, hand over a sample (a million lines are plenty).
+
+        Args:
+            lines: the text, of all languages that shall share the vocabulary.
+            vocab_size: all entries: special symbols, bytes, characters, merges. A small corpus gives fewer.
+            specials: the strings of the special symbols.
+            coverage: the share of the text whose characters get entries of their own, most frequent first.
+                The rare rest is spelt in bytes. The word mark always has an entry.
+            min_frequency: how often a pair must occur to be merged.
+
+        Raises:
+            InputError: no text, a vocabulary too small for the characters, an impossible setting.
+            DataError: a lone surrogate in a line.
+        """
+        return cls(learning.learn(lines, vocab_size, specials, coverage, min_frequency))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Tokenizer:
+        """The tokenizer from a ``tokenizer.json`` that ``save`` wrote.
+
+        Raises:
+            FormatError: there is no such file, or it is not one of ours; the message names what is missing.
+            SurroundingsError: the file cannot be read.
+        """
+        return cls(tokenizer_file.load(Path(path)))
+
+    @classmethod
+    def from_json(cls, text: str) -> Tokenizer:
+        """The tokenizer from what ``to_json`` gave; errors as in ``load``."""
+        return cls(tokenizer_file.read(text))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a ``tokenizer.json``, whole or not at all; the ``tokenizers`` library reads it too.
+
+        Raises:
+            InputError: the folder does not exist, or the path is a folder.
+            SurroundingsError: no space left, no permission.
+        """
+        tokenizer_file.save(self.to_json(), Path(path))
+
+    def to_json(self) -> str:
+        """The content of the file."""
+        return self._backend.to_str(pretty=True)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over vocabulary, merges and pattern: equal digests, equal ids.
+
+        How the library lays out its file, which changes with its version, does not matter.
+        """
+        content = [self._parts.vocabulary, self._parts.merges, self._parts.pattern]
+        canonical = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    def __len__(self) -> int:
+        return len(self._parts.vocabulary)
+
+    def __repr__(self) -> str:
+        return f"Tokenizer({len(self)} entries, digest {self.digest[:12]})"
+
+    @property
+    def specials(self) -> Specials:
+        """The strings of the special symbols."""
+        return Specials(*self._parts.vocabulary[:FIRST_BYTE])
+
+    @cached_property
+    def forbidden_in_output(self) -> tuple[int, ...]:
+        """The ids that a search must never emit: padding, unknown, begin, and all entries with LF or CR."""
+        breaks = (i for i, raw in enumerate(self._bytes) if b"\n" in raw or b"\r" in raw)
+        return (self.pad_id, self.unk_id, self.bos_id, *breaks)
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, without begin and end; none for an empty one.
+
+        Raises:
+            DataError: the text has a lone surrogate.
+        """
+        if MARK in text:
+            return self._encode_with_literal_marks(text)
+        try:
+            ids: list[int] = self._backend.encode(text).ids
+        except TypeError:
+            check_unicode(text, "the text")
+            raise
+        return ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """``[encode(text) for text in texts]``, on all processors.
+
+        Raises:
+            DataError: a text has a lone surrogate; the message says which one, counted from 1.
+        """
+        # A literal mark is rare: its texts are left empty here and encoded one by one below.
+        plain = ["" if MARK in text else text for text in texts]
+        try:
+            encodings = self._backend.encode_batch(plain)
+        except TypeError:
+            for number, text in enumerate(texts, 1):
+                check_unicode(text, f"text {number} of {len(texts)}")
+            raise
+        return [
+            self._encode_with_literal_marks(text) if MARK in text else encoding.ids
+            for text, encoding in zip(texts, encodings, strict=True)
+        ]
+
+    def _encode_with_literal_marks(self, text: str) -> list[int]:
+        """As the library does it, step by step, between the literal marks, which become their bytes."""
+        check_unicode(text, "the text")
+        split, model = self._backend.pre_tokenizer, self._backend.model
+        ids: list[int] = []
+        # The space in front becomes the mark that begins every line.
+        for number, segment in enumerate(f" {text}".split(MARK)):
+            if number:
+                ids.extend(self._literal_mark)
+            for piece, _ in split.pre_tokenize_str(segment.replace(" ", MARK)):
+                ids.extend(token.id for token in model.tokenize(piece))
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids. Special symbols are skipped; bytes that are not UTF-8 become U+FFFD.
+
+        Raises:
+            InputError: an id that the vocabulary does not have.
+        """
+        self._check_range(ids)
+        raw = b"".join([self._bytes[i] for i in ids])
+        return raw.removeprefix(b" ").decode("utf-8", errors="replace")
+
+    def decode_batch(self, batch: Sequence[Sequence[int]]) -> list[str]:
+        """``[decode(ids) for ids in batch]``."""
+        return [self.decode(ids) for ids in batch]
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """What each id stands for, to be read by people (the axis of a plot, a message).
+
+        Word marks are left as they are, invisible characters are written as in a Python string.
+
+        Raises:
+            InputError: an id that the vocabulary does not have.
+        """
+        self._check_range(ids)
+        return [visible(self._parts.vocabulary[i]) for i in ids]
+
+    def _check_range(self, ids: Sequence[int]) -> None:
+        size = len(self)
+        for i in ids:
+            if not 0 <= i < size:
+                raise InputError(f"there is no id {i}: the vocabulary has the ids 0 to {size - 1}")
+
+
+def bytes_of_entries(vocabulary: Sequence[str]) -> Iterable[bytes]:
+    """What each entry adds to a decoded text: nothing for a special symbol, a space for a word mark."""
+    for index, token in enumerate(vocabulary):
+        if index < FIRST_BYTE:
+            yield b""
+        elif index < FIRST_CHARACTER:
+            yield bytes([index - FIRST_BYTE])
+        else:
+            yield token.replace(MARK, " ").encode()
+
+
+def visible(token: str) -> str:
+    """The token with escapes in place of characters that have no picture."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in token)
