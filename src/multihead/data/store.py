@@ -1,0 +1,310 @@
+"""Token ids on disk, mapped into memory: a corpus of any size costs no more memory than what is being read.
+
+A `TokenStore` is a folder with the ids of all sequences in a row (``ids.bin``, uint16 or uint32), where each
+begins (``offsets.bin``, int64, one more than there are sequences) and a description (``store.json``); all
+little-endian. A `ParallelStore` is a folder with two of them and the line of the corpus from which each pair
+came (``lines.bin``), so that a log can name it.
+
+Writers fill a folder beside the final one and rename it when all of it is on disk: a store is there whole or
+not at all. What the ids mean is for the tokenizer to say; how they become batches, for `batching`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from multihead.errors import FormatError, InputError, SurroundingsError
+
+VERSION = 1  # a promise: newer code reads older stores
+
+_SIDE_FORMAT, _PAIR_FORMAT = "multihead token store", "multihead parallel store"
+_OFFSET = np.dtype("<i8")
+
+Ids = npt.NDArray[np.unsignedinteger[Any]]
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+
+
+class TokenStore:
+    """Sequences of token ids: ``store[i]`` is a numpy array, ``store.lengths`` the length of each.
+
+    Args:
+        ids: all sequences, one after the other.
+        offsets: where each begins, and at the end where the last ends; never falling.
+    """
+
+    def __init__(self, ids: Ids, offsets: Int64) -> None:
+        self._ids = ids
+        self._offsets = offsets
+        self.lengths: Int32 = np.diff(offsets).astype(np.int32)
+
+    @classmethod
+    def from_lists(cls, sequences: Sequence[Sequence[int]]) -> TokenStore:
+        """A store that lives in memory, for small sets."""
+        flat, lengths = _flatten(sequences)
+        return cls(flat.astype(np.uint32), np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))))
+
+    @classmethod
+    def open(cls, path: str | Path) -> TokenStore:
+        """Map a store into memory.
+
+        Raises:
+            FormatError: there is none at ``path``, or it is damaged or from a newer version.
+        """
+        path = Path(path)
+        described = _read_description(path, _SIDE_FORMAT)
+        count, tokens, dtype = described.get("count"), described.get("tokens"), described.get("dtype")
+        if not isinstance(count, int) or not isinstance(tokens, int) or dtype not in ("<u2", "<u4"):
+            raise FormatError(f"{path / 'store.json'}: damaged description {described}; {_MAKE_AGAIN}")
+        offsets = _mapped(path / "offsets.bin", _OFFSET, count + 1)
+        if offsets[0] != 0 or offsets[-1] != tokens or (np.diff(offsets) < 0).any():
+            raise FormatError(f"{path / 'offsets.bin'}: the offsets do not fit the ids; {_MAKE_AGAIN}")
+        return cls(_mapped(path / "ids.bin", np.dtype(dtype), tokens), offsets)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: int) -> Ids:
+        """The ids of one sequence (a read-only view where the store is on disk)."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"sequence {index} of a store with {len(self)}")
+        return self._ids[self._offsets[index] : self._offsets[index + 1]]
+
+    def gather(self, indices: Int64) -> tuple[Int64, Int64]:
+        """The ids of some sequences, one after the other, and the length of each."""
+        lengths = self.lengths[indices].astype(np.int64)
+        ends = np.cumsum(lengths)
+        # what to add to a place in the result to get its place in the store
+        shift = np.repeat(self._offsets[indices] - (ends - lengths), lengths)
+        return self._ids[np.arange(len(shift)) + shift].astype(np.int64), lengths
+
+
+class TokenStoreWriter:
+    """Writes a `TokenStore`: ``with TokenStoreWriter(path, vocab_size) as writer: writer.append(batch)``.
+
+    The store appears at ``path`` when the block ends well, and never if it ends in an exception.
+
+    Raises:
+        FormatError: there is something at ``path`` already (at the start).
+        SurroundingsError: the disk is full or may not be written to.
+    """
+
+    def __init__(self, path: str | Path, vocab_size: int) -> None:
+        self._path = Path(path)
+        self._vocab_size = vocab_size
+        self._dtype = np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
+        self._count = self._tokens = 0
+
+    def __enter__(self) -> TokenStoreWriter:
+        with _writing(self._path):
+            self._partial = _begin(self._path)
+            self._ids: BinaryIO = (self._partial / "ids.bin").open("wb")
+            self._offsets: BinaryIO = (self._partial / "offsets.bin").open("wb")
+            self._offsets.write(np.zeros(1, _OFFSET).tobytes())
+        return self
+
+    def append(self, sequences: Sequence[Sequence[int]]) -> None:
+        """Add sequences of ids to the end.
+
+        Raises:
+            InputError: an id is not one of the vocabulary's.
+        """
+        flat, lengths = _flatten(sequences)
+        if flat.size and not 0 <= flat.min() <= flat.max() < self._vocab_size:
+            wrong = flat.max() if flat.max() >= self._vocab_size else flat.min()
+            raise InputError(f"token id {wrong} for a store of ids from 0 to {self._vocab_size - 1}")
+        with _writing(self._path):
+            self._ids.write(flat.astype(self._dtype).tobytes())
+            self._offsets.write((self._tokens + np.cumsum(lengths)).astype(_OFFSET).tobytes())
+        self._count += len(lengths)
+        self._tokens += flat.size
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self._abandon()
+            return
+        described = {"count": self._count, "tokens": self._tokens, "dtype": self._dtype.str}
+        try:
+            with _writing(self._path):
+                for file in (self._ids, self._offsets):
+                    _sync_and_close(file)
+                _commit(self._partial, self._path, _SIDE_FORMAT, described)
+        except BaseException:
+            self._abandon()
+            raise
+
+    def _abandon(self) -> None:
+        for file in (self._ids, self._offsets):
+            with suppress(OSError):  # on a full disk, closing fails as writing did
+                file.close()
+        shutil.rmtree(self._partial, ignore_errors=True)
+
+
+@dataclass(frozen=True, eq=False)
+class ParallelStore:
+    """Pairs of token sequences, and the line of the corpus (from 1) from which each came."""
+
+    source: TokenStore
+    target: TokenStore
+    lines: Int64
+
+    @classmethod
+    def from_lists(cls, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> ParallelStore:
+        """Pairs that live in memory, for small sets; their lines are counted from 1."""
+        if len(sources) != len(targets):
+            raise InputError(f"{len(sources)} sources but {len(targets)} targets; expected as many of each")
+        lines = np.arange(1, len(sources) + 1, dtype=np.int64)
+        return cls(TokenStore.from_lists(sources), TokenStore.from_lists(targets), lines)
+
+    @classmethod
+    def open(cls, path: str | Path) -> ParallelStore:
+        """Map a store of pairs into memory.
+
+        Raises:
+            FormatError: there is none at ``path``, or it is damaged or from a newer version.
+        """
+        path = Path(path)
+        _read_description(path, _PAIR_FORMAT)
+        source, target = TokenStore.open(path / "source"), TokenStore.open(path / "target")
+        if len(source) != len(target):
+            raise FormatError(f"{path}: {len(source)} sources, {len(target)} targets; {_MAKE_AGAIN}")
+        return cls(source, target, _mapped(path / "lines.bin", _OFFSET, len(source)))
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+
+class ParallelWriter:
+    """Writes a `ParallelStore`; appears whole at ``path`` or not at all, as with `TokenStoreWriter`."""
+
+    def __init__(self, path: str | Path, source_vocab_size: int, target_vocab_size: int) -> None:
+        self._path = Path(path)
+        self._vocab_sizes = source_vocab_size, target_vocab_size
+
+    def __enter__(self) -> ParallelWriter:
+        with _writing(self._path):
+            self._partial = _begin(self._path)
+            with ExitStack() as stack:
+                writers = (
+                    TokenStoreWriter(self._partial / side, vocab_size)
+                    for side, vocab_size in zip(("source", "target"), self._vocab_sizes, strict=True)
+                )
+                self._source, self._target = map(stack.enter_context, writers)
+                self._lines: BinaryIO = (self._partial / "lines.bin").open("wb")
+                self._sides = stack.pop_all()
+        return self
+
+    def append(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], lines: Sequence[int]) -> None:
+        """Add pairs to the end, with the lines of the corpus on which they stand."""
+        if not len(sources) == len(targets) == len(lines):
+            counts = f"{len(sources)} sources, {len(targets)} targets and {len(lines)} line numbers"
+            raise InputError(f"{counts}; expected as many of each")
+        self._source.append(sources)
+        self._target.append(targets)
+        with _writing(self._path):
+            self._lines.write(np.asarray(lines, _OFFSET).tobytes())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._sides.__exit__(kind, error, trace)
+            if kind is None:
+                with _writing(self._path):
+                    _sync_and_close(self._lines)
+                    _commit(self._partial, self._path, _PAIR_FORMAT, {})
+        finally:
+            with suppress(OSError):
+                self._lines.close()
+            shutil.rmtree(self._partial, ignore_errors=True)
+
+
+_MAKE_AGAIN = "delete the folder and make it again from the corpus"
+
+
+def _flatten(sequences: Sequence[Sequence[int]]) -> tuple[Int64, Int64]:
+    lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
+    return np.fromiter(chain.from_iterable(sequences), np.int64, int(lengths.sum())), lengths
+
+
+def _read_description(path: Path, form: str) -> dict[str, Any]:
+    file = path / "store.json"
+    try:
+        described = json.loads(file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise FormatError(f"{path}: no {form} here (there is no store.json in it); check the path") from None
+    except ValueError:
+        raise FormatError(f"{file}: is not JSON; {_MAKE_AGAIN}") from None
+    if not isinstance(described, dict) or described.get("format") != form:
+        raise FormatError(f"{file}: does not describe a {form}; check the path")
+    version = described.get("version")
+    if not isinstance(version, int) or version > VERSION:
+        known = f"this multihead reads versions up to {VERSION}"
+        raise FormatError(f"{file}: is of version {version!r}, but {known}; install a newer multihead")
+    return described
+
+
+def _mapped(file: Path, dtype: np.dtype[Any], count: int) -> npt.NDArray[Any]:
+    size = file.stat().st_size if file.is_file() else None
+    if size != count * dtype.itemsize:
+        got = "is missing" if size is None else f"has {size:,} bytes"
+        raise FormatError(f"{file}: {got}, expected {count * dtype.itemsize:,} bytes; {_MAKE_AGAIN}")
+    if count == 0:  # there is nothing that could be mapped
+        return np.empty(0, dtype)
+    return np.asarray(np.memmap(file, dtype, mode="r"))
+
+
+def _begin(path: Path) -> Path:
+    if path.exists():
+        raise FormatError(f"{path}: exists already, and is not overwritten; delete it or choose another path")
+    partial = path.with_name(f".{path.name}.partial")
+    if partial.exists():  # left behind by a process that was killed
+        shutil.rmtree(partial)
+    partial.mkdir(parents=True)
+    return partial
+
+
+def _commit(partial: Path, path: Path, form: str, described: dict[str, Any]) -> None:
+    with (partial / "store.json").open("wb") as file:
+        file.write(json.dumps({"format": form, "version": VERSION, **described}, indent=1).encode())
+        _sync_and_close(file)
+    _sync_folder(partial)
+    partial.rename(path)
+    _sync_folder(path.parent)
+
+
+def _sync_and_close(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+    file.close()
+
+
+def _sync_folder(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        message = f"{path}: cannot be written ({error.strerror or error}); nothing was left behind"
+        raise SurroundingsError(f"{message}; make room or choose another place") from error

@@ -1,0 +1,240 @@
+"""Batches: every pair once an epoch, within the budget, well filled, and in an order that can be resumed."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multihead.data.batching import (
+    Batch,
+    BatchStream,
+    batch_order,
+    batches_by_tokens,
+    collate,
+    collate_source,
+    real_share,
+)
+from multihead.data.corpus import read_lines
+from multihead.data.store import ParallelStore, ParallelWriter
+from multihead.errors import InputError
+
+Array = npt.NDArray[np.int64]
+PAD, BOS, EOS = 0, 1, 2
+MULTI30K = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "multi30k"
+
+
+def some_lengths(count: int, seed: int = 0) -> tuple[Array, Array]:
+    random = np.random.default_rng(seed)
+    source = random.lognormal(2.5, 0.7, count).astype(np.int64) + 1
+    return source, np.maximum(1, (source * random.lognormal(0, 0.3, count)).astype(np.int64))
+
+
+def some_store(count: int, seed: int = 0) -> ParallelStore:
+    random = np.random.default_rng(seed)
+    sides = [[random.integers(3, 50, length).tolist() for length in side] for side in some_lengths(count, seed)]
+    return ParallelStore.from_lists(*sides)
+
+
+def as_lists(order: list[Array]) -> list[list[int]]:
+    return [batch.tolist() for batch in order]
+
+
+def same(one: Batch, other: Batch) -> bool:
+    return (
+        all(torch.equal(vars(one)[name], vars(other)[name]) for name in vars(one) if name not in NOT_TENSORS)
+        and one.target_tokens == other.target_tokens
+        and np.array_equal(one.indices, other.indices)
+    )
+
+
+NOT_TENSORS = ("target_tokens", "indices")
+
+pair_lengths = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=60)
+
+
+class TestOrder:
+    @given(pair_lengths, st.integers(1, 100), st.integers(0, 2**63), st.integers(0, 1000), st.integers(1, 70))
+    def test_every_index_once_and_within_the_budget(
+        self, lengths: list[tuple[int, int]], batch_tokens: int, seed: int, epoch: int, pool: int
+    ) -> None:
+        source, target = ([pair[side] for pair in lengths] for side in (0, 1))
+        order = batch_order(source, target, batch_tokens, seed, epoch, pool=pool)
+        assert sorted(index for batch in order for index in batch.tolist()) == list(range(len(lengths)))
+        for batch in as_lists(order):
+            assert batch
+            widest = max(max(lengths[index]) for index in batch)
+            assert len(batch) * widest <= batch_tokens or len(batch) == 1
+
+    def test_it_is_a_function_of_seed_and_epoch(self) -> None:
+        lengths = some_lengths(2000)
+        np.random.seed(1)  # the global state must not matter
+        order = as_lists(batch_order(*lengths, 500, 3, 5, pool=300))
+        np.random.seed(2)
+        assert as_lists(batch_order(*lengths, 500, 3, 5, pool=300)) == order
+        for seed, epoch in ((3, 6), (4, 5), (5, 3)):
+            assert as_lists(batch_order(*lengths, 500, seed, epoch, pool=300)) != order
+
+    def test_neighbours_and_the_order_of_lengths_change_with_the_epoch(self) -> None:
+        source, target = some_lengths(5000)
+        one, two = (batch_order(source, target, 500, 0, epoch) for epoch in (0, 1))
+        batch_in_two = np.empty(5000, np.int64)
+        for number, batch in enumerate(two):
+            batch_in_two[batch] = number
+        met = sum(len(batch) * (len(batch) - 1) for batch in one)
+        met_again = sum(int((n * (n - 1)).sum()) for n in (np.bincount(batch_in_two[batch]) for batch in one))
+        assert met_again < 0.3 * met
+        means = np.array([source[batch].mean() for batch in one])
+        assert abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.3
+
+    def test_equal_lengths_are_shuffled(self) -> None:
+        equal = np.full(100, 10)
+        order = as_lists(batch_order(equal, equal, 200, 0, 0))
+        assert [len(batch) for batch in order] == [20] * 5
+        assert any(max(batch) - min(batch) > 50 for batch in order)
+
+    def test_a_batch_takes_all_that_fits(self) -> None:
+        source, target = some_lengths(5000)
+        widths = np.maximum(source, target)
+        batches = sorted(batch_order(source, target, 1000, 0, 0), key=lambda batch: source[batch].min())
+        fill = [len(batch) * widths[batch].max() / 1000 for batch in batches]
+        assert np.median(fill) > 0.9
+
+    def test_no_pairs_no_batches(self) -> None:
+        assert batch_order([], [], 100, 0, 0) == []
+
+    def test_senseless_arguments(self) -> None:
+        with pytest.raises(InputError, match="2 source lengths but 1 target"):
+            batch_order([1, 2], [1], 100, 0, 0)
+        for function in (lambda: batch_order([1], [1], 0, 0, 0), lambda: batches_by_tokens([1], 0)):
+            with pytest.raises(InputError, match="a batch of 0 tokens"):
+                function()
+
+    def test_a_million_pairs_are_ordered_in_a_moment(self) -> None:
+        lengths = some_lengths(1_000_000)
+        started = time.process_time()
+        batch_order(*lengths, 4096, 0, 0)
+        assert time.process_time() - started < 3
+
+    def test_share_of_real_tokens_on_multi30k(self) -> None:
+        if not MULTI30K.is_dir():
+            pytest.skip("the shared Multi30k data is not here")
+        # a subword has about six characters: a stand-in for a tokenizer
+        source, target = (
+            np.array([len(line) // 6 + 2 for line in read_lines(MULTI30K / f"train.{code}.gz")])
+            for code in ("de", "en")
+        )
+        order = batch_order(source, target, 4096, 0, 0)
+        assert real_share(order, source, target) >= 0.88
+        shuffled = np.array_split(np.random.default_rng(0).permutation(len(source)), len(order))
+        assert real_share(shuffled, source, target) < 0.6
+
+    def test_share_counts_both_sides(self) -> None:
+        # sources 2 + 4 of 8, targets 1 + 1 of 2, then a single pair without padding
+        batches = [np.array([0, 1]), np.array([2])]
+        assert real_share(batches, [2, 4, 3], [1, 1, 7]) == (6 + 2 + 10) / (8 + 2 + 10)
+
+
+class TestCollate:
+    def test_each_row_is_its_pair(self) -> None:
+        store = some_store(200)
+        indices = np.array([5, 0, 199, 17, 17])
+        batch = collate(store, indices, pad_id=PAD, bos_id=BOS, eos_id=EOS)
+        for row, index in enumerate(indices.tolist()):
+            source, target = store.source[index].tolist(), store.target[index].tolist()
+            s, t = int(batch.source_lengths[row]), int(batch.target_lengths[row])
+            assert batch.source[row, :s].tolist() == [*source, EOS]
+            assert batch.target_input[row, :t].tolist() == [BOS, *target]
+            assert batch.target_output[row, :t].tolist() == [*target, EOS]
+            for padding in (batch.source[row, s:], batch.target_input[row, t:], batch.target_output[row, t:]):
+                assert (padding == PAD).all()
+        assert batch.source.shape == (5, batch.source_lengths.max())
+        assert batch.target_input.shape == batch.target_output.shape == (5, batch.target_lengths.max())
+        assert batch.target_tokens == batch.target_lengths.sum() == (batch.target_output != PAD).sum()
+        assert batch.indices.tolist() == indices.tolist()
+        assert {vars(batch)[name].dtype for name in vars(batch) if name not in NOT_TENSORS} == {torch.int64}
+
+    def test_empty_sides_are_just_their_symbols(self) -> None:
+        store = ParallelStore.from_lists([[], [7]], [[], []])
+        batch = collate(store, np.array([0, 1]), pad_id=PAD, bos_id=BOS, eos_id=EOS)
+        assert batch.source.tolist() == [[EOS, PAD], [7, EOS]]
+        assert batch.target_input.tolist() == [[BOS], [BOS]]
+        assert batch.target_output.tolist() == [[EOS], [EOS]]
+
+    def test_from_disk_as_from_memory_and_on_any_device(self, tmp_path: Path) -> None:
+        memory = some_store(20)
+        with ParallelWriter(tmp_path / "d", 50, 50) as writer:
+            writer.append(
+                *([side[i].tolist() for i in range(20)] for side in (memory.source, memory.target)),
+                range(1, 21),
+            )
+        ids = {"pad_id": PAD, "bos_id": BOS, "eos_id": EOS}
+        batch = collate(memory, np.arange(20), **ids)
+        assert same(collate(ParallelStore.open(tmp_path / "d"), np.arange(20), **ids), batch)
+        moved = batch.to("meta")
+        assert {vars(moved)[n].device.type for n in vars(moved) if n not in NOT_TENSORS} == {"meta"}
+        assert same(batch.to("cpu"), batch)
+
+    def test_sources_alone_are_as_in_a_batch(self) -> None:
+        store = some_store(30)
+        sequences = [store.source[index].tolist() for index in range(30)]
+        source, lengths = collate_source(sequences, PAD, EOS)
+        batch = collate(store, np.arange(30), pad_id=PAD, bos_id=BOS, eos_id=EOS)
+        assert torch.equal(source, batch.source)
+        assert torch.equal(lengths, batch.source_lengths)
+
+
+class TestGroupsForTranslating:
+    @given(st.lists(st.integers(0, 50), max_size=50), st.integers(1, 200))
+    def test_each_once_sorted_within_the_budget(self, lengths: list[int], batch_tokens: int) -> None:
+        groups = batches_by_tokens(lengths, batch_tokens)
+        flat = [index for group in groups for index in group]
+        assert flat == sorted(range(len(lengths)), key=lambda index: -lengths[index])  # sorted() is stable
+        for group, following in zip(groups, [*groups[1:], []], strict=False):
+            widest = lengths[group[0]]
+            assert len(group) * widest <= batch_tokens or len(group) == 1
+            if following:  # another one would not have fitted
+                assert (len(group) + 1) * max(1, widest) > batch_tokens
+
+
+class TestStream:
+    def stream(self, store: ParallelStore, position: tuple[int, int] = (0, 0)) -> BatchStream:
+        return BatchStream(store, 300, 11, pad_id=PAD, bos_id=BOS, eos_id=EOS, position=position)
+
+    def test_it_goes_through_whole_epochs_in_order(self) -> None:
+        store = some_store(150)
+        stream = self.stream(store)
+        for epoch in range(3):
+            expected = batch_order(store.source.lengths + 1, store.target.lengths + 1, 300, 11, epoch)
+            assert stream.batches_in_epoch == len(expected)
+            for index, batch in enumerate(as_lists(expected)):
+                assert stream.position == (epoch, index)
+                taken = stream.take()
+                assert taken.indices.tolist() == batch
+                assert max(taken.source.numel(), taken.target_input.numel()) <= 300
+
+    def test_resumed_anywhere_it_equals_the_uninterrupted_one(self) -> None:
+        store = some_store(150)
+        stream, positions, batches = self.stream(store), [], []
+        for _ in range(3 * stream.batches_in_epoch):
+            positions.append(stream.position)
+            batches.append(stream.take())
+        for start in (0, 1, stream.batches_in_epoch - 1, stream.batches_in_epoch, len(batches) - 4):
+            resumed = self.stream(store, positions[start])
+            for position, batch in list(zip(positions, batches, strict=True))[start : start + 12]:
+                assert resumed.position == position
+                assert same(resumed.take(), batch)
+
+    def test_a_position_of_other_data_and_an_empty_store(self) -> None:
+        store = some_store(50)
+        for index in (-1, 50):
+            with pytest.raises(InputError, match=rf"no batch {index}, counted from 0: epoch 2 has"):
+                self.stream(store, (2, index))
+        with pytest.raises(InputError, match="without a single pair"):
+            self.stream(ParallelStore.from_lists([], []))
