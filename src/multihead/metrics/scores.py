@@ -1,0 +1,97 @@
+"""BLEU and chrF of translations, from the sacreBLEU library, always with their signatures.
+
+Papineni et al. 2002 (BLEU), Popović 2015 (chrF), Post 2018 (why a score needs a signature). Scores are cased
+and of detokenised text: what the user gets, against what the user gave. How words are told apart is chosen
+from the target language and stands in the signature. Significance tests are left to `significance`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+
+from multihead.errors import InputError
+
+# ISO 639-1
+_LANGUAGES = """
+aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee
+el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is
+it iu ja jv ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms
+mt my na nb nd ne ng nl nn no nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg si sk
+sl sm sn so sq sr ss st su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi
+yo za zh zu
+"""
+
+# Written without spaces between words (or, in Korean, with spaces between larger units). Splitting them into
+# words needs packages that not everybody has; characters give the same score on every machine.
+_BY_CHARACTER = frozenset({"ja", "ko", "th", "lo", "km", "my", "bo", "dz"})
+
+
+@dataclass(frozen=True)
+class Scores:
+    """BLEU and chrF of one set of translations (0 to 100, more is better), and how each was computed."""
+
+    bleu: float
+    chrf: float
+    bleu_signature: str
+    chrf_signature: str
+
+    def as_dict(self) -> dict[str, float | str]:
+        """The four fields by name, for JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return f"BLEU {self.bleu:6.2f}  {self.bleu_signature}\nchrF {self.chrf:6.2f}  {self.chrf_signature}"
+
+
+def score(hypotheses: Sequence[str], references: Sequence[str], target_language: str | None = None) -> Scores:
+    """Score translations against one reference each.
+
+    Args:
+        hypotheses: the translations, detokenised, one sentence each.
+        references: the right translations in the same order.
+        target_language: code such as "en", "zh" or "pt-BR"; chooses how BLEU tells words apart (Chinese
+            and Japanese have no spaces). Without it, or for a language with spaces: sacreBLEU's 13a.
+
+    Raises:
+        InputError: there is nothing to score, or not one reference for each translation.
+    """
+    if isinstance(hypotheses, str) or isinstance(references, str):
+        raise InputError("got one string to score, expected a list of sentences: score([hypothesis], [reference])")
+    if len(hypotheses) != len(references):
+        counts = f"{len(hypotheses)} translations but {len(references)} references"
+        raise InputError(f"{counts}; expected one reference for each, in the same order")
+    if not len(hypotheses):
+        raise InputError("no translations to score; expected at least one sentence")
+    # force: or sacreBLEU logs a guess that the text was tokenised, wherever 100 lines end in " ."
+    bleu, chrf = BLEU(tokenize=_tokenizer(target_language), force=True), CHRF()
+    bleu_score = bleu.corpus_score(list(hypotheses), [list(references)])
+    chrf_score = chrf.corpus_score(list(hypotheses), [list(references)])
+    return Scores(
+        bleu=float(bleu_score.score),
+        chrf=float(chrf_score.score),
+        bleu_signature=str(bleu.get_signature()),
+        chrf_signature=str(chrf.get_signature()),
+    )
+
+
+def _tokenizer(language: str | None) -> str:
+    code = (language or "").lower().replace("_", "-").split("-")[0]
+    if code == "zh":
+        return "zh"
+    return "char" if code in _BY_CHARACTER else "13a"
+
+
+def language_of(path: str | Path) -> str | None:
+    """The language that a file name ends in ("train.en", "test.zh.gz", "val.de.txt"), if it is a known code.
+
+    Known are the two-letter codes of ISO 639-1; anything else gives None.
+    """
+    suffixes = [suffix[1:].lower() for suffix in Path(path).suffixes]
+    while suffixes and suffixes[-1] in ("gz", "txt"):
+        suffixes.pop()
+    return suffixes[-1] if suffixes and suffixes[-1] in _LANGUAGES.split() else None
