@@ -1,0 +1,1 @@
+"""Search over anything that can step."""

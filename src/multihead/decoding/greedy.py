@@ -1,0 +1,67 @@
+"""Greedy search: at each step the most probable symbol. Cheap enough for validation during training.
+
+It is beam search with a beam of one, and gives the same hypotheses to the bit, with less work a step.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from multihead.decoding.hypothesis import Hypothesis, Limits, by_row, limit_tensor, make_hypothesis
+from multihead.decoding.stepper import S, Stepper, Symbols
+
+
+@torch.no_grad()
+def greedy_search(
+    stepper: Stepper[S],
+    source: Int[Tensor, "batch source"],
+    lengths: Int[Tensor, " batch"],
+    symbols: Symbols,
+    *,
+    max_lengths: Limits,
+) -> list[Hypothesis]:
+    """y_t = argmax p(y | y_<t, x), until the end symbol or the limit; the first of equally probable symbols.
+
+    Sentences that are finished leave the batch. A hypothesis that reaches its limit without an end symbol is
+    handed back as it is, with ``finished=False``. The score is the mean log-probability of a symbol (alpha
+    1).
+
+    Args:
+        stepper: the model.
+        source: symbols of the sources, padded at the end.
+        lengths: how many of them are real.
+        symbols: begin, end, and what is never chosen.
+        max_lengths: the most symbols of a hypothesis, the end symbol counted: one number, or one a sentence.
+
+    Raises:
+        ShapeError, ConfigurationError: limits that do not fit the batch, or below 1.
+        MultiheadError: the model gave NaN, or nothing but forbidden symbols.
+    """
+    batch = source.shape[0]
+    limits = limit_tensor(max_lengths, batch, source.device)
+    if not batch:
+        return []
+    forbidden = torch.tensor(symbols.forbidden, dtype=torch.long, device=source.device)
+    rows = torch.arange(batch, device=source.device)
+    tokens = torch.full_like(rows, symbols.begin)
+    totals = torch.zeros(batch, device=source.device)
+    state = stepper.start(source, lengths)
+    written: list[tuple[Tensor, Tensor]] = []
+    left: list[tuple[Tensor, Tensor]] = []
+    while len(rows):
+        log_probabilities, state = stepper.step(tokens, state)
+        gains, tokens = log_probabilities.index_fill(1, forbidden, -torch.inf).max(dim=1)
+        totals = totals + gains
+        written.append((rows, tokens))
+        done = (tokens == symbols.end) | (limits == len(written))
+        if done.any():
+            left.append((rows[done], totals[done]))
+            kept = (~done).nonzero().squeeze(1)
+            rows, tokens, totals, limits = rows[kept], tokens[kept], totals[kept], limits[kept]
+            state = state.select(kept) if len(kept) else state
+    return [
+        make_hypothesis(sequence.tolist(), float(total), end=symbols.end, alpha=1.0)
+        for sequence, total in zip(by_row(written, batch), by_row(left, batch), strict=True)
+    ]

@@ -1,0 +1,98 @@
+"""What a search hands back, and how it is scored.
+
+The score is the log-probability divided by a plain power of the length, |y| ** alpha: alpha 0 compares
+probabilities, which favours short outputs; alpha 1 compares the mean per symbol. Wu et al. 2016 ("Google's
+neural machine translation system", equation 14) divide by ((5 + |y|) / 6) ** alpha instead: an alpha found
+for one form is not the best for the other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from multihead.errors import ConfigurationError, MultiheadError, ShapeError
+
+Limits = int | Sequence[int] | Int[Tensor, " batch"]
+"""The most symbols that a hypothesis may have, the end symbol counted: for all sentences or for each."""
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One decoded sequence y.
+
+    Args:
+        tokens: its symbols, without begin and end.
+        log_probability: log p(y | x), the end symbol's included where it is there.
+        score: log p(y | x) / |y| ** alpha, where |y| counts the end symbol.
+        finished: whether it ends with the end symbol. If not, the length limit cut it, and the caller should
+        say so.
+    """
+
+    tokens: tuple[int, ...]
+    log_probability: float
+    score: float
+    finished: bool
+
+
+def make_hypothesis(symbols: Sequence[int], log_probability: float, *, end: int, alpha: float) -> Hypothesis:
+    """The hypothesis of these symbols (without begin, with end where it was reached).
+
+    Raises:
+        MultiheadError: the log-probability is not a number, or nothing permitted was possible.
+    """
+    refuse_nan(log_probability)
+    if log_probability == -math.inf:
+        raise MultiheadError(
+            "the model gives every permitted symbol the probability 0: check its log-probabilities and the "
+            "forbidden symbols"
+        )
+    finished = symbols[-1] == end
+    tokens = tuple(symbols[:-1] if finished else symbols)
+    return Hypothesis(tokens, log_probability, log_probability / len(symbols) ** alpha, finished)
+
+
+def refuse_nan(log_probability: float) -> None:
+    """Raise MultiheadError where a log-probability is not a number."""
+    if math.isnan(log_probability):
+        raise MultiheadError(
+            "the model gave a log-probability that is not a number (NaN): its weights are damaged or its "
+            "training diverged; load an earlier checkpoint"
+        )
+
+
+def limit_tensor(limits: Limits, batch: int, device: torch.device) -> Int[Tensor, " batch"]:
+    """The length limit of each sentence.
+
+    Raises:
+        ShapeError: as many limits as sentences are needed, or a single one.
+        ConfigurationError: a limit below 1.
+    """
+    if isinstance(limits, int):
+        limits = [limits] * batch
+    tensor = torch.as_tensor(limits, dtype=torch.long, device=device)
+    if tensor.shape != (batch,):
+        raise ShapeError(
+            f"got length limits of shape {tuple(tensor.shape)} for {batch} sentences: give one number, or one each"
+        )
+    if batch and int(tensor.min()) < 1:
+        raise ConfigurationError(
+            f"a length limit counts the end symbol and must be at least 1, got {int(tensor.min())}"
+        )
+    return tensor
+
+
+def by_row(steps: Sequence[tuple[Tensor, Tensor]], batch: int) -> list[Tensor]:
+    """Sort what was noted step by step, as (rows, one value each), into one tensor a row, on the host.
+
+    Rows leave on the way, so the steps are unequally long; one transfer from the device serves them all.
+    """
+    rows = torch.cat([rows for rows, _ in steps])
+    values = torch.cat([values for _, values in steps])
+    counts = rows.bincount(minlength=batch).tolist()
+    return list(torch.split(values[rows.argsort(stable=True)].cpu(), counts))

@@ -1,0 +1,246 @@
+"""Beam search: theorems (exhaustive search, greedy, a plain reference) and the promises of its docstring."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from multihead.decoding.beam import beam_search
+from multihead.decoding.greedy import greedy_search
+from multihead.decoding.hypothesis import Hypothesis
+from multihead.decoding.scoring import force
+from multihead.errors import ConfigurationError, ShapeError
+
+END, WORDS = 2, (3, 4, 5)
+
+
+def log_probability(table: Any, source: tuple[int, ...], sequence: tuple[int, ...]) -> float:
+    return sum(float(table(source, (1, *sequence[:t]))[symbol]) for t, symbol in enumerate(sequence))
+
+
+def exhaustive(table: Any, source: tuple[int, ...], limit: int, alpha: float) -> list[Hypothesis]:
+    """Every hypothesis within the limit: finished ones first, each kind by score."""
+    finished = [(*words, END) for n in range(limit) for words in itertools.product(WORDS, repeat=n)]
+    hypotheses = []
+    for sequence in finished + list(itertools.product(WORDS, repeat=limit)):
+        total, done = log_probability(table, source, sequence), sequence[-1] == END
+        tokens = sequence[:-1] if done else sequence
+        hypotheses.append(Hypothesis(tokens, total, total / len(sequence) ** alpha, done))
+    return sorted(hypotheses, key=lambda h: (not h.finished, -h.score))
+
+
+def reference(
+    table: Any, source: tuple[int, ...], limit: int, beam: int, alpha: float, n_best: int
+) -> list[Hypothesis]:
+    """The rule of beam.py once more, for one sentence, in lists."""
+    live, finished, unfinished = [(0.0, ())], [], []
+    for step in range(1, limit + 1):
+        candidates = [
+            (total + float(table(source, (1, *words))[symbol]), (*words, symbol))
+            for total, words in live
+            for symbol in (END, *WORDS)
+        ]
+        candidates = sorted(candidates, key=lambda c: -c[0])[: 2 * beam]
+        finished += [c for c in candidates[:beam] if c[1][-1] == END]
+        live = [c for c in candidates if c[1][-1] != END][:beam]
+        scores = sorted((t / len(words) ** alpha for t, words in finished), reverse=True)
+        if len(finished) >= beam and (not live or scores[n_best - 1] >= live[0][0] / step**alpha):
+            break
+        if step == limit:
+            unfinished = live
+    made = [Hypothesis(s[:-1], t, t / len(s) ** alpha, True) for t, s in finished]
+    made += [Hypothesis(s, t, t / len(s) ** alpha, False) for t, s in unfinished]
+    return sorted(made, key=lambda h: (not h.finished, -h.score))
+
+
+def assert_same(got: list[Hypothesis], expected: list[Hypothesis]) -> None:
+    assert [(h.tokens, h.finished) for h in got] == [(h.tokens, h.finished) for h in expected]
+    for ours, theirs in zip(got, expected, strict=True):
+        assert ours.log_probability == pytest.approx(theirs.log_probability, abs=1e-9)
+        assert ours.score == pytest.approx(theirs.score, abs=1e-9)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.7, 1.0, 2.0])
+def test_a_wide_beam_is_exhaustive_search(toys: Any, alpha: float) -> None:
+    table, sources, limit = toys.random(1), toys.sources[:3], 4
+    found = beam_search(
+        toys.stepper(table), *toys.padded(sources), toys.symbols,
+        max_lengths=limit, beam=125, alpha=alpha, n_best=125,
+    )  # fmt: skip
+    for source, hypotheses in zip(sources, found, strict=True):
+        assert len(hypotheses) == 1 + 3 + 9 + 27 + 81
+        assert_same(hypotheses, exhaustive(table, source, limit, alpha))
+
+
+@pytest.mark.parametrize("beam", [1, 2, 3, 5])
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("all_of_them", [True, False])
+def test_equals_the_plain_reference(toys: Any, beam: int, seed: int, all_of_them: bool) -> None:
+    n_best = beam if all_of_them else 1
+    table, limits = toys.random(seed), [1, 6, 3, 5, 2]
+    found = beam_search(
+        toys.stepper(table), *toys.padded(toys.sources), toys.symbols,
+        max_lengths=limits, beam=beam, alpha=0.7, n_best=n_best,
+    )  # fmt: skip
+    for source, limit, hypotheses in zip(toys.sources, limits, found, strict=True):
+        assert_same(hypotheses, reference(table, source, limit, beam, 0.7, n_best)[:n_best])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("levels", [0, 2])  # 2: almost everything ties
+def test_a_beam_of_one_is_greedy(toys: Any, dtype: torch.dtype, levels: int) -> None:
+    for seed in range(10):
+        table = toys.random(seed, dtype, levels)
+        arguments = (*toys.padded(toys.sources), toys.symbols)
+        greedy = greedy_search(toys.stepper(table), *arguments, max_lengths=[7, 2, 5, 1, 7])
+        beams = beam_search(toys.stepper(table), *arguments, max_lengths=[7, 2, 5, 1, 7], beam=1)
+        assert [[hypothesis] for hypothesis in greedy] == beams
+
+
+@pytest.mark.parametrize("levels", [0, 3])
+@pytest.mark.parametrize("beam", [2, 5])
+def test_rows_do_not_talk(toys: Any, beam: int, levels: int) -> None:
+    table, limits = toys.random(3, torch.float32, levels), (6, 3, 5, 1, 4)
+    settings = {"beam": beam, "n_best": 2}
+    alone = [
+        beam_search(toys.stepper(table), *toys.padded([s], 3), toys.symbols, max_lengths=n, **settings)[0]
+        for s, n in zip(toys.sources, limits, strict=True)
+    ]
+    for order in ([0, 1, 2, 3, 4], [4, 2, 0, 3, 1], [2, 2, 1]):
+        together = beam_search(
+            toys.stepper(table), *toys.padded([toys.sources[i] for i in order]), toys.symbols,
+            max_lengths=torch.tensor([limits[i] for i in order]), **settings,
+        )  # fmt: skip
+        assert together == [alone[i] for i in order]
+
+
+def test_ties_go_to_the_lowest_candidate(toys: Any) -> None:
+    def level(source: Any, prefix: Any) -> torch.Tensor:
+        return torch.full((6,), -1.0)
+
+    (found,) = beam_search(
+        toys.stepper(level), *toys.padded([(3,)]), toys.symbols, max_lengths=3, beam=3, n_best=3, alpha=0.0
+    )
+    assert [h.tokens for h in found] == [(), (3,), (3, 3)]
+
+
+def test_forbidden_symbols_never_come_out(toys: Any) -> None:
+    def tempting(source: Any, prefix: Any) -> torch.Tensor:
+        return toys.random(5)(source, prefix) + torch.tensor([50.0, 50, 0, 0, 0, 50])
+
+    symbols = type(toys.symbols)(begin=1, end=2, forbidden=(0, 1, 5))
+    found = beam_search(toys.stepper(tempting), *toys.padded(toys.sources), symbols, max_lengths=5, beam=40, n_best=40)
+    tokens = {token for hypotheses in found for h in hypotheses for token in h.tokens}
+    assert tokens == {3, 4}
+
+
+def test_finished_sentences_leave_the_batch(toys: Any) -> None:
+    stepper = toys.stepper(toys.spelled(lambda source: source))
+    sources = [(3,), (4, 5, 3, 4), (5, 4)]
+    (first, second, third) = beam_search(
+        stepper, *toys.padded(sources), toys.symbols, max_lengths=[9, 5, 9], beam=3, n_best=1
+    )
+    assert [h.tokens for h in (*first, *second, *third)] == sources
+    rows = stepper.steps
+    assert rows[0] == 3  # one row a sentence until there is something to tell hypotheses apart
+    assert rows[1] == 9
+    assert all(after <= before for before, after in itertools.pairwise(rows[1:]))
+    assert rows[-1] in (3, 6)
+    assert set(rows[1:]) <= {9, 6, 3}
+
+
+def test_sentences_stay_grouped_and_equally_wide(toys: Any) -> None:
+    seen = []
+
+    class Watching(toys.stepper):
+        def step(self, tokens: torch.Tensor, state: Any) -> Any:
+            seen.append([source for source, _ in itertools.groupby(state.sources)])
+            widths = {len(list(group)) for _, group in itertools.groupby(state.sources)}
+            assert widths in ({1}, {4})
+            return super().step(tokens, state)
+
+    beam_search(Watching(toys.random(2)), *toys.padded(toys.sources), toys.symbols, max_lengths=6, beam=4)
+    assert all(len(set(groups)) == len(groups) for groups in seen)
+    assert len(seen[-1]) < len(seen[0])
+
+
+def test_limits_are_kept_and_what_they_cut_is_marked(toys: Any) -> None:
+    stepper = toys.stepper(toys.spelled(lambda source: (3, 4, 5, 3)))
+    limits = [1, 2, 3, 4, 5]
+    found = beam_search(stepper, *toys.padded(toys.sources), toys.symbols, max_lengths=limits, beam=1)
+    for limit, (best,) in zip(limits, found, strict=True):
+        assert best.finished == (limit == 5)
+        assert best.tokens == (3, 4, 5, 3)[:limit]
+        assert best.score == pytest.approx(-0.01, abs=1e-6)
+    assert len(stepper.steps) == 5
+
+
+def test_a_finished_hypothesis_comes_before_a_better_unfinished_one(toys: Any) -> None:
+    def reluctant(source: Any, prefix: Any) -> torch.Tensor:
+        return torch.tensor([-99.0, -99, -8, -1, -9, -9])
+
+    arguments = (*toys.padded([(3,)]), toys.symbols)
+    (found,) = beam_search(toys.stepper(reluctant), *arguments, max_lengths=2, beam=4, n_best=3, alpha=0.0)
+    assert [(h.tokens, h.finished) for h in found] == [((), True), ((3,), True), ((3, 3), False)]
+    assert found[2].score > found[0].score
+
+
+def test_log_probabilities_are_those_of_forced_decoding(toys: Any) -> None:
+    table = toys.random(8, torch.float32)
+    for source in toys.sources:
+        (found,) = beam_search(
+            toys.stepper(table), *toys.padded([source]), toys.symbols,
+            max_lengths=3, beam=6, n_best=6, alpha=0.5,
+        )  # fmt: skip
+        repeated = toys.padded([source] * len(found))
+        forced = force(toys.stepper(table), *repeated, [h.tokens for h in found], toys.symbols)
+        for hypothesis, scores in zip(found, forced, strict=True):
+            own = scores if hypothesis.finished else scores[:-1]
+            assert hypothesis.log_probability == pytest.approx(sum(own), abs=1e-5)
+            assert hypothesis.score == pytest.approx(sum(own) / math.sqrt(len(own)), abs=1e-5)
+
+
+def test_fewer_hypotheses_than_asked_for_where_fewer_exist(toys: Any) -> None:
+    symbols = type(toys.symbols)(begin=1, end=2, forbidden=(0, 1, 3, 4, 5))
+    stepper = toys.stepper(toys.random(1))
+    found = beam_search(stepper, *toys.padded(toys.sources), symbols, max_lengths=9, beam=3, n_best=3)
+    assert [[h.tokens for h in hypotheses] for hypotheses in found] == [[()]] * 5
+    assert stepper.steps == [5]  # nothing is left to go on with
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"beam": 0, "max_lengths": 3}, "beam must be at least 1, got 0"),
+        ({"beam": 2, "n_best": 3, "max_lengths": 3}, "n_best must be from 1 to the beam of 2, got 3"),
+        ({"alpha": -1.0, "max_lengths": 3}, "alpha must be .* got -1.0"),
+        ({"alpha": math.nan, "max_lengths": 3}, "alpha must be .* got nan"),
+        ({"max_lengths": [3, 0, 3, 3, 3]}, "at least 1, got 0"),
+    ],
+)
+def test_settings_outside_their_range_are_refused(toys: Any, settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        beam_search(toys.stepper(toys.random(1)), *toys.padded(toys.sources), toys.symbols, **settings)
+
+
+def test_limits_must_fit_the_batch(toys: Any) -> None:
+    with pytest.raises(ShapeError, match=r"shape \(2,\) for 5 sentences"):
+        beam_search(toys.stepper(toys.random(1)), *toys.padded(toys.sources), toys.symbols, max_lengths=[3, 3])
+
+
+@pytest.mark.parametrize("beam", [1, 2, 3, 5])
+def test_a_sure_model_is_not_cut_short_by_hopeless_ends(toys: Any, beam: int) -> None:
+    def sure(source: tuple[int, ...], prefix: tuple[int, ...]) -> torch.Tensor:
+        """Word 3 six times, then the end: each -0.01, everything else -9."""
+        values = torch.full((5,), -9.0, dtype=torch.float64)
+        values[3 if len(prefix) <= 6 else END] = -0.01
+        return values
+
+    arguments = toys.padded([(3,)])
+    (found,) = beam_search(toys.stepper(sure), *arguments, toys.symbols, max_lengths=20, beam=beam)
+    assert found[0].tokens == (3,) * 6
+    assert found[0].finished
