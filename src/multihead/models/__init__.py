@@ -1,0 +1,1 @@
+"""Networks: attention and layers, wired."""

@@ -1,0 +1,152 @@
+"""The layers of the Transformer: Figure 1 of Vaswani et al. (2017), one box a class.
+
+Attention is computed in `multihead.attention`; here it is wired with residual sums, norms and the feed-forward
+network. Each layer serves a whole sequence (training) and a single step with a cache (decoding).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from multihead.attention import KeyValue, Mask, MultiHeadAttention
+from multihead.kernels.dropout import Dropout
+from multihead.models.config import TransformerConfig
+
+Weights = Float[Tensor, "batch heads query key"]
+
+
+class FeedForward(nn.Module):
+    """FFN(z) = W_2 dropout(max(0, W_1 z + b_1)) + b_2   (3.3), at each position alike."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.expand = nn.Linear(config.width, config.inner)
+        self.contract = nn.Linear(config.inner, config.width)
+        self.dropout = Dropout(config.dropout)
+
+    def forward(self, z: Float[Tensor, "batch time width"]) -> Float[Tensor, "batch time width"]:
+        """Applies the network to every position."""
+        return self.contract(self.dropout(F.relu(self.expand(z))))  # type: ignore[no-any-return]
+
+
+class Residual(nn.Module):
+    """The residual sum and norm around a sub-layer f.
+
+    post-norm (5.4):                      norm(x + dropout(f(x)))
+    pre-norm (Xiong et al. 2020):         x + dropout(f(norm(x)))
+
+    The layer computes ``f`` itself, between the two methods: ``residual.add(x, f(residual.enter(x)))``.
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.dropout = Dropout(config.dropout)
+        self.pre = config.norm == "pre"
+
+    def enter(self, x: Float[Tensor, "batch time width"]) -> Float[Tensor, "batch time width"]:
+        """What the sub-layer is given."""
+        return self.norm(x) if self.pre else x
+
+    def add(
+        self, x: Float[Tensor, "batch time width"], output: Float[Tensor, "batch time width"]
+    ) -> Float[Tensor, "batch time width"]:
+        """Adds the sub-layer's output to ``x``."""
+        total: Tensor = x + self.dropout(output)
+        return total if self.pre else self.norm(total)
+
+
+def _attention(config: TransformerConfig) -> MultiHeadAttention:
+    return MultiHeadAttention(config.width, config.heads, dropout=config.attention_dropout)
+
+
+class EncoderLayer(nn.Module):
+    """Figure 1, left: self-attention, then the feed-forward network."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.self_attention = _attention(config)
+        self.self_residual = Residual(config)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_residual = Residual(config)
+
+    def forward(
+        self, x: Float[Tensor, "batch source width"], mask: Mask, *, need_weights: bool = False
+    ) -> tuple[Float[Tensor, "batch source width"], Weights | None]:
+        """Returns the new states and, on request, the attention weights."""
+        attended, weights = self.self_attention(self.self_residual.enter(x), mask=mask, need_weights=need_weights)
+        x = self.self_residual.add(x, attended)
+        x = self.feed_forward_residual.add(x, self.feed_forward(self.feed_forward_residual.enter(x)))
+        return x, weights
+
+
+class Decoded(NamedTuple):
+    """What a decoder layer makes of a whole target."""
+
+    states: Float[Tensor, "batch target width"]
+    self_weights: Weights | None
+    cross_weights: Weights | None
+
+
+class DecoderLayer(nn.Module):
+    """Figure 1, right: masked self-attention, attention to the encoder's memory, the feed-forward network."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.self_attention = _attention(config)
+        self.self_residual = Residual(config)
+        self.cross_attention = _attention(config)
+        self.cross_residual = Residual(config)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_residual = Residual(config)
+
+    def forward(
+        self,
+        y: Float[Tensor, "batch target width"],
+        memory: KeyValue,
+        self_mask: Mask,
+        memory_mask: Mask,
+        *,
+        need_weights: bool = False,
+    ) -> Decoded:
+        """The whole target at once; ``memory`` is `project_memory` of the encoder's output."""
+        attended, self_weights = self.self_attention(
+            self.self_residual.enter(y), mask=self_mask, need_weights=need_weights
+        )
+        y = self.self_residual.add(y, attended)
+        attended, cross_weights = self.cross_attention.attend(
+            self.cross_residual.enter(y), memory, mask=memory_mask, need_weights=need_weights
+        )
+        y = self.cross_residual.add(y, attended)
+        y = self.feed_forward_residual.add(y, self.feed_forward(self.feed_forward_residual.enter(y)))
+        return Decoded(y, self_weights, cross_weights)
+
+    def step(
+        self,
+        y: Float[Tensor, "rows 1 width"],
+        memory: KeyValue,
+        cache: KeyValue | None,
+        self_mask: Mask | None,
+        memory_mask: Mask,
+    ) -> tuple[Float[Tensor, "rows 1 width"], KeyValue]:
+        """One new position a row: the same as `forward` on it, with the earlier ones in ``cache``.
+
+        The rows of one sentence are consecutive and equally many, so they are queries of one attention: its memory
+        is stored and read once, not once a hypothesis.
+        """
+        attended, _, cache = self.self_attention.step(self.self_residual.enter(y), cache, mask=self_mask)
+        y = self.self_residual.add(y, attended)
+        sentences, width = memory.key.size(0), y.size(-1)
+        together = self.cross_residual.enter(y).reshape(sentences, -1, width)
+        attended, _ = self.cross_attention.attend(together, memory, mask=memory_mask)
+        y = self.cross_residual.add(y, attended.reshape(y.shape))
+        y = self.feed_forward_residual.add(y, self.feed_forward(self.feed_forward_residual.enter(y)))
+        return y, cache
+
+    def project_memory(self, memory: Float[Tensor, "batch source width"]) -> KeyValue:
+        """Keys and values of the encoder's output: computed once a sentence."""
+        return self.cross_attention.project(memory)

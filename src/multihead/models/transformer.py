@@ -1,0 +1,260 @@
+"""The encoder-decoder Transformer (Vaswani et al. 2017, Figure 1): for training, and one step at a time.
+
+Layers come from `models.layers`, embeddings from `models.embedding`. Search stands in `multihead.decoding`: it knows
+`start` and `step` only. The loss stands in `multihead.training`: it knows `hidden` and `output` only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from multihead.attention import Causal, KeyValue, Mask, Padding
+from multihead.models.config import TransformerConfig
+from multihead.models.embedding import Embedding
+from multihead.models.initialize import initialize
+from multihead.models.layers import DecoderLayer, EncoderLayer, Weights
+
+
+class AttentionWeights(NamedTuple):
+    """Every layer's weights, first layer first; each ``[batch, heads, query, key]``."""
+
+    encoder: tuple[Weights, ...]
+    decoder: tuple[Weights, ...]
+    cross: tuple[Weights, ...]
+
+
+class Output(NamedTuple):
+    """What a whole forward pass gives."""
+
+    logits: Float[Tensor, "batch target vocab"]
+    weights: AttentionWeights | None
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The source as the decoder sees it, one row a sentence."""
+
+    layers: tuple[KeyValue, ...]
+    lengths: Int[Tensor, " sentences"]
+
+    @property
+    def mask(self) -> Mask:
+        """Where the source goes on."""
+        return Padding(self.lengths)
+
+    def select(self, sentences: Int[Tensor, " sentences"]) -> Memory:
+        """The named sentences, in that order."""
+        return Memory(tuple(layer.select(sentences) for layer in self.layers), self.lengths[sentences])
+
+
+@dataclass(frozen=True)
+class TransformerState:
+    """Where decoding stands: a value, never changed; `Transformer.step` returns the next one.
+
+    Rows are hypotheses. Those of one sentence stand together and are equally many, so that ``memory`` holds a
+    sentence once: row r attends to sentence ``r // (rows // sentences)``. Caches are aligned at the right:
+    a row that began later is padded on the left, by ``padding[row]`` positions (``None`` where no row is).
+    """
+
+    memory: Memory
+    cache: tuple[KeyValue, ...] | None
+    positions: Int[Tensor, " rows"]
+    """How many target positions each row has behind it."""
+    padding: Int[Tensor, " rows"] | None = None
+
+    @property
+    def rows(self) -> int:
+        """Hypotheses."""
+        return self.positions.size(0)
+
+    @property
+    def time(self) -> int:
+        """Positions in the cache: the longest row's."""
+        return 0 if self.cache is None else self.cache[0].length
+
+    def select(self, rows: Int[Tensor, " rows"]) -> TransformerState:
+        """The named rows, in that order, with repetition."""
+        sentences = rows // (self.rows // self.memory.lengths.size(0))
+        memory = self.memory
+        kept, counts = torch.unique_consecutive(sentences, return_counts=True)
+        if not bool((counts == counts[0]).all()):
+            kept = sentences  # unequal groups: one memory a row
+        if not torch.equal(kept, torch.arange(memory.lengths.size(0), device=kept.device)):
+            memory = memory.select(kept)
+        return TransformerState(
+            memory,
+            None if self.cache is None else tuple(layer.select(rows) for layer in self.cache),
+            self.positions[rows],
+            None if self.padding is None else self.padding[rows],
+        )
+
+    def join(self, other: TransformerState) -> TransformerState:
+        """The rows of both; they may have begun at different steps, from sources of different widths."""
+        mine, theirs = self._spread(), other._spread()
+        time = max(self.time, other.time)
+        cache = None
+        if time:
+            empty = [layer.key[:, :, :0] for layer in (self.cache or other.cache or ())]
+            pairs = zip(self._caches(empty), other._caches(empty), strict=True)
+            cache = tuple(KeyValue.join(a, b) for a, b in pairs)
+        layers = tuple(_join_right(a, b) for a, b in zip(mine.layers, theirs.layers, strict=True))
+        memory = Memory(layers, torch.cat((mine.lengths, theirs.lengths)))
+        positions = torch.cat((self.positions, other.positions))
+        padding = torch.cat((self._padding(time), other._padding(time)))
+        ragged = self.time != other.time or self.padding is not None or other.padding is not None
+        return TransformerState(memory, cache, positions, padding if ragged else None)
+
+    def _spread(self) -> Memory:
+        """The memory with one sentence a row, as joining needs it."""
+        group = self.rows // self.memory.lengths.size(0)
+        rows = torch.arange(self.rows, device=self.positions.device)
+        return self.memory if group == 1 else self.memory.select(rows // group)
+
+    def _caches(self, empty: list[Tensor]) -> tuple[KeyValue, ...]:
+        if self.cache is not None:
+            return self.cache
+        return tuple(KeyValue(*2 * (e.new_zeros(self.rows, *e.shape[1:]),)) for e in empty)
+
+    def _padding(self, time: int) -> Tensor:
+        own = torch.zeros_like(self.positions) if self.padding is None else self.padding
+        return own + (time - self.time)
+
+
+def _join_right(a: KeyValue, b: KeyValue) -> KeyValue:
+    """Two memories over one another, the narrower one padded on the right."""
+    width = max(a.length, b.length)
+
+    def fill(x: Tensor) -> Tensor:
+        return torch.nn.functional.pad(x, (0, 0, 0, width - x.size(2)))
+
+    return KeyValue(torch.cat((fill(a.key), fill(b.key))), torch.cat((fill(a.value), fill(b.value))))
+
+
+class Transformer(nn.Module):
+    """Figure 1, whole.
+
+    Args:
+        config: its sizes; parameters are drawn from PyTorch's current generator.
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        source = nn.Embedding(config.source_vocab, config.width, padding_idx=config.padding_id)
+        target = source
+        if not config.tie_embeddings:
+            target = nn.Embedding(config.target_vocab, config.width, padding_idx=config.padding_id)
+        self.source_embedding = Embedding(source, config.dropout)
+        self.target_embedding = Embedding(target, config.dropout)
+        self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
+        self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
+        self.encoder_norm, self.decoder_norm = _last_norm(config), _last_norm(config)
+        self.output = nn.Linear(config.width, config.target_vocab, bias=False)
+        initialize(self)
+        if config.tie_output:
+            self.output.weight = target.weight
+            target.weight.register_post_accumulate_grad_hook(self._keep_padding_zero)  # type: ignore[no-untyped-call]
+
+    def forward(
+        self,
+        source: Int[Tensor, "batch source"],
+        source_lengths: Int[Tensor, " batch"],
+        target: Int[Tensor, "batch target"],
+        *,
+        need_weights: bool = False,
+    ) -> Output:
+        """Logits of the token after each target position (teacher forcing), and all weights on request.
+
+        Args:
+            source: ids, padded on the right.
+            source_lengths: real ids in each row.
+            target: ids from the begin symbol on; padded on the right, where the logits mean nothing.
+            need_weights: also return what every head of every layer attended to.
+        """
+        states, weights = self._run(source, source_lengths, target, need_weights)
+        return Output(self.output(states), weights)
+
+    def hidden(
+        self,
+        source: Int[Tensor, "batch source"],
+        source_lengths: Int[Tensor, " batch"],
+        target: Int[Tensor, "batch target"],
+    ) -> Float[Tensor, "batch target width"]:
+        """The states before the output projection: ``forward(...).logits == output(hidden(...))``."""
+        return self._run(source, source_lengths, target, False)[0]
+
+    def encode(
+        self,
+        source: Int[Tensor, "batch source"],
+        source_lengths: Int[Tensor, " batch"],
+        *,
+        need_weights: bool = False,
+    ) -> tuple[Float[Tensor, "batch source width"], tuple[Weights, ...]]:
+        """The encoder's states, and its layers' weights on request (an empty tuple otherwise)."""
+        x = self.source_embedding(source)
+        mask = Padding(source_lengths)
+        recorded: list[Weights] = []
+        for layer in self.encoder:
+            x, weights = layer(x, mask, need_weights=need_weights)
+            if weights is not None:
+                recorded.append(weights)
+        return self.encoder_norm(x), tuple(recorded)
+
+    def _run(
+        self, source: Tensor, source_lengths: Tensor, target: Tensor, need_weights: bool
+    ) -> tuple[Tensor, AttentionWeights | None]:
+        encoded, encoder_weights = self.encode(source, source_lengths, need_weights=need_weights)
+        y, causal, padding = self.target_embedding(target), Causal(), Padding(source_lengths)
+        own: list[Weights] = []
+        cross: list[Weights] = []
+        for layer in self._decoder_layers():
+            y, *weights = layer(y, layer.project_memory(encoded), causal, padding, need_weights=need_weights)
+            if need_weights:
+                own.append(weights[0])
+                cross.append(weights[1])
+        recorded = AttentionWeights(encoder_weights, tuple(own), tuple(cross)) if need_weights else None
+        return self.decoder_norm(y), recorded
+
+    def start(self, source: Int[Tensor, "batch source"], lengths: Int[Tensor, " batch"]) -> TransformerState:
+        """Encodes the sources; one row a sentence, nothing decoded yet."""
+        encoded, _ = self.encode(source, lengths)
+        layers = tuple(layer.project_memory(encoded) for layer in self._decoder_layers())
+        return TransformerState(Memory(layers, lengths), None, torch.zeros_like(lengths))
+
+    def step(
+        self, tokens: Int[Tensor, " rows"], state: TransformerState
+    ) -> tuple[Float[Tensor, "rows vocab"], TransformerState]:
+        """Log-probabilities of the token after ``tokens``, which are each row's latest."""
+        time = state.time + 1
+        y = self.target_embedding.at(tokens, state.positions, time)
+        mask = None if state.padding is None else ~Padding(state.padding)
+        memory_mask = state.memory.mask
+        grown = []
+        for index, layer in enumerate(self._decoder_layers()):
+            cache = None if state.cache is None else state.cache[index]
+            y, cache = layer.step(y, state.memory.layers[index], cache, mask, memory_mask)
+            grown.append(cache)
+        logits = self.output(self.decoder_norm(y[:, 0]))
+        following = TransformerState(state.memory, tuple(grown), state.positions + 1, state.padding)
+        return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32)), following
+
+    def _decoder_layers(self) -> Iterator[DecoderLayer]:
+        """The decoder's layers under their own type, which `nn.ModuleList` forgets."""
+        for layer in self.decoder:
+            assert isinstance(layer, DecoderLayer)
+            yield layer
+
+    def _keep_padding_zero(self, weight: Tensor) -> None:
+        """A tied projection would train the padding row, which is nobody's embedding."""
+        assert weight.grad is not None
+        weight.grad[self.config.padding_id].zero_()
+
+
+def _last_norm(config: TransformerConfig) -> nn.Module:
+    return nn.LayerNorm(config.width, eps=config.norm_eps) if config.has_final_norm else nn.Identity()
