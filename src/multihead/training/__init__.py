@@ -1,0 +1,1 @@
+"""The loss, the step, the loop and what it leaves on disk."""

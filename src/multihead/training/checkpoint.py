@@ -1,0 +1,146 @@
+"""Checkpoints: everything a run needs to go on as if it had never stopped, written whole or not at all.
+
+    checkpoints/00001200/
+        model.safetensors        the weights
+        average.safetensors      their moving average, where there is one
+        optimizer.safetensors    Adam's two moments and step of each parameter
+        state.json               where the run stands: a `RunState`
+        manifest.json            the SHA-256 of each file above; written last
+
+`load_newest` takes the newest checkpoint whose files are what the manifest says; a damaged one is named and passed
+over. What the numbers in a run mean is said in `training.trainer`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from pydantic import Field
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from multihead.configuration import Settings
+from multihead.errors import FormatError
+from multihead.files import remove_unfinished, whole_folder
+
+
+class Window(Settings):
+    """Sums since the last line of the log."""
+
+    tokens: int = 0
+    source_tokens: int = 0
+    loss: float = 0.0
+    nll: float = 0.0
+    correct: int = 0
+    gradient_norm: float = 0.0
+    updates: int = 0
+
+
+class RunState(Settings):
+    """Where a run stands, apart from the tensors."""
+
+    step: int = 0
+    """Updates made."""
+    position: tuple[int, int] = (0, 0)
+    """Epoch and batch of the next batch."""
+    validated_at: int = 0
+    """The last update after which the model was validated."""
+    best_step: int = 0
+    """The update whose model is kept in best/; 0 before the first validation."""
+    best_score: float | None = None
+    """Its score on the validation set."""
+    without_gain: int = 0
+    """Validations since then."""
+    window: Window = Field(default_factory=Window)
+    """What the next line of the log already holds."""
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint in memory."""
+
+    state: RunState
+    model: dict[str, Tensor]
+    average: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+
+
+_PARTS = ("model", "average", "optimizer")
+
+
+def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
+    """Writes ``folder/<step>`` and removes all but the newest ``keep``."""
+    remove_unfinished(folder)
+    path = folder / f"{checkpoint.state.step:08d}"
+    with whole_folder(path) as draft:
+        for part, tensors in zip(_PARTS, checkpoint[1:], strict=True):
+            save_file(
+                {name: tensor.detach().contiguous() for name, tensor in tensors.items()},
+                draft / f"{part}.safetensors",
+            )
+        (draft / "state.json").write_text(checkpoint.state.model_dump_json(indent=1), encoding="utf-8")
+        hashes = {file.name: _hash(file) for file in sorted(draft.iterdir())}
+        (draft / "manifest.json").write_text(json.dumps(hashes, indent=1), encoding="utf-8")
+    for old in _steps(folder)[keep:]:
+        shutil.rmtree(old, ignore_errors=True)
+    return path
+
+
+def load_newest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
+    """The newest checkpoint that is intact; ``None`` where there is none at all.
+
+    Args:
+        folder: where `save` writes.
+        warn: is told, in a sentence, of each damaged checkpoint that was passed over.
+
+    Raises:
+        FormatError: there are checkpoints, but none is intact.
+    """
+    paths = _steps(folder)
+    for path in paths:
+        fault = _fault(path)
+        if fault is None:
+            return _read(path)
+        warn(f"{path}: damaged ({fault}); going back to the checkpoint before it")
+    if paths:
+        raise FormatError(f"{folder}: none of {len(paths)} checkpoints is intact; start the run again in a new folder")
+    return None
+
+
+def _read(path: Path) -> Checkpoint:
+    state = RunState.model_validate_json((path / "state.json").read_text(encoding="utf-8"))
+    return Checkpoint(state, *(load_file(path / f"{part}.safetensors") for part in _PARTS))
+
+
+def _fault(path: Path) -> str | None:
+    """What is wrong with a checkpoint, if anything."""
+    try:
+        manifest: dict[str, Any] = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+        for name in (*(f"{part}.safetensors" for part in _PARTS), "state.json"):
+            if _hash(path / name) != manifest.get(name):
+                return f"{name} is not the file that was written"
+    except (OSError, ValueError) as error:
+        return str(error)
+    return None
+
+
+def _steps(folder: Path) -> list[Path]:
+    """The folders of checkpoints, newest first."""
+    return sorted((p for p in folder.glob("[0-9]*") if p.name.isdecimal()), key=lambda p: int(p.name), reverse=True)
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def copy_into(parameters: dict[str, Tensor], saved: dict[str, Tensor]) -> None:
+    """Overwrites parameters in place; names and shapes were checked by the caller's frozen configuration."""
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(saved[name])

@@ -1,0 +1,66 @@
+"""What a run says about itself: lines for people, JSON lines for programs, and what it took, kept apart.
+
+log.txt         what was printed
+log.jsonl       one record a line; a function of the configuration and the data alone, so that a resumed run's
+                is the uninterrupted run's byte for byte (on the same machine)
+timing.jsonl    seconds and tokens a second of the same records
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from multihead.files import explained, write_text
+
+
+class RunLog:
+    """Appends to the three files of a run folder and prints.
+
+    Args:
+        folder: the run.
+        say: prints a line.
+    """
+
+    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
+        self.folder = folder
+        self._print = say
+        self._started = time.monotonic()
+
+    def rewind(self, step: int) -> None:
+        """Forgets records after ``step``: a resumed run will make them again."""
+        for name in ("log.jsonl", "timing.jsonl"):
+            path = self.folder / name
+            if path.exists():
+                lines = path.read_text(encoding="utf-8").split("\n")
+                kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= step]
+                write_text(path, "".join(line + "\n" for line in kept))
+
+    def say(self, line: str) -> None:
+        """Prints a line and keeps it in log.txt."""
+        self._print(line)
+        self._append("log.txt", line)
+
+    def record(self, kind: str, step: int, values: dict[str, Any], timing: dict[str, float]) -> None:
+        """Writes one record: what happened at ``step``, and how long it took."""
+        self._append("log.jsonl", json.dumps({"kind": kind, "step": step, **values}, ensure_ascii=False))
+        elapsed = round(time.monotonic() - self._started, 3)
+        self._append("timing.jsonl", json.dumps({"kind": kind, "step": step, "elapsed": elapsed, **timing}))
+
+    def _append(self, name: str, line: str) -> None:
+        path = self.folder / name
+        with explained(path), path.open("a", encoding="utf-8", newline="\n") as stream:
+            stream.write(line + "\n")
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people read them: 42 s, 3:20, 1:02:07."""
+    whole = max(round(seconds), 0)
+    if whole < 60:
+        return f"{whole} s"
+    hours, rest = divmod(whole, 3600)
+    minutes = f"{rest // 60}:{rest % 60:02d}"
+    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else minutes
