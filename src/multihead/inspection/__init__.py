@@ -1,0 +1,1 @@
+"""Look inside: attention maps."""

@@ -1,0 +1,271 @@
+"""Pictures of attention: which source subwords each target subword looked at.
+
+A heat map as in figure 3 of Bahdanau et al., "Neural machine translation by jointly learning to align and
+translate" (2015): source on top, target down the side, darker for more weight, each row a distribution.
+The weights come from attention itself, recorded elsewhere; fonts are found in `multihead.inspection.fonts`.
+matplotlib's objects are used directly: no window opens, and no state is shared with the caller.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from multihead.errors import InputError, ShapeError
+from multihead.files import whole_file
+from multihead.inspection.fonts import Fonts, Label
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.text import Text
+
+_DOTS_PER_INCH = 150
+_CELL = 0.30  # inches a side: subwords of 10 points are well apart
+_LONGEST_SIDE = 24.0  # inches of cells; more subwords make smaller cells, not a larger picture
+_GAP = 0.45  # inches between panels
+_COLOURS = "Blues"
+_INK, _FAINT = "#222222", "#d8dee6"
+
+
+def attention_map(
+    weights: Float[Tensor, "*heads target source"],
+    source_pieces: Sequence[str],
+    target_pieces: Sequence[str],
+    path: str | Path,
+    *,
+    title: str | None = None,
+) -> None:
+    """Draw attention weights as one heat map, into a PNG file that is written whole or not at all.
+
+    Args:
+        weights: ``weights[..., i, j]``, how much target subword i looks at source subword j; the mean over
+            leading axes (heads, layers) is drawn.
+        source_pieces: the source subwords, one a column.
+        target_pieces: the target subwords, one a row.
+        path: the file to write; its name ends in ``.png`` and its folder exists.
+        title: a line above the picture.
+
+    Raises:
+        ShapeError: pieces and weights do not fit together, or there are none.
+        InputError: the file cannot be one, or weights are negative or not finite.
+        MissingDependencyError: matplotlib, or a font for the pieces, is not installed.
+        SurroundingsError: the file could not be written.
+    """
+    path = _checked(path, weights, source_pieces, target_pieces)
+    mean = weights.detach().reshape(-1, *weights.shape[-2:]).mean(0, keepdim=True)
+    _write(path, _picture(mean, source_pieces, target_pieces, title, columns=1))
+
+
+def panels(
+    weights: Float[Tensor, "heads target source"],
+    source_pieces: Sequence[str],
+    target_pieces: Sequence[str],
+    path: str | Path,
+    *,
+    title: str | None = None,
+) -> None:
+    """Draw one heat map a head, side by side, on one scale of colours; otherwise as `attention_map`."""
+    path = _checked(path, weights, source_pieces, target_pieces)
+    # As many columns as make a picture that is about as wide as it is high.
+    columns = round(math.sqrt(len(weights) * len(target_pieces) / len(source_pieces)))
+    columns = min(max(columns, 1), len(weights))
+    _write(path, _picture(weights.detach(), source_pieces, target_pieces, title, columns, "head"))
+
+
+def _checked(path: str | Path, weights: Tensor, source_pieces: Sequence[str], target_pieces: Sequence[str]) -> Path:
+    """Refuse, before anything is drawn, what cannot be drawn or written."""
+    expected = (len(target_pieces), len(source_pieces))
+    if tuple(weights.shape[-2:]) != expected:
+        raise ShapeError(
+            f"the weights are {tuple(weights.shape)}, but there are {expected[0]} target and {expected[1]} "
+            f"source subwords: expected a shape that ends in {expected} (rows are the target's)"
+        )
+    if weights.numel() == 0:
+        raise ShapeError(f"weights of shape {tuple(weights.shape)} leave nothing to draw; expected some")
+    if not bool((torch.isfinite(weights) & (weights >= 0)).all()):
+        raise InputError(
+            "attention weights to draw must be finite and at least 0; these hold NaN, infinity or negative "
+            "numbers: were they taken before the softmax?"
+        )
+    path = Path(path)
+    if path.suffix.lower() != ".png":
+        raise InputError(f"{path}: a picture is written as PNG; give a file name that ends in .png")
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder; give the name of a file to write the picture to")
+    if not path.parent.is_dir():
+        raise InputError(f"{path}: the folder {path.parent} does not exist; create it first")
+    return path
+
+
+def _picture(
+    weights: Tensor,
+    source_pieces: Sequence[str],
+    target_pieces: Sequence[str],
+    title: str | None,
+    columns: int,
+    caption: str | None = None,
+) -> bytes:
+    """Draw panels in a grid, as PNG; the subwords stand above its first row and left of its first column."""
+    fonts = Fonts([*source_pieces, *target_pieces, *(title or "").split()])
+    sources, targets = map(fonts.label, source_pieces), map(fonts.label, target_pieces)
+    above, beside = list(sources), list(targets)
+    rows = math.ceil(len(weights) / columns)
+    cell = min(_CELL, _LONGEST_SIDE / max(columns * len(above), rows * len(beside)))
+    size = min(10.0, 0.55 * 72 * cell)  # points: 72 an inch
+    grid = _Grid(cell * len(above), cell * len(beside), rows, columns)
+    figure = grid.figure()
+    # The darkest colour is the largest weight of all: on a scale to 1, the mean of many heads is faint.
+    highest = float(weights.max())
+    for index, matrix in enumerate(weights):
+        axes = grid.axes(figure, index)
+        _heat_map(axes, matrix, highest)
+        _name_columns(axes, above if index < columns else [], size)
+        _name_rows(axes, beside if index % columns == 0 else [], size)
+        if caption:
+            _style(axes.set_xlabel(f"{caption} {index + 1}"), fonts.default, size)
+    _draw_key(grid.key_axes(figure), highest, fonts.default)
+    if title:
+        _draw_title(figure, fonts.runs(title))
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=_DOTS_PER_INCH, facecolor="white", bbox_inches="tight", pad_inches=0.15)
+    return buffer.getvalue()
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """Where panels of ``width`` by ``height`` inches lie; labels stand outside, and saving makes room."""
+
+    width: float
+    height: float
+    rows: int
+    columns: int
+
+    @property
+    def total_width(self) -> float:
+        return self.columns * (self.width + _GAP) - _GAP
+
+    @property
+    def total_height(self) -> float:
+        return self.rows * (self.height + _GAP) - _GAP
+
+    def figure(self) -> Figure:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        figure = Figure((self.total_width, self.total_height), _DOTS_PER_INCH)
+        FigureCanvasAgg(figure)  # puts itself in the figure: drawing into memory, on any machine
+        return figure
+
+    def axes(self, figure: Figure, index: int) -> Axes:
+        row, column = divmod(index, self.columns)
+        top = self.total_height - row * (self.height + _GAP)
+        return self._box(figure, column * (self.width + _GAP), top - self.height, self.width, self.height)
+
+    def key_axes(self, figure: Figure) -> Axes:
+        height = min(self.height, 1.8)
+        return self._box(figure, self.total_width + 0.2, self.total_height - height, 0.12, height)
+
+    def _box(self, figure: Figure, left: float, bottom: float, width: float, height: float) -> Axes:
+        across, up = self.total_width, self.total_height
+        return figure.add_axes((left / across, bottom / up, width / across, height / up))
+
+
+def _heat_map(axes: Axes, matrix: Tensor, highest: float) -> None:
+    values = matrix.to("cpu", torch.float64).numpy()
+    axes.imshow(
+        values,
+        cmap=_COLOURS,
+        vmin=0,
+        vmax=highest or 1.0,
+        aspect="auto",
+        interpolation="none",
+        origin="upper",
+    )
+    rows, columns = matrix.shape
+    axes.set_xticks([column - 0.5 for column in range(1, columns)], minor=True)
+    axes.set_yticks([row - 0.5 for row in range(1, rows)], minor=True)
+    axes.grid(which="minor", color=_FAINT, linewidth=0.5)
+    _tidy(axes)
+
+
+def _tidy(axes: Axes) -> None:
+    axes.xaxis.tick_top()
+    axes.tick_params(which="both", length=0)
+    for spine in axes.spines.values():
+        spine.set(color=_FAINT, linewidth=0.8)
+
+
+def _name_columns(axes: Axes, names: Sequence[Label], size: float) -> None:
+    axes.set_xticks(range(len(names)), [name.text for name in names])
+    for text, name in zip(axes.get_xticklabels(), names, strict=True):
+        _style(text, name.font, size)
+        # What fits into its column stands upright: a number can be read.
+        text.set(rotation=0 if _widths(name.text) <= 2 else 90, verticalalignment="bottom")
+
+
+def _name_rows(axes: Axes, names: Sequence[Label], size: float) -> None:
+    axes.set_yticks(range(len(names)), [name.text for name in names])
+    for text, name in zip(axes.get_yticklabels(), names, strict=True):
+        _style(text, name.font, size)
+
+
+def _widths(text: str) -> int:
+    """About how many letters wide a text is: a Chinese character takes the room of two."""
+    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
+
+
+def _draw_key(axes: Axes, highest: float, font: Path) -> None:
+    """What the colours mean: 0 at the bottom, the largest weight on top."""
+    axes.imshow([[step / 255] for step in range(256)], cmap=_COLOURS, aspect="auto", origin="lower")
+    _tidy(axes)
+    axes.set_xticks([])
+    axes.yaxis.tick_right()
+    axes.set_yticks([0, 255], ["0", f"{highest:.2g}"])
+    for text in axes.get_yticklabels():
+        _style(text, font, 8.0)
+
+
+def _draw_title(figure: Figure, runs: Sequence[Label]) -> None:
+    """Write a line above everything drawn so far, at the left edge of the first panel."""
+    from matplotlib.artist import Artist
+    from matplotlib.offsetbox import AnchoredOffsetbox, HPacker, TextArea
+
+    boxes: list[Artist] = [TextArea(run.text, textprops=_look(run.font, 12.0)) for run in runs]
+    top = max(box.ymax for axes in figure.axes if (box := axes.get_tightbbox()))
+    title = AnchoredOffsetbox(
+        "lower left",
+        child=HPacker(children=boxes, pad=0, sep=0, align="baseline"),
+        pad=0,
+        borderpad=0,
+        frameon=False,
+        bbox_to_anchor=(0, (top + 0.1 * _DOTS_PER_INCH) / figure.bbox.height),
+        bbox_transform=figure.transFigure,
+    )
+    figure.add_artist(title)
+
+
+def _style(text: Text, font: Path, size: float) -> None:
+    text.set(**_look(font, size))
+
+
+def _look(font: Path, size: float) -> dict[str, Any]:
+    """The properties of a text that is drawn as it stands: no formulas, whatever the caller's settings."""
+    from matplotlib.font_manager import FontProperties
+
+    properties = FontProperties(fname=font, size=size)
+    return {"fontproperties": properties, "color": _INK, "parse_math": False, "usetex": False}
+
+
+def _write(path: Path, content: bytes) -> None:
+    with whole_file(path) as draft:
+        draft.write_bytes(content)
