@@ -1,0 +1,6 @@
+"""``python -m multihead`` is the command ``multihead``."""
+
+from multihead.cli.main import entry
+
+if __name__ == "__main__":
+    entry()

@@ -1,0 +1,34 @@
+"""``multihead demo``: see `workflows.demo`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from multihead.data.synthetic import LOCALES
+
+_LANGUAGE = click.Choice(sorted(LOCALES))
+
+
+@click.command()
+@click.option("--source-language", type=_LANGUAGE, default="de", show_default=True, help="Written in.")
+@click.option("--target-language", type=_LANGUAGE, default="en", show_default=True, help="Rendered in.")
+@click.option("--output", type=click.Path(path_type=Path), default=Path("demo"), show_default=True, metavar="FOLDER")
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of data and training.")
+def demo(source_language: str, target_language: str, output: Path, seed: int) -> None:
+    """Learn, in three minutes, to render dates, times, quantities and money of one language in another."""
+    from multihead.cli.process import StopSignal, own_the_process
+
+    own_the_process()
+    stop = StopSignal()
+    from multihead.workflows.demo import demo as run
+
+    run(
+        output,
+        source_language=source_language,
+        target_language=target_language,
+        seed=seed,
+        say=lambda line: click.echo(line, err=True),
+        stop_signal=stop,
+    )

@@ -1,0 +1,37 @@
+"""``multihead train``: see `workflows.train`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from multihead.cli.options import flags_of, with_file
+from multihead.workflows.settings import TrainSettings
+
+
+@click.command()
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="TOML file with any of the settings below.",
+)
+@flags_of(TrainSettings)
+def train(config: Path | None, **flags: Any) -> None:
+    """Train a translator from two aligned text files; the same command goes on with a run that was stopped.
+
+    Only --source, --target and --output are needed: whatever else is not given is chosen from the size of the
+    corpus and the machine, printed with the reason, and frozen in the run.
+    """
+    from multihead.cli.process import StopSignal, own_the_process
+    from multihead.configuration import build
+
+    wishes = with_file(config, flags)
+    build(TrainSettings, wishes, "the command line" if config is None else str(config))
+    own_the_process()
+    stop = StopSignal()
+    from multihead.workflows.train import train as run
+
+    run(say=lambda line: click.echo(line, err=True), stop_signal=stop, **wishes)

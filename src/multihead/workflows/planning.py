@@ -1,0 +1,185 @@
+"""Everything that a user left open is decided here, once, with a reason in words: see `plan`.
+
+The rules were found on validation sets (docs/results.md, docs/lab-notes.md); they look at the size of the corpus and
+at the machine, never at a test set. Whatever the user said is kept, and said to be the user's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from multihead.configuration import build
+from multihead.models.config import GenerationConfig, TransformerConfig, preset
+from multihead.training.config import TrainingConfig
+from multihead.training.progress import duration
+from multihead.workflows.machine import Machine
+from multihead.workflows.settings import TrainSettings
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """What decisions depend on."""
+
+    pairs: int
+    target_tokens: int
+    """Subwords of all targets, end symbols included."""
+    source_vocab: int
+    target_vocab: int
+    padding_id: int
+
+
+@dataclass
+class Choices:
+    """Collects values and the reason of each."""
+
+    settings: TrainSettings
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def take(self, name: str, chosen: Callable[[], tuple[T, str]]) -> T:
+        """The user's value of ``name`` if there is one; otherwise ``chosen()``, which gives value and reason."""
+        asked: T | None = getattr(self.settings, name)
+        value, reason = (asked, "as asked") if asked is not None else chosen()
+        self.reasons[name] = reason
+        return value
+
+
+def choose_vocabulary(choices: Choices, pairs: int) -> int:
+    """Entries of the vocabulary: small for small corpora, where rare subwords would never be learned."""
+    size = next(
+        (size for limit, size in ((5_000, 2_000), (100_000, 8_000), (1_000_000, 16_000)) if pairs < limit),
+        32_000,
+    )
+    return choices.take("vocab_size", lambda: (size, f"for {pairs:,} pairs"))
+
+
+def choose_model(choices: Choices, corpus: Corpus, machine: Machine) -> TransformerConfig:
+    """Size, dropout and layout of the network."""
+    small_reason = f"{corpus.pairs:,} pairs are too few for a larger one"
+    if corpus.pairs < 5_000:
+        default = ("tiny", small_reason)
+    elif corpus.pairs < 200_000 or machine.device == "cpu":
+        default = (
+            "small",
+            small_reason if corpus.pairs < 200_000 else "without a GPU a larger one takes days",
+        )
+    else:
+        default = ("base", f"{corpus.pairs:,} pairs and a GPU")
+    sizes = preset(choices.take("preset", lambda: default))
+    for name in ("width", "heads", "inner", "encoder_layers", "decoder_layers"):
+        sizes[name] = choices.take(name, lambda name=name: (sizes[name], "the preset's"))  # type: ignore[misc]
+    dropout = 0.3 if corpus.pairs < 50_000 else 0.2 if corpus.pairs < 500_000 else 0.1
+    one_vocabulary = corpus.source_vocab == corpus.target_vocab and choices.settings.shared_vocabulary is not False
+    values = {
+        **sizes,
+        "source_vocab": corpus.source_vocab,
+        "target_vocab": corpus.target_vocab,
+        "padding_id": corpus.padding_id,
+        "dropout": choices.take("dropout", lambda: (dropout, f"for {corpus.pairs:,} pairs")),
+        "attention_dropout": choices.take("attention_dropout", lambda: (0.0, "it would cost the fused kernel")),
+        "norm": choices.take("norm", lambda: ("pre", "bears the high learning rate of a short run")),
+        "tie_embeddings": choices.take(
+            "tie_embeddings",
+            lambda: (one_vocabulary, "one vocabulary" if one_vocabulary else "two vocabularies"),
+        ),
+        "tie_output": choices.take("tie_output", lambda: (True, "fewer parameters to learn")),
+    }
+    return build(TransformerConfig, values, "the settings of the model")
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast updates are on this machine; measured, see `workflows.train`."""
+
+    seconds_per_update: float
+    tokens_per_update: float
+    """Real target tokens."""
+
+
+def choose_batch(choices: Choices, corpus: Corpus, machine: Machine) -> tuple[int, int]:
+    """Tokens to a batch and batches to an update."""
+    largest = 4096 if machine.device == "cpu" else 16384
+    size = max(256, min(largest, 1 << max(corpus.target_tokens // 32, 1).bit_length() - 1))
+    reason = "fills the caches of a processor" if size == 4096 else "fills a GPU"
+    if size < largest:
+        reason = "a small corpus still gives some thirty batches an epoch"
+    tokens = choices.take("batch_tokens", lambda: (size, reason))
+    return tokens, choices.take("accumulate", lambda: (1, "the batch is large enough"))
+
+
+def choose_updates(choices: Choices, corpus: Corpus, pace: Callable[[], Pace]) -> int:
+    """Length of the run: so many epochs as such a corpus repays, or what the time allows.
+
+    ``pace`` is only asked where the user did not give the number.
+    """
+
+    def chosen() -> tuple[int, str]:
+        measured = pace()
+        epochs = min(max(60 * (30_000 / corpus.pairs) ** 0.5, 4.0), 150.0)
+        wanted = max(int(epochs * corpus.target_tokens / measured.tokens_per_update), 200)
+        asked = choices.settings.budget
+        budget = 25 * 60 * min(max((corpus.pairs / 30_000) ** 0.5, 0.1), 100.0) if asked is None else asked
+        possible = max(int(0.92 * budget / measured.seconds_per_update), 1)  # the rest is validation
+        time = f"{duration(budget)} at {measured.seconds_per_update:.2f} s an update"
+        if asked is not None:
+            return possible, f"what fits into {time}"
+        if possible < wanted:
+            return possible, f"what fits into {time}, the time set aside for {corpus.pairs:,} pairs"
+        return wanted, f"{epochs:.0f} epochs, enough for {corpus.pairs:,} pairs, in about " + duration(
+            wanted * measured.seconds_per_update / 0.92
+        )
+
+    return choices.take("updates", chosen)
+
+
+def choose_training(
+    choices: Choices,
+    corpus: Corpus,
+    model: TransformerConfig,
+    machine: Machine,
+    pace: Callable[[int, int], Pace],
+) -> TrainingConfig:
+    """The settings of training; ``pace(batch_tokens, accumulate)`` measures when it has to."""
+    take, own = choices.take, TrainingConfig.model_fields
+    precision = "bfloat16" if machine.fast_bfloat16 else "float32"
+    hardware = "the hardware multiplies it fastest" if machine.fast_bfloat16 else "there is no fast bfloat16 here"
+    device = take("device", lambda: (machine.device, "what there is"))
+    values: dict[str, Any] = {
+        "device": device,
+        "precision": take("precision", lambda: (precision, hardware)),
+        "threads": take("threads", lambda: (machine.cores, "every core")),
+        "seed": take("seed", lambda: (1, "any would do")),
+    }
+    values["batch_tokens"], values["accumulate"] = choose_batch(choices, corpus, machine)
+    updates = choose_updates(choices, corpus, lambda: pace(values["batch_tokens"], values["accumulate"]))
+    schedule = take("schedule", lambda: ("linear", "ends at 0 when the run ends, the best for a known length"))
+    warmup = take("warmup", lambda: (max(min(400, updates // 8), 1), "short runs cannot wait"))
+    rate = 0.64 / model.width if schedule != "noam" else 1.0
+    horizon = 1 - 1 / max(0.06 * updates, 10.0)
+    values |= {
+        "updates": updates,
+        "schedule": schedule,
+        "warmup": warmup,
+        "learning_rate": take("learning_rate", lambda: (rate, f"for width {model.width}")),
+        "average": take("average", lambda: (round(horizon, 5), "remembers about 6% of the run")),
+        "validate_every": take("validate_every", lambda: (max(updates // 16, 10), "16 times a run")),
+        "patience": take("patience", lambda: (0 if schedule == "linear" else 10, "")),
+        "log_every": take("log_every", lambda: (max(min(updates // 60, 100), 1), "some 60 lines")),
+    }
+    if schedule == "linear":
+        choices.reasons["patience"] = "the schedule has its best models at its end"
+    for name in ("smoothing", "clip", "weight_decay", "keep_checkpoints"):
+        values[name] = take(name, lambda name=name: (own[name].default, "the usual value"))  # type: ignore[misc]
+    return build(TrainingConfig, values, "the settings of training")
+
+
+def choose_generation(choices: Choices) -> GenerationConfig:
+    """How the finished model is searched."""
+    values = {
+        "beam": choices.take("beam", lambda: (5, "wider ones gain nothing")),
+        "alpha": choices.take("alpha", lambda: (1.0, "the mean log-probability of a token")),
+    }
+    return build(GenerationConfig, values, "the settings of search")
