@@ -31,18 +31,18 @@ def keep_mask(shape: torch.Size, p: float) -> Bool[Tensor, ...]:
 
 
 class _ByteDropout(torch.autograd.Function):
-    """Multiplies by the mask and the scale, forwards and backwards."""
+    """Multiplies by the scaled mask, forwards and backwards: it has the type of ``x``, so that nothing is converted."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, keep: Tensor, scale: float) -> Tensor:
-        ctx.save_for_backward(keep)
-        ctx.scale = scale
-        return (x * keep).mul_(scale)
+        scaled = keep.to(x.dtype).mul_(scale)
+        ctx.save_for_backward(scaled)
+        return x * scaled
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        (keep,) = ctx.saved_tensors
-        return (gradients[0] * keep).mul_(ctx.scale), None, None
+        (scaled,) = ctx.saved_tensors
+        return gradients[0] * scaled, None, None
 
 
 def dropout(x: Float[Tensor, ...], p: float) -> Float[Tensor, ...]:

@@ -30,7 +30,7 @@ class Loss(NamedTuple):
     nll: Float[Tensor, ""]
     """The cross-entropy without smoothing: what perplexity is the exponential of. Carries no gradient."""
     correct: Int[Tensor, ""]
-    """Rows whose largest logit is the target."""
+    """Rows in which no logit is larger than the target's."""
 
 
 def plain(
@@ -44,7 +44,8 @@ def plain(
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     total = F.cross_entropy(logits, target, reduction="sum", label_smoothing=smoothing)
     nll = F.cross_entropy(logits.detach(), target, reduction="sum")
-    return Loss(total, nll, (logits.argmax(-1) == target).sum())
+    at_target = logits.gather(-1, target[:, None]).squeeze(-1)
+    return Loss(total, nll, (at_target == logits.amax(-1)).sum())
 
 
 def linear_cross_entropy(
@@ -102,8 +103,9 @@ class _Function(torch.autograd.Function):
 def _piece(logits: Tensor, target: Tensor, smoothing: float, wanted: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The two sums, dz and the number of hits of one piece; ``logits`` is overwritten."""
     vocabulary = logits.size(-1)
-    largest, best = logits.max(-1)
+    largest = logits.amax(-1)
     at_target = logits.gather(-1, target[:, None]).squeeze(-1)
+    hits = (at_target == largest).sum()
     everywhere = logits.sum(-1) if smoothing else torch.zeros_like(largest)
     exponentials = logits.sub_(largest[:, None]).exp_()
     partition = exponentials.sum(-1)
@@ -116,4 +118,4 @@ def _piece(logits: Tensor, target: Tensor, smoothing: float, wanted: bool) -> tu
             exponentials.sub_(smoothing / vocabulary)
         minus = torch.full_like(at_target, smoothing - 1.0)
         exponentials.scatter_add_(-1, target[:, None], minus[:, None])
-    return total, nll, exponentials, (best == target).sum()
+    return total, nll, exponentials, hits

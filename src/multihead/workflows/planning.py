@@ -71,7 +71,7 @@ def choose_model(choices: Choices, corpus: Corpus, machine: Machine) -> Transfor
     sizes = preset(choices.take("preset", lambda: default))
     for name in ("width", "heads", "inner", "encoder_layers", "decoder_layers"):
         sizes[name] = choices.take(name, lambda name=name: (sizes[name], "the preset's"))  # type: ignore[misc]
-    dropout = 0.3 if corpus.pairs < 50_000 else 0.2 if corpus.pairs < 500_000 else 0.1
+    dropout = 0.2 if corpus.pairs < 500_000 else 0.1
     one_vocabulary = corpus.source_vocab == corpus.target_vocab and choices.settings.shared_vocabulary is not False
     values = {
         **sizes,
@@ -121,7 +121,7 @@ def choose_updates(choices: Choices, corpus: Corpus, pace: Callable[[], Pace]) -
         epochs = min(max(60 * (30_000 / corpus.pairs) ** 0.5, 4.0), 150.0)
         wanted = max(int(epochs * corpus.target_tokens / measured.tokens_per_update), 200)
         asked = choices.settings.budget
-        budget = 25 * 60 * min(max((corpus.pairs / 30_000) ** 0.5, 0.1), 100.0) if asked is None else asked
+        budget = 27 * 60 * min(max((corpus.pairs / 30_000) ** 0.5, 0.1), 100.0) if asked is None else asked
         possible = max(int(0.92 * budget / measured.seconds_per_update), 1)  # the rest is validation
         time = f"{duration(budget)} at {measured.seconds_per_update:.2f} s an update"
         if asked is not None:
