@@ -1,6 +1,6 @@
 """The shape of a Transformer as settings, the presets of the literature, and how a model is searched; no torch here.
 
-What a field does stands under it; which of them suit a corpus is decided in `workflows.settings`.
+What a field does stands under it; which of them suit a corpus is decided in `workflows.planning`.
 """
 
 from __future__ import annotations
@@ -59,6 +59,11 @@ class TransformerConfig(Settings):
             raise ValueError(
                 f"tie_embeddings needs one vocabulary, got {self.source_vocab} source "
                 f"and {self.target_vocab} target entries"
+            )
+        if self.padding_id >= min(self.source_vocab, self.target_vocab):
+            raise ValueError(
+                f"padding_id must be an entry of both vocabularies, got {self.padding_id} with {self.source_vocab} "
+                f"source and {self.target_vocab} target entries"
             )
         return self
 

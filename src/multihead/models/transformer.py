@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -159,7 +159,12 @@ class Transformer(nn.Module):
         initialize(self)
         if config.tie_output:
             self.output.weight = target.weight
-            target.weight.register_post_accumulate_grad_hook(self._keep_padding_zero)  # type: ignore[no-untyped-call]
+        self._guard_padding()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """What `copy.deepcopy` and pickle end with: a copied parameter has lost its hook."""
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._guard_padding()
 
     def forward(
         self,
@@ -250,8 +255,12 @@ class Transformer(nn.Module):
             assert isinstance(layer, DecoderLayer)
             yield layer
 
-    def _keep_padding_zero(self, weight: Tensor) -> None:
+    def _guard_padding(self) -> None:
         """A tied projection would train the padding row, which is nobody's embedding."""
+        if self.config.tie_output:
+            self.output.weight.register_post_accumulate_grad_hook(self._keep_padding_zero)  # type: ignore[no-untyped-call]
+
+    def _keep_padding_zero(self, weight: Tensor) -> None:
         assert weight.grad is not None
         weight.grad[self.config.padding_id].zero_()
 
