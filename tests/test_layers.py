@@ -1,0 +1,200 @@
+"""The order of the package, read from its imports: no arrow points up, none goes in a circle, torch stays where it is.
+
+The order stands in the table of ARCHITECTURE.md's section "Layers", top first, and nowhere else. Every import counts:
+of a whole file, inside a function, for type checking only. Nothing is imported here to find out, except where a test
+says so.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.metadata
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import multihead
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "multihead"
+
+
+class Import(NamedTuple):
+    """One name that a module imports."""
+
+    target: str  # the module that is imported; of another distribution, its first part
+    line: int
+    at_start: bool  # whether it is executed when the module is imported
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+FILES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FILES.items()}
+
+
+def imports_of(module: str) -> list[Import]:
+    return [
+        Import(target, node.lineno, at_start)
+        for node, at_start in _statements(TREES[module], at_start=True)
+        for target in _targets(module, node)
+    ]
+
+
+def _statements(node: ast.AST, at_start: bool) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.Import, ast.ImportFrom)):
+            yield child, at_start
+        elif isinstance(child, ast.If) and ast.unparse(child.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
+            for statement in child.body:
+                yield from _statements(ast.Module([statement], []), False)
+            for statement in child.orelse:
+                yield from _statements(ast.Module([statement], []), at_start)
+        else:
+            inside = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+            yield from _statements(child, at_start and not inside)
+
+
+def _targets(module: str, node: ast.Import | ast.ImportFrom) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name if alias.name in FILES else alias.name.split(".")[0] for alias in node.names)
+        return
+    assert node.level == 0, f"{module}:{node.lineno}: imports are written in full"
+    assert node.module is not None
+    for alias in node.names:
+        full = f"{node.module}.{alias.name}"
+        yield full if full in FILES else node.module if node.module in FILES else node.module.split(".")[0]
+
+
+IMPORTS = {module: imports_of(module) for module in FILES}
+
+
+def declared_order() -> list[tuple[str, ...]]:
+    """The rows of the table, lowest first; a row's names are neighbours."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    section = text.split("\n## Layers", 1)[1].split("\n## ", 1)[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    return [tuple(re.findall(r"`(\w+)`", row)) for row in reversed(rows)]
+
+
+ORDER = declared_order()
+HEIGHT = {name: height for height, row in enumerate(ORDER) for name in row}
+
+
+def layer_of(module: str) -> str:
+    """The first part below the package; the package's own file is the layer ``__init__``."""
+    return [*module.split("."), "__init__"][1]
+
+
+def test_the_table_names_every_package_and_module_once() -> None:
+    declared = list(chain.from_iterable(ORDER))
+    assert sorted(declared) == sorted({layer_of(module) for module in FILES})
+
+
+def arrows_up(source: str, targets: list[Import]) -> list[str]:
+    mine = layer_of(source)
+    return [
+        f"{source}:{line} imports {target}"
+        for target, line, _ in targets
+        if target in FILES and layer_of(target) != mine and HEIGHT[layer_of(target)] >= HEIGHT[mine]
+    ]
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_imports_point_down(module: str) -> None:
+    assert arrows_up(module, IMPORTS[module]) == []
+
+
+def test_an_arrow_up_or_sideways_is_seen() -> None:
+    assert arrows_up("multihead.attention.masks", [Import("multihead.models.layers", 1, False)])
+    for neighbours in ORDER:
+        for one, other in pairwise(neighbours):
+            assert arrows_up(f"multihead.{one}", [Import(f"multihead.{other}", 1, True)])
+
+
+def test_no_imports_in_a_circle() -> None:
+    graph = {module: {i.target for i in IMPORTS[module] if i.target in FILES} for module in FILES}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" <- ".join(error.args[1]))
+
+
+def reached(start: str) -> dict[str, str]:
+    """Whatever is imported when ``start`` is, each with a module that imports it."""
+    found, waiting = {start: start}, [start]
+    while waiting:
+        module = waiting.pop()
+        parents = [module.rsplit(".", depth)[0] for depth in range(1, module.count(".") + 1)]
+        wanted = [i.target for i in IMPORTS[module] if i.at_start]
+        for target in (*parents, *wanted):
+            if target not in found:
+                found[target] = module
+                waiting += [target] if target in FILES else []
+    return found
+
+
+@pytest.mark.parametrize("module", [name for name in FILES if name.startswith("multihead.text")])
+def test_text_never_needs_torch(module: str) -> None:
+    # The package's own file names the whole package lazily; all that is below it counts in full.
+    names = {target for i in IMPORTS[module] if i.target in FILES for target in reached(i.target)}
+    assert "torch" not in names | {i.target for i in IMPORTS[module]}
+
+
+@pytest.mark.parametrize("start", ["multihead", "multihead.cli.main"])
+def test_nothing_on_the_way_to_help_imports_torch(start: str) -> None:
+    found = reached(start)
+    assert "torch" not in found, f"{found['torch']} imports torch"
+
+
+def test_help_of_every_command_leaves_torch_alone() -> None:
+    program = (
+        "import sys\n"
+        "from multihead.cli.main import main, multihead\n"
+        "for command in multihead.commands:\n"
+        "    assert main([command, '--help']) == 0\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], stdout=subprocess.DEVNULL, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_every_file_opens_with_a_docstring(module: str) -> None:
+    assert ast.get_docstring(TREES[module])
+
+
+def test_the_public_names() -> None:
+    assert multihead.__all__ == ["Translator", "__version__", "evaluate", "train"]
+    assert multihead.__version__ == importlib.metadata.version("multihead")
+    for_type_checkers = {
+        alias.name: node.module
+        for node in ast.walk(TREES["multihead"])
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("multihead.")
+        for alias in node.names
+    }
+    assert sorted([*for_type_checkers, "__version__"]) == multihead.__all__
+    for name, home in for_type_checkers.items():
+        assert getattr(multihead, name) is getattr(importlib.import_module(home), name)
+
+
+def test_a_name_that_is_not_public_is_refused_with_those_that_are() -> None:
+    with pytest.raises(AttributeError, match="Translator, __version__, evaluate, train"):
+        _ = multihead.trian
+
+
+def test_the_attention_library_exports_what_it_imports() -> None:
+    attention = importlib.import_module("multihead.attention")
+    nodes = [node for node in TREES["multihead.attention"].body if isinstance(node, ast.ImportFrom)]
+    assert sorted(alias.name for node in nodes for alias in node.names) == sorted(attention.__all__)
+    assert all(getattr(attention, name) is not None for name in attention.__all__)
