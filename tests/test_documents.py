@@ -10,7 +10,6 @@ import ast
 import contextlib
 import importlib
 import io
-import os
 import re
 import shlex
 import subprocess
@@ -93,12 +92,11 @@ def write_corpus(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    """Runs every Python block of the README, in order, as on a machine with one core."""
+    """Runs every Python block of the README, in order, with one thread."""
     folder, threads, printed = tmp_path_factory.mktemp("readme"), torch.get_num_threads(), []
     write_corpus(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
         torch.set_num_threads(1)
         for number, block in enumerate(b for b in blocks("README.md") if b.language == "python"):
             with contextlib.redirect_stdout(io.StringIO()) as output:

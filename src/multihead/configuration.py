@@ -18,13 +18,14 @@ from pydantic_core import ErrorDetails
 
 from multihead.errors import ConfigurationError
 
-SettingsType = TypeVar("SettingsType", bound="Settings")
-
 
 class Settings(BaseModel):
-    """A frozen group of settings; an unknown key is an error."""
+    """A frozen group of settings; an unknown key is an error, and so is a number that JSON does not have (inf, nan)."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+SettingsType = TypeVar("SettingsType", bound=Settings)
 
 
 def build(cls: type[SettingsType], values: Mapping[str, Any], origin: str) -> SettingsType:
@@ -47,11 +48,13 @@ def build(cls: type[SettingsType], values: Mapping[str, Any], origin: str) -> Se
 
 def _describe(cls: type[Settings], detail: ErrorDetails) -> str:
     """One problem of a pydantic report as a sentence."""
-    key = ".".join(str(part) for part in detail["loc"]) or "settings"
+    key = ".".join(str(part) for part in detail["loc"])
     if detail["type"] == "extra_forbidden":
         return f"there is no setting '{key}'{nearest(key, list(cls.model_fields))}"
     got = "" if detail["type"] == "missing" else f", got {detail['input']!r}"
     message = detail["msg"].removeprefix("Value error, ")
+    if not key:  # of several settings together: the message names them
+        return message
     return f"{key}: {message[:1].lower()}{message[1:]}{got}"
 
 

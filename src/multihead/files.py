@@ -2,21 +2,29 @@
 
 Everything is first written beside its destination under a name that nobody reads, forced to the disk, and then
 renamed: a reader sees the old content or the new one, whenever the machine stops. A full disk or a missing
-permission becomes a `SurroundingsError` that names the file, and leaves nothing behind.
+permission becomes a `SurroundingsError` that names the file, and leaves nothing behind. What a killed process left
+(drafts, a folder moved aside) is cleared up by `remove_unfinished` when the next one starts.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from multihead.errors import SurroundingsError
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 _UNFINISHED = ".unfinished"
+_REPLACED = ".replaced"
 
 
 @contextlib.contextmanager
@@ -28,7 +36,9 @@ def explained(path: Path) -> Iterator[None]:
         remedy = {
             errno.ENOSPC: "no space left on the device: free some and start again",
             errno.EDQUOT: "the disk quota is used up: free some space and start again",
+            errno.EFBIG: "larger than files may be here (ulimit -f): raise the limit and start again",
             errno.EACCES: "permission denied: choose a folder that you may write to",
+            errno.EPERM: "permission denied: choose a folder that you may write to",
             errno.EROFS: "the file system is read-only: choose another place",
         }.get(error.errno or 0, error.strerror or str(error))
         raise SurroundingsError(f"{path}: cannot be written: {remedy}") from error
@@ -43,10 +53,14 @@ def _force(path: Path) -> None:
         os.close(descriptor)
 
 
+def _draft_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}{_UNFINISHED}-{os.getpid()}")
+
+
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """Gives a name to write to; on leaving without an exception it becomes ``path``, otherwise it is removed."""
-    draft = path.with_name(f".{path.name}{_UNFINISHED}-{os.getpid()}")
+    draft = _draft_of(path)
     try:
         with explained(path):
             yield draft
@@ -54,7 +68,8 @@ def whole_file(path: Path) -> Iterator[Path]:
             draft.replace(path)
             _force(path.parent)
     finally:
-        draft.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the reason why it could not be made is the error to report
+            draft.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -63,17 +78,38 @@ def write_text(path: Path, text: str) -> None:
         draft.write_text(text, encoding="utf-8", newline="\n")
 
 
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Writes a safetensors file; an `OSError` where that fails, whichever version of the library says so.
+
+    Meant for files in a `whole_folder`: alone it does not write whole or not at all.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    path.touch()
+    mode = path.stat().st_mode  # some versions of the library leave a file that its owner alone may read
+    on_host = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    try:
+        save_file(on_host, path, metadata={"format": "pt"})
+    except SafetensorError as error:  # "... (os error 28)" is all that it says of the reason
+        number = re.search(r"os error (\d+)", str(error))
+        raise (OSError(int(number[1]), os.strerror(int(number[1]))) if number else OSError(str(error))) from error
+    path.chmod(mode)
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file's content."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
 @contextlib.contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
     """Gives an empty folder to fill; on leaving without an exception it takes the place of ``path``.
 
-    A folder that stands at ``path`` is moved to ``path.old`` for the moment of the exchange: `recover_folder` puts
-    it back should the machine stop just then.
+    A folder that stands at ``path`` is moved aside for the moment of the exchange: see `standing_folder`.
     """
-    draft, old = (
-        path.with_name(f".{path.name}{_UNFINISHED}-{os.getpid()}"),
-        path.with_name(f"{path.name}.old"),
-    )
+    draft = _draft_of(path)
     try:
         with explained(path):
             shutil.rmtree(draft, ignore_errors=True)
@@ -82,28 +118,57 @@ def whole_folder(path: Path) -> Iterator[Path]:
             for file in draft.rglob("*"):
                 _force(file)
             _force(draft)
-            recover_folder(path)
+            _end_exchange(path)
             if path.exists():
-                path.replace(old)
+                path.replace(_aside(path))
             draft.replace(path)
             _force(path.parent)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            _end_exchange(path)
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f".{path.name}{_REPLACED}")
+
+
+def _end_exchange(path: Path) -> None:
+    """Puts back what was moved aside if nothing took its place; otherwise removes it."""
+    aside = _aside(path)
+    if aside.exists():
         if path.exists():
-            shutil.rmtree(old, ignore_errors=True)
+            shutil.rmtree(aside)
+        else:
+            aside.replace(path)
 
 
-def recover_folder(path: Path) -> None:
-    """Ends an exchange that `whole_folder` could not end."""
-    old = path.with_name(f"{path.name}.old")
-    if old.exists() and not path.exists():
-        old.replace(path)
+def standing_folder(path: Path) -> Path:
+    """Where the content of ``path`` stands, for readers: aside, should the machine have stopped in an exchange."""
+    aside = _aside(path)
+    return aside if aside.is_dir() and not path.exists() else path
+
+
+def is_unfinished(path: Path) -> bool:
+    """Whether ``path`` is something that a stopped writer left, and that nobody will read."""
+    return path.name.startswith(".") and f"{_UNFINISHED}-" in path.name
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Removes what stopped writers left in ``folder``."""
-    for draft in folder.glob(f".*{_UNFINISHED}-*"):
-        if draft.is_dir():
-            shutil.rmtree(draft, ignore_errors=True)
-        else:
-            draft.unlink(missing_ok=True)
+    """Clears up what stopped writers left in ``folder``: drafts are removed, exchanges ended."""
+    if not folder.is_dir():
+        return
+    with explained(folder):
+        for path in list(folder.iterdir()):
+            if is_unfinished(path):
+                remove(path)
+            elif path.name.startswith(".") and path.name.endswith(_REPLACED):
+                _end_exchange(path.with_name(path.name[1 : -len(_REPLACED)]))
+
+
+def remove(path: Path) -> None:
+    """Removes a file or a folder with all that is in it, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

@@ -22,6 +22,8 @@ def demo(source_language: str, target_language: str, output: Path, seed: int) ->
 
     own_the_process()
     stop = StopSignal()
+    import torch
+
     from multihead.workflows.demo import demo as run
 
     run(
@@ -31,4 +33,5 @@ def demo(source_language: str, target_language: str, output: Path, seed: int) ->
         seed=seed,
         say=lambda line: click.echo(line, err=True),
         stop_signal=stop,
+        use_threads=torch.set_num_threads,
     )

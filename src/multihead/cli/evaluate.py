@@ -28,6 +28,7 @@ import click
 @click.option("--save", type=click.Path(path_type=Path), metavar="FILE", help="Also write the translations here.")
 def evaluate(model: Path, source: Path, target: Path, beam: int | None, alpha: float | None, save: Path | None) -> None:
     """Translate --source with MODEL and score the result against --target: BLEU and chrF with signatures."""
+    from multihead.cli.options import check_search
     from multihead.cli.process import own_the_process
     from multihead.cli.progress import counter
     from multihead.data.corpus import check_parallel
@@ -36,6 +37,9 @@ def evaluate(model: Path, source: Path, target: Path, beam: int | None, alpha: f
 
     if save is not None and save.exists():
         raise ConfigurationError(f"{save}: exists already; nothing was overwritten. Choose another name")
+    if save is not None and not save.parent.is_dir():
+        raise ConfigurationError(f"{save}: there is no folder {save.parent} to write it into; make it first")
+    check_search(beam, alpha)
     lines = check_parallel(source, target).lines
     own_the_process()
     from multihead.workflows.evaluate import evaluate as run

@@ -6,6 +6,8 @@ Process-wide state (threads, allocator, signals) is set in `cli.process`, and no
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -14,9 +16,10 @@ import click
 from multihead import __version__
 from multihead.cli.demo import demo
 from multihead.cli.evaluate import evaluate
+from multihead.cli.process import ReaderHasGone
 from multihead.cli.train import train
 from multihead.cli.translate import translate
-from multihead.errors import Interrupted, MultiheadError
+from multihead.errors import MultiheadError
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -36,29 +39,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as stop:
         return stop.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        return 2
     except click.ClickException as error:
-        return _fail(" ".join(error.format_message().split()), 2)
+        return _fail(error.format_message(), 2)
     except (click.Abort, KeyboardInterrupt):
         return _fail("interrupted", 130)
-    except Interrupted as stop:
-        return _fail(str(stop), stop.exit_status)
+    except ReaderHasGone:
+        return 128 + signal.SIGPIPE
     except MultiheadError as error:
         return _fail(str(error), error.exit_status)
-    except BrokenPipeError:
-        return _broken_pipe()
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _fail(f"{where}{error.strerror or error}", 1)
 
 
 def _fail(message: str, status: int) -> int:
-    print(f"multihead: {message}", file=sys.stderr)  # noqa: T201
+    """One line, whatever the message is made of."""
+    line = " ".join(part.strip() for part in message.splitlines())
+    print(f"multihead: {line}", file=sys.stderr)  # noqa: T201
     return status
-
-
-def _broken_pipe() -> int:
-    """Whoever read our output has gone: end quietly, as other filters do."""
-    sys.stderr.close()
-    return 141
 
 
 def entry() -> None:
     """What the installed command calls."""
-    sys.exit(main())
+    status = main()
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        # What cannot be written would be tried once more, and complained about, when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if status == 0:
+            status = _fail(f"standard output: cannot be written: {error.strerror}", 1)
+    sys.exit(status)

@@ -10,7 +10,8 @@ from typing import Any, Literal, TypeVar
 
 import click
 
-from multihead.configuration import Settings, read_toml
+from multihead.configuration import Settings, build, read_toml
+from multihead.models.config import GenerationConfig
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -58,7 +59,24 @@ def _metavar(name: str, kind: click.ParamType[Any]) -> str | None:
     return {"budget": "TIME", "preset": "NAME"}.get(name, "NUMBER" if kind in (click.INT, click.FLOAT) else "TEXT")
 
 
-def with_file(config: Path | None, flags: dict[str, Any]) -> dict[str, Any]:
-    """Settings of a TOML file, overridden by the flags that were given."""
+def with_file(cls: type[Settings], config: Path | None, flags: dict[str, Any]) -> dict[str, Any]:
+    """Settings of a TOML file, overridden by the flags that were given; both are checked.
+
+    Raises:
+        ConfigurationError: a key that does not exist, or a value that it cannot have; names where it stands.
+    """
     given = {name: value for name, value in flags.items() if value is not None}
-    return given if config is None else {**read_toml(config), **given}
+    wishes = given if config is None else {**read_toml(config), **given}
+    origins = [str(config)] if config is not None else []
+    build(cls, wishes, " and ".join([*origins, "the command line"] if given else origins) or "the settings")
+    return wishes
+
+
+def check_search(beam: int | None, alpha: float | None) -> None:
+    """Refuses what no search can do before a model is loaded for it.
+
+    Raises:
+        ConfigurationError: a beam below 1, a length penalty below 0 or not finite.
+    """
+    given = {name: value for name, value in (("beam", beam), ("alpha", alpha)) if value is not None}
+    build(GenerationConfig, given, "the command line")

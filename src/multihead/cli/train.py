@@ -26,12 +26,14 @@ def train(config: Path | None, **flags: Any) -> None:
     corpus and the machine, printed with the reason, and frozen in the run.
     """
     from multihead.cli.process import StopSignal, own_the_process
-    from multihead.configuration import build
 
-    wishes = with_file(config, flags)
-    build(TrainSettings, wishes, "the command line" if config is None else str(config))
+    wishes = with_file(TrainSettings, config, flags)
     own_the_process()
     stop = StopSignal()
+    import torch
+
     from multihead.workflows.train import train as run
 
-    run(say=lambda line: click.echo(line, err=True), stop_signal=stop, **wishes)
+    run(
+        say=lambda line: click.echo(line, err=True), stop_signal=stop, use_threads=torch.set_num_threads, **wishes
+    )

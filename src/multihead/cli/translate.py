@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 import click
 
-from multihead.data.corpus import decode_line, split_lines
+from multihead.cli.options import check_search
+from multihead.cli.process import ReaderHasGone
+from multihead.data.corpus import LineStream, decode_line, split_lines
 from multihead.errors import ConfigurationError, DataError
 
 _CHUNK = 2000
@@ -44,7 +45,8 @@ def translate(
     from multihead.cli.process import own_the_process
     from multihead.cli.progress import counter
 
-    for name, value in (("beam", beam), ("batch-tokens", batch_tokens), ("threads", threads)):
+    check_search(beam, alpha)
+    for name, value in (("batch-tokens", batch_tokens), ("threads", threads)):
         if value is not None and value < 1:
             raise ConfigurationError(f"--{name}: expected at least 1, got {value}")
     own_the_process()
@@ -60,7 +62,7 @@ def translate(
     with counter("translated", "sentences") as count:
         for chunk in in_chunks(_lines(sys.stdin.buffer, fault), _CHUNK):
             found = translator.translations(chunk, beam=beam, alpha=alpha, batch_tokens=batch_tokens, progress=count)
-            _write(sys.stdout.buffer, [translation.text for translation in found])
+            _write([translation.text for translation in found])
             for number, translation in enumerate(found, start=done + 1):
                 if not translation.finished:
                     click.echo(f"line {number}: the translation reached the length limit and may be cut", err=True)
@@ -69,24 +71,24 @@ def translate(
         raise fault[0]
 
 
-def _lines(stream: BinaryIO, fault: list[DataError]) -> Iterator[str]:
+def _lines(stream: LineStream, fault: list[DataError]) -> Iterator[str]:
     """Decoded lines up to the first that cannot be: what came before it is still translated."""
-    for number, raw in enumerate(split_lines(stream), start=1):
-        try:
+    try:
+        for number, raw in enumerate(split_lines(stream), start=1):
             yield decode_line(raw, "standard input", number)
-        except DataError as error:
-            fault.append(error)
-            return
+    except DataError as error:
+        fault.append(error)
 
 
-def _write(stream: BinaryIO, lines: list[str]) -> None:
+def _write(lines: list[str]) -> None:
+    """Writes lines to standard output, now."""
     from multihead.files import explained
 
     try:
-        stream.write("".join(line + "\n" for line in lines).encode())
-        stream.flush()
+        sys.stdout.buffer.write("".join(line + "\n" for line in lines).encode())
+        sys.stdout.buffer.flush()
     except BrokenPipeError:
-        raise
+        raise ReaderHasGone from None
     except OSError:
         with explained(Path("standard output")):
             raise

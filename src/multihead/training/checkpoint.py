@@ -13,21 +13,20 @@ over. What the numbers in a run mean is said in `training.trainer`.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from pydantic import Field
-from safetensors.torch import load_file, save_file
+from pydantic import Field, ValidationError
+from safetensors.torch import load_file
 from torch import Tensor
 
 from multihead.configuration import Settings
 from multihead.errors import FormatError
-from multihead.files import remove_unfinished, whole_folder
+from multihead.files import remove_unfinished, sha256_of, whole_folder, write_tensors
 
 
 class Window(Settings):
@@ -74,20 +73,22 @@ _PARTS = ("model", "average", "optimizer")
 
 
 def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
-    """Writes ``folder/<step>`` and removes all but the newest ``keep``."""
+    """Writes ``folder/<step>`` and removes all but the newest ``keep``.
+
+    Later steps than this one are of damaged checkpoints that `load_newest` passed over: they go, too.
+    """
     remove_unfinished(folder)
     path = folder / f"{checkpoint.state.step:08d}"
     with whole_folder(path) as draft:
         for part, tensors in zip(_PARTS, checkpoint[1:], strict=True):
-            save_file(
-                {name: tensor.detach().contiguous() for name, tensor in tensors.items()},
-                draft / f"{part}.safetensors",
-            )
+            write_tensors(draft / f"{part}.safetensors", tensors)
         (draft / "state.json").write_text(checkpoint.state.model_dump_json(indent=1), encoding="utf-8")
-        hashes = {file.name: _hash(file) for file in sorted(draft.iterdir())}
+        hashes = {file.name: sha256_of(file) for file in sorted(draft.iterdir())}
         (draft / "manifest.json").write_text(json.dumps(hashes, indent=1), encoding="utf-8")
-    for old in _steps(folder)[keep:]:
-        shutil.rmtree(old, ignore_errors=True)
+    standing = _steps(folder)
+    place = standing.index(path)
+    for other in (*standing[:place], *standing[place + keep :]):
+        shutil.rmtree(other, ignore_errors=True)
     return path
 
 
@@ -101,6 +102,7 @@ def load_newest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
     Raises:
         FormatError: there are checkpoints, but none is intact.
     """
+    remove_unfinished(folder)
     paths = _steps(folder)
     for path in paths:
         fault = _fault(path)
@@ -113,30 +115,33 @@ def load_newest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
 
 
 def _read(path: Path) -> Checkpoint:
-    state = RunState.model_validate_json((path / "state.json").read_text(encoding="utf-8"))
+    try:
+        state = RunState.model_validate_json((path / "state.json").read_text(encoding="utf-8"))
+    except ValidationError as error:
+        raise FormatError(
+            f"{path}: from another version of multihead ({error.error_count()} fields of state.json differ); "
+            "go on with the version that run.json names, or start the run again in a new folder"
+        ) from None
     return Checkpoint(state, *(load_file(path / f"{part}.safetensors") for part in _PARTS))
 
 
 def _fault(path: Path) -> str | None:
     """What is wrong with a checkpoint, if anything."""
     try:
-        manifest: dict[str, Any] = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
         for name in (*(f"{part}.safetensors" for part in _PARTS), "state.json"):
-            if _hash(path / name) != manifest.get(name):
-                return f"{name} is not the file that was written"
-    except (OSError, ValueError) as error:
-        return str(error)
+            if not isinstance(manifest, dict) or sha256_of(path / name) != manifest.get(name):
+                return f"{name} is not the file that manifest.json names"
+    except OSError as error:
+        return f"{Path(error.filename or path).name}: {error.strerror or error}"
+    except (ValueError, RecursionError):
+        return "manifest.json is not JSON"
     return None
 
 
 def _steps(folder: Path) -> list[Path]:
     """The folders of checkpoints, newest first."""
     return sorted((p for p in folder.glob("[0-9]*") if p.name.isdecimal()), key=lambda p: int(p.name), reverse=True)
-
-
-def _hash(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def copy_into(parameters: dict[str, Tensor], saved: dict[str, Tensor]) -> None:

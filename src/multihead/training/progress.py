@@ -31,13 +31,14 @@ class RunLog:
         self._started = time.monotonic()
 
     def rewind(self, step: int) -> None:
-        """Forgets records after ``step``: a resumed run will make them again."""
+        """Forgets records after ``step``, and what a stopped writer left half-written: the run makes them again."""
         for name in ("log.jsonl", "timing.jsonl"):
             path = self.folder / name
             if path.exists():
-                lines = path.read_text(encoding="utf-8").split("\n")
-                kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= step]
-                write_text(path, "".join(line + "\n" for line in kept))
+                text = path.read_bytes().decode("utf-8", errors="replace")
+                kept = "".join(line + "\n" for line in text.split("\n") if _is_record(line, step))
+                if kept != text:
+                    write_text(path, kept)
 
     def say(self, line: str) -> None:
         """Prints a line and keeps it in log.txt."""
@@ -54,6 +55,15 @@ class RunLog:
         path = self.folder / name
         with explained(path), path.open("a", encoding="utf-8", newline="\n") as stream:
             stream.write(line + "\n")
+
+
+def _is_record(line: str, last_step: int) -> bool:
+    """Whether a line is a whole record of ``last_step`` or before."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(record, dict) and record.get("step", last_step + 1) <= last_step
 
 
 def duration(seconds: float) -> str:

@@ -100,7 +100,7 @@ class Trainer(Generic[Model]):
             DivergenceError: the loss is no longer finite.
         """
         state = self.state
-        while not self._finished():
+        while not self.finished:
             if self._validation_due():
                 self._validate(around)
                 self._save()
@@ -116,7 +116,9 @@ class Trainer(Generic[Model]):
             state = self.state
         return state
 
-    def _finished(self) -> bool:
+    @property
+    def finished(self) -> bool:
+        """Whether there is nothing left to do."""
         patience, state = self.config.patience, self.state
         if patience and state.without_gain >= patience:
             return True

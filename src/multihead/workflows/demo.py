@@ -33,12 +33,12 @@ SETTINGS: dict[str, Any] = {
     "dropout": 0.0,
     "smoothing": 0.0,
     "batch_tokens": 4096,
-    "updates": 1_100,
+    "updates": 700,
     "learning_rate": 4e-3,
-    "warmup": 150,
+    "warmup": 120,
     "average": 0.98,
-    "validate_every": 275,
-    "log_every": 55,
+    "validate_every": 175,
+    "log_every": 35,
 }
 """There is one right answer and no end of examples: a small network, and no regularisation."""
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+
+from multihead.errors import ConfigurationError
 
 
 @dataclass(frozen=True)
 class Machine:
     """Facts of the machine."""
 
-    cores: int
-    """Processor cores that this process may use."""
+    threads: int
+    """Processor threads that PyTorch computes with."""
     device: str
     """cuda where there is one, else cpu."""
     fast_bfloat16: bool
@@ -25,13 +26,23 @@ class Machine:
 
 def inspect_machine() -> Machine:
     """Looks at the machine; changes nothing."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = torch.get_num_threads()  # the processor's cores, unless the user or the caller said otherwise
     if torch.cuda.is_available():
-        return Machine(cores, "cuda", torch.cuda.is_bf16_supported(), torch.cuda.get_device_name())
+        return Machine(threads, "cuda", torch.cuda.is_bf16_supported(), torch.cuda.get_device_name())
     flags = _processor_flags()
     found = sorted(flags & {"avx512_bf16", "amx_bf16"})
-    name = f"{cores} processor cores" + (f" with {' and '.join(found)}" if found else "")
-    return Machine(cores, "cpu", bool(found), name)
+    name = f"{threads} processor threads" + (f" with {' and '.join(found)}" if found else "")
+    return Machine(threads, "cpu", bool(found), name)
+
+
+def require_device(name: str) -> None:
+    """Refuses a device that this machine, or this PyTorch, does not have.
+
+    Raises:
+        ConfigurationError: there is no CUDA here.
+    """
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigurationError(f"device: got {name}, but PyTorch finds no CUDA on this machine; use cpu")
 
 
 def _processor_flags() -> set[str]:

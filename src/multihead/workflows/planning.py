@@ -1,4 +1,4 @@
-"""Everything that a user left open is decided here, once, with a reason in words: see `plan`.
+"""Everything that a user left open is decided here, once, with a reason in words: see `Choices`.
 
 The rules were found on validation sets (docs/results.md, docs/lab-notes.md); they look at the size of the corpus and
 at the machine, never at a test set. Whatever the user said is kept, and said to be the user's.
@@ -18,6 +18,9 @@ from multihead.workflows.machine import Machine
 from multihead.workflows.settings import TrainSettings
 
 T = TypeVar("T")
+
+_UPDATING = 0.88
+"""Share of a run's time that goes into updates; the rest is for validation and for a machine with other work."""
 
 
 @dataclass(frozen=True)
@@ -121,15 +124,15 @@ def choose_updates(choices: Choices, corpus: Corpus, pace: Callable[[], Pace]) -
         epochs = min(max(60 * (30_000 / corpus.pairs) ** 0.5, 4.0), 150.0)
         wanted = max(int(epochs * corpus.target_tokens / measured.tokens_per_update), 200)
         asked = choices.settings.budget
-        budget = 27 * 60 * min(max((corpus.pairs / 30_000) ** 0.5, 0.1), 100.0) if asked is None else asked
-        possible = max(int(0.92 * budget / measured.seconds_per_update), 1)  # the rest is validation
+        budget = 25 * 60 * min(max((corpus.pairs / 30_000) ** 0.5, 0.1), 100.0) if asked is None else asked
+        possible = max(int(_UPDATING * budget / measured.seconds_per_update), 1)
         time = f"{duration(budget)} at {measured.seconds_per_update:.2f} s an update"
         if asked is not None:
             return possible, f"what fits into {time}"
         if possible < wanted:
             return possible, f"what fits into {time}, the time set aside for {corpus.pairs:,} pairs"
         return wanted, f"{epochs:.0f} epochs, enough for {corpus.pairs:,} pairs, in about " + duration(
-            wanted * measured.seconds_per_update / 0.92
+            wanted * measured.seconds_per_update / _UPDATING
         )
 
     return choices.take("updates", chosen)
@@ -150,7 +153,7 @@ def choose_training(
     values: dict[str, Any] = {
         "device": device,
         "precision": take("precision", lambda: (precision, hardware)),
-        "threads": take("threads", lambda: (machine.cores, "every core")),
+        "threads": take("threads", lambda: (machine.threads, "what PyTorch uses here")),
         "seed": take("seed", lambda: (1, "any would do")),
     }
     values["batch_tokens"], values["accumulate"] = choose_batch(choices, corpus, machine)
@@ -158,19 +161,20 @@ def choose_training(
     schedule = take("schedule", lambda: ("linear", "ends at 0 when the run ends, the best for a known length"))
     warmup = take("warmup", lambda: (max(min(400, updates // 8), 1), "short runs cannot wait"))
     rate = 0.64 / model.width if schedule != "noam" else 1.0
+    patience = (0, "the schedule has its best models at its end")
+    if schedule != "linear":
+        patience = (10, "so many without gain are no accident")
     horizon = 1 - 1 / max(0.06 * updates, 10.0)
     values |= {
         "updates": updates,
         "schedule": schedule,
         "warmup": warmup,
         "learning_rate": take("learning_rate", lambda: (rate, f"for width {model.width}")),
-        "average": take("average", lambda: (round(horizon, 5), "remembers about 6% of the run")),
+        "average": take("average", lambda: (min(round(horizon, 5), 0.99999), "remembers about 6% of the run")),
         "validate_every": take("validate_every", lambda: (max(updates // 16, 10), "16 times a run")),
-        "patience": take("patience", lambda: (0 if schedule == "linear" else 10, "")),
+        "patience": take("patience", lambda: patience),
         "log_every": take("log_every", lambda: (max(min(updates // 60, 100), 1), "some 60 lines")),
     }
-    if schedule == "linear":
-        choices.reasons["patience"] = "the schedule has its best models at its end"
     for name in ("smoothing", "clip", "weight_decay", "keep_checkpoints"):
         values[name] = take(name, lambda name=name: (own[name].default, "the usual value"))  # type: ignore[misc]
     return build(TrainingConfig, values, "the settings of training")
@@ -183,3 +187,15 @@ def choose_generation(choices: Choices) -> GenerationConfig:
         "alpha": choices.take("alpha", lambda: (1.0, "the mean log-probability of a token")),
     }
     return build(GenerationConfig, values, "the settings of search")
+
+
+def rehearse(settings: TrainSettings, pairs: int, machine: Machine) -> None:
+    """Decides everything for an imagined corpus of so many pairs, so that what cannot be is said before the work.
+
+    Raises:
+        ConfigurationError: a preset that does not exist, a value that its setting cannot have, sizes that do not fit.
+    """
+    choices, corpus = Choices(settings), Corpus(pairs, 20 * pairs, 8000, 8000, 0)
+    model = choose_model(choices, corpus, machine)
+    choose_training(choices, corpus, model, machine, lambda _tokens, _batches: Pace(1.0, 1000.0))
+    choose_generation(choices)

@@ -6,13 +6,13 @@
     run/data/valid.source.txt, valid.target.txt              their text, to translate and to score against
     run/left-out.tsv                                         every pair that could not be used, and why
 
-Nothing here depends on the model. It is done again from the start when it was interrupted: it takes seconds.
+Nothing here depends on the model. It is done again from the start when it was interrupted: `workflows.run_folder`
+sees to that, and removes what is here when it ends in an error.
 """
 
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -21,12 +21,12 @@ from pathlib import Path
 from multihead.data.corpus import Pair, ParallelScan, check_parallel, read_checked
 from multihead.data.report import Report
 from multihead.data.store import ParallelStore, ParallelWriter
-from multihead.errors import ConfigurationError, DataError
-from multihead.files import write_text
+from multihead.errors import ConfigurationError, DataError, FormatError
+from multihead.files import explained, write_text
 from multihead.metrics.scores import language_of
 from multihead.text.tokenizer import Tokenizer
 from multihead.workflows.planning import Choices, choose_vocabulary
-from multihead.workflows.settings import DataConfig, TextFile
+from multihead.workflows.settings import DataConfig, TextFile, TrainSettings
 
 _SAMPLE = 1_000_000
 """Pairs that a vocabulary is learned from; more change nothing but the time."""
@@ -48,13 +48,14 @@ class Prepared:
 
 
 @dataclass(frozen=True)
-class _Files:
-    """The files, looked through."""
+class Files:
+    """The files, looked through: they exist, are text, and have equally many lines on both sides."""
 
     train: ParallelScan
     valid: ParallelScan | None
 
     def described(self) -> dict[str, TextFile]:
+        """What run.json says of them."""
         scans = {"source": self.train.source, "target": self.train.target}
         if self.valid is not None:
             scans |= {"valid_source": self.valid.source, "valid_target": self.valid.target}
@@ -63,23 +64,36 @@ class _Files:
         }
 
 
-def prepare(choices: Choices, folder: Path, say: Callable[[str], None]) -> Prepared:
-    """Reads the files that ``choices.settings`` names and writes what training needs into ``folder``.
+def look_through(settings: TrainSettings) -> Files:
+    """Reads the files that ``settings`` name once, before anything is made from them.
 
     Raises:
-        ConfigurationError: a file is not named, or validation files come without their other side.
+        ConfigurationError: a file is not named.
         DataError: a file cannot be read as aligned text.
     """
+    if settings.source is None or settings.target is None:
+        missing = " and ".join(name for name in ("source", "target") if getattr(settings, name) is None)
+        raise ConfigurationError(f"the training text is not named: {missing} missing (--source FILE --target FILE)")
+    train = check_parallel(settings.source, settings.target)
+    if settings.valid_source is None or settings.valid_target is None:
+        return Files(train, None)
+    return Files(train, check_parallel(settings.valid_source, settings.valid_target))
+
+
+def prepare(choices: Choices, files: Files, folder: Path, say: Callable[[str], None]) -> Prepared:
+    """Writes what training needs into ``folder``, which exists and is empty.
+
+    Raises:
+        DataError: no pair is left to train on or to validate with.
+    """
     settings = choices.settings
-    files = _look_through(choices)
     data = folder / "data"
-    shutil.rmtree(data, ignore_errors=True)
-    data.mkdir()
+    with explained(data):
+        data.mkdir()
     report, valid_report = Report(), Report()
     held_out = _held_out(choices, files)
-    pairs = [p for p in read_checked(files.train, report) if p.line not in held_out][:_SAMPLE]
-    if not pairs:
-        raise DataError("no pair is left to train on after holding some out for validation", files.train.source.path)
+    usable = (p for p in read_checked(files.train, Report()) if p.line not in held_out)
+    pairs = list(islice(usable, _SAMPLE))
     size = choose_vocabulary(choices, len(pairs))
     source_tokenizer, target_tokenizer = _learn(choices, size, pairs, say)
     del pairs
@@ -91,17 +105,18 @@ def prepare(choices: Choices, folder: Path, say: Callable[[str], None]) -> Prepa
         everything = [p for p in read_checked(files.train, Report()) if p.line in held_out]
     else:
         everything = list(read_checked(files.valid, valid_report))
-    report = Report()
     training = (p for p in read_checked(files.train, report) if p.line not in held_out)
     _store(data / "train", tokenizers, training, longest, report, files.train)
     _store(data / "valid", tokenizers, iter(everything), None, valid_report, files.valid or files.train)
     _write_valid(data, everything)
-    _tell(folder, (report, valid_report), say)
     store = ParallelStore.open(data / "train")
+    if not len(store):
+        raise DataError(f"no training pair is left; {report.summary()}", files.train.source.path)
+    _tell(folder, (report, valid_report), say)
     config = DataConfig(
         files=files.described(),
-        source_language=settings.source_language or language_of(files.train.source.path),
-        target_language=settings.target_language or language_of(files.train.target.path),
+        source_language=_language(choices, "source_language", files.train.source.path),
+        target_language=_language(choices, "target_language", files.train.target.path),
         vocab_size=size,
         shared_vocabulary=settings.shared_vocabulary is not False,
         max_tokens=longest,
@@ -109,8 +124,6 @@ def prepare(choices: Choices, folder: Path, say: Callable[[str], None]) -> Prepa
         pairs=len(store),
         left_out=report.left_out + valid_report.left_out,
     )
-    if not len(store):
-        raise DataError(f"no training pair is left:\n{report.summary()}", files.train.source.path)
     return reopen(folder, config)
 
 
@@ -127,35 +140,31 @@ def reopen(folder: Path, config: DataConfig) -> Prepared:
     )
 
 
-def _look_through(choices: Choices) -> _Files:
-    settings = choices.settings
-    if settings.source is None or settings.target is None:
-        missing = " and ".join(name for name in ("source", "target") if getattr(settings, name) is None)
-        raise ConfigurationError(f"the training text is not named: {missing} missing (--source FILE --target FILE)")
-    if (settings.valid_source is None) != (settings.valid_target is None):
-        given, missing = ("valid_source", "valid_target") if settings.valid_source else ("valid_target", "valid_source")
-        raise ConfigurationError(f"{given} is given without {missing}: validation needs both sides")
-    train = check_parallel(settings.source, settings.target)
-    if settings.valid_source is None or settings.valid_target is None:
-        return _Files(train, None)
-    return _Files(train, check_parallel(settings.valid_source, settings.valid_target))
+def _language(choices: Choices, name: str, path: Path) -> str | None:
+    code = language_of(path)
+    reason = "from the name of the file" if code else "the name of the file does not say"
+    return choices.take(name, lambda: (code, reason))
 
 
-def _held_out(choices: Choices, files: _Files) -> frozenset[int]:
+def _held_out(choices: Choices, files: Files) -> frozenset[int]:
     """The lines kept from training for validation: none where there are validation files."""
     if files.valid is not None:
         choices.reasons["held_out"] = "there are validation files"
         return frozenset()
-    lines = files.train.lines
-    size = min(max(lines // 50, 1), 1000)
-    wanted = choices.take(
-        "held_out", lambda: (size, f"no validation files: {size:,} of {lines:,} pairs are kept apart")
-    )
-    if wanted >= lines:
-        raise ConfigurationError(f"held_out: {wanted} pairs cannot be held out of {lines}")
     # The valid pairs alone are candidates: an empty line validates nothing.
     usable = [pair.line for pair in read_checked(files.train, Report())]
-    return frozenset(random.Random(settings_seed(choices)).sample(usable, min(wanted, len(usable) - 1)))
+    size = min(max(len(usable) // 50, 1), 1000)
+    wanted = choices.take(
+        "held_out", lambda: (size, f"no validation files: {size:,} of {len(usable):,} pairs are kept apart")
+    )
+    if wanted >= len(usable):
+        many = "1 pair can be used" if len(usable) == 1 else f"{len(usable):,} pairs can be used"
+        raise DataError(
+            f"{many}, and {wanted:,} would be held out for validation: nothing would be left to train on. "
+            "Give more text, validation files, or a smaller held_out",
+            files.train.source.path,
+        )
+    return frozenset(random.Random(settings_seed(choices)).sample(usable, wanted))
 
 
 def settings_seed(choices: Choices) -> int:
@@ -211,13 +220,18 @@ def _write_valid(data: Path, pairs: list[Pair]) -> None:
 
 
 def _read_valid(path: Path) -> list[str]:
-    return path.read_bytes().decode("utf-8").split("\n")[:-1]
+    try:
+        return path.read_bytes().decode("utf-8").split("\n")[:-1]
+    except (OSError, UnicodeDecodeError) as error:
+        raise FormatError(f"{path}: missing or damaged ({error}); start the run again in a new folder") from None
 
 
 def _tell(folder: Path, reports: tuple[Report, ...], say: Callable[[str], None]) -> None:
     """Names what was left out, on the screen in short and in a file in full."""
     faults = [fault for report in reports for fault in report.faults]
     rows = ["file\tline\treason\tdetail", *("\t".join(map(str, fault)) for fault in faults)]
+    if unnamed := sum(report.left_out for report in reports) - len(faults):
+        rows.append(f"\t\tand {unnamed:,} more\t")
     write_text(folder / "left-out.tsv", "\n".join(rows) + "\n")
     for report in reports:
         if report.left_out:

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from multihead.configuration import Settings
 from multihead.models.config import GenerationConfig, TransformerConfig
@@ -21,7 +21,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 def _seconds(value: object) -> object:
     """Reads "25m", "1h30m", "90s" or plain seconds."""
-    if not isinstance(value, str):
+    if not isinstance(value, str) or re.fullmatch(r"\d+(?:\.\d+)?", value):
         return value
     parts = re.findall(r"(\d+(?:\.\d+)?)([smhd])", value)
     if not parts or "".join(number + unit for number, unit in parts) != value:
@@ -121,6 +121,20 @@ class TrainSettings(Settings):
     """Length penalty of that search."""
     seed: int | None = None
     """Of every random number."""
+
+    @model_validator(mode="after")
+    def _agree(self) -> TrainSettings:
+        """Refuses pairs of wishes of which one would have to be ignored."""
+        if (self.valid_source is None) != (self.valid_target is None):
+            given, missing = ("valid_source", "valid_target") if self.valid_source else ("valid_target", "valid_source")
+            raise ValueError(f"{given} is given without {missing}: validation needs both sides")
+        if self.held_out is not None and self.valid_source is not None:
+            raise ValueError("held_out is given together with validation files: leave out the one or the other")
+        if self.updates is not None and self.budget is not None:
+            raise ValueError("updates and budget both say how long to train: leave out the one or the other")
+        if self.tie_embeddings and self.shared_vocabulary is False:
+            raise ValueError("tie_embeddings needs one vocabulary: leave out no-shared-vocabulary or tie-embeddings")
+        return self
 
 
 class TextFile(Settings):

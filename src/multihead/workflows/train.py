@@ -17,30 +17,31 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-import multihead
 from multihead import bundle as bundles
 from multihead.bundle import Bundle
 from multihead.configuration import build
 from multihead.data.batching import BatchStream, batches_by_tokens, collate
-from multihead.errors import ConfigurationError, FormatError, Interrupted
-from multihead.files import explained, remove_unfinished, write_text
+from multihead.errors import ConfigurationError, Interrupted
 from multihead.metrics.scores import score
 from multihead.models.config import TransformerConfig
 from multihead.models.transformer import Transformer
 from multihead.text.tokenizer import Tokenizer
+from multihead.training.checkpoint import RunState
 from multihead.training.config import TrainingConfig
 from multihead.training.loss import sequence_loss
-from multihead.training.optimizer import build_optimizer
+from multihead.training.optimizer import Average, build_optimizer
 from multihead.training.progress import RunLog
 from multihead.training.step import train_step
 from multihead.training.trainer import Surroundings, Trainer, Validation
-from multihead.workflows.machine import inspect_machine
+from multihead.workflows import run_folder
+from multihead.workflows.machine import inspect_machine, require_device
 from multihead.workflows.planning import (
     Choices,
     Corpus,
@@ -48,12 +49,12 @@ from multihead.workflows.planning import (
     choose_generation,
     choose_model,
     choose_training,
+    rehearse,
 )
-from multihead.workflows.prepare import Prepared, prepare, reopen
+from multihead.workflows.prepare import Prepared, look_through, prepare, reopen
 from multihead.workflows.settings import RunConfig, TrainSettings
 from multihead.workflows.translate import Translator
 
-_MARKER = "preparing.txt"
 _VALID_SENTENCES = 1000
 """Sentences decoded at each validation; the loss is of all."""
 
@@ -77,7 +78,7 @@ def train(
     *,
     say: Callable[[str], None] = print,
     stop_signal: Callable[[], int | None] = lambda: None,
-    threads: Callable[[int], None] = torch.set_num_threads,
+    use_threads: Callable[[int], None] = lambda _: None,
     **wishes: Any,
 ) -> Result:
     """Trains a translator, or goes on with one that was stopped.
@@ -85,7 +86,8 @@ def train(
     Args:
         say: is told each line of progress.
         stop_signal: is asked between updates for the number of a signal that wants the run to stop.
-        threads: is told how many threads the run is frozen to; results on another number differ in the last bits.
+        use_threads: is told how many threads the run is frozen to. Commands set them for their process; a library
+            call leaves them alone, and results on another number than the run began with differ in the last bits.
         **wishes: fields of `TrainSettings`: ``source``, ``target`` and ``output`` are needed for a new run.
 
     Raises:
@@ -96,10 +98,16 @@ def train(
     if settings.output is None:
         raise ConfigurationError("the run folder is not named: output missing (--output FOLDER)")
     folder = settings.output
-    config, prepared = _resume(settings, folder) or _begin(settings, folder, say, stop_signal, threads)
-    threads(config.training.threads)
+    config = run_folder.begun(folder)
+    if config is None:
+        config = _begin(settings, folder, say, stop_signal, use_threads)
+    else:
+        run_folder.check_same(folder, config, settings)
+        run_folder.clear_up(folder)
+    require_device(config.training.device)
+    use_threads(config.training.threads)
     with torch.random.fork_rng():
-        return _train(config, prepared, folder, say, stop_signal)
+        return _train(config, reopen(folder, config.data), folder, say, stop_signal)
 
 
 def _train(
@@ -114,7 +122,6 @@ def _train(
     torch.manual_seed(training.seed)
     model = Transformer(config.model).to(training.device)
     checkpoint = Trainer.newest_checkpoint(folder, log.say)
-    log.rewind(checkpoint.state.step if checkpoint else 0)
     trainer = Trainer(
         model,
         training,
@@ -124,18 +131,36 @@ def _train(
         log=log,
         checkpoint=checkpoint,
     )
+    if trainer.finished:
+        say(f"this run is finished: {_outcome(trainer.state, folder)}. For another one choose a new folder")
+        return _result(trainer.state, folder)
+    log.rewind(trainer.state.step)
     stream = _stream(prepared, training, trainer.state.position)
     if checkpoint is not None:
         log.say(f"going on after update {trainer.state.step} of {training.updates}")
+        if config.versions != _versions():
+            log.say(f"  begun with {config.versions}, now {_versions()}: the result may differ in its last digits")
     best = _Best(config, prepared, folder)
     around = Surroundings(stream.take, lambda: stream.position, best.evaluate, best.keep, stop_signal)
     state = trainer.run(around)
-    assert state.best_score is not None
-    log.say(
-        f"done: {state.step} updates; the best model, of update {state.best_step} with a validation BLEU of "
+    log.say(f"done: {_outcome(state, folder)}")
+    return _result(state, folder)
+
+
+def _outcome(state: RunState, folder: Path) -> str:
+    return (
+        f"{state.step} updates; the best model, of update {state.best_step} with a validation BLEU of "
         f"{state.best_score:.2f} (greedy), is in {folder / 'best'}"
     )
+
+
+def _result(state: RunState, folder: Path) -> Result:
+    assert state.best_score is not None
     return Result(folder, state.step, state.best_step, state.best_score)
+
+
+def _versions() -> dict[str, str]:
+    return {"multihead": version("multihead"), "torch": torch.__version__, "python": platform.python_version()}
 
 
 def _stream(prepared: Prepared, training: TrainingConfig, position: tuple[int, int]) -> BatchStream:
@@ -200,7 +225,7 @@ class _Best:
     def keep(self, model: Transformer, metrics: dict[str, Any]) -> None:
         """Writes run/best."""
         data = self.config.data
-        made_by = f"Trained by multihead {multihead.__version__} on {data.pairs:,} sentence pairs."
+        made_by = f"Trained by multihead {version('multihead')} on {data.pairs:,} sentence pairs."
         shown = {name: value for name, value in metrics.items() if name != "sample"}
         bundles.save(self.folder / "best", self._bundle(model), shown, made_by)
 
@@ -221,57 +246,53 @@ def _begin(
     folder: Path,
     say: Callable[[str], None],
     stop_signal: Callable[[], int | None],
-    threads: Callable[[int], None],
-) -> tuple[RunConfig, Prepared]:
-    """Prepares a new run and decides everything about it."""
-    with explained(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    choices, machine = Choices(settings), inspect_machine()
-    write_text(folder / _MARKER, "A run is being prepared here; starting it again prepares it anew.\n")
-    prepared = prepare(choices, folder, say)
-    if (number := stop_signal()) is not None:
-        raise Interrupted(number, "stopped while the data were prepared; the same command starts again")
-    corpus = Corpus(
-        pairs=len(prepared.train),
-        target_tokens=int(prepared.train.target.lengths.sum()) + len(prepared.train),
-        source_vocab=len(prepared.source_tokenizer),
-        target_vocab=len(prepared.target_tokenizer),
-        padding_id=Tokenizer.pad_id,
-    )
-    model = choose_model(choices, corpus, machine)
-
-    def pace(batch_tokens: int, accumulate: int) -> Pace:
-        say("measuring how fast this machine trains the model")
-        precision = settings.precision or ("bfloat16" if machine.fast_bfloat16 else "float32")
-        threads(settings.threads or machine.cores)
-        trial = TrainingConfig(
-            updates=1,
-            batch_tokens=batch_tokens,
-            accumulate=accumulate,
-            precision=precision,
-            device=settings.device or machine.device,
-            average=0.99,
+    use_threads: Callable[[int], None],
+) -> RunConfig:
+    """Prepares a new run and decides everything about it; leaves nothing behind where that cannot be done."""
+    files, machine = look_through(settings), inspect_machine()
+    require_device(settings.device or machine.device)
+    rehearse(settings, files.train.lines, machine)
+    with run_folder.preparing(folder):
+        choices = Choices(settings)
+        prepared = prepare(choices, files, folder, say)
+        if (number := stop_signal()) is not None:
+            raise Interrupted(number, "stopped while the data were prepared; the same command starts again")
+        corpus = Corpus(
+            pairs=len(prepared.train),
+            target_tokens=int(prepared.train.target.lengths.sum()) + len(prepared.train),
+            source_vocab=len(prepared.source_tokenizer),
+            target_vocab=len(prepared.target_tokenizer),
+            padding_id=Tokenizer.pad_id,
         )
-        return _measure(model, trial, prepared)
+        model = choose_model(choices, corpus, machine)
 
-    training = choose_training(choices, corpus, model, machine, pace)
-    config = RunConfig(
-        versions={
-            "multihead": multihead.__version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
-        asked=settings.model_dump(mode="json", exclude_none=True, exclude={"output"}),
-        data=prepared.config,
-        model=model,
-        training=training,
-        generation=choose_generation(choices),
-        reasons=choices.reasons,
-    )
-    write_text(folder / "run.json", config.model_dump_json(indent=2) + "\n")
-    (folder / _MARKER).unlink()
+        def pace(batch_tokens: int, accumulate: int) -> Pace:
+            say("measuring how fast this machine trains the model")
+            precision = settings.precision or ("bfloat16" if machine.fast_bfloat16 else "float32")
+            use_threads(settings.threads or machine.threads)
+            trial = TrainingConfig(
+                updates=1,
+                batch_tokens=batch_tokens,
+                accumulate=accumulate,
+                precision=precision,
+                device=settings.device or machine.device,
+                average=0.99,
+            )
+            return _measure(model, trial, prepared)
+
+        training = choose_training(choices, corpus, model, machine, pace)
+        config = RunConfig(
+            versions=_versions(),
+            asked=run_folder.asked_for(settings),
+            data=prepared.config,
+            model=model,
+            training=training,
+            generation=choose_generation(choices),
+            reasons=choices.reasons,
+        )
+        run_folder.write(folder, config)
     _show(config, machine.name, RunLog(folder, say))
-    return config, prepared
+    return config
 
 
 def _measure(model: TransformerConfig, trial: TrainingConfig, prepared: Prepared) -> Pace:
@@ -279,14 +300,16 @@ def _measure(model: TransformerConfig, trial: TrainingConfig, prepared: Prepared
     with torch.random.fork_rng():
         network = Transformer(model).to(trial.device)
         optimizer, stream = build_optimizer(network, trial), _stream(prepared, trial, (0, 0))
+        average: Average[Transformer] = Average(network, trial.average)
         seconds, tokens = [], []
-        for step in range(1, 13):
-            batches = [stream.take().to(trial.device) for _ in range(trial.accumulate)]
+        for step in range(1, 16):
             started = time.perf_counter()
+            batches = [stream.take().to(trial.device) for _ in range(trial.accumulate)]
             sums = train_step(network, optimizer, batches, trial, step, 1e-5, Tokenizer.pad_id)
+            average.update(step)
             seconds.append(time.perf_counter() - started)
             tokens.append(sums.tokens)
-    return Pace(statistics.fmean(sorted(seconds[3:])[:-1]), statistics.fmean(tokens))
+    return Pace(statistics.median(seconds[3:]), statistics.fmean(tokens))  # the first ones warm up
 
 
 def _show(config: RunConfig, machine: str, log: RunLog) -> None:
@@ -315,38 +338,3 @@ def _show(config: RunConfig, machine: str, log: RunLog) -> None:
     }
     for name, value in shown.items():
         log.say(f"  {name:<14} {value}  ({config.reasons.get(name, 'the usual value')})")
-
-
-def _resume(settings: TrainSettings, folder: Path) -> tuple[RunConfig, Prepared] | None:
-    """The run that stands in ``folder``; ``None`` where there is none yet.
-
-    Raises:
-        ConfigurationError: the folder holds something else, or a run that was asked for differently.
-    """
-    if folder.exists() and not folder.is_dir():
-        raise ConfigurationError(f"{folder}: is a file; --output names a folder")
-    if not folder.exists():
-        return None
-    path = folder / "run.json"
-    if not path.exists():
-        if any(folder.iterdir()) and not (folder / _MARKER).exists():
-            raise ConfigurationError(
-                f"{folder}: holds something that is not a run; nothing was touched. Choose a new folder"
-            )
-        return None
-    try:
-        config = RunConfig.model_validate_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise FormatError(f"{path}: damaged or from another version: {str(error).splitlines()[0]}") from None
-    asked = settings.model_dump(mode="json", exclude_none=True, exclude={"output"})
-    differing = [name for name, value in asked.items() if config.asked.get(name) != value]
-    if differing:
-        changes = ", ".join(
-            f"{name} was {config.asked.get(name, 'not given')}, now {asked[name]}" for name in differing
-        )
-        raise ConfigurationError(
-            f"{folder}: holds a run with other settings ({changes}). To go on with it leave them as they were, "
-            "or give --output alone; for a new run choose a new folder"
-        )
-    remove_unfinished(folder)
-    return config, reopen(folder, config.data)

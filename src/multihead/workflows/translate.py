@@ -6,7 +6,7 @@ Searching is `multihead.decoding`'s; a sentence's batch never decides what becom
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -21,6 +21,7 @@ from multihead.decoding.stepper import Symbols
 from multihead.errors import ConfigurationError, InputError
 from multihead.models.transformer import AttentionWeights
 from multihead.text.tokenizer import Tokenizer
+from multihead.workflows.machine import require_device
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,9 @@ class Translator:
 
         Raises:
             FormatError: it is neither, or damaged.
+            ConfigurationError: the device is not there.
         """
+        require_device(device)
         return cls(bundles.load(Path(path), device))
 
     def translate(
@@ -99,15 +102,21 @@ class Translator:
         batch_tokens: int = 4096,
         progress: Callable[[int], None] | None = None,
     ) -> list[Translation]:
-        """As `translate`, with scores and whether each is whole."""
+        """As `translate`, with scores and whether each is whole.
+
+        Raises:
+            InputError: one string instead of a list of them; a lone surrogate in one of them.
+            ConfigurationError: a beam, penalty or budget that cannot be.
+        """
         if isinstance(texts, str):
             raise InputError("expected a list of sentences, got one string; write translate([text])")
         self.bundle.model.eval()
         generation = self.bundle.generation
         beam = generation.beam if beam is None else beam
         alpha = generation.alpha if alpha is None else float(alpha)
-        if beam < 1:
-            raise ConfigurationError(f"beam must be at least 1, got {beam}")
+        for name, value, least in (("beam", beam, 1), ("batch_tokens", batch_tokens, 1), ("alpha", alpha, 0)):
+            if not least <= value < float("inf"):
+                raise ConfigurationError(f"{name} must be a number of at least {least}, got {value}")
         results = [Translation("", 0.0, True)] * len(texts)
         work = [index for index, text in enumerate(texts) if text.strip()]
         if progress is not None and len(work) < len(texts):
@@ -131,7 +140,8 @@ class Translator:
         source, lengths = source.to(device), lengths.to(device)
         symbols = symbols_of(self.bundle.target_tokenizer)
         if beam == 1:
-            return greedy_search(model, source, lengths, symbols, max_lengths=limits)
+            greedy = greedy_search(model, source, lengths, symbols, max_lengths=limits)
+            return [replace(h, score=h.log_probability / (len(h.tokens) + h.finished) ** alpha) for h in greedy]
         found = beam_search(model, source, lengths, symbols, max_lengths=limits, beam=beam, alpha=alpha)
         return [hypotheses[0] for hypotheses in found]
 

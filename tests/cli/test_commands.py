@@ -1,0 +1,219 @@
+"""The commands do what they say: lines in, lines out; the same as the Python calls; and `--help` waits for nobody."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from multihead import Translator, __version__, evaluate
+
+PROGRAM = [sys.executable, "-m", "multihead"]
+
+
+def multihead(*words, given=b"", **options):
+    """The command in a process of its own."""
+    return subprocess.run([*PROGRAM, *map(str, words)], input=given, capture_output=True, check=False, **options)
+
+
+# ------------------------------------------------------------------------------------------ translate
+
+
+@pytest.fixture(scope="module")
+def translator(trained):
+    return Translator.load(trained)
+
+
+HOSTILE = [
+    "eins zwei",
+    "",
+    "   ",
+    "drei\u2028vier\u2029fünf\x85sechs",
+    "\x0b\x0c\x1c\x1d",
+    "nul\0l",
+    "</s>",
+    "<unk> <pad> <s> <0x0A> <0x41>",
+    "▁▁ ▁",
+    "👩‍👩‍👧‍👦 e\u0301 \u202e \ufeff",
+    "neun " * 20,
+    "\t",
+    "zehn",
+]
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("closed", [True, False])
+def test_as_many_lines_come_out_in_order(call, trained, translator, end, closed):
+    given = end.join(line.encode() for line in HOSTILE) + (end if closed else b"")
+    ended = call("translate", trained, "--beam", 2, given=given)
+    assert ended.status == 0
+    assert ended.out.endswith(b"\n")
+    assert b"\r" not in ended.out
+    lines = ended.text.split("\n")[:-1]
+    assert len(lines) == len(HOSTILE)
+    assert lines == translator.translate(HOSTILE, beam=2)
+    assert [not line.strip() for line in HOSTILE] == [not line for line in lines]
+
+
+def test_a_carriage_return_belongs_to_the_line_end_only_once(call, trained, translator):
+    ended = call("translate", trained, given=b"eins\r\r\n\rzwei\n")
+    assert ended.text.split("\n")[:-1] == translator.translate(["eins\r", "\rzwei"])
+
+
+@pytest.mark.parametrize(("given", "out"), [(b"", b""), (b"\n", b"\n"), (b"\n\n\n", b"\n\n\n"), (b" ", b"\n")])
+def test_nothing_to_translate(call, trained, given, out):
+    assert call("translate", trained, given=given).out == out
+
+
+def test_more_lines_than_are_read_at_once(call, trained, translator, monkeypatch):
+    monkeypatch.setattr("multihead.cli.translate._CHUNK", 3)
+    ended = call("translate", trained, "--beam", 1, given="".join(line + "\n" for line in HOSTILE).encode())
+    assert ended.text.split("\n")[:-1] == translator.translate(HOSTILE, beam=1)
+
+
+def test_options_of_the_search_reach_it(call, trained, translator):
+    given = b"eins zwei drei\nsieben acht\n"
+    for options in ({"beam": 1}, {"beam": 3, "alpha": 0.2}, {"batch_tokens": 1}):
+        flags = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", value)]
+        expected = translator.translate(["eins zwei drei", "sieben acht"], **options)
+        assert call("translate", trained, *flags, given=given).text.split("\n")[:-1] == expected
+
+
+def test_a_translation_that_may_be_cut_is_named(call, trained, tmp_path):
+    import shutil
+
+    model = shutil.copytree(trained / "best", tmp_path / "model")
+    generation = json.loads((model / "generation.json").read_text(encoding="utf-8"))
+    generation |= {"length_factor": 1e-9, "length_margin": 1}
+    (model / "generation.json").write_text(json.dumps(generation), encoding="utf-8")
+    ended = call("translate", model, given=b"\neins zwei\n")
+    assert ended.status == 0
+    assert ended.err == "line 2: the translation reached the length limit and may be cut\n"
+
+
+def test_a_model_folder_is_as_good_as_its_run(call, trained):
+    given = b"eins zwei\n"
+    assert call("translate", trained / "best", given=given).out == call("translate", trained, given=given).out
+
+
+# ------------------------------------------------------------------------------------------ evaluate
+
+
+def test_evaluate_prints_what_the_call_gives(call, trained, numbers, tmp_path):
+    expected = evaluate(trained, **numbers.test)
+    ended = call("evaluate", trained, *numbers.flags(numbers.test), "--save", tmp_path / "out.en")
+    assert ended.status == 0
+    assert ended.text.startswith(f"{expected.scores}\n20 sentences in ")
+    assert (tmp_path / "out.en").read_text(encoding="utf-8") == "".join(f"{x}\n" for x in expected.hypotheses)
+
+
+def test_evaluate_reads_gzip(call, trained, numbers, tmp_path):
+    packed = {}
+    for side, path in numbers.test.items():
+        packed[side] = tmp_path / f"{path.name}.gz"
+        packed[side].write_bytes(gzip.compress(path.read_bytes()))
+    plain = call("evaluate", trained, *numbers.flags(numbers.test)).text.splitlines()
+    assert call("evaluate", trained, *numbers.flags(packed)).text.splitlines()[:2] == plain[:2]
+
+
+# ------------------------------------------------------------------------------------------ the whole way
+
+
+def test_train_translate_evaluate_as_a_user_types_them(numbers, tmp_path):
+    """Three processes, gzip files, a TOML file for the rest."""
+    files = {}
+    for name, path in {**numbers.train, **numbers.valid}.items():
+        files[name] = tmp_path / f"{path.name}.gz"
+        files[name].write_bytes(gzip.compress(path.read_bytes()))
+    settings = {**numbers.settings, "updates": 6, "validate_every": 3, "log_every": 2}
+    toml = "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
+    (tmp_path / "tiny.toml").write_text(toml, encoding="utf-8")
+    run = tmp_path / "run"
+    ended = multihead("train", "--config", tmp_path / "tiny.toml", *numbers.flags(files), "--output", run)
+    assert ended.returncode == 0
+    assert ended.stdout == b""
+    said = ended.stderr.decode()
+    assert "600 training pairs" in said
+    assert "validation at 6" in said
+    assert f"is in {run / 'best'}" in said
+    ended = multihead("translate", run, given=b"eins\n\nzwei drei")
+    assert (ended.returncode, ended.stdout.count(b"\n")) == (0, 3)
+    assert ended.stdout.split(b"\n")[1] == b""
+    ended = multihead("evaluate", run, *numbers.flags(numbers.test))
+    assert ended.returncode == 0
+    assert "BLEU" in ended.stdout.decode()
+    assert "nrefs:1" in ended.stdout.decode()
+
+
+def test_the_python_call_is_the_command(call, numbers, tmp_path):
+    settings = {**numbers.train, **numbers.valid, **numbers.settings, "updates": 4, "seed": 5}
+    numbers.learn(tmp_path / "call", **settings)
+    assert call("train", *numbers.flags(settings), "--output", tmp_path / "command").status == 0
+    found = [numbers.contents(tmp_path / name, without=("log.txt", "timing.jsonl")) for name in ("call", "command")]
+    assert found[0] == found[1]
+
+
+# ------------------------------------------------------------------------------------------ help and version
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["-h"], ["train", "--help"], ["translate", "-h"], ["evaluate", "--help"]]
+)
+def test_help(call, words):
+    ended = call(*words)
+    assert ended.status == 0
+    assert ended.text.startswith("Usage: multihead")
+    assert ended.err == ""
+
+
+def test_help_is_quick_and_needs_no_torch():
+    """The quickest of three, as the machine may be busy with something else."""
+    seconds = []
+    for _ in range(3):
+        started = time.perf_counter()
+        ended = subprocess.run(
+            [sys.executable, "-X", "importtime", "-m", "multihead", "train", "--help"], capture_output=True, check=True
+        )
+        seconds.append(time.perf_counter() - started)
+    modules = {line.rsplit("|", 1)[-1].strip() for line in ended.stderr.decode().splitlines()}
+    assert "click" in modules
+    assert not modules & {"torch", "numpy", "sacrebleu", "tokenizers", "safetensors", "rich"}
+    assert min(seconds) < 3.0
+
+
+def test_version_and_no_command(call):
+    ended = call("--version")
+    assert (ended.status, ended.text) == (0, f"multihead, version {__version__}\n")
+    ended = call()
+    assert ended.status == 2
+    assert "Commands:" in ended.text + ended.err
+    assert "Traceback" not in ended.err
+
+
+# ------------------------------------------------------------------------------------------ other ends of the pipe
+
+
+def test_a_reader_that_has_gone_ends_it_quietly(trained):
+    """As in ``multihead translate run < text | head -1``."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    ended = subprocess.run(
+        [*PROGRAM, "translate", str(trained)], input=b"eins\n", stdout=writing, stderr=subprocess.PIPE, check=False
+    )
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize("words", [["translate"], ["--help"]])
+def test_standard_output_that_is_full(trained, words):
+    with open("/dev/full", "wb") as full:  # noqa: PTH123 - a device, not a path of ours
+        command = [*PROGRAM, *words, *([str(trained)] if words == ["translate"] else [])]
+        ended = subprocess.run(command, input=b"eins\n", stdout=full, stderr=subprocess.PIPE, check=False)
+    assert ended.returncode == 1
+    said = ended.stderr.decode()
+    assert said.startswith("multihead: ")
+    assert "o space left on" in said
+    assert said.count("\n") == 1

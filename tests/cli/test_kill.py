@@ -1,0 +1,162 @@
+"""Real processes, really killed: whenever that was, the same command ends with the same bytes (contracts 8 and 9)."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from multihead.cli.process import StopSignal
+
+PATIENCE = 120.0
+"""Seconds after which something is wrong, however busy the machine is."""
+
+
+class Job:
+    """``multihead train`` in a process of its own, always the same command."""
+
+    def __init__(self, numbers, folder, settings):
+        self.run, self.errors = folder / "run", folder / "stderr.txt"
+        self.command = [sys.executable, "-m", "multihead", "train", "--output", str(self.run)]
+        self.flags = numbers.flags(settings)
+
+    def start(self, flags=None):
+        with self.errors.open("wb") as stream:
+            self.process = subprocess.Popen([*self.command, *(self.flags if flags is None else flags)], stderr=stream)
+
+    def said(self):
+        return self.errors.read_text(encoding="utf-8", errors="replace")
+
+    def wait_for(self, condition):
+        """Until ``condition()`` holds or the process has ended; whether it holds."""
+        deadline = time.monotonic() + PATIENCE
+        while self.process.poll() is None:
+            if condition():
+                return True
+            if time.monotonic() > deadline:
+                self.process.kill()
+                pytest.fail(f"waited for too long; it said: {self.said()}")
+            time.sleep(0.0005)
+        return False
+
+    def end(self, number=None):
+        """Sends a signal, waits; the exit status."""
+        if number is not None:
+            self.process.send_signal(number)
+        return self.process.wait(PATIENCE)
+
+    def names(self, place=""):
+        """What stands in a folder of the run right now."""
+        try:
+            return [path.name for path in (self.run / place).iterdir()]
+        except FileNotFoundError:
+            return []
+
+    def is_saving(self, least):
+        """Whether a checkpoint is being written, and one of update ``least`` or later stands already."""
+        names = self.names("checkpoints")
+        draft = any("unfinished" in name for name in names)
+        return draft and any(name.isdecimal() and int(name) >= least for name in names)
+
+
+@pytest.fixture(scope="module")
+def settings(numbers):
+    short = {"updates": 40, "validate_every": 4, "log_every": 3, "dropout": 0.2, "seed": 9, "held_out": 10}
+    return {**numbers.train, **numbers.settings, **short}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(numbers, settings, tmp_path_factory):
+    output = tmp_path_factory.mktemp("uninterrupted") / "run"
+    numbers.learn(output, **settings)
+    return output
+
+
+def assert_same_end(numbers, one, other):
+    """All files but timings, what was printed, and older checkpoints; and nothing is left over."""
+    ends = []
+    for folder in (one, other):
+        contents = numbers.contents(folder, without=("timing.jsonl", "log.txt"))
+        newest = max(path.name for path in (folder / "checkpoints").iterdir())
+        ends.append({k: v for k, v in contents.items() if not k.startswith("checkpoints/") or newest in k})
+    assert ends[0] == ends[1]
+
+
+def test_killed_while_preparing_keeping_and_saving(numbers, settings, uninterrupted, tmp_path):
+    """When the model is kept, the validation is over and its checkpoint not there; a seeded draw says which save."""
+    job, least = Job(numbers, tmp_path, settings), 4 * random.Random(4).randint(1, 6)
+    moments = [
+        lambda: "data" in job.names(),
+        lambda: any(name.startswith(".best.unfinished") for name in job.names()),
+        lambda: job.is_saving(least),
+    ]
+    for moment in moments:
+        job.start()
+        assert job.wait_for(moment), job.said()
+        assert job.end(signal.SIGKILL) == -signal.SIGKILL
+    job.start()
+    assert job.end() == 0, job.said()
+    assert "going on after update" in job.said()
+    assert_same_end(numbers, job.run, uninterrupted)
+
+
+def test_a_signal_saves_first_and_the_same_command_goes_on(numbers, settings, uninterrupted, tmp_path):
+    job, begins = Job(numbers, tmp_path, settings), ""
+    for number, status in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
+        job.start()
+        assert job.wait_for(lambda: "/40  epoch" in job.said()), job.said()
+        assert job.end(number) == status
+        assert job.said().startswith(begins)
+        line = job.said().splitlines()[-1]
+        assert line.startswith("multihead: stopped after update ")
+        assert line.endswith(f"the same command goes on from there ({number.name})")
+        assert "Traceback" not in job.said()
+        step = int(line.split()[4].rstrip(";"))
+        assert (job.run / "checkpoints" / f"{step:08d}").is_dir()
+        begins = f"going on after update {step} of 40"
+    job.start(flags=[])  # --output alone is enough
+    assert job.end() == 0, job.said()
+    assert job.said().startswith(begins)
+    assert_same_end(numbers, job.run, uninterrupted)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("seed", [1, 2])
+def test_killed_at_25_random_moments(numbers, settings, tmp_path, seed):
+    """From the first line that it prints on, so that not only the imports are killed."""
+    longer = {**settings, "updates": 300}
+    numbers.learn(tmp_path / "uninterrupted", **longer)
+    job, draw = Job(numbers, tmp_path, longer), random.Random(seed)
+    killed = 0
+    for _ in range(25):
+        job.start()
+        job.wait_for(lambda: bool(job.names()) and bool(job.said()))
+        time.sleep(draw.uniform(0.0, 0.6))
+        status = job.end(signal.SIGKILL)
+        assert status in (-signal.SIGKILL, 0), job.said()
+        killed += status != 0
+    assert killed >= 15
+    job.start()
+    assert job.end() == 0, job.said()
+    assert_same_end(numbers, job.run, tmp_path / "uninterrupted")
+
+
+def test_the_second_signal_ends_at_once(monkeypatch, capfd):
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    ended = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    try:
+        stop = StopSignal()
+        assert stop() is None
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop() == signal.SIGTERM
+        assert ended == []
+        os.kill(os.getpid(), signal.SIGINT)
+        assert ended == [130]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert "once more to stop at once" in capfd.readouterr().err

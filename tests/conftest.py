@@ -1,0 +1,173 @@
+"""What tests of whole jobs share: a small language of number words, and one run that learned to translate it."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+if TYPE_CHECKING:
+    from multihead.workflows.train import Result
+
+WORDS = dict(
+    zip(
+        ["null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn"],
+        ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"],
+        strict=True,
+    )
+)
+
+SETTINGS: dict[str, Any] = {
+    "width": 32,
+    "heads": 2,
+    "inner": 64,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "vocab_size": 320,
+    "batch_tokens": 512,
+    "learning_rate": 0.01,
+    "warmup": 20,
+    "average": 0.9,
+    "precision": "float32",
+    "threads": 1,
+}
+"""A network that trains at thirty updates a second and more; one thread, so that neighbours do not matter."""
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The language, and a corpus of it on disk."""
+
+    folder: Path
+    settings: dict[str, Any]
+
+    @staticmethod
+    def pairs(count: int, seed: int) -> list[tuple[str, str]]:
+        """Rows of one to six number words and their translations."""
+        draw = random.Random(seed)
+        rows = [[draw.choice(list(WORDS)) for _ in range(draw.randint(1, 6))] for _ in range(count)]
+        return [(" ".join(row), " ".join(WORDS[word] for word in row)) for row in rows]
+
+    @staticmethod
+    def write(folder: Path, name: str, pairs: list[tuple[str, str]]) -> dict[str, Path]:
+        """``folder/name.de`` and ``.en``."""
+        for side, code in enumerate(("de", "en")):
+            text = "".join(pair[side] + "\n" for pair in pairs)
+            (folder / f"{name}.{code}").write_bytes(text.encode())
+        return {"source": folder / f"{name}.de", "target": folder / f"{name}.en"}
+
+    @property
+    def train(self) -> dict[str, Path]:
+        """600 pairs to train on, as arguments of `train`."""
+        return {"source": self.folder / "train.de", "target": self.folder / "train.en"}
+
+    @property
+    def valid(self) -> dict[str, Path]:
+        """8 pairs to validate on, as arguments of `train`."""
+        return {"valid_source": self.folder / "valid.de", "valid_target": self.folder / "valid.en"}
+
+    @property
+    def test(self) -> dict[str, Path]:
+        """20 pairs to test on."""
+        return {"source": self.folder / "test.de", "target": self.folder / "test.en"}
+
+    @staticmethod
+    def learn(output: Path, **wishes: Any) -> Result:
+        """`train` without a word, on one thread, as a command that is asked for one would."""
+        from multihead import train
+
+        threads = torch.get_num_threads()
+        try:
+            return train(output=output, **{"say": lambda _: None, "use_threads": torch.set_num_threads, **wishes})
+        finally:
+            torch.set_num_threads(threads)
+
+    @staticmethod
+    def contents(folder: Path, *, without: tuple[str, ...] = ()) -> dict[str, str]:
+        """Every file below a folder with the hash of its content, folders too: what "nothing has changed" means."""
+        return {
+            str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "folder"
+            for path in sorted(folder.rglob("*"))
+            if path.name not in without
+        }
+
+    @staticmethod
+    def flags(settings: dict[str, Any]) -> list[str]:
+        """Settings as somebody would type them."""
+        words: list[str] = []
+        for name, value in settings.items():
+            flag = name.replace("_", "-")
+            words += (
+                [f"--{flag}" if value else f"--no-{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
+            )
+        return words
+
+
+@pytest.fixture(scope="session")
+def numbers(tmp_path_factory: pytest.TempPathFactory) -> Numbers:
+    folder = tmp_path_factory.mktemp("numbers")
+    for seed, (name, count) in enumerate((("train", 600), ("valid", 8), ("test", 20))):
+        Numbers.write(folder, name, Numbers.pairs(count, seed))
+    return Numbers(folder, SETTINGS)
+
+
+@pytest.fixture(scope="session")
+def trained(numbers: Numbers, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run that translates number words; copy it before you change anything in it."""
+    output = tmp_path_factory.mktemp("trained") / "run"
+    options = {"updates": 250, "validate_every": 125, "log_every": 50, "dropout": 0.0, "smoothing": 0.0}
+    files = {**numbers.train, **numbers.valid}
+    numbers.learn(output, **files, **{**numbers.settings, **options})
+    return output
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    status: int
+    out: bytes
+    err: str
+
+    @property
+    def text(self) -> str:
+        return self.out.decode()
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Ended]]:
+    """Runs ``multihead`` in this process, with bytes as standard input; undoes what it sets for the process."""
+    from multihead.cli import process
+    from multihead.cli.main import main
+
+    monkeypatch.setattr(process, "keep_large_allocations", lambda: None)
+    for name in ("TOKENIZERS_PARALLELISM", "LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
+        monkeypatch.setenv(name, os.environ.get(name, "256" if "CAPACITY" in name else "true"))
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    threads = torch.get_num_threads()
+
+    def run(*words: object, given: bytes = b"") -> Ended:
+        written, err = io.BytesIO(), io.StringIO()
+        out = io.TextIOWrapper(io.BufferedWriter(written), encoding="utf-8")
+        with monkeypatch.context() as streams:
+            streams.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(given)), encoding="utf-8"))
+            streams.setattr(sys, "stdout", out)
+            streams.setattr(sys, "stderr", err)
+            status = main([str(word) for word in words])
+            out.flush()
+        return Ended(status, written.getvalue(), err.getvalue())
+
+    yield run
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    torch.set_num_threads(threads)

@@ -1,0 +1,312 @@
+"""The model folder: everything comes back, nothing of another folder gets in, and old folders stay readable."""
+
+import json
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from multihead import Translator, bundle
+from multihead.bundle import FORMAT_VERSION, Bundle, load, locate, save
+from multihead.errors import FormatError, SurroundingsError
+from multihead.models.config import GenerationConfig, TransformerConfig
+from multihead.models.transformer import Transformer
+from multihead.text.tokenizer import Tokenizer
+
+FOLDERS = Path(__file__).parent / "data_folders"
+
+
+@pytest.fixture
+def model(trained, tmp_path):
+    """A copy of a good model folder, to be changed."""
+    return Path(shutil.copytree(trained / "best", tmp_path / "model"))
+
+
+def two_vocabularies():
+    source = Tokenizer.learn(["eins zwei drei"] * 3, 270)
+    target = Tokenizer.learn(["one two three four"] * 3, 275)
+    torch.manual_seed(1)
+    sizes = {"width": 8, "heads": 2, "inner": 8, "encoder_layers": 1, "decoder_layers": 1, "tie_embeddings": False}
+    config = TransformerConfig(source_vocab=len(source), target_vocab=len(target), **sizes)
+    return Bundle(Transformer(config), source, target, GenerationConfig(beam=3, alpha=0.5, length_margin=7), "de", "en")
+
+
+def refused(folder, *said):
+    with pytest.raises(FormatError) as caught:
+        Translator.load(folder)
+    message = str(caught.value)
+    assert caught.value.exit_status == 2
+    assert "\n" not in message
+    for words in said:
+        assert words in message
+    return message
+
+
+# ------------------------------------------------------------------------------------------ round trips
+
+
+def test_what_is_saved_comes_back(tmp_path):
+    made = two_vocabularies()
+    save(tmp_path / "model", made, {"bleu": 12.5}, "Made by a test.")
+    found = load(tmp_path / "model")
+    assert found.model.config == made.model.config
+    assert found.generation == made.generation
+    assert (found.source_language, found.target_language) == ("de", "en")
+    assert found.source_tokenizer.digest == made.source_tokenizer.digest
+    assert found.target_tokenizer.digest == made.target_tokenizer.digest
+    theirs = dict(found.model.named_parameters())
+    assert theirs.keys() == dict(made.model.named_parameters()).keys()
+    assert all(torch.equal(theirs[name], parameter) for name, parameter in made.model.named_parameters())
+    assert not found.model.training
+
+
+def test_it_translates_as_before(trained, tmp_path, numbers):
+    translator = Translator.load(trained)
+    sources = [source for source, _ in numbers.pairs(15, 77)]
+    save(tmp_path / "again", translator.bundle, {}, "Made by a test.")
+    assert Translator.load(tmp_path / "again").translations(sources) == translator.translations(sources)
+
+
+def test_the_model_has_learned_something(trained, numbers):
+    """Or the equalities of these tests would say little."""
+    pairs = numbers.pairs(15, 77)
+    found = Translator.load(trained).translate([source for source, _ in pairs])
+    assert sum(text == target for text, (_, target) in zip(found, pairs, strict=True)) >= 10
+
+
+def test_what_stands_in_the_folder(tmp_path):
+    save(tmp_path / "model", two_vocabularies(), {"bleu": 12.5, "bleu_signature": "a|b"}, "Made by a test.")
+    names = {path.name for path in (tmp_path / "model").iterdir()}
+    tokenizers = {"source.tokenizer.json", "target.tokenizer.json"}
+    assert names == tokenizers | {"config.json", "model.safetensors", "generation.json", "metrics.json", "README.md"}
+    assert {path.name for path in tmp_path.iterdir()} == {"model"}
+    card = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+    assert "Made by a test." in card
+    assert "| bleu | 12.5 |" in card
+    assert "| bleu_signature | a\\|b |" in card
+    assert len({path.stat().st_mode for path in (tmp_path / "model").iterdir()}) == 1  # all for the same readers
+
+
+def test_a_shared_tokenizer_and_tied_weights_are_written_once(trained):
+    best = trained / "best"
+    assert (best / "tokenizer.json").is_file()
+    assert not (best / "source.tokenizer.json").exists()
+    found = load(best)
+    assert found.source_tokenizer.digest == found.target_tokenizer.digest
+    size = sum(parameter.numel() for parameter in found.model.parameters())
+    assert sum(tensor.numel() for tensor in load_file(best / "model.safetensors").values()) == size
+
+
+def test_a_model_is_replaced_and_nothing_else(tmp_path):
+    made = two_vocabularies()
+    (tmp_path / "empty").mkdir()
+    for folder in ("empty", "model", "model"):
+        save(tmp_path / folder, made, {}, "Made by a test.")
+        assert load(tmp_path / folder)
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "mother.txt").write_text("dear")
+    (tmp_path / "file").write_text("x")
+    for name in ("letters", "file"):
+        with pytest.raises(FormatError, match="not a model; nothing was touched"):
+            save(tmp_path / name, made, {}, "Made by a test.")
+    assert (tmp_path / "letters" / "mother.txt").read_text() == "dear"
+    assert (tmp_path / "file").read_text() == "x"
+
+
+def test_the_old_model_stands_when_the_disk_is_full(model, monkeypatch):
+    found = load(model)
+    before = {path.name: path.read_bytes() for path in model.iterdir()}
+
+    def full(path, tensors):
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(bundle, "write_tensors", full)
+    with pytest.raises(SurroundingsError, match=r"model: cannot be written: no space left"):
+        save(model, found, {}, "Made by a test.")
+    assert {path.name: path.read_bytes() for path in model.iterdir()} == before
+    assert [path.name for path in model.parent.iterdir()] == ["model"]
+
+
+# ------------------------------------------------------------------------------------------ old folders
+
+
+def test_every_version_has_a_folder_here():
+    assert {path.name for path in FOLDERS.iterdir() if path.is_dir()} == {f"v{n}" for n in range(1, FORMAT_VERSION + 1)}
+    for folder in FOLDERS.glob("v*/"):
+        assert sum(path.stat().st_size for path in folder.iterdir()) < 100_000
+
+
+@pytest.mark.parametrize("version", range(1, FORMAT_VERSION + 1))
+def test_folders_of_every_version_are_read(version):
+    sources, targets = (
+        (FOLDERS / f"v{version}.{side}.txt").read_text(encoding="utf-8").split("\n")[:-1]
+        for side in ("source", "target")
+    )
+    assert len(sources) == len(targets) > 2
+    assert any(targets)
+    assert Translator.load(FOLDERS / f"v{version}").translate(sources) == targets
+
+
+@pytest.mark.parametrize("version", [FORMAT_VERSION + 1, 0, -1, "1", None, 1.0])
+def test_a_version_that_is_not_known_is_refused(model, version):
+    change(model / "config.json", format_version=version)
+    refused(model, f"format version {version!r}", f"versions 1 to {FORMAT_VERSION}", "newer multihead")
+
+
+# ------------------------------------------------------------------------------------------ damage
+
+
+def change(path, **values):
+    content = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**content, **values}), encoding="utf-8")
+
+
+def test_another_tokenizer_is_refused(model):
+    """Of the same size, so that nothing else would show it."""
+    size = len(Tokenizer.load(model / "tokenizer.json"))
+    other = Tokenizer.learn(["ganz andere Wörter und Sätze mit jeder Menge von Silben, hier und dort"] * 3, size)
+    assert len(other) == size
+    other.save(model / "tokenizer.json")
+    refused(model, "tokenizer.json", "not the tokenizer that this model was trained with", "copy the whole")
+
+
+def test_swapped_tokenizers_are_refused(tmp_path):
+    save(tmp_path, two_vocabularies(), {}, "Made by a test.")
+    source, target = (tmp_path / f"{side}.tokenizer.json" for side in ("source", "target"))
+    content = source.read_bytes()
+    source.write_bytes(target.read_bytes())
+    target.write_bytes(content)
+    refused(tmp_path, "source.tokenizer.json", "not the tokenizer")
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"\xff\xfe", b"[]"])
+def test_a_damaged_tokenizer_is_refused(model, content):
+    (model / "tokenizer.json").write_bytes(content)
+    refused(model, "tokenizer")
+
+
+@pytest.mark.parametrize("place", [0, 7, 9, 40, -1, -1000])
+def test_a_flipped_bit_in_the_weights_is_seen(model, place):
+    content = bytearray((model / "model.safetensors").read_bytes())
+    content[place] ^= 1
+    (model / "model.safetensors").write_bytes(content)
+    refused(model, "model.safetensors", "copy the whole model folder again")
+
+
+@pytest.mark.parametrize("keep", [0, 4, 100, -1])
+def test_weights_cut_short_are_seen(model, keep):
+    content = (model / "model.safetensors").read_bytes()
+    (model / "model.safetensors").write_bytes(content[:keep])
+    refused(model, "model.safetensors", "copy the whole model folder again")
+
+
+def test_weights_of_another_model_of_the_same_shape_are_refused(model):
+    tensors = {name: tensor + 0.01 for name, tensor in load_file(model / "model.safetensors").items()}
+    save_file(tensors, model / "model.safetensors")
+    refused(model, "not the weights that config.json was written with")
+
+
+@pytest.mark.parametrize("how", ["missing", "unknown", "of another shape"])
+def test_weights_are_matched_by_name_and_shape_even_in_a_folder_made_by_hand(model, how):
+    """Such a one has no hash to go by."""
+    content = json.loads((model / "config.json").read_text())
+    del content["weights"]
+    (model / "config.json").write_text(json.dumps(content))
+    assert Translator.load(model).translate(["eins"])
+    tensors = load_file(model / "model.safetensors")
+    name = sorted(tensors)[0]
+    tensor = tensors.pop(name)
+    if how == "unknown":
+        tensors |= {name: tensor, f"{name}.more": tensor.clone()}
+    elif how == "of another shape":
+        tensors[name] = torch.zeros(3, 3)
+    save_file(tensors, model / "model.safetensors")
+    refused(model, "not the weights that config.json describes", f"{how} ['{name}")
+
+
+@pytest.mark.parametrize("name", ["config.json", "generation.json"])
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b"null", b'{"model": 3}'])
+def test_a_damaged_description_is_refused(model, name, content):
+    (model / name).write_bytes(content)
+    refused(model, str(model))
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"model": None}, "expected settings, got None"),
+        ({"model": {"source_vocab": 3}}, "target_vocab"),
+        ({"model": {"source_vocab": 8, "target_vocab": 8, "widht": 4}}, "did you mean 'width'"),
+        ({"tokenizers": None}, "names no tokenizers"),
+        ({"tokenizers": {}}, "names no tokenizers"),
+        ({"tokenizers": {"../../secret.json": "0"}}, "names no tokenizers"),
+        ({"tokenizers": {"tokenizer.json": 7}}, "not the tokenizer"),
+    ],
+)
+def test_a_description_that_does_not_fit_is_refused(model, values, said):
+    change(model / "config.json", **values)
+    refused(model, said)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "generation.json", "tokenizer.json"])
+def test_a_missing_part_is_named(model, name):
+    (model / name).unlink()
+    refused(model, name)
+
+
+def test_parts_for_people_may_be_missing(model):
+    for name in ("README.md", "metrics.json"):
+        (model / name).unlink()
+    assert Translator.load(model).translate(["eins"])
+
+
+@pytest.mark.parametrize("kind", ["nowhere", "empty", "file", "other", "run"])
+def test_what_is_no_model_is_said_to_be_none(tmp_path, kind):
+    path = tmp_path / kind
+    if kind == "file":
+        path.write_text("x")
+    elif kind != "nowhere":
+        path.mkdir()
+    if kind in ("other", "run"):
+        (path / {"other": "a.txt", "run": "run.json"}[kind]).write_text("x")
+    said = {"nowhere": "no such folder", "file": "is a file", "run": "stopped before its first validation"}
+    refused(path, str(path), said.get(kind, "not a model folder"))
+
+
+class Bomb:
+    """What a pickle can do to who loads it."""
+
+    def __reduce__(self):
+        return (pytest.fail, ("a pickle was loaded",))
+
+
+def test_no_pickle_is_ever_loaded(model):
+    torch.save({"weights": Bomb()}, model / "pytorch_model.bin")
+    assert Translator.load(model)
+    for name in ("model.safetensors", "config.json", "tokenizer.json"):
+        content = (model / name).read_bytes()
+        (model / name).write_bytes(pickle.dumps(Bomb()))
+        refused(model, name)
+        torch.save(Bomb(), model / name)
+        refused(model, name)
+        (model / name).write_bytes(content)
+
+
+# ------------------------------------------------------------------------------------------ runs
+
+
+def test_a_run_stands_for_its_best_model(trained, tmp_path):
+    assert locate(trained) == trained / "best"
+    assert locate(trained / "best") == trained / "best"
+
+
+def test_the_best_model_is_found_in_the_moment_of_its_exchange_and_not_touched(trained, tmp_path):
+    """A reader must not put things where a training process is about to."""
+    shutil.copytree(trained / "best", tmp_path / "run" / ".best.replaced")
+    before = sorted((tmp_path / "run").rglob("*"))
+    assert Translator.load(tmp_path / "run").translate(["eins zwei"])
+    assert sorted((tmp_path / "run").rglob("*")) == before

@@ -1,0 +1,127 @@
+"""Settings: frozen, refused with the nearest name or the reason, the same from wherever they come."""
+
+import json
+import math
+from typing import Literal
+
+import pytest
+from pydantic import Field, ValidationError, model_validator
+
+from multihead.configuration import Settings, build, nearest, read_toml
+from multihead.errors import ConfigurationError
+
+
+class Sizes(Settings):
+    """An example."""
+
+    width: int = Field(default=8, ge=2)
+    """How wide."""
+    share: float = 0.5
+    kind: Literal["pre", "post"] = "pre"
+    name: str | None = None
+
+    @model_validator(mode="after")
+    def _agree(self):
+        if self.width == 13:
+            raise ValueError("Width 13 brings bad luck")
+        return self
+
+
+def refused(values, origin="here"):
+    with pytest.raises(ConfigurationError) as caught:
+        build(Sizes, values, origin)
+    message = str(caught.value)
+    assert caught.value.exit_status == 2
+    assert message.startswith(f"{origin}: ")
+    assert "\n" not in message
+    return message.removeprefix(f"{origin}: ")
+
+
+def test_values_and_defaults():
+    assert build(Sizes, {"width": 4}, "here") == Sizes(width=4, share=0.5, kind="pre", name=None)
+
+
+def test_settings_are_frozen():
+    with pytest.raises(ValidationError, match="frozen"):
+        Sizes().width = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("widht", "width"), ("shares", "share"), ("Kind", "kind")])
+def test_a_misspelt_key_names_the_nearest(typed, meant):
+    assert refused({typed: 1}) == f"there is no setting '{typed}'; did you mean '{meant}'?"
+
+
+def test_a_key_like_nothing_names_all():
+    assert refused({"zzz": 1}) == "there is no setting 'zzz'; there are: kind, name, share, width"
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"width": 1}, "width: input should be greater than or equal to 2, got 1"),
+        ({"width": "many"}, "width: input should be a valid integer"),
+        ({"width": 2.5}, "got 2.5"),
+        ({"width": None}, "got None"),
+        ({"kind": "middle"}, "kind: input should be 'pre' or 'post', got 'middle'"),
+        ({"share": [1]}, "share: input should be a valid number, got [1]"),
+        ({"width": 13}, "Width 13 brings bad luck"),
+    ],
+)
+def test_a_value_that_cannot_be_says_what_was_got_and_expected(values, said):
+    assert said in refused(values)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, "nan", "inf"])
+def test_numbers_that_json_does_not_have_are_refused(value):
+    """They would be frozen as null, and could not be read again."""
+    assert "share: input should be a finite number" in refused({"share": value})
+
+
+def test_all_that_is_wrong_is_said_at_once():
+    message = refused({"width": 0, "knd": "pre", "share": "x"})
+    assert message.count(";") >= 2
+    assert all(word in message for word in ("width", "did you mean 'kind'", "share"))
+
+
+def test_json_and_back_is_the_same():
+    settings = Sizes(width=6, share=1 / 3, name="ü▁")
+    assert Sizes.model_validate_json(settings.model_dump_json()) == settings
+    assert Sizes(**json.loads(json.dumps(settings.model_dump(mode="json")))) == settings
+
+
+def test_the_sentence_under_a_field_is_its_description():
+    assert Sizes.model_fields["width"].description == "How wide."
+
+
+def test_nearest():
+    assert nearest("smal", ["small", "tiny"]) == "; did you mean 'small'?"
+    assert nearest("x", ["small", "big"]) == "; there are: big, small"
+
+
+def test_toml(tmp_path):
+    path = tmp_path / "a.toml"
+    path.write_text('width = 4\nkind = "post"\n', encoding="utf-8")
+    assert build(Sizes, read_toml(path), str(path)) == Sizes(width=4, kind="post")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "No such file"),
+        ("folder", "Is a directory"),
+        (b"width = ", "not valid TOML"),
+        (b"width = 1\nwidth = 2\n", "not valid TOML"),
+        (b"\xff\xfe\x00", "not UTF-8"),
+        (b"\x00\x01", "not valid TOML"),
+    ],
+)
+def test_what_is_not_toml_is_said_to_be(tmp_path, content, said):
+    path = tmp_path / "a.toml"
+    if content == "folder":
+        path.mkdir()
+    elif content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigurationError, match=said) as caught:
+        read_toml(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,238 @@
+"""Files and folders that are there whole or not at all, whatever goes wrong and whenever."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from multihead import files
+from multihead.errors import SurroundingsError
+from multihead.files import (
+    explained,
+    is_unfinished,
+    remove,
+    remove_unfinished,
+    sha256_of,
+    standing_folder,
+    whole_file,
+    whole_folder,
+    write_tensors,
+    write_text,
+)
+
+
+class Stop(BaseException):
+    """What ends a process: no handler for errors sees it."""
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_text_is_written_as_it_is(tmp_path):
+    write_text(tmp_path / "a.txt", "eins\r\nzwei\n\0▁")
+    assert (tmp_path / "a.txt").read_bytes() == "eins\r\nzwei\n\0▁".encode()
+    assert names(tmp_path) == ["a.txt"]
+
+
+@pytest.mark.parametrize("error", [ValueError, Stop, KeyboardInterrupt])
+def test_a_file_keeps_its_content_when_writing_ends_early(tmp_path, error):
+    path = tmp_path / "a.txt"
+    for before in (None, "old"):
+        if before is not None:
+            path.write_text(before)
+
+        def write():
+            with whole_file(path) as draft:
+                draft.write_text("half")
+                assert not path.exists() or path.read_text() == "old"
+                raise error
+
+        with pytest.raises(error):
+            write()
+        assert names(tmp_path) == ([] if before is None else ["a.txt"])
+    assert path.read_text() == "old"
+
+
+def test_a_folder_is_replaced_as_a_whole(tmp_path):
+    path = tmp_path / "model"
+    for content in ("old", "new"):
+        with whole_folder(path) as draft:
+            (draft / content).write_text(content)
+            (draft / "sub").mkdir()
+            (draft / "sub" / "deep").write_text(content)
+        assert names(path) == [content, "sub"]
+        assert names(tmp_path) == ["model"]
+
+
+@pytest.mark.parametrize("error", [ValueError, Stop])
+def test_a_folder_keeps_its_content_when_filling_ends_early(tmp_path, error):
+    path = tmp_path / "model"
+    with whole_folder(path) as draft:
+        (draft / "old").write_text("old")
+
+    def fill():
+        with whole_folder(path) as second:
+            (second / "new").write_text("new")
+            raise error
+
+    with pytest.raises(error):
+        fill()
+    assert names(tmp_path) == ["model"]
+    assert names(path) == ["old"]
+
+
+class Killed:
+    """Lets a number of calls that change the disk happen and then ends the process, so that nothing is cleared up."""
+
+    def __init__(self, monkeypatch, calls):
+        self.left = calls
+        for owner, name in ((Path, "replace"), (Path, "mkdir"), (Path, "unlink"), (files.shutil, "rmtree")):
+            monkeypatch.setattr(owner, name, self._counted(getattr(owner, name)))
+
+    def _counted(self, function):
+        def call(*args, **kwargs):
+            self.left -= 1
+            if self.left < 0:
+                raise Stop
+            return function(*args, **kwargs)
+
+        return call
+
+
+@pytest.mark.parametrize("calls", range(9))
+def test_a_folder_is_old_or_new_wherever_the_process_is_killed(tmp_path, monkeypatch, calls):
+    path = tmp_path / "model"
+    path.mkdir()
+    (path / "old").write_text("old")
+    with monkeypatch.context() as patch:
+        Killed(patch, calls)
+        try:
+            with whole_folder(path) as draft:
+                (draft / "new").write_text("new")
+        except Stop:
+            pass
+    assert names(standing_folder(path)) in (["old"], ["new"])
+    remove_unfinished(tmp_path)
+    assert names(tmp_path) == ["model"]
+    assert names(path) in (["old"], ["new"])
+    with whole_folder(path) as draft:
+        (draft / "newer").write_text("newer")
+    assert names(tmp_path) == ["model"]
+    assert names(path) == ["newer"]
+
+
+@pytest.mark.parametrize("calls", range(9))
+def test_a_killed_exchange_does_not_hinder_the_next_one(tmp_path, monkeypatch, calls):
+    """As above, but nobody clears up in between."""
+    path = tmp_path / "model"
+    path.mkdir()
+    (path / "old").write_text("old")
+    with monkeypatch.context() as patch:
+        Killed(patch, calls)
+        try:
+            with whole_folder(path) as draft:
+                (draft / "new").write_text("new")
+        except Stop:
+            pass
+    with whole_folder(path) as draft:
+        (draft / "newer").write_text("newer")
+    assert names(tmp_path) == ["model"]
+    assert names(path) == ["newer"]
+
+
+def test_only_what_writers_left_is_cleared_away(tmp_path):
+    for name in (".a.unfinished-1", "a.unfinished-1", ".hidden", "b.old", ".c.replaced.txt"):
+        (tmp_path / name).write_text("x")
+    (tmp_path / ".d.unfinished-99").mkdir()
+    (tmp_path / ".d.unfinished-99" / "e").write_text("x")
+    drafts = sorted(path.name for path in tmp_path.iterdir() if is_unfinished(path))
+    assert drafts == [".a.unfinished-1", ".d.unfinished-99"]
+    remove_unfinished(tmp_path)
+    assert names(tmp_path) == [".c.replaced.txt", ".hidden", "a.unfinished-1", "b.old"]
+    remove_unfinished(tmp_path / "nowhere")
+
+
+def test_removing_follows_no_link(tmp_path):
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file").write_text("x")
+    (tmp_path / "link").symlink_to(tmp_path / "kept")
+    for name in ("link", "nothing"):
+        remove(tmp_path / name)
+    assert names(tmp_path / "kept") == ["file"]
+    remove(tmp_path / "kept")
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "no space left on the device: free some"),
+        (errno.EDQUOT, "quota"),
+        (errno.EFBIG, "ulimit"),
+        (errno.EACCES, "permission denied"),
+        (errno.EROFS, "read-only"),
+        (errno.EIO, "Input/output error"),
+    ],
+)
+def test_a_fault_of_the_surroundings_says_what_to_do(tmp_path, number, remedy):
+    path = tmp_path / "a"
+
+    def fill():
+        with whole_folder(path) as draft:
+            (draft / "x").write_text("x")
+            raise OSError(number, os.strerror(number))
+
+    with pytest.raises(SurroundingsError, match=remedy) as caught:
+        fill()
+    assert str(caught.value).startswith(f"{path}: cannot be written: ")
+    assert caught.value.exit_status == 1
+    assert names(tmp_path) == []
+
+
+def test_an_error_without_a_number_is_passed_on(tmp_path):
+    with pytest.raises(SurroundingsError, match="cannot be written: strange"), explained(tmp_path):
+        raise OSError("strange")
+
+
+def test_where_there_is_no_folder_to_write_into(tmp_path):
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path / "nowhere" / "a", tmp_path / "file" / "a"):
+        with pytest.raises(SurroundingsError):
+            write_text(path, "x")
+    with pytest.raises(SurroundingsError):
+        write_text(Path("/proc/nothing-can-be-made-here"), "x")
+    assert names(tmp_path) == ["file"]
+
+
+def test_tensors_round_trip_and_faults_are_those_of_files(tmp_path, monkeypatch):
+    tensors = {"a": torch.arange(6.0).reshape(2, 3).t(), "b": torch.tensor(1, dtype=torch.int64)}
+    write_tensors(tmp_path / "x", tensors)
+    found = load_file(tmp_path / "x")
+    assert found.keys() == tensors.keys()
+    assert all(torch.equal(found[name], tensors[name]) for name in tensors)
+    with pytest.raises(OSError, match=r".+"):
+        write_tensors(Path("/dev/full/x"), tensors)
+
+    def fails(*args, **kwargs):
+        raise SafetensorError("something of itself")
+
+    def is_full(*args, **kwargs):
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("safetensors.torch.save_file", fails)
+    with pytest.raises(OSError, match="of itself"):
+        write_tensors(tmp_path / "x", tensors)
+    monkeypatch.setattr("safetensors.torch.save_file", is_full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        write_tensors(tmp_path / "x", tensors)
+    assert caught.value.errno == errno.ENOSPC
+
+
+def test_the_hash_is_of_the_content(tmp_path):
+    (tmp_path / "a").write_bytes(b"abc")
+    assert sha256_of(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
