@@ -13,7 +13,9 @@ setup: $(INSTALLED)
 $(INSTALLED): pyproject.toml constraints.txt tools/make_environment.py
 	$(PYTHON) tools/make_environment.py
 
+# A picture with Chinese characters needs a font that has them: an extra, since it is 85 MB.
 demo: setup
+	$(if $(filter zh,$(SOURCE) $(TARGET)),$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[zh]")
 	$(BIN)/multihead demo --source-language $(SOURCE) --target-language $(TARGET)
 
 test: check

@@ -179,6 +179,15 @@ def test_an_output_that_is_somebody_elses(call, files, numbers, kind):
     assert numbers.contents(files) == before
 
 
+@pytest.mark.parametrize(("output", "said"), [("good.de", "is a file"), (".", "holds something that is not a demo")])
+def test_a_demo_does_not_write_over_anything(call, files, numbers, output, said):
+    (files / "data").mkdir()
+    (files / "data" / "train.de").write_text("mine")
+    before = numbers.contents(files)
+    one_line(call("demo", "--output", files / output), 2, said)
+    assert numbers.contents(files) == before
+
+
 @pytest.mark.parametrize("command", ["translate", "evaluate"])
 @pytest.mark.parametrize(
     ("name", "said"),

@@ -182,6 +182,17 @@ def test_a_state_of_another_version_is_said_to_be(tmp_path, monkeypatch):
         load_newest(tmp_path, refuse)
 
 
+@pytest.mark.parametrize(
+    "saved", [{}, {"a": torch.ones(3)}, {"b": torch.ones(2)}, {"a": torch.ones(2), "b": torch.ones(2)}]
+)
+def test_tensors_of_another_model_are_refused(saved):
+    parameters = {"a": torch.zeros(2)}
+    with pytest.raises(FormatError, match=r"run\.json"):
+        module.copy_into(parameters, saved)
+    module.copy_into(parameters, {"a": torch.ones(2)})
+    assert parameters["a"].tolist() == [1, 1]
+
+
 # ------------------------------------------------------------------------------------------ stopped while writing
 
 

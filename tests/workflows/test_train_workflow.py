@@ -360,6 +360,16 @@ def test_a_folder_that_holds_something_else_is_not_touched(run, wishes, numbers,
     assert numbers.contents(tmp_path) == before
 
 
+def test_a_marker_alone_makes_no_folder_ours(run, wishes, numbers, tmp_path):
+    """It could be the name of a file of anybody's."""
+    for name in ("preparing.txt", "mother.txt"):
+        (tmp_path / name).write_text("dear")
+    before = numbers.contents(tmp_path)
+    with pytest.raises(ConfigurationError, match="nothing was touched"):
+        run(tmp_path, **wishes)
+    assert numbers.contents(tmp_path) == before
+
+
 @pytest.mark.parametrize("place", ["file", "file/run", "file/deep/run"])
 def test_a_file_is_no_place_for_a_run(run, wishes, numbers, tmp_path, place):
     (tmp_path / "file").write_text("x")

@@ -34,6 +34,4 @@ def train(config: Path | None, **flags: Any) -> None:
 
     from multihead.workflows.train import train as run
 
-    run(
-        say=lambda line: click.echo(line, err=True), stop_signal=stop, use_threads=torch.set_num_threads, **wishes
-    )
+    run(say=lambda line: click.echo(line, err=True), stop_signal=stop, use_threads=torch.set_num_threads, **wishes)

@@ -145,7 +145,17 @@ def _steps(folder: Path) -> list[Path]:
 
 
 def copy_into(parameters: dict[str, Tensor], saved: dict[str, Tensor]) -> None:
-    """Overwrites parameters in place; names and shapes were checked by the caller's frozen configuration."""
+    """Overwrites parameters in place.
+
+    Raises:
+        FormatError: the saved ones have other names or shapes (another version of multihead wrote them).
+    """
+    shapes = {name: tensor.shape for name, tensor in parameters.items()}
+    if {name: tensor.shape for name, tensor in saved.items()} != shapes:
+        raise FormatError(
+            "the checkpoint is not of the model that run.json describes; go on with the version of multihead that "
+            "run.json names, or start the run again in a new folder"
+        )
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(saved[name])

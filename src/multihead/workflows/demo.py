@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from multihead.data.synthetic import Example, possible_sources, split
+from multihead.errors import ConfigurationError
 from multihead.files import explained, write_text
 from multihead.inspection.plots import attention_map
 from multihead.metrics.scores import Scores, score
@@ -72,7 +73,11 @@ def demo(
         seed: of data and training.
         say: is told each line.
         **options: further arguments of `train`; settings of the run override the demo's own.
+
+    Raises:
+        ConfigurationError: the folder is a file, or holds something that is not a demo.
     """
+    _check_folder(folder)
     pair = f"{source_language}-{target_language}"
     training, valid, test = split(source_language, target_language, train=TRAIN, valid=VALID, test=TEST, seed=seed)
     say(f"{pair}: {len(training):,} training examples out of {sum(possible_sources().values()):,} possible, such as")
@@ -85,6 +90,18 @@ def demo(
     }
     result = train(output=folder / f"run-{pair}", seed=seed, say=say, **{**SETTINGS, **files, **options})
     return _test(result.translator(), test, folder / f"attention-{pair}.png", target_language, say)
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuses a folder in which something of somebody else's could be overwritten."""
+    if folder.exists() and not folder.is_dir():
+        raise ConfigurationError(f"{folder}: is a file; --output names a folder")
+    ours = ("data", "run-*", "attention-*.png")
+    others = [path.name for path in folder.glob("*") if not any(path.match(name) for name in ours)]
+    if others:
+        raise ConfigurationError(
+            f"{folder}: holds something that is not a demo ({min(others)}); nothing was touched. Choose a new folder"
+        )
 
 
 def _write(folder: Path, name: str, side: str, language: str, examples: list[Example]) -> Path:

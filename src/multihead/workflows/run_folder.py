@@ -17,6 +17,8 @@ from multihead.workflows.settings import RunConfig, TrainSettings
 
 _MARKER = ".multihead-preparing"
 _RUN = "run.json"
+_PREPARED = (_MARKER, "data", "left-out.tsv")
+"""What stands in a run in the making."""
 
 
 def begun(folder: Path) -> RunConfig | None:
@@ -37,7 +39,8 @@ def begun(folder: Path) -> RunConfig | None:
             return RunConfig.model_validate_json(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise FormatError(f"{path}: damaged or from another version: {str(error).splitlines()[0]}") from None
-    if not (folder / _MARKER).exists() and not all(is_unfinished(path) for path in folder.iterdir()):
+    made = _PREPARED if (folder / _MARKER).exists() else ()
+    if not all(path.name in made or is_unfinished(path) for path in folder.iterdir()):
         raise ConfigurationError(
             f"{folder}: holds something that is not a run; nothing was touched. Choose a new folder"
         )
@@ -90,7 +93,7 @@ def preparing(folder: Path) -> Iterator[None]:
 
 
 def _empty(folder: Path) -> None:
-    """Removes everything but the marker: nothing else in a folder that has one is anybody's."""
+    """Removes everything but the marker: `begun` has seen that nothing else is anybody's."""
     for path in list(folder.iterdir()):
         if path.name != _MARKER:
             remove(path)
