@@ -44,8 +44,7 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
-@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize(("end", "closed"), [(b"\n", True), (b"\r\n", True), (b"\r\n", False)])
 def test_as_many_lines_come_out_in_order(call, trained, translator, end, closed):
     given = end.join(line.encode() for line in HOSTILE) + (end if closed else b"")
     ended = call("translate", trained, "--beam", 2, given=given)

@@ -90,7 +90,7 @@ def test_what_happens_when(uninterrupted):
     assert names == ["00000010", "00000013"]
 
 
-@pytest.mark.parametrize("polls", [1, 2, 4, 5, 6, 7, 11, 13])
+@pytest.mark.parametrize("polls", [1, 2, 5, 6, 7, 13])
 def test_stopped_after_any_update_it_ends_as_if_it_had_not_been(toy, tmp_path, uninterrupted, polls):
     """Contract 9, with dropout: weights, average, optimiser, state and log, byte for byte."""
     run = Run(toy, tmp_path)
@@ -107,7 +107,7 @@ def test_stopped_after_any_update_it_ends_as_if_it_had_not_been(toy, tmp_path, u
 
 def test_stopped_again_and_again_with_one_update_in_between(toy, tmp_path, uninterrupted):
     run = Run(toy, tmp_path)
-    for _ in range(12):
+    for _ in range(7):
         with pytest.raises(Interrupted):
             run.go(2)
     run.go()
@@ -213,7 +213,7 @@ def test_what_is_judged_and_kept_is_the_average(toy, tmp_path):
     assert not all(torch.equal(kept[name], weights[name]) for name in kept)
 
 
-@pytest.mark.parametrize(("patience", "end"), [(1, 15), (2, 20), (9, 40), (0, 40)])
+@pytest.mark.parametrize(("patience", "end"), [(1, 15), (2, 20), (0, 40)])
 def test_training_ends_early_when_nothing_is_gained(toy, tmp_path, patience, end):
     scores = {step: -abs(step - 10.0) for step in range(5, 45, 5)}
     run = Run(toy, tmp_path, scores=scores, updates=40, patience=patience)

@@ -112,7 +112,6 @@ class Killed(BaseException):
     ("place", "after"),
     [
         ("prepare", False),
-        ("prepare", True),
         ("run_folder.write", False),
         ("run_folder.write", True),
         ("bundles.save", True),
