@@ -9,7 +9,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from multihead.attention import Causal, Dense, Full, Mask, Padding, attention, choose, explain
+from multihead.attention import (
+    Causal,
+    Dense,
+    Document,
+    Full,
+    Mask,
+    MaskFunction,
+    Padding,
+    PrefixLM,
+    SlidingWindow,
+    attention,
+    choose,
+    explain,
+)
 
 
 def tensors(queries: int, keys: int, dtype: torch.dtype = torch.float32, device: str = "cpu") -> tuple[Tensor, ...]:
@@ -49,10 +62,19 @@ def test_the_choice_reads_no_values() -> None:
     query, key, value = tensors(5, 5, device="meta")
     lengths = torch.ones(2, dtype=torch.long, device="meta")
     dense = Dense(torch.ones(5, 5, dtype=torch.bool, device="meta"))
-    for mask in (Causal() & Padding(lengths, lengths), Causal() | ~Padding(lengths), dense):
+    ids = torch.ones(2, 5, dtype=torch.long, device="meta")
+    for mask in (
+        Causal() & Padding(lengths, lengths),
+        Causal() | ~Padding(lengths),
+        dense,
+        SlidingWindow(1) & PrefixLM(lengths),
+        Document(ids) & Causal(),
+        MaskFunction(lambda b, h, q, k: q >= k + b),
+    ):
         for need_weights in (False, True):
             output, _ = attention(query, key, value, mask=mask, need_weights=need_weights)
             assert output.shape == query.shape
+            assert choose(query, key, value, mask=mask, backend="blockwise").blocks
 
 
 def test_weights_and_names_pick_the_kernel() -> None:
@@ -107,7 +129,7 @@ def test_explain_says_what_and_why() -> None:
 
 COMPILED = """
 import torch
-from multihead.attention import Causal, MultiHeadAttention, Padding
+from multihead.attention import ALiBi, Causal, MultiHeadAttention, Padding, SlidingWindow
 
 traces = 0
 
@@ -117,12 +139,17 @@ def count(graph, _):
     return graph
 
 module = MultiHeadAttention(8, 2).eval()
-forward = lambda x, lengths: module(x, mask=Causal() & Padding(lengths))[0]
-compiled = torch.compile(forward, backend=count, fullgraph=True, dynamic=True)
-for batch, length in ((2, 5), (3, 7), (4, 9)):
-    x, lengths = torch.randn(batch, length, 8), torch.arange(1, batch + 1)
-    torch.testing.assert_close(compiled(x, lengths), forward(x, lengths))
-assert traces == 1, traces
+calls = (
+    lambda x, lengths: module(x, mask=Causal() & Padding(lengths))[0],
+    lambda x, lengths: module(x, mask=SlidingWindow(2) & Padding(lengths), bias=ALiBi(2))[0],
+)
+for forward in calls:
+    traces = 0
+    compiled = torch.compile(forward, backend=count, fullgraph=True, dynamic=True)
+    for batch, length in ((2, 5), (3, 7), (4, 9)):
+        x, lengths = torch.randn(batch, length, 8), torch.arange(1, batch + 1)
+        torch.testing.assert_close(compiled(x, lengths), forward(x, lengths))
+    assert traces == 1, traces
 """
 
 

@@ -1,24 +1,36 @@
 """Which kernel computes an attention, and why, in words.
 
-The choice is a function of kinds, shapes, types and flags alone, never of values on the device: the same call
-always takes the same path, and nothing waits for an accelerator. What the kernels compute is defined in
-:mod:`multihead.attention.functional`; they agree, also where a query may attend to nothing (zeros).
+The choice is a function of kinds, shapes, types and flags alone, and of what the host knows of a mask from its making,
+never of values on the device: the same call always takes the same path, and nothing waits for an accelerator. What
+the kernels compute is defined in :mod:`multihead.attention.functional`; they agree, also where a query may attend to
+nothing (zeros). A kernel that is asked for by name is taken, or an error says why it cannot be: never another one.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from multihead.attention.masks import And, Causal, Mask
-from multihead.errors import ConfigurationError, MaskError, ShapeError
+from multihead.attention.biases import Bias
+from multihead.attention.blocks import Block
+from multihead.attention.checks import check_dropout, check_inputs, check_sizes, under_autocast
+from multihead.attention.flex import block_mask
+from multihead.attention.lowering import Sizes, blocks_of, blocks_pay, lower
+from multihead.attention.masks import Full, Mask
+from multihead.attention.variable_length import Sequences, sequences_of
+from multihead.errors import ConfigurationError
 
-Backend = Literal["auto", "explicit", "sdpa"]
-Kernel = Literal["explicit", "sdpa"]
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
+
+Kernel = Literal["explicit", "sdpa", "blockwise", "flex", "flex_eager", "varlen"]
+Backend = Literal["auto", "explicit", "sdpa", "blockwise", "flex", "flex_eager", "varlen"]
+
+_BACKENDS: tuple[str, ...] = get_args(Backend)
 
 HALF_TYPES = (torch.bfloat16, torch.float16)
 
@@ -29,12 +41,16 @@ class Plan:
 
     Attributes:
         kernel: ``"explicit"`` = scores, softmax and sum one after the other; ``"sdpa"`` = PyTorch's fused
-            function.
+            function; ``"blockwise"`` = the same, once for each of ``blocks``; ``"flex"`` = FlexAttention, compiled
+            (``"flex_eager"``: not compiled); ``"varlen"`` = the variable-length kernel.
         is_causal: the kernel applies the causal mask itself (then ``mask`` is None).
         mask: the boolean mask, as small as it can be and still broadcast to [batch, heads, query, key].
         compute_dtype: the type to compute in, if it is not that of the inputs.
         reasons: why, in words. No sizes are named: where a compiler traces with symbols for sizes, writing
             one down would tie the compiled code to it.
+        blocks: the mask of ``"blockwise"``.
+        block_mask: the mask of ``"flex"``; None = everything.
+        sequences: the mask of ``"varlen"``.
     """
 
     kernel: Kernel
@@ -42,6 +58,9 @@ class Plan:
     mask: Bool[Tensor, "b h q k"] | None
     compute_dtype: torch.dtype | None
     reasons: tuple[str, ...]
+    blocks: tuple[Block, ...] = field(default=(), repr=False)
+    block_mask: BlockMask | None = field(default=None, repr=False)
+    sequences: Sequences | None = field(default=None, repr=False)
 
     @property
     def reason(self) -> str:
@@ -55,7 +74,7 @@ def choose(
     value: Float[Tensor, "batch kv_heads key value_dim"],
     *,
     mask: Mask | None = None,
-    bias: Float[Tensor, ...] | None = None,
+    bias: Float[Tensor, ...] | Bias | None = None,
     dropout_p: float = 0.0,
     need_weights: bool = False,
     backend: Backend = "auto",
@@ -64,17 +83,59 @@ def choose(
 
     Raises:
         ShapeError: tensors, mask or bias do not fit together.
-        MaskError: the mask is not a :class:`~multihead.attention.masks.Mask`.
+        MaskError: the mask is not a :class:`~multihead.attention.masks.Mask`, or the bias holds no floats.
         ConfigurationError: an unknown backend, one that cannot do what is asked, or an impossible dropout.
     """
-    check_inputs(query, key, value, bias)
-    kernel, why_kernel = _choose_kernel(dropout_p, need_weights, backend)
-    is_causal, lowered, why_mask = _lower(mask, query, key, native_causal=kernel == "sdpa" and bias is None)
-    compute_dtype, why_dtype = _compute_dtype(query, key, value, bias)
-    reasons = (why_kernel, why_mask, *why_dtype)
-    if kernel == "sdpa" and query.device.type == "cpu":
+    check_inputs(query, key, value, bias, mask)
+    check_dropout(dropout_p)
+    if backend not in _BACKENDS:
+        raise ConfigurationError(f"backend={backend!r}: there are {', '.join(_BACKENDS)}")
+    sizes = Sizes(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    if mask is not None:
+        check_sizes(mask, sizes.batch, sizes.heads)
+    training = _is_training(query, key, value, bias)
+    if backend == "auto":
+        kernel, why = _choose_kernel(mask, sizes, query.device, need_weights, bias is None)
+    else:
+        kernel, why = backend, "asked for by name"
+        refusal = _refusal(backend, query, bias, dropout_p, need_weights, training)
+        if refusal:
+            raise ConfigurationError(f"backend={backend!r} {refusal}")
+    compute_dtype, why_dtype = _compute_dtype(query, key, value, training)
+    reasons = (why, *why_dtype)
+    if query.device.type == "cpu" and kernel in ("sdpa", "blockwise"):
         reasons += _why_unfused(value.shape[-1] != query.shape[-1], dropout_p, bias)
-    return Plan(kernel, is_causal, lowered, compute_dtype, reasons)
+    if kernel in ("explicit", "sdpa"):
+        lowered = lower(mask, sizes, query.device, native_causal=kernel == "sdpa" and bias is None)
+        return Plan(kernel, lowered.is_causal, lowered.mask, compute_dtype, (reasons[0], lowered.why, *reasons[1:]))
+    if kernel == "blockwise":
+        blocks = blocks_of(Full() if mask is None else mask, sizes, query.device, native_causal=bias is None)
+        return Plan(kernel, False, None, compute_dtype, reasons, blocks=blocks)
+    return _with_structure(kernel, mask, sizes, query.device, compute_dtype, reasons)
+
+
+def _with_structure(
+    kernel: Kernel,
+    mask: Mask | None,
+    sizes: Sizes,
+    device: torch.device,
+    compute_dtype: torch.dtype | None,
+    reasons: tuple[str, ...],
+) -> Plan:
+    """The plan of a kernel that takes the mask in another form than a boolean tensor."""
+    batch, heads, q_len, kv_len = sizes
+    some = Full() if mask is None else mask
+    if kernel == "varlen":
+        sequences = some.remembered("sequences", sizes, lambda: sequences_of(mask, batch, q_len, kv_len))
+        return Plan(kernel, False, None, compute_dtype, reasons, sequences=sequences)
+    made = None
+    if some.conjuncts:
+        made = some.remembered(
+            "block mask",
+            (sizes, device),
+            lambda: block_mask(some, q_len, kv_len, batch=batch, heads=heads, device=device),
+        )
+    return Plan(kernel, False, None, compute_dtype, reasons, block_mask=made)
 
 
 def explain(
@@ -83,7 +144,7 @@ def explain(
     value: Float[Tensor, "batch kv_heads key value_dim"],
     *,
     mask: Mask | None = None,
-    bias: Float[Tensor, ...] | None = None,
+    bias: Float[Tensor, ...] | Bias | None = None,
     scale: float | None = None,  # noqa: ARG001 - so that it takes every call that `attention` takes
     dropout_p: float = 0.0,
     need_weights: bool = False,
@@ -106,87 +167,68 @@ def explain(
     )
     batch, heads, q_len, _ = query.shape
     call = f"{batch} x {heads} heads, {q_len} queries, {key.shape[2]} keys, {query.dtype} on {query.device.type}"
-    mask_shape = "" if plan.mask is None else f" with a boolean mask {list(plan.mask.shape)}"
-    return f"{call}: {plan.kernel}{mask_shape}. Why: {plan.reason}"
+    how = ""
+    if plan.mask is not None:
+        how = f" with a boolean mask {list(plan.mask.shape)}"
+    elif plan.blocks:
+        how = f" in {len(plan.blocks)} {'block' if len(plan.blocks) == 1 else 'blocks'}"
+    elif plan.sequences is not None:
+        how = f" of {len(plan.sequences.queries)} sequences"
+    elif plan.block_mask is not None:
+        how = f" with {plan.block_mask.sparsity():.0f}% of the blocks left out"
+    return f"{call}: {plan.kernel}{how}. Why: {plan.reason}"
 
 
-def check_inputs(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None) -> None:
-    """Whether the tensors fit together: [B,H,Q,D], [B,Hk,K,D], [B,Hk,K,Dv], Hk a divisor of H, one type.
-
-    Raises:
-        ShapeError: they do not; both shapes are named.
-    """
-    shapes = f"query {list(query.shape)}, key {list(key.shape)}, value {list(value.shape)}"
-    if not query.dim() == key.dim() == value.dim() == 4:
-        raise ShapeError(f"attention takes four axes [batch, heads, length, width], got {shapes}")
-    if key.shape[:3] != value.shape[:3]:
-        raise ShapeError(f"key and value must have the same batch, heads and length, got {shapes}")
-    if query.shape[0] != key.shape[0] or query.shape[3] != key.shape[3]:
-        raise ShapeError(f"query and key must have the same batch and width, got {shapes}")
-    if key.shape[1] == 0 or query.shape[1] % key.shape[1]:
-        raise ShapeError(f"the query's heads must be a multiple of the key's heads, got {shapes}")
-    if not query.dtype == key.dtype == value.dtype and not _under_autocast(query):
-        raise ShapeError(
-            f"query, key and value must have one type, got {query.dtype}, {key.dtype} and {value.dtype}: "
-            "convert them, as in key.to(query.dtype)"
-        )
-    if bias is None:
-        return
-    if bias.dim() not in (2, 4):
-        raise ShapeError(
-            f"the bias has shape {list(bias.shape)}; write bias[:, None] if it is [batch, queries, keys], "
-            "bias[None] if it is [heads, queries, keys]"
-        )
-    _check_broadcast("bias", bias, (*query.shape[:3], key.shape[2]))
+def _choose_kernel(
+    mask: Mask | None, sizes: Sizes, device: torch.device, need_weights: bool, native_causal: bool
+) -> tuple[Kernel, str]:
+    if need_weights:
+        return "explicit", "the weights are wanted, and the fused kernels never have them"
+    # A compiler would unroll the blocks and tie its code to them; on CUDA they have not been measured.
+    looks = device.type == "cpu" and not torch.compiler.is_compiling()
+    if mask is not None and looks and blocks_pay(mask, sizes, device, native_causal=native_causal):
+        return "blockwise", "the mask leaves so little to see that block by block is less work"
+    return "sdpa", "no weights are wanted, so the fused scaled_dot_product_attention does it"
 
 
-def _choose_kernel(dropout_p: float, need_weights: bool, backend: Backend) -> tuple[Kernel, str]:
-    if not 0.0 <= dropout_p < 1.0:
-        raise ConfigurationError(f"dropout_p={dropout_p}: a probability from 0 up to (not including) 1 is needed")
-    match backend:
-        case "explicit":
-            return "explicit", "asked for by name"
-        case "sdpa" if need_weights:
-            raise ConfigurationError(
-                "backend='sdpa' never has the weights: write backend='auto', or need_weights=False"
+def _refusal(
+    kernel: str, query: Tensor, bias: Tensor | Bias | None, dropout_p: float, need_weights: bool, training: bool
+) -> str | None:
+    """Why this kernel cannot do what is asked; None if it can."""
+    if kernel == "explicit":
+        return None
+    if need_weights:
+        return "never has the weights: write backend='auto', or need_weights=False"
+    if kernel in ("sdpa", "blockwise"):
+        return None
+    if dropout_p > 0:
+        return f"has no dropout on the weights, and dropout_p={dropout_p}: write backend='sdpa', or dropout_p=0"
+    if kernel in ("flex", "flex_eager"):
+        if training and query.device.type == "cpu":
+            return (
+                "cannot train on a CPU, where FlexAttention has no backward pass: write backend='blockwise', or call "
+                "it under torch.no_grad()"
             )
-        case "sdpa":
-            return "sdpa", "asked for by name"
-        case "auto" if need_weights:
-            return "explicit", "the weights are wanted, and the fused kernel never has them"
-        case "auto":
-            return "sdpa", "no weights are wanted, so the fused scaled_dot_product_attention does it"
-        case _:
-            raise ConfigurationError(f"backend={backend!r}: there are {', '.join(get_args(Backend))}")
+        return None
+    if query.device.type != "cuda":
+        return f"is a CUDA kernel, and the tensors are on {query.device.type}: write backend='blockwise'"
+    if query.dtype not in HALF_TYPES:
+        return f"computes in bfloat16 or float16, and the tensors are {query.dtype}: convert them, or write 'sdpa'"
+    if bias is not None:
+        return "takes no bias: write backend='sdpa'"
+    return None
 
 
-def _lower(mask: Mask | None, query: Tensor, key: Tensor, native_causal: bool) -> tuple[bool, Tensor | None, str]:
-    """(is_causal, boolean mask, why): the least that means the same for these lengths."""
-    if mask is None:
-        return False, None, "no mask"
-    if not isinstance(mask, Mask):
-        raise MaskError(f"mask is a {type(mask).__name__}: for a boolean tensor, True = may attend, write Dense(mask)")
-    batch, heads, q_len, _ = query.shape
-    kv_len = key.shape[2]
-    parts = [part for part in mask.conjuncts if not (q_len == 1 and _is_causal_at_end(part))]
-    dropped = len(parts) < len(mask.conjuncts)
-    if not parts:
-        why = "one query at the end may see every key" if dropped else "the mask allows everything"
-        return False, None, f"{why}, so no mask"
-    if native_causal and q_len == kv_len and all(isinstance(part, Causal) for part in parts):
-        return True, None, "causal with as many queries as keys is the kernel's own is_causal"
-    lowered = And(*parts).dense(q_len, kv_len, query.device)
-    _check_broadcast("mask", lowered, (batch, heads, q_len, kv_len))
-    why = "the mask in its smallest boolean form"
-    return False, lowered, f"{why}, without the causal part: one query at the end" if dropped else why
-
-
-def _is_causal_at_end(mask: Mask) -> bool:
-    return isinstance(mask, Causal) and mask.align == "end"
+def _is_training(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | Bias | None) -> bool:
+    if not torch.is_grad_enabled():
+        return False
+    learned = isinstance(bias, Bias) and bias.learned
+    tensors = (query, key, value, bias) if isinstance(bias, Tensor) else (query, key, value)
+    return learned or any(tensor.requires_grad for tensor in tensors)
 
 
 def _compute_dtype(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None
+    query: Tensor, key: Tensor, value: Tensor, training: bool
 ) -> tuple[torch.dtype | None, tuple[str, ...]]:
     """The type to compute in (None = as it is), and why.
 
@@ -196,11 +238,9 @@ def _compute_dtype(
     """
     wanted = query.dtype
     reasons: tuple[str, ...] = ()
-    if _under_autocast(query) and query.dtype != torch.float64:
+    if under_autocast(query) and query.dtype != torch.float64:
         wanted = torch.get_autocast_dtype(query.device.type)
         reasons = (f"in autocast's {wanted}",)
-    tensors = (query, key, value) if bias is None else (query, key, value, bias)
-    training = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     if training and query.device.type == "cpu" and wanted in HALF_TYPES:
         reasons = (f"in float32, because on a CPU the backward pass is many times slower in {wanted}",)
         wanted = torch.float32
@@ -208,28 +248,13 @@ def _compute_dtype(
     return wanted if changes else None, reasons
 
 
-def _under_autocast(query: Tensor) -> bool:
-    kind = query.device.type
-    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
-
-
-def _why_unfused(unequal_width: bool, dropout_p: float, bias: Tensor | None) -> tuple[str, ...]:
+def _why_unfused(unequal_width: bool, dropout_p: float, bias: Tensor | Bias | None) -> tuple[str, ...]:
     """On a CPU PyTorch has one fused kernel and a plain path behind it: why it is the plain one, if it is."""
     reasons: tuple[str, ...] = ()
     if dropout_p > 0:
         reasons += ("unfused on a CPU: dropout on the weights",)
     if unequal_width:
         reasons += ("unfused on a CPU: values of another width than keys",)
-    if bias is not None and bias.requires_grad:
+    if bias is not None and (bias.learned if isinstance(bias, Bias) else bias.requires_grad):
         reasons += ("unfused on a CPU: a bias that is learned",)
     return reasons
-
-
-def _check_broadcast(name: str, tensor: Tensor, full: tuple[int, ...]) -> None:
-    shape = tensor.shape
-    # Written out: `size in (1, want)` fails where sizes are symbols (torch.compile, torch.export).
-    if any(size != 1 and size != want for size, want in zip(reversed(shape), reversed(full), strict=False)):
-        raise ShapeError(
-            f"the {name} has shape {list(shape)}, which does not broadcast to {list(full)}, "
-            "the [batch, heads, queries, keys] of these tensors"
-        )

@@ -1,9 +1,24 @@
-"""A boolean grid as text: ■ and ·, with tokens of any script as labels. Masks draw themselves with it."""
+"""A boolean grid as text (■ and ·) and as a picture, with tokens of any script as labels: how masks draw themselves.
+
+matplotlib is imported when a picture is wanted; its objects are used directly, so that no window opens and none of its
+settings change. Pictures of attention *weights* are elsewhere (`multihead.inspection.plots`).
+"""
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from multihead.errors import MissingDependencyError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_CELL = 0.32  # inches a side
+_DARK, _LIGHT, _LINES = "#2f5d8a", "#f4f6f8", "#c9d2db"
 
 
 def draw_grid(
@@ -42,3 +57,81 @@ def display_width(text: str) -> int:
 
 def _pad(text: str, width: int) -> str:
     return text + " " * (width - display_width(text))
+
+
+def plot_grid(
+    rows: Sequence[Sequence[bool]],
+    axes: Axes | None = None,
+    row_labels: Sequence[str] | None = None,
+    column_labels: Sequence[str] | None = None,
+) -> Axes:
+    """One cell a value, dark = True; the first row on top. Arguments as in :func:`draw_grid`.
+
+    Returns:
+        ``axes``, or those of a new figure.
+
+    Raises:
+        MissingDependencyError: matplotlib is not installed, or no font on this machine has the labels' characters.
+    """
+    try:
+        from matplotlib.colors import ListedColormap
+    except ImportError as error:
+        raise MissingDependencyError("matplotlib", "plot", "drawing a mask") from error
+    height, width = len(rows), len(rows[0]) if rows else 0
+    axes = _new_axes(height, width) if axes is None else axes
+    if height and width:
+        axes.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5), aspect="equal")
+        axes.pcolormesh(
+            [column - 0.5 for column in range(width + 1)],
+            [row - 0.5 for row in range(height + 1)],
+            [[int(cell) for cell in row] for row in rows],
+            cmap=ListedColormap([_LIGHT, _DARK]),
+            vmin=0,
+            vmax=1,
+            edgecolors=_LINES,
+            linewidth=0.8,
+        )
+    axes.xaxis.tick_top()
+    axes.tick_params(which="both", length=0)
+    axes.set_xticks(range(len(column_labels or ())), list(column_labels or ()))
+    axes.set_yticks(range(len(row_labels or ())), list(row_labels or ()))
+    _choose_font(axes, [*(row_labels or ()), *(column_labels or ())])
+    return axes
+
+
+def _new_axes(height: int, width: int) -> Axes:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(_CELL * width + 1.0, _CELL * height + 1.0), layout="constrained")
+    FigureCanvasAgg(figure)  # puts itself in the figure: drawing into memory, on any machine
+    return figure.add_subplot()
+
+
+def _choose_font(axes: Axes, labels: Sequence[str]) -> None:
+    """Write the tick labels in one font that has all of their characters."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.ft2font import FT2Font
+
+    wanted = {ord(character) for label in labels for character in label}
+    font = next((path for path in _fonts() if wanted <= FT2Font(str(path)).get_charmap().keys()), None)
+    if font is None:
+        raise MissingDependencyError("mplfonts", "zh", f"no font on this machine has all of {''.join(labels)!r}; that")
+    for text in (*axes.get_xticklabels(), *axes.get_yticklabels()):
+        text.set(fontproperties=FontProperties(fname=font), parse_math=False)
+
+
+def _fonts() -> Iterator[Path]:
+    """DejaVu Sans, which comes with matplotlib; the system's; those of the optional package ``mplfonts``.
+
+    A font of last resort has a box for every character.
+    """
+    from matplotlib import get_data_path
+    from matplotlib.font_manager import fontManager
+
+    yield Path(get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
+    named = (font.fname for font in fontManager.ttflist if "lastresort" not in font.name.lower().replace(" ", ""))
+    yield from (path for name in named if (path := Path(name)).is_file())
+    installed = find_spec("mplfonts")
+    for folder in (installed.submodule_search_locations or ()) if installed else ():
+        yield from sorted(Path(folder, "fonts").glob("*.[ot]tf"))

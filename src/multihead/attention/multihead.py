@@ -9,14 +9,17 @@ from __future__ import annotations
 from itertools import accumulate
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from multihead.attention.backends import Backend
+from multihead.attention.biases import Bias
 from multihead.attention.cache import KeyValue
 from multihead.attention.functional import attention
 from multihead.attention.masks import Mask
+from multihead.attention.packing import Packing, packing_of
 from multihead.errors import ConfigurationError, ShapeError
+from multihead.kernels.linear import Linear, linear
 
 Weights = Float[Tensor, "batch heads query key"] | None
 
@@ -62,10 +65,10 @@ class PackedLinear(nn.Module):
             raise ShapeError(f"the input has shape {list(x.shape)}, but its last axis must be {self.in_features}")
         sizes = self.sizes[first:last]
         if len(sizes) == len(self.sizes):
-            packed = F.linear(x, self.weight, self.bias)
+            packed = linear(x, self.weight, self.bias)
         else:
             rows = slice(self.starts[first], self.starts[first] + sum(sizes))
-            packed = F.linear(x, self.weight[rows], None if self.bias is None else self.bias[rows])
+            packed = linear(x, self.weight[rows], None if self.bias is None else self.bias[rows])
         return packed.split_with_sizes(sizes, dim=-1)
 
     def extra_repr(self) -> str:
@@ -128,7 +131,7 @@ class MultiHeadAttention(nn.Module):
         else:
             self.query_projection = PackedLinear(width, (self.key_width,), bias)
             self.memory_projection = PackedLinear(self.memory_width, kv_sizes, bias)
-        self.output_projection = nn.Linear(self.value_width, width, bias=bias)
+        self.output_projection = Linear(self.value_width, width, bias=bias)
         nn.init.xavier_uniform_(self.output_projection.weight)
         if bias:
             nn.init.zeros_(self.output_projection.bias)
@@ -158,7 +161,9 @@ class MultiHeadAttention(nn.Module):
         value: Float[Tensor, "batch key memory_width"] | None = None,
         *,
         mask: Mask | None = None,
+        bias: Float[Tensor, ...] | Bias | None = None,
         need_weights: bool = False,
+        backend: Backend = "auto",
     ) -> tuple[Float[Tensor, "batch query width"], Weights]:
         """Self-attention (``key`` None, or the very same tensor), or attention to another sequence.
 
@@ -166,8 +171,11 @@ class MultiHeadAttention(nn.Module):
             query: [batch, query, width].
             key: [batch, key, memory_width]; None = the query.
             value: [batch, key, memory_width]; None = the key.
-            mask: who may attend to whom.
+            mask: who may attend to whom. In self-attention ``Padding(lengths, q_lengths=lengths)``, in plain numbers,
+                spares the projections of the padding; the output there is W^O's bias, and belongs to nothing.
+            bias: added to the scores, as in :func:`multihead.attention.attention`.
             need_weights: return the weights of every head too.
+            backend: the kernel, by name; as there.
 
         Returns:
             The output [batch, query, width], and the weights [batch, heads, query, key] (before dropout) or
@@ -176,9 +184,15 @@ class MultiHeadAttention(nn.Module):
         key = query if key is None else key
         value = key if value is None else value
         if self.in_projection is not None and key is query and value is query:
-            output, weights, _ = self.step(query, None, mask=mask, need_weights=need_weights)
+            packing = packing_of(mask, query)
+            if packing is not None:
+                return self._of_words(query, packing, mask, bias, need_weights, backend)
+            output, weights, _ = self.step(
+                query, None, mask=mask, bias=bias, need_weights=need_weights, backend=backend
+            )
             return output, weights
-        return self.attend(query, self.project(key, value), mask=mask, need_weights=need_weights)
+        kv = self.project(key, value)
+        return self.attend(query, kv, mask=mask, bias=bias, need_weights=need_weights, backend=backend)
 
     def project_query(self, x: Float[Tensor, "batch query width"]) -> Float[Tensor, "batch heads query head_dim"]:
         """The queries of every head, Q W^Q."""
@@ -187,7 +201,7 @@ class MultiHeadAttention(nn.Module):
             (query,) = self.query_projection(x)
         else:
             (query,) = self.in_projection(x, 0, 1)
-        return _split_heads(query, self.heads)
+        return split_heads(query, self.heads)
 
     def project(
         self,
@@ -204,7 +218,7 @@ class MultiHeadAttention(nn.Module):
             keys, values = maps(key, first, first + 2)
         else:
             (keys,), (values,) = maps(key, first, first + 1), maps(value, first + 1, first + 2)
-        return KeyValue(_split_heads(keys, self.kv_heads), _split_heads(values, self.kv_heads))
+        return KeyValue(split_heads(keys, self.kv_heads), split_heads(values, self.kv_heads))
 
     def attend(
         self,
@@ -212,10 +226,12 @@ class MultiHeadAttention(nn.Module):
         kv: KeyValue,
         *,
         mask: Mask | None = None,
+        bias: Float[Tensor, ...] | Bias | None = None,
         need_weights: bool = False,
+        backend: Backend = "auto",
     ) -> tuple[Float[Tensor, "batch query width"], Weights]:
-        """Attention of (unprojected) queries to keys and values that are projected already."""
-        return self._attend(self.project_query(query), kv, mask, need_weights)
+        """Attention of (unprojected) queries to keys and values that are projected already; otherwise `forward`."""
+        return self._attend(self.project_query(query), kv, mask, bias, need_weights, backend)
 
     def step(
         self,
@@ -223,7 +239,9 @@ class MultiHeadAttention(nn.Module):
         cache: KeyValue | None = None,
         *,
         mask: Mask | None = None,
+        bias: Float[Tensor, ...] | Bias | None = None,
         need_weights: bool = False,
+        backend: Backend = "auto",
     ) -> tuple[Float[Tensor, "batch query width"], Weights, KeyValue]:
         """Self-attention of new positions to the cached ones and themselves; one product projects everything.
 
@@ -231,7 +249,9 @@ class MultiHeadAttention(nn.Module):
             x: the new positions.
             cache: what earlier steps returned; None = there are no earlier positions.
             mask: over all keys, old and new; ``Causal()`` if there are several new positions.
+            bias: over all keys too.
             need_weights: return the weights of every head too.
+            backend: the kernel, by name.
 
         Returns:
             The output, the weights or None, and the cache with the new positions appended.
@@ -245,22 +265,69 @@ class MultiHeadAttention(nn.Module):
                 "another sequence only. Pass it as key=, or use attend()"
             )
         query, keys, values = self.in_projection(x)
-        kv = KeyValue(_split_heads(keys, self.kv_heads), _split_heads(values, self.kv_heads))
+        kv = KeyValue(split_heads(keys, self.kv_heads), split_heads(values, self.kv_heads))
         kv = kv if cache is None else cache.append(kv)
-        return *self._attend(_split_heads(query, self.heads), kv, mask, need_weights), kv
+        return *self._attend(split_heads(query, self.heads), kv, mask, bias, need_weights, backend), kv
+
+    def _of_words(
+        self,
+        x: Tensor,
+        packing: Packing,
+        mask: Mask | None,
+        bias: Tensor | Bias | None,
+        need_weights: bool,
+        backend: Backend,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Self-attention that projects the words alone."""
+        assert self.in_projection is not None
+        query, keys, values = (packing.spread(part) for part in self.in_projection(packing.pack(x)))
+        kv = KeyValue(split_heads(keys, self.kv_heads), split_heads(values, self.kv_heads))
+        heads, weights = self._heads(split_heads(query, self.heads), kv, mask, bias, need_weights, backend)
+        output = self.output_projection(packing.pack_with_padding(join_heads(heads)))
+        return packing.spread_with_padding(output), weights
 
     def _attend(
-        self, query: Tensor, kv: KeyValue, mask: Mask | None, need_weights: bool
+        self,
+        query: Tensor,
+        kv: KeyValue,
+        mask: Mask | None,
+        bias: Tensor | Bias | None,
+        need_weights: bool,
+        backend: Backend,
     ) -> tuple[Tensor, Tensor | None]:
-        dropout = self.dropout if self.training else 0.0
-        heads, weights = attention(query, kv.key, kv.value, mask=mask, dropout_p=dropout, need_weights=need_weights)
-        return self.output_projection(heads.transpose(1, 2).flatten(2)), weights
+        heads, weights = self._heads(query, kv, mask, bias, need_weights, backend)
+        return self.output_projection(join_heads(heads)), weights
+
+    def _heads(
+        self,
+        query: Tensor,
+        kv: KeyValue,
+        mask: Mask | None,
+        bias: Tensor | Bias | None,
+        need_weights: bool,
+        backend: Backend,
+    ) -> tuple[Tensor, Tensor | None]:
+        return attention(
+            query,
+            kv.key,
+            kv.value,
+            mask=mask,
+            bias=bias,
+            dropout_p=self.dropout if self.training else 0.0,
+            need_weights=need_weights,
+            backend=backend,
+        )
 
     def extra_repr(self) -> str:
         """What ``print(module)`` shows."""
         return f"heads={self.heads}, kv_heads={self.kv_heads}, dropout={self.dropout}"
 
 
-def _split_heads(x: Tensor, heads: int) -> Tensor:
+def split_heads(x: Float[Tensor, "batch length width"], heads: int) -> Float[Tensor, "batch {heads} length dim"]:
     """[batch, length, heads * dim] -> [batch, heads, length, dim], without a copy."""
     return x.view(*x.shape[:2], heads, x.shape[-1] // heads).transpose(1, 2)
+
+
+def join_heads(x: Float[Tensor, "batch heads length dim"]) -> Float[Tensor, "batch length width"]:
+    """[batch, heads, length, dim] -> [batch, length, heads * dim], the heads' results side by side."""
+    return x.transpose(1, 2).flatten(2)

@@ -1,0 +1,202 @@
+"""Multi-head attention against PyTorch's, and attention block by block against dense masks: how many times as fast.
+
+    python benchmarks/attention.py [--only SUBSTRING] [--rounds 40] [--seconds 10] [--threads 1] [--json FILE]
+
+Modules: forward and backward of self-attention by ``torch.nn.MultiheadAttention(need_weights=False)`` and by ours with
+the same parameters and the same masks, 512 wide with 8 heads. ``ours`` gets ``Padding(lengths)``, where padded
+queries are computed as PyTorch computes them; ``ours, words`` gets ``Padding(lengths, q_lengths=lengths)``, which says
+that nobody reads them, as nobody does in a network: their projections are spared. The gain is then that of the
+padding's share, which is printed. ``drop-in`` is called as PyTorch's module is.
+
+Blocks: forward and backward of ``attention`` with a mask of structure, and of ``scaled_dot_product_attention`` with the
+same mask as a boolean tensor. Both masks are made beforehand, as they are once for all layers of a network.
+
+Contenders take turns. That outputs agree (at the words) is checked before anything is timed. A ratio is of medians, and
+beside it of the least times: where they differ, other work was going on; one thread then says more than two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import product
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from common import Taken, in_turn, machine, parser, write
+from torch import Tensor, nn
+
+from multihead.attention import Causal, Document, Mask, MultiHeadAttention, Padding, SlidingWindow, attention
+from multihead.attention.drop_in import MultiheadAttention
+from multihead.kernels.linear import library_for_this_processor
+
+PYTORCH = "PyTorch"
+
+MASKED = ("no mask", "causal", "padding", "causal and padding")
+
+Call = Callable[[], Tensor]
+
+
+class Case(NamedTuple):
+    """One comparison.
+
+    Attributes:
+        name: in words.
+        calls: the contenders; PyTorch's is called `PYTORCH`.
+        claimed: how many times as fast each is at least.
+        about: what one has to know of it.
+    """
+
+    name: str
+    calls: dict[str, Call]
+    claimed: dict[str, float]
+    about: str
+
+
+def lengths_of(batch: int, length: int) -> list[int]:
+    """Evenly from a quarter of the length to all of it, in an order of their own."""
+    spread = torch.linspace(length / 4, length, batch).round().long()
+    return spread[torch.randperm(batch, generator=torch.Generator().manual_seed(0))].tolist()
+
+
+def update(leaves: Sequence[Tensor], gradient: Tensor, half: bool, forward: Callable[[], Tensor]) -> Call:
+    """Forward and backward, as an update has it; the output comes back."""
+
+    def call() -> Tensor:
+        for leaf in leaves:
+            leaf.grad = None
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            y = forward()
+        y.backward(gradient.to(y.dtype))
+        return y.detach()
+
+    return call
+
+
+def module_case(
+    name: str, shape: tuple[int, int], width: int, heads: int, masked: str, half: bool, with_padding: float
+) -> Case:
+    """Our modules and PyTorch's; ``with_padding`` is what is claimed there."""
+    batch, length = shape
+    torch.manual_seed(0)
+    theirs = nn.MultiheadAttention(width, heads, batch_first=True)
+    ours = MultiHeadAttention(width, heads)
+    drop_in = MultiheadAttention.from_torch(theirs)
+    assert ours.in_projection is not None
+    ours.in_projection.load_state_dict({"weight": theirs.in_proj_weight, "bias": theirs.in_proj_bias})
+    ours.output_projection.load_state_dict(theirs.out_proj.state_dict())
+    x, gradient = torch.randn(batch, length, width, requires_grad=True), torch.randn(batch, length, width)
+    lengths = lengths_of(batch, length)
+    padded, causal = "padding" in masked, "causal" in masked
+    words = torch.arange(length) < torch.tensor(lengths)[:, None] if padded else torch.ones(batch, length).bool()
+    masks: dict[str, Mask | None] = {"ours": causal_and(Padding(lengths) if padded else None, causal)}
+    if padded:
+        masks["ours, words"] = causal_and(Padding(lengths, q_lengths=lengths), causal)
+    as_torch: dict[str, Any] = {
+        "key_padding_mask": ~words if padded else None,
+        "attn_mask": torch.ones(length, length, dtype=torch.bool).triu(1) if causal else None,
+        "is_causal": causal,
+        "need_weights": False,
+    }
+    calls: dict[str, Call] = {}
+    for contender, module in ((PYTORCH, theirs), ("drop-in", drop_in)):
+        forward = partial(module, x, x, x, **as_torch)
+        calls[contender] = update([x, *module.parameters()], gradient, half, lambda forward=forward: forward()[0])
+    for contender, mask in masks.items():
+        forward = partial(ours, x, mask=mask)
+        calls[contender] = update([x, *ours.parameters()], gradient, half, lambda forward=forward: forward()[0])
+    reference = calls[PYTORCH]()
+    for call in calls.values():
+        agree(call()[words], reference[words], half)
+    share = sum(lengths) / (batch * length)
+    claimed = {contender: 0.95 for contender in calls if contender != PYTORCH}
+    if masked == "padding":
+        claimed["ours, words"] = with_padding
+    about = f"{100 * share:.0f}% of the positions are words" if padded else ""
+    return Case(name, calls, claimed, about)
+
+
+def causal_and(mask: Mask | None, causal: bool) -> Mask | None:
+    """``mask & Causal()``, or either alone."""
+    if not causal:
+        return mask
+    return Causal() if mask is None else mask & Causal()
+
+
+def agree(one: Tensor, other: Tensor, half: bool) -> None:
+    """Within what rounding explains."""
+    tolerance = 3e-2 if half else 1e-4
+    torch.testing.assert_close(one.float(), other.float(), rtol=tolerance, atol=tolerance)
+
+
+def block_case(name: str, mask: Mask, length: int, heads: int, dim: int, claimed: float) -> Case:
+    """Attention with a mask of structure and with the boolean one."""
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(1, heads, length, dim, requires_grad=True) for _ in range(3))
+    gradient = torch.randn(1, heads, length, dim)
+    dense = mask.dense(length, length)
+    leaves = (query, key, value)
+    dense_attention = partial(F.scaled_dot_product_attention, *leaves, attn_mask=dense)
+    calls = {PYTORCH: update(leaves, gradient, False, dense_attention)}
+    for contender, backend in (("ours", "auto"), ("blockwise", "blockwise")):
+        forward = partial(attention, *leaves, mask=mask, backend=backend)
+        calls[contender] = update(leaves, gradient, False, lambda forward=forward: forward()[0])
+        agree(calls[contender](), calls[PYTORCH](), False)
+    about = f"{100 * float(dense.float().mean()):.0f}% of the scores are visible"
+    return Case(name, calls, {"ours": claimed, "blockwise": claimed}, about)
+
+
+def cases(tiny: bool, only: str) -> Iterator[Case]:
+    """Those with ``only`` in their name, one after the other: each takes memory."""
+    shapes, width, heads, length = (((4, 8), (2, 16)), 32, 2, 128) if tiny else (((64, 64), (4, 2048)), 512, 8, 2048)
+    for shape, masked, half in product(shapes, MASKED, (False, True)):
+        name = f"module, {shape[0]} x {shape[1]}, {masked}, {'bfloat16 autocast' if half else 'float32'}"
+        if only in name:
+            yield module_case(name, shape, width, heads, masked, half, 1.5 if shape == shapes[0] else 0.95)
+    window, ids = length // 16, torch.arange(16).repeat_interleave(length // 16)[None]
+    masks: list[tuple[str, Mask, float]] = [
+        (f"blocks, 16 documents in {length}", Document(ids), 4.0),
+        (f"blocks, a window of {window} in {length}", SlidingWindow(window - 1, 0), 1.8),
+    ]
+    for name, mask, claimed in masks:
+        if only in name:
+            yield block_case(name, mask, length, heads, 64, claimed)
+
+
+def show(case: Case, taken: dict[str, Taken]) -> list[dict[str, Any]]:
+    """Prints a case; the same as rows of figures."""
+    theirs = taken[PYTORCH]
+    print(f"\n{case.name}" + (f" ({case.about})" if case.about else ""))
+    print(f"  {PYTORCH:<12} {theirs.median:9.2f} ms, least {theirs.least:9.2f}; {theirs.calls} rounds")
+    rows: list[dict[str, Any]] = []
+    for name, claimed in case.claimed.items():
+        mine = taken[name]
+        ratio, of_least = theirs.median / mine.median, theirs.least / mine.least
+        figures = f"  {name:<12} {mine.median:9.2f} ms, least {mine.least:9.2f}"
+        print(f"{figures}: {ratio:5.2f} times as fast (least: {of_least:5.2f}; claimed: {claimed})")
+        times = {"median_ms": mine.median, "least_ms": mine.least}
+        pytorch = {"pytorch_median_ms": theirs.median, "pytorch_least_ms": theirs.least}
+        ratios = {"ratio": ratio, "ratio_of_least": of_least, "claimed": claimed}
+        rows.append({"case": case.name, "about": case.about, "contender": name, **times, **pytorch, **ratios})
+    return rows
+
+
+def main() -> None:
+    """Measures and prints."""
+    arguments = parser(__doc__, rounds=40)
+    arguments.add_argument("--only", default="", help="cases whose name has this in it")
+    arguments.add_argument("--tiny", action="store_true", help="sizes that say nothing, to see that it runs")
+    chosen = arguments.parse_args()
+    if chosen.threads:
+        torch.set_num_threads(chosen.threads)
+    library = library_for_this_processor()
+    print(", ".join(f"{name}: {fact}" for name, fact in machine().items()), f"float32 products: {library}", sep="\n")
+    rows: list[dict[str, Any]] = []
+    for case in cases(chosen.tiny, chosen.only):
+        rows += show(case, in_turn(case.calls, chosen.rounds, chosen.seconds))
+    write(chosen, {"float32_products": library, "rows": rows})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""PyTorch's FlexAttention: the mask as a function of indices, on a kernel that leaves out blocks nobody sees.
+
+Dong et al. 2024, "Flex Attention: a programming model for generating optimized attention kernels". Compiled it is a
+kernel of its own for each *kind* of mask and bias: lengths, offsets and ids reach it as tensors, so that other values
+need no new one. On a CPU it runs forwards only; on CUDA it trains too (from reading: not yet run on a GPU).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from multihead.attention.biases import Bias, ScoreRule
+from multihead.attention.masks import Mask
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
+
+
+def block_mask(
+    mask: Mask,
+    q_len: int,
+    kv_len: int,
+    *,
+    batch: int = 1,
+    heads: int = 1,
+    device: torch.device | str | None = None,
+    block_size: int = 128,
+) -> BlockMask:
+    """The mask as FlexAttention's ``BlockMask``: which blocks are seen whole, in part, or not at all.
+
+    Args:
+        mask: any mask.
+        q_len: the number of queries.
+        kv_len: the number of keys.
+        batch: sentences; the result has as many, or 1 where the mask is the same for all.
+        heads: heads; likewise.
+        device: where it is to lie (default: where the mask's tensors are, or on the CPU).
+        block_size: queries and keys of a block.
+
+    Raises:
+        ShapeError: the mask was made for other lengths.
+    """
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    where = torch.device(mask.device or "cpu") if device is None else torch.device(device)
+    known, rule = mask.sizes, mask.rule(q_len, kv_len, where)
+    return create_block_mask(
+        lambda b, h, q, k: rule(b, h, q, k),  # it counts the arguments of a plain function
+        1 if known[0] == 1 else batch,
+        1 if known[1] == 1 else heads,
+        q_len,
+        kv_len,
+        device=where,
+        BLOCK_SIZE=block_size,
+    )
+
+
+def flexible_attention(
+    query: Float[Tensor, "batch heads query dim"],
+    key: Float[Tensor, "batch kv_heads key dim"],
+    value: Float[Tensor, "batch kv_heads key value_dim"],
+    blocks: BlockMask | None,
+    *,
+    bias: Float[Tensor, ...] | Bias | None = None,
+    scale: float | None = None,
+    compiled: bool = True,
+) -> Float[Tensor, "batch heads query value_dim"]:
+    """:func:`multihead.attention.attention`'s equation by FlexAttention.
+
+    Args:
+        query: as there.
+        key: as there.
+        value: as there.
+        blocks: the mask, from :func:`block_mask`; None = everything.
+        bias: as there.
+        scale: as there.
+        compiled: compile it (once for each kind of mask, which takes half a minute on a CPU); otherwise PyTorch
+            computes all scores, as it documents, for looking at small ones.
+    """
+    if not torch.is_grad_enabled():
+        # On a CPU it refuses whatever could be trained, even where nothing is.
+        query, key, value = query.detach(), key.detach(), value.detach()
+    with warnings.catch_warnings():
+        # That it computes all scores when it is not compiled: the caller has asked for that.
+        warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
+        output: Tensor = _function(compiled)(
+            query,
+            key,
+            value,
+            score_mod=None if bias is None else _score_rule(bias, query, key),
+            block_mask=blocks,
+            scale=scale,
+            enable_gqa=query.shape[1] != key.shape[1],
+        )
+    return output
+
+
+@cache
+def _function(compiled: bool) -> Callable[..., Any]:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    function: Any = flex_attention
+    return torch.compile(function) if compiled else function
+
+
+def _score_rule(bias: Tensor | Bias, query: Tensor, key: Tensor) -> ScoreRule:
+    q_len, kv_len = query.shape[2], key.shape[2]
+    if isinstance(bias, Bias):
+        return bias.score_rule(q_len, kv_len, query.device)
+    four = bias[None, None] if bias.dim() == 2 else bias
+    whole = four.to(query.dtype).expand(query.shape[0], query.shape[1], q_len, kv_len)
+    return lambda score, b, h, q, k: score + whole[b, h, q, k]

@@ -1,0 +1,165 @@
+"""The mask of packed documents: several texts in one row, none of which sees another.
+
+Packing (Krell et al. 2021) fills rows without padding. The documents' borders, where they are known on the host, let
+kernels go through one document after the other (:mod:`multihead.attention.blocks`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from multihead.attention.masks.algebra import Mask, Rule
+from multihead.attention.masks.drawn import Device
+from multihead.attention.masks.intervals import Intervals
+from multihead.errors import MaskError, ShapeError
+
+
+class Document(Mask):
+    """A query sees the keys of its own document: those with the same id.
+
+    Add ``& Causal()`` for language models, ``& Padding(lengths)`` if what is behind the last document is padding.
+
+    Args:
+        ids: [batch, length], or [length] if all rows are packed alike: the number of the document that each
+            position belongs to, as a tensor or as plain numbers. Plain numbers, and tensors in the CPU's memory, are
+            looked at when the mask is made; those on another device never.
+        key_ids: the same for the keys where they are not the queries' own positions (a cache, another text).
+
+    Raises:
+        MaskError: the ids are no integers.
+        ShapeError: they have other axes, or differ in rows.
+    """
+
+    def __init__(
+        self,
+        ids: Tensor | Sequence[int] | Sequence[Sequence[int]],
+        key_ids: Tensor | Sequence[int] | Sequence[Sequence[int]] | None = None,
+    ) -> None:
+        self.ids, self._host_ids = _as_ids(ids, "ids")
+        self.key_ids, self._host_key_ids = (
+            (self.ids, self._host_ids) if key_ids is None else _as_ids(key_ids, "key_ids")
+        )
+        rows, key_rows = self.ids.shape[0], self.key_ids.shape[0]
+        if rows != key_rows and rows != 1 and key_rows != 1:
+            raise ShapeError(f"ids has {rows} rows and key_ids {key_rows}: give as many of each")
+
+    @classmethod
+    def from_lengths(cls, lengths: Sequence[int] | Sequence[Sequence[int]], length: int | None = None) -> Document:
+        """Documents of these lengths, one after the other: [3, 5, 2] in every row, or [[3, 5, 2], [10]], one a row.
+
+        Args:
+            lengths: how long they are.
+            length: of the rows (default: the longest sum); what is left of a row is one document more.
+
+        Raises:
+            ShapeError: they do not fit into ``length``.
+        """
+        rows: list[Any] = list(lengths)
+        if not any(isinstance(row, Sequence) for row in rows):
+            rows = [rows]
+        longest = max((sum(row) for row in rows), default=0)
+        length = longest if length is None else length
+        if longest > length or any(count < 0 for row in rows for count in row):
+            raise ShapeError(f"documents of the lengths {lengths} do not fit into rows of {length}")
+        full = [[*row, length - sum(row)] for row in rows]
+        return cls([[number for number, count in enumerate(row) for _ in range(count)] for row in full])
+
+    @property
+    def device(self) -> torch.device | None:
+        """Where the ids are."""
+        return self.ids.device
+
+    @property
+    def sizes(self) -> tuple[int | None, int | None]:
+        """One sentence a row of ids; any number of heads."""
+        return max(self.ids.shape[0], self.key_ids.shape[0]), 1
+
+    def rule(self, q_len: int, kv_len: int, device: Device = None) -> Rule:
+        """ids[b, q] == key_ids[b, k].
+
+        Raises:
+            ShapeError: there are more or fewer queries or keys than ids.
+        """
+        self._check(q_len, kv_len)
+        device = self.device if device is None else device
+        ids, key_ids = self.ids.to(device), self.key_ids.to(device)
+        row, key_row = int(len(ids) > 1), int(len(key_ids) > 1)  # times b: all rows are alike, or not
+        return lambda b, h, q, k: ids[b * row, q] == key_ids[b * key_row, k]  # noqa: ARG005
+
+    def intervals(self, q_len: int, kv_len: int) -> Intervals | None:
+        """The first and last key of the query's document, where every document is one stretch of known keys."""
+        self._check(q_len, kv_len)
+        if self._host_ids is None or self._host_key_ids is None:
+            return None
+        runs = [_runs(row) for row in self._host_key_ids]
+        if any(row is None for row in runs):
+            return None
+        rows = max(len(self._host_ids), len(runs))
+        low, high = np.zeros((2, rows, q_len), np.int64)
+        for row in range(rows):
+            found = runs[row % len(runs)]
+            assert found is not None
+            ids = self._host_ids[row % len(self._host_ids)]
+            # Where each query's id stands among the sorted ids of the documents; those without keys see nothing.
+            place = np.searchsorted(found.ids, ids).clip(max=max(len(found.ids) - 1, 0))
+            if len(found.ids):
+                here = found.ids[place] == ids
+                low[row], high[row] = np.where(here, found.starts[place], 0), np.where(here, found.stops[place], 0)
+        return Intervals(low, high)
+
+    def _check(self, q_len: int, kv_len: int) -> None:
+        queries, keys = self.ids.shape[1], self.key_ids.shape[1]
+        if (queries, keys) != (q_len, kv_len):
+            hint = (
+                ": give key_ids for the keys, and in ids those of the queries alone" if self.key_ids is self.ids else ""
+            )
+            raise ShapeError(
+                f"there are ids for {queries} queries and {keys} keys, but {q_len} queries and {kv_len} keys{hint}"
+            )
+
+    def __repr__(self) -> str:
+        ids = f"<{list(self.ids.shape)}>" if self.ids.numel() > 32 else self.ids.tolist()
+        if self.key_ids is self.ids:
+            return f"Document({ids})"
+        keys = f"<{list(self.key_ids.shape)}>" if self.key_ids.numel() > 32 else self.key_ids.tolist()
+        return f"Document({ids}, key_ids={keys})"
+
+
+class _Runs:
+    """The documents of one row, sorted by id: where each begins and ends."""
+
+    def __init__(self, ids: NDArray[np.int64], starts: NDArray[np.int64], stops: NDArray[np.int64]) -> None:
+        self.ids, self.starts, self.stops = ids, starts, stops
+
+
+def _runs(row: NDArray[np.int64]) -> _Runs | None:
+    """None where a document is in several pieces."""
+    starts = np.flatnonzero(np.diff(row, prepend=row[:1] - 1))
+    stops = np.append(starts[1:], len(row))[: len(starts)]
+    ids = row[starts]
+    order = np.argsort(ids)
+    ids = ids[order]
+    return None if np.any(ids[1:] == ids[:-1]) else _Runs(ids, starts[order], stops[order])
+
+
+def _as_ids(ids: Any, name: str) -> tuple[Int[Tensor, "rows length"], NDArray[np.int64] | None]:
+    """As a tensor of its own, and as numbers on the host if that is where they are."""
+    try:
+        tensor = ids.clone() if isinstance(ids, Tensor) else torch.tensor(ids)
+    except (ValueError, TypeError) as error:
+        raise ShapeError(f"{name} must be numbers in rows of one length: {error}") from error
+    if tensor.dtype == torch.bool or tensor.is_floating_point() or tensor.is_complex():
+        raise MaskError(f"{name} must be integers, the number of each position's document, got {tensor.dtype}")
+    if tensor.dim() not in (1, 2):
+        raise ShapeError(f"{name} must have the shape [batch, length] or [length], got {list(tensor.shape)}")
+    tensor = tensor[None] if tensor.dim() == 1 else tensor
+    # A tensor that a compiler traces with has no values; neither have those of another kind (fake, functional).
+    readable = type(tensor) is Tensor and tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+    return tensor, tensor.numpy().astype(np.int64) if readable else None

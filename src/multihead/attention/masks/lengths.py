@@ -1,0 +1,225 @@
+"""Masks from lengths: right padding, and what keeps garbage in the padding from leaking.
+
+``Padding(lengths)`` is the batch's everyday mask. Lengths given as plain numbers stay known on the host, where
+kernels that leave the padding out find them without asking a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Integral
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from multihead.attention.masks.algebra import Mask, Not, Rule
+from multihead.attention.masks.drawn import Device
+from multihead.attention.masks.intervals import Intervals
+from multihead.errors import MaskError, ShapeError
+
+
+class Padding(Mask):
+    """Only the first ``lengths[b]`` keys of sentence b are words; what follows is padding on the right.
+
+    Args:
+        lengths: [batch], integers, as a tensor or as plain numbers. Plain numbers stay known on the host
+            (``host_lengths``), where a path that profits from them finds them without asking the device. A
+            tensor is copied: a mask is a value.
+        q_lengths: [batch], the same for the queries: those beyond attend to nothing and yield exact zeros.
+            Without it padded queries yield something that nobody should read.
+
+    Raises:
+        MaskError: the lengths are no integers.
+        ShapeError: they have not one axis, or differ in number.
+    """
+
+    def __init__(self, lengths: Tensor | Sequence[int], q_lengths: Tensor | Sequence[int] | None = None) -> None:
+        self.lengths, self.host_lengths = as_lengths(lengths, "lengths")
+        self.q_lengths: Tensor | None = None
+        self.host_q_lengths: tuple[int, ...] | None = None
+        if q_lengths is not None:
+            self.q_lengths, self.host_q_lengths = as_lengths(q_lengths, "q_lengths")
+            if self.q_lengths.shape != self.lengths.shape:
+                raise ShapeError(
+                    f"lengths has shape {list(self.lengths.shape)} and q_lengths "
+                    f"{list(self.q_lengths.shape)}: give one of each for every sentence"
+                )
+
+    @classmethod
+    def from_ids(cls, ids: Int[Tensor, "batch length"], pad_id: int) -> Padding:
+        """The padding of a batch of token ids. Reads the values, to be sure that the padding is on the right.
+
+        Raises:
+            MaskError: ``pad_id`` stands before or between words.
+        """
+        return cls(_right_padded_lengths(ids != pad_id))
+
+    @classmethod
+    def from_key_padding_mask(cls, mask: Tensor) -> Padding:
+        """From what ``torch.nn.MultiheadAttention`` takes: Bool [batch, length], where True = ignore.
+
+        Raises:
+            MaskError: not boolean, not two axes, or the ignored keys are not all on the right.
+        """
+        if mask.dtype != torch.bool or mask.dim() != 2:
+            raise MaskError(
+                f"got a {mask.dtype} mask of shape {list(mask.shape)}; a key padding mask is boolean "
+                "[batch, length] with True = ignore (for integers where 1 means ignore: mask == 1)"
+            )
+        return cls(_right_padded_lengths(~mask))
+
+    @property
+    def device(self) -> torch.device | None:
+        """Where ``lengths`` is."""
+        return self.lengths.device
+
+    @property
+    def sizes(self) -> tuple[int | None, int | None]:
+        """One sentence a length; any number of heads."""
+        return self.lengths.shape[0], 1
+
+    def rule(self, q_len: int, kv_len: int, device: Device = None) -> Rule:  # noqa: ARG002
+        """k < lengths[b], and q < q_lengths[b] if those are given."""
+        device = self.device if device is None else device
+        lengths = self.lengths.to(device)
+        if self.q_lengths is None:
+            return lambda b, h, q, k: k < lengths[b]  # noqa: ARG005
+        q_lengths = self.q_lengths.to(device)
+        return lambda b, h, q, k: (k < lengths[b]) & (q < q_lengths[b])  # noqa: ARG005
+
+    def dense(
+        self,
+        q_len: int,
+        kv_len: int,
+        device: Device = None,
+        *,
+        batch: int = 1,  # noqa: ARG002
+        heads: int = 1,  # noqa: ARG002
+    ) -> Bool[Tensor, "b h q k"]:
+        """[batch, 1, 1, kv_len]; with ``q_lengths`` [batch, 1, q_len, kv_len]."""
+        keys = self.words(kv_len, device)
+        queries = self.query_words(q_len, device)
+        return keys if queries is None else keys & queries
+
+    def words(self, kv_len: int, device: Device = None) -> Bool[Tensor, "batch 1 1 {kv_len}"]:
+        """Which keys are words."""
+        device = self.device if device is None else device
+        return sequence_mask(self.lengths.to(device), kv_len)[:, None, None, :]
+
+    def query_words(self, q_len: int, device: Device = None) -> Bool[Tensor, "batch 1 {q_len} 1"] | None:
+        """Which queries are words, where that is known."""
+        if self.q_lengths is None:
+            return None
+        device = self.device if device is None else device
+        return sequence_mask(self.q_lengths.to(device), q_len)[:, None, :, None]
+
+    def intervals(self, q_len: int, kv_len: int) -> Intervals | None:  # noqa: ARG002
+        """[0, length), and nothing from ``q_lengths`` on; where all of them are known on the host."""
+        if self.host_lengths is None or (self.q_lengths is not None and self.host_q_lengths is None):
+            return None
+        high = np.array(self.host_lengths, dtype=np.int64)[:, None]
+        if self.host_q_lengths is not None:
+            high = np.where(np.arange(q_len) < np.array(self.host_q_lengths)[:, None], high, 0)
+        return Intervals(np.zeros((1, 1), np.int64), high)
+
+    def __repr__(self) -> str:
+        numbers = self.lengths.tolist() if self.host_lengths is None else list(self.host_lengths)
+        if self.q_lengths is None:
+            return f"Padding({numbers})"
+        return f"Padding({numbers}, q_lengths={self.q_lengths.tolist()})"
+
+
+def sequence_mask(lengths: Int[Tensor, " batch"], max_len: int | None = None) -> Bool[Tensor, "batch length"]:
+    """True at the first ``lengths[b]`` of ``max_len`` positions: the padding mask as a tensor.
+
+    Without ``max_len`` it is the largest length, which is read from the device.
+    """
+    size = int(lengths.max()) if max_len is None else max_len
+    return torch.arange(size, device=lengths.device) < lengths[:, None]
+
+
+def zero_padding(
+    x: Float[Tensor, "batch length *axes"], lengths: Int[Tensor, " batch"]
+) -> Float[Tensor, "batch length *axes"]:
+    """``x`` with zeros from ``lengths[b]`` on, whatever stood there (NaN and infinity too); the same shape.
+
+    For the *inputs* of a network in training: attention keeps garbage in the padding from its own outputs and
+    gradients, but a projection's weight gradient x^T y' would turn a NaN in x into one, even where y' = 0.
+    """
+    words = sequence_mask(lengths, x.shape[1])
+    return x.masked_fill(~words.view(*words.shape, *([1] * (x.dim() - 2))), 0)
+
+
+class KnownPadding:
+    """Where keys and queries are padding, as far as a mask has that in lengths: Padding and ~Padding under ``&``.
+
+    Args:
+        mask: any mask.
+    """
+
+    def __init__(self, mask: Mask | None) -> None:
+        parts = () if mask is None else mask.conjuncts
+        self.right = [part for part in parts if isinstance(part, Padding)]
+        # The complement is padding on the left; with q_lengths it is no statement about keys alone.
+        inner = [part.inner for part in parts if isinstance(part, Not)]
+        self.left = [part for part in inner if isinstance(part, Padding) and part.q_lengths is None]
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is any."""
+        return bool(self.right or self.left)
+
+    @property
+    def of_queries(self) -> bool:
+        """Whether it is known of queries too."""
+        return any(part.q_lengths is not None for part in self.right)
+
+    def hide(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Zeros in place of the padding, in tensors [batch, heads, length, dim]. Differentiable."""
+        kv_len, q_len, device = key.shape[2], query.shape[2], key.device
+        for padding in [part.words(kv_len, device) for part in self.right] + [
+            ~part.words(kv_len, device) for part in self.left
+        ]:
+            absent = ~padding.transpose(2, 3)
+            key, value = key.masked_fill(absent, 0), value.masked_fill(absent, 0)
+        for part in self.right:
+            words = part.query_words(q_len, device)
+            query = query if words is None else query.masked_fill(~words, 0)
+        return query, key, value
+
+
+def as_lengths(lengths: Tensor | Sequence[int], name: str) -> tuple[Tensor, tuple[int, ...] | None]:
+    """Lengths as a tensor [batch], and as plain numbers if they were that.
+
+    Raises:
+        MaskError: they are no integers.
+        ShapeError: they have not one axis.
+    """
+    host = None
+    if not isinstance(lengths, Tensor):
+        if not all(isinstance(length, Integral) for length in lengths):
+            raise MaskError(f"{name} must be integers, got {list(lengths)}")
+        host = tuple(int(length) for length in lengths)
+        lengths = torch.tensor(host, dtype=torch.long)
+    if lengths.dtype == torch.bool or lengths.is_floating_point() or lengths.is_complex():
+        raise MaskError(
+            f"{name} must be integers, one a sentence, got {lengths.dtype}; for a boolean mask [batch, keys] "
+            "where True = may attend write Dense(mask[:, None, None, :])"
+        )
+    if lengths.dim() != 1:
+        raise ShapeError(f"{name} must have the shape [batch], got {list(lengths.shape)}")
+    return lengths if host is not None else lengths.clone(), host
+
+
+def _right_padded_lengths(words: Bool[Tensor, "batch length"]) -> Int[Tensor, " batch"]:
+    lengths = words.sum(dim=1)
+    wrong = (sequence_mask(lengths, words.shape[1]) != words).any(dim=1)
+    if bool(wrong.any()):
+        raise MaskError(
+            f"row {int(wrong.nonzero()[0])} has padding before or between words, but Padding is padding on "
+            "the right. For `pad` positions of padding on the left write ~Padding(pad); for any other "
+            "pattern Dense(words[:, None, None, :]) with True = word"
+        )
+    return lengths

@@ -1,0 +1,275 @@
+r"""Score functions: how well a key answers a query.
+
+    additive             v . tanh(W x + U q)        Bahdanau et al. 2015, appendix A.1.2
+    dot                  x . q                      Luong et al. 2015, section 3.1
+    scaled dot           x . q / sqrt(D)            Vaswani et al. 2017, section 3.2.1
+    bilinear             x^T W q                    Luong et al. 2015, "general"
+    low-rank bilinear    (U x) . (V q)              W = U^T V
+
+for a key x and a query q. Each first does to the keys what does not depend on the query (`Score.keys`), so that a
+decoder that asks the same keys in many steps pays for it once. Masks, weights and sums are `composition`'s.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from multihead.errors import ConfigurationError, ShapeError
+
+PIECE = 1 << 20
+"""How many numbers `Additive` holds at a time: 4 MB in float32, which a cache can hold."""
+
+
+class Score(nn.Module, ABC):
+    """A function of one query and one key, computed for all pairs.
+
+    ``score(query, key)`` is ``score.from_keys(query, score.keys(key))``, bit for bit.
+
+    Args:
+        query_dim: width of the queries; None = any.
+        key_dim: width of the keys; None = any.
+    """
+
+    def __init__(self, query_dim: int | None, key_dim: int | None) -> None:
+        super().__init__()
+        for name, size in (("query_dim", query_dim), ("key_dim", key_dim)):
+            _check_size(name, size)
+        self.query_dim, self.key_dim = query_dim, key_dim
+
+    def forward(
+        self, query: Float[Tensor, "batch query query_dim"], key: Float[Tensor, "batch key key_dim"]
+    ) -> Float[Tensor, "batch query key"]:
+        """The score of every pair.
+
+        Raises:
+            ShapeError: widths or batches do not fit.
+        """
+        return self.from_keys(query, self.keys(key))
+
+    def keys(self, key: Float[Tensor, "batch key key_dim"]) -> Float[Tensor, "batch key score_dim"]:
+        """What does not depend on the query: to be computed once and used in many steps.
+
+        Raises:
+            ShapeError: the keys have not three axes, or another width.
+        """
+        _check_axes("key", key, self.key_dim)
+        return self._keys(key)
+
+    def from_keys(
+        self, query: Float[Tensor, "batch query query_dim"], keys: Float[Tensor, "batch key score_dim"]
+    ) -> Float[Tensor, "batch query key"]:
+        """The scores of queries with what `keys` has returned.
+
+        Raises:
+            ShapeError: the queries have not three axes, another width, or another batch than the keys.
+        """
+        self._check_query(query, keys)
+        return self._from_keys(query, keys)
+
+    def _check_query(self, query: Tensor, keys: Tensor) -> None:
+        _check_axes("query", query, self.query_dim)
+        if len(query) != len(keys):
+            raise ShapeError(f"queries {list(query.shape)} and keys {list(keys.shape)} are batches of different sizes")
+
+    @abstractmethod
+    def _keys(self, key: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _from_keys(self, query: Tensor, keys: Tensor) -> Tensor: ...
+
+    def extra_repr(self) -> str:
+        """What ``print(module)`` shows."""
+        return "" if self.key_dim is None else f"query_dim={self.query_dim}, key_dim={self.key_dim}"
+
+
+class Additive(Score):
+    r"""The additive score.
+
+    .. math::
+        s(x, q) = v^T \tanh(W x + U q)
+
+    W is ``key_projection``, U ``query_projection``, v ``energy``; there are no biases. All pairs at once would take
+    batch x queries x keys x hidden_dim numbers: beyond `PIECE` of them the queries are taken a few at a time, and the
+    backward pass computes them again.
+
+    Args:
+        query_dim: width of the queries.
+        key_dim: width of the keys.
+        hidden_dim: width inside.
+
+    Raises:
+        ConfigurationError: a width below 1.
+    """
+
+    def __init__(self, query_dim: int, key_dim: int, hidden_dim: int) -> None:
+        super().__init__(query_dim, key_dim)
+        _check_size("hidden_dim", hidden_dim)
+        self.key_projection = nn.Linear(key_dim, hidden_dim, bias=False)
+        self.query_projection = nn.Linear(query_dim, hidden_dim, bias=False)
+        self.energy = nn.Parameter(torch.empty(hidden_dim))
+        nn.init.normal_(self.energy, std=hidden_dim**-0.5)
+
+    def _keys(self, key: Tensor) -> Tensor:
+        """W x."""
+        projected: Tensor = self.key_projection(key)
+        return projected
+
+    def _from_keys(self, query: Tensor, keys: Tensor) -> Tensor:
+        queries = self.query_projection(query)
+        rows = max(1, PIECE // max(1, keys.numel()))
+        if queries.shape[1] <= rows:
+            return _energies(queries, keys, self.energy)
+        pieces = [
+            checkpoint(_energies, piece, keys, self.energy, use_reentrant=False, preserve_rng_state=False)
+            for piece in queries.split(rows, dim=1)
+        ]
+        return torch.cat(pieces, dim=1)
+
+
+def _energies(queries: Tensor, keys: Tensor, energy: Tensor) -> Tensor:
+    return (queries.unsqueeze(2) + keys.unsqueeze(1)).tanh() @ energy
+
+
+class Product(Score):
+    """The scores that are dot products of something made from the query and something made from the key.
+
+    A fused attention kernel can compute them. ``scale`` is a factor; None = 1 / sqrt(width of what is multiplied).
+    """
+
+    scale: float | None = 1.0
+
+    def queries(
+        self, query: Float[Tensor, "batch query query_dim"], keys: Float[Tensor, "batch key score_dim"]
+    ) -> Float[Tensor, "batch query score_dim"]:
+        """What the keys are multiplied with, but for ``scale``.
+
+        Raises:
+            ShapeError: queries and keys do not fit together.
+        """
+        self._check_query(query, keys)
+        queries = self._queries(query)
+        if queries.shape[-1] != keys.shape[-1]:
+            raise ShapeError(
+                f"a dot product needs queries as wide as the keys, got {list(queries.shape)} and {list(keys.shape)}: "
+                "Bilinear and Additive take any two widths"
+            )
+        return queries
+
+    def _from_keys(self, query: Tensor, keys: Tensor) -> Tensor:
+        queries = self.queries(query, keys)
+        if self.scale != 1:
+            queries = queries * (queries.shape[-1] ** -0.5 if self.scale is None else self.scale)
+        return queries @ keys.transpose(1, 2)
+
+    def _queries(self, query: Tensor) -> Tensor:
+        return query
+
+    def _keys(self, key: Tensor) -> Tensor:
+        return key
+
+
+class Dot(Product):
+    r"""The dot product.
+
+    .. math::
+        s(x, q) = x^T q
+    """
+
+    def __init__(self) -> None:
+        super().__init__(None, None)
+
+
+class ScaledDot(Product):
+    r"""The scaled dot product.
+
+    .. math::
+        s(x, q) = \frac{x^T q}{\sqrt{D}}
+
+    The dot product of D independent numbers of variance 1 has the variance D; divided by sqrt(D) it has 1, and the
+    softmax keeps its gradient.
+
+    Args:
+        scale: another factor than 1 / sqrt(D).
+    """
+
+    def __init__(self, scale: float | None = None) -> None:
+        super().__init__(None, None)
+        self.scale = scale
+
+
+class Bilinear(Product):
+    r"""The bilinear score.
+
+    .. math::
+        s(x, q) = x^T W q
+
+    ``weight`` is W, [key_dim, query_dim]. It starts so that the scores of inputs of variance 1 have the variance 1.
+
+    Args:
+        query_dim: width of the queries.
+        key_dim: width of the keys.
+
+    Raises:
+        ConfigurationError: a width below 1.
+    """
+
+    def __init__(self, query_dim: int, key_dim: int) -> None:
+        super().__init__(query_dim, key_dim)
+        self.weight = nn.Parameter(torch.empty(key_dim, query_dim))
+        nn.init.normal_(self.weight, std=(key_dim * query_dim) ** -0.5)
+
+    def _keys(self, key: Tensor) -> Tensor:
+        """W^T x."""
+        return key @ self.weight
+
+
+class LowRankBilinear(Product):
+    r"""The bilinear score with a W of low rank.
+
+    .. math::
+        s(x, q) = x^T U^T V q = (U x)^T (V q)
+
+    U is ``key_projection``, V ``query_projection``, both [rank, width]. Unlike a dot product it is not symmetric, and
+    it has rank x (key_dim + query_dim) parameters instead of key_dim x query_dim.
+
+    Args:
+        query_dim: width of the queries.
+        key_dim: width of the keys.
+        rank: rows of U and V.
+
+    Raises:
+        ConfigurationError: a width or rank below 1.
+    """
+
+    def __init__(self, query_dim: int, key_dim: int, rank: int) -> None:
+        super().__init__(query_dim, key_dim)
+        _check_size("rank", rank)
+        self.key_projection = nn.Parameter(torch.empty(rank, key_dim))
+        self.query_projection = nn.Parameter(torch.empty(rank, query_dim))
+        nn.init.normal_(self.key_projection, std=(key_dim * rank**0.5) ** -0.5)
+        nn.init.normal_(self.query_projection, std=(query_dim * rank**0.5) ** -0.5)
+
+    def _queries(self, query: Tensor) -> Tensor:
+        """V q."""
+        return query @ self.query_projection.T
+
+    def _keys(self, key: Tensor) -> Tensor:
+        """U x."""
+        return key @ self.key_projection.T
+
+
+def _check_size(name: str, size: int | None) -> None:
+    if size is not None and size < 1:
+        raise ConfigurationError(f"{name}={size}: at least 1 is needed")
+
+
+def _check_axes(name: str, tensor: Tensor, width: int | None) -> None:
+    if tensor.dim() != 3 or (width is not None and tensor.shape[2] != width):
+        raise ShapeError(
+            f"the {name} has shape {list(tensor.shape)}, but it must be [batch, length, {width or 'width'}]"
+        )

@@ -1,0 +1,39 @@
+"""Every benchmark runs, in sizes that say nothing, and writes its figures."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+
+TINY = {
+    "attention.py": ["--tiny", "--rounds", "1"],
+    "marginals.py": ["--batch", "2", "--length", "5", "--rounds", "1"],
+}
+"""The arguments of each script."""
+
+
+def test_every_benchmark_is_run_here() -> None:
+    scripts = {path.name for path in BENCHMARKS.glob("*.py")} - {"common.py"}
+    assert scripts == set(TINY)
+
+
+@pytest.mark.parametrize("script", TINY)
+def test_it_runs_and_writes_its_figures(script: str, tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    command = [sys.executable, "-W", "error", script, *TINY[script], "--threads", "1", "--json", str(file)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        command, cwd=BENCHMARKS, capture_output=True, text=True, timeout=120, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(file.read_text(encoding="utf-8"))
+    assert figures["threads"] == 1
+    assert figures["rows"]
+    assert all(row["case"] in done.stdout for row in figures["rows"])
