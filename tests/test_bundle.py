@@ -90,6 +90,46 @@ def test_what_stands_in_the_folder(tmp_path):
     assert len({path.stat().st_mode for path in (tmp_path / "model").iterdir()}) == 1  # all for the same readers
 
 
+def with_options(**changes):
+    tokenizer = Tokenizer.learn(["eins zwei drei"] * 3, 270)
+    sizes = {"width": 8, "heads": 2, "inner": 8, "encoder_layers": 1, "decoder_layers": 1}
+    config = TransformerConfig(source_vocab=len(tokenizer), target_vocab=len(tokenizer), **{**sizes, **changes})
+    return Bundle(Transformer(config), tokenizer, tokenizer, GenerationConfig(min_length=2, max_length=9))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"positions": "learned", "max_positions": 7, "embedding_scale": "projection", "embedding_norm": True},
+        {"kv_heads": 1, "key_dim": 5, "value_dim": 3, "attention_bias": False, "feed_forward": "geglu"},
+        {"tie_output": False, "norm": "pre", "final_norm": False, "attention_dropout": 0.1, "residual_dropout": 0.0},
+    ],
+)
+def test_every_option_comes_back_and_is_on_the_card(tmp_path, changes):
+    made = with_options(**changes)
+    save(tmp_path / "model", made, {}, "Made by a test.")
+    found = load(tmp_path / "model")
+    assert found.model.config == made.model.config
+    assert found.generation == made.generation
+    source = torch.tensor([[5, 6, 7, 8, 2]])
+    again, before = (one.model.eval()(source, torch.tensor([5]), source).logits for one in (found, made))
+    assert torch.equal(again, before)
+    card = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+    told = ", ".join(
+        f"{name} {changes[name]}" for name in TransformerConfig.model_fields if name in changes.keys() - {"norm"}
+    )
+    assert f"\nOther than by default: {told}.\n" in card
+    assert f"{changes.get('norm', 'post')}-norm" in card
+
+
+def test_the_card_of_a_usual_model_names_nothing_else(tmp_path):
+    save(tmp_path / "model", with_options(), {}, "Made by a test.")
+    card = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+    assert "1+1 layers, width 8, inner 8, 2 heads, post-norm" in card
+    assert "default" not in card
+    assert "validation" not in card  # nothing was measured
+
+
 def test_a_shared_tokenizer_and_tied_weights_are_written_once(trained):
     best = trained / "best"
     assert (best / "tokenizer.json").is_file()
@@ -149,6 +189,23 @@ def test_folders_of_every_version_are_read(version):
     assert len(sources) == len(targets) > 2
     assert any(targets)
     assert Translator.load(FOLDERS / f"v{version}").translate(sources) == targets
+
+
+def test_the_new_folder_has_what_is_new():
+    """Or that it is read would say little."""
+    config = load(FOLDERS / "v2").model.config
+    fields = {name: getattr(config, name) for name in TransformerConfig.model_fields}
+    old = json.loads((FOLDERS / "v1" / "config.json").read_text(encoding="utf-8"))["model"]
+    dropouts = {"embedding_dropout", "residual_dropout"}  # like the third
+    for name in fields.keys() - old.keys() - dropouts:
+        assert fields[name] != TransformerConfig.model_fields[name].default, name
+
+
+def test_what_an_old_folder_does_not_say_is_the_default():
+    config = load(FOLDERS / "v1").model.config
+    said = json.loads((FOLDERS / "v1" / "config.json").read_text(encoding="utf-8"))["model"]
+    assert config == TransformerConfig(**said)
+    assert (config.positions, config.embedding_scale, config.feed_forward) == ("sinusoidal", "embedding", "relu")
 
 
 @pytest.mark.parametrize("version", [FORMAT_VERSION + 1, 0, -1, "1", None, 1.0])

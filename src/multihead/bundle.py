@@ -7,7 +7,8 @@
     metrics.json           what was measured on the validation set
     README.md              a card for people
 
-`FORMAT_VERSION` is a promise: newer code reads every older folder.
+`FORMAT_VERSION` is a promise: newer code reads every older folder, and takes what it does not say as the default.
+Version 2 has more settings of networks and of search than version 1, which an older multihead would not know.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from multihead.models.config import GenerationConfig, TransformerConfig
 from multihead.models.transformer import Transformer
 from multihead.text.tokenizer import Tokenizer
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 _WEIGHTS, _CONFIG = "model.safetensors", "config.json"
 _SHARED, _SEPARATE = ("tokenizer.json",), ("source.tokenizer.json", "target.tokenizer.json")
@@ -212,12 +213,32 @@ def _card(bundle: Bundle, metrics: dict[str, Any], made_by: str) -> str:
     size = sum(p.numel() for p in bundle.model.parameters())
     shown = {name: f"{value:.4g}" if isinstance(value, float) else str(value) for name, value in metrics.items()}
     measured = "\n".join("| {} | {} |".format(name, text.replace("|", "\\|")) for name, text in shown.items())
+    unusual = ", ".join(f"{name} {value}" for name, value in _unusual(config).items())
     return (
         f"# Translator, {languages}\n\n{made_by}\n\n"
         f"Transformer, {config.encoder_layers}+{config.decoder_layers} layers, width {config.width}, "
-        f"{config.heads} heads, {config.norm}-norm, {size:,} parameters; "
-        f"byte-pair encoding of {len(bundle.target_tokenizer)} entries.\n\n"
+        f"inner {config.inner}, {config.heads} heads, {config.norm}-norm, {size:,} parameters; "
+        f"byte-pair encoding of {len(bundle.target_tokenizer)} entries.\n"
+        + (f"Other than by default: {unusual}.\n" if unusual else "")
+        + "\n"
         "```python\nfrom multihead import Translator\n\n"
         'translator = Translator.load(".")\nprint(translator.translate(["..."]))\n```\n\n'
-        f"| on the validation set | |\n|---|---|\n{measured}\n"
+        + (f"| measured | |\n|---|---|\n{measured}\n" if measured else "")
     )
+
+
+def _unusual(config: TransformerConfig) -> dict[str, Any]:
+    """The settings, other than those that the card has anyway, that are not the default."""
+    sizes = {
+        "source_vocab",
+        "target_vocab",
+        "padding_id",
+        "width",
+        "heads",
+        "inner",
+        "encoder_layers",
+        "decoder_layers",
+    }
+    fields = TransformerConfig.model_fields
+    values = {name: getattr(config, name) for name in fields if name not in sizes | {"norm"}}
+    return {name: value for name, value in values.items() if value != fields[name].default}

@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from multihead.decoding.stepper import Symbols
 from multihead.models.config import TransformerConfig
-from multihead.models.transformer import Transformer
+from multihead.models.transformer import Transformer, TransformerState
 
 PAD, BEGIN, END = 0, 1, 2
+Ids = tuple[int, ...]
+
+UNUSUAL: dict[str, Any] = {
+    "norm": "pre",
+    "positions": "learned",
+    "max_positions": 6,
+    "embedding_scale": "projection",
+    "embedding_norm": True,
+    "kv_heads": 2,
+    "key_dim": 6,
+    "value_dim": 3,
+    "attention_bias": False,
+    "feed_forward": "swiglu",
+    "initialization": "xavier",
+}
+"""Every option at once, at another value than its default."""
 
 
 def config(**changes: Any) -> TransformerConfig:
@@ -42,11 +61,59 @@ def model(seed: int = 0, dtype: torch.dtype = torch.float64, noise: float = 0.1,
     return made
 
 
-def padded(rows: list[tuple[int, ...]], extra: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def padded(rows: list[Ids], extra: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows of ids with ``extra`` positions of padding behind the longest; and their lengths."""
     width = max(map(len, rows)) + extra
     ids = torch.tensor([[*row, *[PAD] * (width - len(row))] for row in rows])
     return ids, torch.tensor([len(row) for row in rows])
+
+
+SOURCES: tuple[Ids, ...] = ((5, 7, 3, 12, 2), (9, 2), (4, 4, 10, 2), (11, 3, 6, 8, 12, 7, 2))
+TARGETS: tuple[Ids, ...] = ((1, 6, 4), (1, 9, 9, 3, 5), (1, 10), (1, 3, 8, 7))
+
+
+@dataclass
+class Checked:
+    """A state, and beside it what it stands for: the source and the target so far of each row."""
+
+    model: Transformer
+    state: TransformerState
+    rows: list[tuple[Ids, Ids]]
+    known: dict[tuple[Ids, Ids], Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def begin(cls, model: Transformer, *which: int, extra: int = 0) -> Checked:
+        """A state of some of the sources, before the first step."""
+        sources = [SOURCES[index] for index in which]
+        with torch.no_grad():
+            return cls(model, model.start(*padded(sources, extra)), [(source, ()) for source in sources])
+
+    def step(self, tokens: Sequence[int]) -> Checked:
+        """Takes a step and compares every row with a forward pass over that row alone."""
+        before, state = self.state.positions.clone(), self.state
+        log_probabilities, following = self.model.step(torch.tensor(tokens, dtype=torch.long), state)
+        rows = [(source, (*target, token)) for (source, target), token in zip(self.rows, tokens, strict=True)]
+        expected = [self._alone(row) for row in rows]
+        assert log_probabilities.shape == (len(rows), self.model.config.target_vocab)
+        torch.testing.assert_close(list(log_probabilities), expected, rtol=1e-10, atol=1e-10)
+        assert following.rows == len(rows)
+        assert following.positions.tolist() == [len(target) for _, target in rows]
+        assert torch.equal(state.positions, before)
+        return Checked(self.model, following, rows, self.known)
+
+    def select(self, *rows: int) -> Checked:
+        state = self.state.select(torch.tensor(rows, dtype=torch.long))
+        return Checked(self.model, state, [self.rows[row] for row in rows], self.known)
+
+    def join(self, other: Checked) -> Checked:
+        return Checked(self.model, self.state.join(other.state), self.rows + other.rows, self.known)
+
+    def _alone(self, row: tuple[Ids, Ids]) -> Tensor:
+        if row not in self.known:
+            source, target = (torch.tensor([ids]) for ids in row)
+            logits = self.model(source, torch.tensor([source.size(1)]), target).logits
+            self.known[row] = logits[0, -1].log_softmax(-1)
+        return self.known[row]
 
 
 class Small:
@@ -55,9 +122,11 @@ class Small:
     config = staticmethod(config)
     model = staticmethod(model)
     padded = staticmethod(padded)
+    begin = staticmethod(Checked.begin)
     symbols = Symbols(begin=BEGIN, end=END, forbidden=(PAD, BEGIN))
-    sources = ((5, 7, 3, 12, 2), (9, 2), (4, 4, 10, 2), (11, 3, 6, 8, 12, 7, 2))
-    targets = ((1, 6, 4), (1, 9, 9, 3, 5), (1, 10), (1, 3, 8, 7))
+    sources = SOURCES
+    targets = TARGETS
+    unusual = UNUSUAL
 
 
 @pytest.fixture(scope="session")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from multihead.models.config import TransformerConfig
 from multihead.models.embedding import Embedding, sinusoid
 
 SINGLE = 2e-7  # encodings are float32 numbers below 1
@@ -19,9 +21,14 @@ def by_hand(position: int, width: int) -> list[float]:
     return [math.cos(angle) if i % 2 else math.sin(angle) for i, angle in enumerate(angles)]
 
 
-def embedding(width: int = 6) -> Embedding:
+def embedding(**changes: Any) -> Embedding:
     torch.manual_seed(0)
-    return Embedding(nn.Embedding(11, width, padding_idx=0), 0.0).double()
+    sizes = {"source_vocab": 11, "target_vocab": 11, "width": 6, "heads": 1, "dropout": 0.0}
+    return Embedding(nn.Embedding(11, 6, padding_idx=0), TransformerConfig(**(sizes | changes))).double()
+
+
+def some_tokens(*shape: int) -> torch.Tensor:
+    return torch.randint(1, 11, shape, generator=torch.Generator().manual_seed(1))
 
 
 @pytest.mark.parametrize("width", [2, 6, 64])
@@ -44,21 +51,22 @@ def test_a_shift_is_the_same_rotation_wherever_it_begins() -> None:
 @pytest.mark.parametrize("length", [3, 511, 512, 513, 700])
 def test_a_row_is_scaled_tokens_plus_positions(length: int) -> None:
     embed = embedding()
-    tokens = torch.randint(1, 11, (2, length), generator=torch.Generator().manual_seed(1))
+    tokens = some_tokens(2, length)
     positions = torch.tensor([by_hand(position, 6) for position in range(length)], dtype=torch.float64)
     expected = math.sqrt(6) * embed.table.weight[tokens] + positions
     torch.testing.assert_close(embed(tokens), expected, rtol=0, atol=SINGLE)
 
 
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
 @pytest.mark.parametrize("limit", [512, 513, 700])
-def test_one_token_a_row_is_what_it_is_in_the_whole_row(limit: int) -> None:
-    embed = embedding()
-    tokens = torch.randint(1, 11, (1, limit), generator=torch.Generator().manual_seed(1))
+def test_one_token_a_row_is_what_it_is_in_the_whole_row(limit: int, positions: str) -> None:
+    embed = embedding(positions=positions)
+    tokens = some_tokens(1, limit)
     whole = embed(tokens)[0]
-    positions = torch.tensor([limit - 1, 0, 5, limit - 1])
-    single = embed.at(tokens[0, positions], positions, limit)
+    places = torch.tensor([limit - 1, 0, 5, limit - 1])
+    single = embed.at(tokens[0, places], places, limit)
     assert single.shape == (4, 1, 6)
-    torch.testing.assert_close(single[:, 0], whole[positions], rtol=0, atol=SINGLE)
+    torch.testing.assert_close(single[:, 0], whole[places], rtol=0, atol=SINGLE)
 
 
 def test_rows_may_stand_at_different_positions() -> None:
@@ -71,3 +79,54 @@ def test_rows_may_stand_at_different_positions() -> None:
 
 def test_the_table_of_positions_is_not_saved() -> None:
     assert list(embedding().state_dict()) == ["table.weight"]
+
+
+# ------------------------------------------------------------------------------------------ options
+
+
+@pytest.mark.parametrize("length", [1, 4, 5, 6, 40])
+def test_learned_positions_are_a_table_whose_last_row_is_for_all_that_follow(length: int) -> None:
+    embed = embedding(positions="learned", max_positions=5)
+    tokens = some_tokens(2, length)
+    table = embed.positions.table.weight
+    rows = torch.stack([table[min(position, 4)] for position in range(length)])
+    expected = math.sqrt(6) * embed.table.weight[tokens] + rows
+    torch.testing.assert_close(embed(tokens), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_every_learned_position_is_trained_by_what_stands_there() -> None:
+    embed = embedding(positions="learned", max_positions=5)
+    embed(some_tokens(2, 3)).sum().backward()
+    assert embed.positions.table.weight.grad.ne(0).any(1).tolist() == [True, True, True, False, False]
+
+
+@pytest.mark.parametrize(("scale", "factor"), [("embedding", math.sqrt(6)), ("projection", 1.0), ("none", 1.0)])
+def test_tokens_are_scaled_here_or_not(scale: str, factor: float) -> None:
+    tokens = some_tokens(2, 7)
+    embed = embedding(embedding_scale=scale)
+    positions = sinusoid(torch.arange(7), 6).double()
+    torch.testing.assert_close(embed(tokens), factor * embed.table.weight[tokens] + positions, rtol=1e-12, atol=1e-12)
+
+
+def test_the_norm_stands_behind_the_sum_and_its_dropout() -> None:
+    tokens = some_tokens(3, 20)
+    plain, normed = embedding(), embedding(embedding_norm=True, norm_eps=0.25)
+    with torch.no_grad():
+        normed.norm.weight += torch.randn(6)
+        normed.norm.bias += torch.randn(6)
+    summed = plain(tokens)
+    centred = summed - summed.mean(-1, keepdim=True)
+    unit = centred / (centred.square().mean(-1, keepdim=True) + 0.25).sqrt()
+    torch.testing.assert_close(normed(tokens), unit * normed.norm.weight + normed.norm.bias, rtol=1e-12, atol=1e-12)
+
+    dropped = embedding(embedding_norm=True, embedding_dropout=0.5).train()(tokens)
+    torch.testing.assert_close(dropped.mean(-1), torch.zeros(3, 20).double(), rtol=0, atol=1e-12)  # so no zeros behind
+
+
+def test_the_dropout_is_its_own_or_that_of_all() -> None:
+    assert [embedding(**changes).dropout.p for changes in ({"dropout": 0.3}, {"embedding_dropout": 0.2})] == [0.3, 0.2]
+    tokens = some_tokens(4, 50)
+    dropped = embedding(embedding_dropout=0.5).train()(tokens)
+    share = dropped.eq(0).double().mean().item()
+    assert share == pytest.approx(0.5, abs=0.05)
+    torch.testing.assert_close(dropped, embedding()(tokens) * 2 * dropped.ne(0), rtol=1e-6, atol=1e-6)

@@ -30,23 +30,44 @@ def matrices(model: Transformer) -> list[tuple[str, torch.Tensor]]:
     found: list[tuple[str, torch.Tensor]] = []
     for name, module in model.named_modules():
         if isinstance(module, MultiHeadAttention):
+            key, value = module.key_width // module.heads, module.value_width // module.heads
+            sizes = (module.key_width, key * module.kv_heads, value * module.kv_heads)
             assert module.in_projection is not None
-            parts = module.in_projection.weight.detach().split(module.width)
+            parts = module.in_projection.weight.detach().split(sizes)
             found += [(f"{name}.{which}", part) for which, part in zip("qkv", parts, strict=True)]
         elif isinstance(module, nn.Linear):
             found.append((name, module.weight.detach()))
     return found
 
 
-def test_matrices_are_xavier_uniform(small: Any) -> None:
-    model = built(small, width=64, inner=96, tie_output=False, target_vocab=80)
-    found = matrices(model)
-    assert len(found) == 2 * (4 + 2) + 2 * (8 + 2) + 1
+def check_xavier(found: list[tuple[str, torch.Tensor]]) -> None:
     for name, matrix in found:
         bound = math.sqrt(6 / sum(matrix.shape))
         assert 0.98 * bound < matrix.abs().max() <= bound, name
         assert matrix.var().item() == pytest.approx(bound**2 / 3, rel=0.1), name
         assert abs(matrix.mean()) < 0.05 * bound, name
+
+
+@pytest.mark.parametrize(
+    ("changes", "in_front"),
+    [({}, 1), ({"kv_heads": 2, "key_dim": 24, "value_dim": 12, "feed_forward": "geglu"}, 2)],
+)
+def test_matrices_are_xavier_uniform(small: Any, changes: dict[str, Any], in_front: int) -> None:
+    found = matrices(built(small, width=64, inner=96, tie_output=False, target_vocab=80, **changes))
+    assert len(found) == 2 * (4 + in_front + 1) + 2 * (8 + in_front + 1) + 1
+    check_xavier(found)
+
+
+@pytest.mark.parametrize("tie_output", [True, False])
+def test_embeddings_are_xavier_uniform_on_request_but_for_the_padding_row(small: Any, tie_output: bool) -> None:
+    options = {"positions": "learned", "max_positions": 70, "initialization": "xavier", "tie_output": tie_output}
+    model = built(small, width=64, inner=96, source_vocab=90, target_vocab=80, **options)
+    embeddings = {name: m.weight.detach() for name, m in model.named_modules() if isinstance(m, nn.Embedding)}
+    assert len(embeddings) == 4
+    check_xavier([*embeddings.items(), *matrices(model)])
+    for embedding in (model.source_embedding, model.target_embedding):
+        zero = embedding.table.weight.eq(0).all(1)
+        assert zero.nonzero().flatten().tolist() == [0]
 
 
 def test_embeddings_have_unit_variance_once_scaled(small: Any) -> None:
@@ -58,8 +79,20 @@ def test_embeddings_have_unit_variance_once_scaled(small: Any) -> None:
         assert not embedding.table.weight[0].any()
 
 
+def test_learned_positions_are_drawn_like_embeddings_and_apart(small: Any) -> None:
+    model = built(small, width=64, positions="learned", max_positions=200)
+    tables = [
+        embedding.positions.table.weight.detach() for embedding in (model.source_embedding, model.target_embedding)
+    ]
+    for table in tables:
+        assert table.shape == (200, 64)
+        assert table.var().item() * 64 == pytest.approx(1.0, rel=0.05)
+        assert table.ne(0).any(1).all()
+    assert not torch.equal(*tables)
+
+
 def test_biases_are_zero_and_norms_are_one(small: Any) -> None:
-    model = built(small, norm="pre")
+    model = built(small, norm="pre", embedding_norm=True, feed_forward="reglu")
     vectors = {name: value for name, value in model.named_parameters() if value.dim() == 1}
     for name, value in vectors.items():
         assert value.eq(float("norm" in name and name.endswith("weight"))).all(), name
@@ -113,7 +146,8 @@ def train(model: Transformer, updates: int = 3) -> None:
 @pytest.mark.parametrize("tie_embeddings", [True, False])
 @pytest.mark.parametrize("copied", [False, True])
 def test_the_padding_row_stays_zero(small: Any, tie_embeddings: bool, tie_output: bool, copied: bool) -> None:
-    model = built(small, target_vocab=13, tie_embeddings=tie_embeddings, tie_output=tie_output)
+    options = small.unusual if copied else {}
+    model = built(small, target_vocab=13, tie_embeddings=tie_embeddings, tie_output=tie_output, **options)
     if copied:
         model = copy.deepcopy(model)
     before = [model.source_embedding.table.weight.clone(), model.target_embedding.table.weight.clone()]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +15,10 @@ from multihead.data.batching import Batch, collate, collate_source
 from multihead.data.store import ParallelStore
 from multihead.decoding.greedy import greedy_search
 from multihead.decoding.stepper import Symbols
-from multihead.models.config import TransformerConfig
+from multihead.models.config import PRESETS, TransformerConfig, preset
 from multihead.models.transformer import Transformer
 from multihead.training.config import TrainingConfig
+from multihead.training.loss import sequence_loss
 from multihead.training.optimizer import build_optimizer
 from multihead.training.schedule import learning_rate
 from multihead.training.step import train_step
@@ -72,4 +75,78 @@ def test_a_task_is_learned(name: str) -> None:
     symbols = Symbols(BEGIN, END, forbidden=(PAD, BEGIN))
     found = greedy_search(model, *collate_source(sources, PAD, END), symbols, max_lengths=12)
     right = sum(hypothesis.tokens == task(source) for hypothesis, source in zip(found, sources, strict=True))
+    assert right >= 0.99 * len(sources)
+
+
+# ------------------------------------------------------------------------------------------ presets
+
+
+COSTLY = {"base", "big", "attention-is-all-you-need-pytorch"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.proof if name in COSTLY else ()) for name in PRESETS]
+)
+def test_every_preset_trains(name: str) -> None:
+    """20 updates on the same two pairs; nothing but the vocabulary is smaller than it is."""
+    training = TrainingConfig(seed=SEED, updates=20, learning_rate=5e-4, warmup=5, smoothing=0.0)
+    torch.manual_seed(SEED)
+    model = Transformer(TransformerConfig(source_vocab=VOCAB, target_vocab=VOCAB, **preset(name)))
+    optimizer = build_optimizer(model, training)
+    batch = batch_of([(3, 9, 4), (7, 5, 12, 12, 8)], TASKS["copy"])
+    losses = []
+    for step in range(1, training.updates + 1):
+        rate = learning_rate(training, step, model.config.width)
+        losses.append(train_step(model, optimizer, [batch], training, step, rate, PAD).nll / batch.target_tokens)
+    assert min(losses[:2]) > 0.8 * math.log(VOCAB)  # it knew nothing
+    assert max(losses[-3:]) < 0.9 * losses[0]
+
+
+# ------------------------------------------------------------------------------------------ depth
+
+
+SHORTEST, LONGEST, WORDS = 2, 4, range(3, 9)
+BLIND = (3 * math.log(len(WORDS)) + math.log(3)) / 4
+"""Nats a token of the best guess without the source: three words on average, and where the end is."""
+
+
+def copied(norm: str, updates: int, rows: int) -> tuple[Transformer, list[Ids], float]:
+    """A model of 6 + 6 layers, sentences that it did not see, and its loss on these."""
+    training = TrainingConfig(seed=SEED, updates=updates, learning_rate=1e-3, warmup=updates // 3, smoothing=0.0)
+    torch.manual_seed(SEED)
+    sizes: dict[str, Any] = {"width": 64, "heads": 4, "inner": 128}
+    vocabulary = WORDS.stop
+    config = TransformerConfig(source_vocab=vocabulary, target_vocab=vocabulary, dropout=0.0, norm=norm, **sizes)
+    assert (config.encoder_layers, config.decoder_layers) == (6, 6)
+    model, choose = Transformer(config), random.Random(SEED)
+    optimizer = build_optimizer(model, training)
+
+    def some(count: int) -> list[Ids]:
+        return [tuple(choose.choices(WORDS, k=choose.randint(SHORTEST, LONGEST))) for _ in range(count)]
+
+    unseen = some(100)
+    for step in range(1, updates + 1):
+        rate = learning_rate(training, step, config.width)
+        sources = [ids for ids in some(rows) if ids not in unseen]
+        train_step(model, optimizer, [batch_of(sources, TASKS["copy"])], training, step, rate, PAD)
+    batch = batch_of(unseen, TASKS["copy"])
+    with torch.no_grad():
+        loss = sequence_loss(model.eval(), batch, PAD, 0.0).nll.item() / batch.target_tokens
+    return model, unseen, loss
+
+
+@pytest.mark.parametrize(("norm", "updates"), [("post", 140), ("pre", 80)])
+def test_six_layers_a_side_begin_to_copy(norm: str, updates: int) -> None:
+    """Further than anything gets that the source does not reach through all twelve."""
+    assert copied(norm, updates, 24)[2] < BLIND / 2
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize(("norm", "updates"), [("post", 2500), ("pre", 1200)])
+def test_six_layers_a_side_learn_to_copy(norm: str, updates: int) -> None:
+    model, sources, loss = copied(norm, updates, 32)
+    assert loss < 0.01
+    symbols = Symbols(BEGIN, END, forbidden=(PAD, BEGIN))
+    found = greedy_search(model, *collate_source(sources, PAD, END), symbols, max_lengths=12)
+    right = sum(hypothesis.tokens == source for hypothesis, source in zip(found, sources, strict=True))
     assert right >= 0.99 * len(sources)

@@ -18,8 +18,25 @@ VOCAB = {"source_vocab": 50, "target_vocab": 50}
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"width": 30, "heads": 4}, "width must be a multiple of heads, got width 30 and 4 heads"),
-        ({"width": 9, "heads": 3}, "width must be even for sinusoidal positions, got 9"),
+        (
+            {"width": 30, "heads": 4},
+            "width must be a multiple of heads, got width 30 and 4 heads: take 32, or set key_dim and value_dim",
+        ),
+        ({"width": 30, "heads": 4, "key_dim": 8}, "width must be a multiple of heads"),
+        ({"width": 9, "heads": 3}, "width must be even for sinusoidal positions, got 9: take 10"),
+        ({"heads": 8, "kv_heads": 3}, "heads must be a multiple of kv_heads, got 8 heads and 3 kv_heads"),
+        ({"heads": 2, "kv_heads": 4}, "heads must be a multiple of kv_heads, got 2 heads and 4 kv_heads"),
+        ({"kv_heads": 0}, "kv_heads: .*greater than or equal to 1, got 0"),
+        ({"key_dim": 0}, "key_dim: .*greater than or equal to 1, got 0"),
+        ({"value_dim": -1}, "value_dim: .*greater than or equal to 1, got -1"),
+        ({"max_positions": 0}, "max_positions: .*greater than or equal to 1, got 0"),
+        ({"positions": "none"}, "positions: .*'sinusoidal' or 'learned'.*got 'none'"),
+        ({"embedding_scale": "prj"}, "embedding_scale: .*'embedding', 'projection' or 'none'.*got 'prj'"),
+        ({"feed_forward": "swish"}, "feed_forward: .*'relu', 'gelu', 'reglu', 'geglu' or 'swiglu'.*got 'swish'"),
+        ({"initialization": "zero"}, "initialization: .*'normal' or 'xavier'.*got 'zero'"),
+        ({"embedding_dropout": 1.0}, "embedding_dropout: .*less than 1, got 1.0"),
+        ({"residual_dropout": -0.1}, "residual_dropout: .*greater than or equal to 0, got -0.1"),
+        ({"feed_forward_dropout": 2.0}, "feed_forward_dropout: .*less than 1, got 2.0"),
         ({"target_vocab": 40}, "tie_embeddings needs one vocabulary, got 50 source and 40 target entries"),
         ({"padding_id": 50}, "padding_id must be an entry of both vocabularies, got 50"),
         ({"target_vocab": 40, "tie_embeddings": False, "padding_id": 45}, "padding_id must be an entry of both"),
@@ -42,6 +59,10 @@ def test_a_missing_vocabulary_is_named() -> None:
 
 def test_what_can_be_is_accepted() -> None:
     assert build(TransformerConfig, {**VOCAB, "width": 10, "heads": 5, "padding_id": 49}, "run.toml").padding_id == 49
+    free = {**VOCAB, "width": 9, "heads": 2, "key_dim": 5, "value_dim": 3, "positions": "learned"}
+    own = build(TransformerConfig, free, "run.toml")
+    assert (own.key_width, own.value_width) == (10, 6)
+    assert build(TransformerConfig, {**VOCAB, "width": 12, "heads": 3}, "run.toml").key_width == 12
     two = build(TransformerConfig, {**VOCAB, "target_vocab": 40, "tie_embeddings": False}, "run.toml")
     assert (two.source_vocab, two.target_vocab) == (50, 40)
 
@@ -54,10 +75,23 @@ def test_the_final_norm_follows_the_norm_unless_asked_for(norm: str, asked: bool
     assert build(TransformerConfig, {**VOCAB, "norm": norm, "final_norm": asked}, "x").has_final_norm is there
 
 
+def test_each_place_has_its_own_dropout_or_that_of_all() -> None:
+    places = ("embedding", "residual", "feed_forward")
+    common = TransformerConfig(**VOCAB, dropout=0.3)
+    assert [common.dropout_of(place) for place in places] == [0.3, 0.3, 0.3]
+    assert common.attention_dropout == 0.0
+    for place in places:
+        own = TransformerConfig(**VOCAB, dropout=0.3, **{f"{place}_dropout": 0.0})
+        assert [own.dropout_of(other) for other in places] == [0.0 if other == place else 0.3 for other in places]
+
+
 def test_an_unknown_preset_names_the_nearest() -> None:
     with pytest.raises(ConfigurationError, match=r"there is no preset 'bsae'; did you mean 'base'\?"):
         preset("bsae")
-    with pytest.raises(ConfigurationError, match=r"there is no preset 'x'; there are: base, big, small, tiny"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"there is no preset 'x'; there are: attention-is-all-you-need-pytorch, base, big, small, tiny",
+    ):
         preset("x")
 
 
@@ -70,14 +104,14 @@ def test_a_preset_is_a_copy_of_valid_sizes(name: str) -> None:
 
 
 def layer_and_model_size(config: TransformerConfig) -> int:
-    """Parameters of Figure 1, counted from the sizes: biases everywhere, one table."""
+    """Parameters of Figure 1, counted from the sizes: one table."""
     wide, inner = config.width, config.inner
-    attention = 4 * (wide * wide + wide)
+    attention = 4 * (wide * wide + wide * config.attention_bias)
     feed_forward = 2 * wide * inner + inner + wide
     norm = 2 * wide
     encoder_layer = attention + feed_forward + 2 * norm
     decoder_layer = 2 * attention + feed_forward + 3 * norm
-    last = 2 * norm if config.has_final_norm else 0
+    last = 2 * norm * (config.has_final_norm + config.embedding_norm)
     table = config.source_vocab * wide
     return config.encoder_layers * encoder_layer + config.decoder_layers * decoder_layer + last + table
 
@@ -85,7 +119,7 @@ def layer_and_model_size(config: TransformerConfig) -> int:
 @pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_a_model_has_the_parameters_of_figure_1(name: str, norm: str) -> None:
-    config = TransformerConfig(**VOCAB, **preset(name), norm=norm)
+    config = TransformerConfig(**(VOCAB | preset(name) | {"norm": norm}))
     with torch.device("meta"):
         model = Transformer(config)
     assert sum(parameter.numel() for parameter in model.parameters()) == layer_and_model_size(config)
@@ -106,8 +140,32 @@ def test_the_small_presets_are_the_stated_ones() -> None:
     assert small["width"] == 256
 
 
+def test_the_sizes_of_a_preset_are_all_that_most_of_them_fix() -> None:
+    sizes = {"width", "heads", "inner", "encoder_layers", "decoder_layers"}
+    more = {name for name in PRESETS if PRESETS[name].keys() != sizes}
+    assert more == {"attention-is-all-you-need-pytorch"}
+    assert all(PRESETS[name].keys() > sizes for name in more)
+
+
 def test_the_length_limit_of_a_search() -> None:
     search = GenerationConfig(length_factor=1.5, length_margin=4)
     assert [search.limit(tokens) for tokens in (0, 1, 2, 5)] == [4, 5, 7, 11]
-    with pytest.raises(ConfigurationError, match="beam"):
-        build(GenerationConfig, {"beam": 0}, "the command line")
+    bounded = GenerationConfig(length_factor=1.5, length_margin=4, max_length=6)
+    assert [bounded.limit(tokens) for tokens in (0, 1, 2, 5)] == [4, 5, 6, 6]
+    long = GenerationConfig(length_factor=1.5, length_margin=4, min_length=5)
+    assert [long.limit(tokens) for tokens in (0, 1, 2, 5)] == [6, 6, 7, 11]  # room for five tokens and the end symbol
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"beam": 0}, "beam: .*got 0"),
+        ({"min_length": -1}, "min_length: .*greater than or equal to 0, got -1"),
+        ({"max_length": 0}, "max_length: .*greater than or equal to 1, got 0"),
+        ({"min_length": 5, "max_length": 5}, "must be above min_length, got max_length 5 and min_length 5"),
+    ],
+)
+def test_a_search_that_cannot_be_is_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        build(GenerationConfig, wrong, "the command line")
+    assert build(GenerationConfig, {"min_length": 5, "max_length": 6}, "the command line").limit(100) == 6

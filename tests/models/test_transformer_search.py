@@ -25,11 +25,12 @@ def same(ours: list[Hypothesis], theirs: list[Hypothesis]) -> None:
     assert [h.log_probability for h in ours] == pytest.approx([h.log_probability for h in theirs], abs=1e-9)
 
 
-@pytest.fixture(scope="module", params=["post", "pre"])
+@pytest.fixture(scope="module", params=["post", "pre", "unusual"])
 def model(small: Any, request: pytest.FixtureRequest) -> Transformer:
     """One whose translations end at several steps, so that sentences leave the batch one after the other."""
+    changes = small.unusual if request.param == "unusual" else {"norm": request.param}
     for seed in itertools.count():
-        made: Transformer = small.model(seed, noise=0.2, norm=request.param, tie_output=False)
+        made: Transformer = small.model(seed, noise=0.2, tie_output=False, **changes)
         found = greedy_search(made, *small.padded(small.sources), small.symbols, max_lengths=LIMIT)
         if len({len(hypothesis.tokens) for hypothesis in found}) >= 3:
             break

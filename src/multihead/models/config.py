@@ -27,15 +27,39 @@ class TransformerConfig(Settings):
     width: int = Field(default=512, ge=2)
     """D: the size of every state."""
     heads: int = Field(default=8, ge=1)
-    """H: attention heads; each is D / H wide."""
+    """H: attention heads."""
+    kv_heads: int | None = Field(default=None, ge=1)
+    """Heads of keys and values, each shared by H / kv_heads heads of queries (Ainslie et al. 2023); H by default."""
+    key_dim: int | None = Field(default=None, ge=1)
+    """d_k: how wide a head's queries and keys are; D / H by default."""
+    value_dim: int | None = Field(default=None, ge=1)
+    """d_v: how wide a head's values are; D / H by default."""
+    attention_bias: bool = True
+    """The projections to queries, keys and values and the one behind the heads have biases."""
     inner: int = Field(default=2048, ge=1)
-    """Width of the hidden layer of the position-wise feed-forward network."""
+    """Width of the hidden layer of the position-wise feed-forward network, in each of its two or three matrices."""
+    feed_forward: Literal["relu", "gelu", "reglu", "geglu", "swiglu"] = "relu"
+    """Its activation; the last three are gated (Shazeer 2020): a third matrix, so 2/3 of ``inner`` costs the same."""
     encoder_layers: int = Field(default=6, ge=1)
     """Layers of the encoder."""
     decoder_layers: int = Field(default=6, ge=1)
     """Layers of the decoder."""
+    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
+    """The encoding of positions: computed, for any length, or one trained vector each, source and target apart."""
+    max_positions: int = Field(default=512, ge=1)
+    """Learned positions; those beyond share the last one's vector. Sinusoidal ones have no limit."""
+    embedding_scale: Literal["embedding", "projection", "none"] = "embedding"
+    """sqrt(D) times the embeddings (the paper), 1 / sqrt(D) times what the output projection is given, or neither."""
+    embedding_norm: bool = False
+    """A layer norm behind the embeddings of the source and one behind those of the target."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
     """Dropped from the embeddings, from each sub-layer's output and inside the feed-forward network."""
+    embedding_dropout: float | None = Field(default=None, ge=0, lt=1)
+    """Dropped from the sum of embedding and position; ``dropout`` by default."""
+    residual_dropout: float | None = Field(default=None, ge=0, lt=1)
+    """Dropped from each sub-layer's output; ``dropout`` by default."""
+    feed_forward_dropout: float | None = Field(default=None, ge=0, lt=1)
+    """Dropped from the hidden layer of the feed-forward network; ``dropout`` by default."""
     attention_dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropped from the attention weights; above 0 it costs the fused kernel."""
     norm: Literal["post", "pre"] = "post"
@@ -48,13 +72,23 @@ class TransformerConfig(Settings):
     """Source and target share one embedding (needs one vocabulary)."""
     tie_output: bool = True
     """The output projection is the target embedding."""
+    initialization: Literal["normal", "xavier"] = "normal"
+    """First values of the embeddings: N(0, 1/D), or Xavier uniform like every other matrix."""
 
     @model_validator(mode="after")
     def _fits(self) -> TransformerConfig:
-        if self.width % self.heads:
-            raise ValueError(f"width must be a multiple of heads, got width {self.width} and {self.heads} heads")
-        if self.width % 2:
-            raise ValueError(f"width must be even for sinusoidal positions, got {self.width}")
+        if self.width % self.heads and None in (self.key_dim, self.value_dim):
+            raise ValueError(
+                f"width must be a multiple of heads, got width {self.width} and {self.heads} heads: take "
+                f"{(self.width // self.heads + 1) * self.heads}, or set key_dim and value_dim"
+            )
+        if self.width % 2 and self.positions == "sinusoidal":
+            raise ValueError(f"width must be even for sinusoidal positions, got {self.width}: take {self.width + 1}")
+        if self.kv_heads is not None and self.heads % self.kv_heads:
+            raise ValueError(
+                f"heads must be a multiple of kv_heads, got {self.heads} heads and {self.kv_heads} kv_heads: "
+                "each head of keys and values serves as many heads of queries"
+            )
         if self.tie_embeddings and self.source_vocab != self.target_vocab:
             raise ValueError(
                 f"tie_embeddings needs one vocabulary, got {self.source_vocab} source "
@@ -72,6 +106,25 @@ class TransformerConfig(Settings):
         """Whether encoder and decoder end in a norm."""
         return self.norm == "pre" if self.final_norm is None else self.final_norm
 
+    @property
+    def key_width(self) -> int:
+        """H d_k: what the queries of all heads have together."""
+        return self.width if self.key_dim is None else self.heads * self.key_dim
+
+    @property
+    def value_width(self) -> int:
+        """H d_v: what the outputs of all heads have together."""
+        return self.width if self.value_dim is None else self.heads * self.value_dim
+
+    def dropout_of(self, place: Literal["embedding", "residual", "feed_forward"]) -> float:
+        """The dropout of one place: its own, or ``dropout``."""
+        own = {
+            "embedding": self.embedding_dropout,
+            "residual": self.residual_dropout,
+            "feed_forward": self.feed_forward_dropout,
+        }[place]
+        return self.dropout if own is None else own
+
 
 class GenerationConfig(Settings):
     """How a model is searched."""
@@ -84,10 +137,28 @@ class GenerationConfig(Settings):
     """A translation has at most ``length_factor * source tokens + length_margin`` tokens."""
     length_margin: int = Field(default=20, ge=1)
     """See ``length_factor``."""
+    min_length: int = Field(default=0, ge=0)
+    """A translation ends after so many tokens at the earliest."""
+    max_length: int | None = Field(default=None, ge=1)
+    """A translation has at most so many tokens, end symbol included, however long the source is."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> GenerationConfig:
+        if self.max_length is not None and self.max_length <= self.min_length:
+            raise ValueError(
+                f"max_length counts the end symbol too, so it must be above min_length, got max_length "
+                f"{self.max_length} and min_length {self.min_length}"
+            )
+        return self
 
     def limit(self, source_tokens: int) -> int:
-        """The most tokens, end symbol included, that a translation of so many may have."""
-        return int(self.length_factor * source_tokens) + self.length_margin
+        """The most tokens, end symbol included, that a translation of so many may have.
+
+        It is min(length_factor * source_tokens + length_margin, max_length), but never too few for ``min_length``.
+        """
+        limit = int(self.length_factor * source_tokens) + self.length_margin
+        limit = limit if self.max_length is None else min(limit, self.max_length)
+        return max(limit, self.min_length + 1)
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -95,12 +166,35 @@ PRESETS: dict[str, dict[str, Any]] = {
     "small": {"width": 256, "heads": 4, "inner": 512, "encoder_layers": 3, "decoder_layers": 3},
     "base": {"width": 512, "heads": 8, "inner": 2048, "encoder_layers": 6, "decoder_layers": 6},
     "big": {"width": 1024, "heads": 16, "inner": 4096, "encoder_layers": 6, "decoder_layers": 6},
+    "attention-is-all-you-need-pytorch": {
+        "width": 512,
+        "heads": 8,
+        "key_dim": 64,
+        "value_dim": 64,
+        "attention_bias": False,
+        "inner": 2048,
+        "encoder_layers": 6,
+        "decoder_layers": 6,
+        "embedding_scale": "projection",
+        "embedding_norm": True,
+        "dropout": 0.1,
+        "feed_forward_dropout": 0.0,
+        "attention_dropout": 0.1,
+        "norm": "post",
+        "norm_eps": 1e-6,
+        "initialization": "xavier",
+    },
 }
-"""Named sizes. ``base`` and ``big`` are the paper's (table 3); ``tiny`` is Wu et al. (2021), ACL, for Multi30k."""
+"""Named shapes. ``base`` and ``big`` are the paper's (table 3); ``tiny`` is Wu et al. (2021), ACL, for Multi30k.
+
+``attention-is-all-you-need-pytorch`` is the network of jadore801120's repository of that name with its defaults, and
+fixes more than sizes. Where its projection is not tied to the target embedding that repository scales neither: with
+``tie_output`` False set ``embedding_scale`` to 'none' to be like it.
+"""
 
 
 def preset(name: str) -> dict[str, Any]:
-    """The sizes that a preset stands for.
+    """The fields of `TransformerConfig` that a preset fixes: sizes, and in one case more.
 
     Raises:
         ConfigurationError: there is no such preset.

@@ -6,6 +6,7 @@ network. Each layer serves a whole sequence (training) and a single step with a 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch.nn.functional as F
@@ -19,18 +20,53 @@ from multihead.models.config import TransformerConfig
 Weights = Float[Tensor, "batch heads query key"]
 
 
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "reglu": F.relu,
+    "geglu": F.gelu,
+    "swiglu": F.silu,
+}
+
+
 class FeedForward(nn.Module):
-    """FFN(z) = W_2 dropout(max(0, W_1 z + b_1)) + b_2   (3.3), at each position alike."""
+    """FFN(z) = W_2 dropout(act(W_1 z + b_1)) + b_2   (3.3), at each position alike.
+
+    act is max(0, x), or GELU(x) = x P(X <= x) with X ~ N(0, 1)   (Hendrycks & Gimpel 2016).
+    """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
+        self.kind = config.feed_forward
         self.expand = nn.Linear(config.width, config.inner)
         self.contract = nn.Linear(config.inner, config.width)
-        self.dropout = Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout_of("feed_forward"))
 
     def forward(self, z: Float[Tensor, "batch time width"]) -> Float[Tensor, "batch time width"]:
         """Applies the network to every position."""
-        return self.contract(self.dropout(F.relu(self.expand(z))))  # type: ignore[no-any-return]
+        hidden = _ACTIVATIONS[self.kind](self.expand(z))
+        return self.contract(self.dropout(hidden))  # type: ignore[no-any-return]
+
+
+class GatedFeedForward(FeedForward):
+    """FFN(z) = W_2 dropout(act(V z + c) * (W_1 z + b_1)) + b_2   (Shazeer 2020, equation 6; biases are ours).
+
+    act is max(0, x) in ReGLU, GELU(x) in GEGLU and x sigmoid(x) in SwiGLU. V, the ``gate``, is as large as W_1.
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__(config)
+        self.gate = nn.Linear(config.width, config.inner)
+
+    def forward(self, z: Float[Tensor, "batch time width"]) -> Float[Tensor, "batch time width"]:
+        """Applies the network to every position."""
+        hidden = _ACTIVATIONS[self.kind](self.gate(z)) * self.expand(z)
+        return self.contract(self.dropout(hidden))  # type: ignore[no-any-return]
+
+
+def _feed_forward(config: TransformerConfig) -> FeedForward:
+    gated = config.feed_forward in ("reglu", "geglu", "swiglu")
+    return GatedFeedForward(config) if gated else FeedForward(config)
 
 
 class Residual(nn.Module):
@@ -45,7 +81,7 @@ class Residual(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(config.width, eps=config.norm_eps)
-        self.dropout = Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout_of("residual"))
         self.pre = config.norm == "pre"
 
     def enter(self, x: Float[Tensor, "batch time width"]) -> Float[Tensor, "batch time width"]:
@@ -61,7 +97,15 @@ class Residual(nn.Module):
 
 
 def _attention(config: TransformerConfig) -> MultiHeadAttention:
-    return MultiHeadAttention(config.width, config.heads, dropout=config.attention_dropout)
+    return MultiHeadAttention(
+        config.width,
+        config.heads,
+        kv_heads=config.kv_heads,
+        key_width=config.key_width,
+        value_width=config.value_width,
+        bias=config.attention_bias,
+        dropout=config.attention_dropout,
+    )
 
 
 class EncoderLayer(nn.Module):
@@ -71,7 +115,7 @@ class EncoderLayer(nn.Module):
         super().__init__()
         self.self_attention = _attention(config)
         self.self_residual = Residual(config)
-        self.feed_forward = FeedForward(config)
+        self.feed_forward = _feed_forward(config)
         self.feed_forward_residual = Residual(config)
 
     def forward(
@@ -101,7 +145,7 @@ class DecoderLayer(nn.Module):
         self.self_residual = Residual(config)
         self.cross_attention = _attention(config)
         self.cross_residual = Residual(config)
-        self.feed_forward = FeedForward(config)
+        self.feed_forward = _feed_forward(config)
         self.feed_forward_residual = Residual(config)
 
     def forward(
@@ -140,8 +184,9 @@ class DecoderLayer(nn.Module):
         """
         attended, _, cache = self.self_attention.step(self.self_residual.enter(y), cache, mask=self_mask)
         y = self.self_residual.add(y, attended)
-        sentences, width = memory.key.size(0), y.size(-1)
-        together = self.cross_residual.enter(y).reshape(sentences, -1, width)
+        sentences = memory.key.size(0)
+        group = y.size(0) // max(sentences, 1)  # a state may have lost all its rows
+        together = self.cross_residual.enter(y).reshape(sentences, group, y.size(-1))
         attended, _ = self.cross_attention.attend(together, memory, mask=memory_mask)
         y = self.cross_residual.add(y, attended.reshape(y.shape))
         y = self.feed_forward_residual.add(y, self.feed_forward(self.feed_forward_residual.enter(y)))

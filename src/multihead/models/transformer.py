@@ -1,24 +1,25 @@
 """The encoder-decoder Transformer (Vaswani et al. 2017, Figure 1): for training, and one step at a time.
 
-Layers come from `models.layers`, embeddings from `models.embedding`. Search stands in `multihead.decoding`: it knows
-`start` and `step` only. The loss stands in `multihead.training`: it knows `hidden` and `output` only.
+Layers come from `models.layers`, embeddings from `models.embedding`; what decoding remembers is in `models.state`.
+Search stands in `multihead.decoding`: it knows `start` and `step` only. The loss stands in `multihead.training`: it
+knows `hidden` and `output` only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from multihead.attention import Causal, KeyValue, Mask, Padding
+from multihead.attention import Causal, Padding
 from multihead.models.config import TransformerConfig
 from multihead.models.embedding import Embedding
 from multihead.models.initialize import initialize
 from multihead.models.layers import DecoderLayer, EncoderLayer, Weights
+from multihead.models.state import Memory, TransformerState
 
 
 class AttentionWeights(NamedTuple):
@@ -36,106 +37,6 @@ class Output(NamedTuple):
     weights: AttentionWeights | None
 
 
-@dataclass(frozen=True)
-class Memory:
-    """The source as the decoder sees it, one row a sentence."""
-
-    layers: tuple[KeyValue, ...]
-    lengths: Int[Tensor, " sentences"]
-
-    @property
-    def mask(self) -> Mask:
-        """Where the source goes on."""
-        return Padding(self.lengths)
-
-    def select(self, sentences: Int[Tensor, " sentences"]) -> Memory:
-        """The named sentences, in that order."""
-        return Memory(tuple(layer.select(sentences) for layer in self.layers), self.lengths[sentences])
-
-
-@dataclass(frozen=True)
-class TransformerState:
-    """Where decoding stands: a value, never changed; `Transformer.step` returns the next one.
-
-    Rows are hypotheses. Those of one sentence stand together and are equally many, so that ``memory`` holds a
-    sentence once: row r attends to sentence ``r // (rows // sentences)``. Caches are aligned at the right:
-    a row that began later is padded on the left, by ``padding[row]`` positions (``None`` where no row is).
-    """
-
-    memory: Memory
-    cache: tuple[KeyValue, ...] | None
-    positions: Int[Tensor, " rows"]
-    """How many target positions each row has behind it."""
-    padding: Int[Tensor, " rows"] | None = None
-
-    @property
-    def rows(self) -> int:
-        """Hypotheses."""
-        return self.positions.size(0)
-
-    @property
-    def time(self) -> int:
-        """Positions in the cache: the longest row's."""
-        return 0 if self.cache is None else self.cache[0].length
-
-    def select(self, rows: Int[Tensor, " rows"]) -> TransformerState:
-        """The named rows, in that order, with repetition."""
-        sentences = rows // (self.rows // self.memory.lengths.size(0))
-        memory = self.memory
-        kept, counts = torch.unique_consecutive(sentences, return_counts=True)
-        if not bool((counts == counts[0]).all()):
-            kept = sentences  # unequal groups: one memory a row
-        if not torch.equal(kept, torch.arange(memory.lengths.size(0), device=kept.device)):
-            memory = memory.select(kept)
-        return TransformerState(
-            memory,
-            None if self.cache is None else tuple(layer.select(rows) for layer in self.cache),
-            self.positions[rows],
-            None if self.padding is None else self.padding[rows],
-        )
-
-    def join(self, other: TransformerState) -> TransformerState:
-        """The rows of both; they may have begun at different steps, from sources of different widths."""
-        mine, theirs = self._spread(), other._spread()
-        time = max(self.time, other.time)
-        cache = None
-        if time:
-            empty = [layer.key[:, :, :0] for layer in (self.cache or other.cache or ())]
-            pairs = zip(self._caches(empty), other._caches(empty), strict=True)
-            cache = tuple(KeyValue.join(a, b) for a, b in pairs)
-        layers = tuple(_join_right(a, b) for a, b in zip(mine.layers, theirs.layers, strict=True))
-        memory = Memory(layers, torch.cat((mine.lengths, theirs.lengths)))
-        positions = torch.cat((self.positions, other.positions))
-        padding = torch.cat((self._padding(time), other._padding(time)))
-        ragged = self.time != other.time or self.padding is not None or other.padding is not None
-        return TransformerState(memory, cache, positions, padding if ragged else None)
-
-    def _spread(self) -> Memory:
-        """The memory with one sentence a row, as joining needs it."""
-        group = self.rows // self.memory.lengths.size(0)
-        rows = torch.arange(self.rows, device=self.positions.device)
-        return self.memory if group == 1 else self.memory.select(rows // group)
-
-    def _caches(self, empty: list[Tensor]) -> tuple[KeyValue, ...]:
-        if self.cache is not None:
-            return self.cache
-        return tuple(KeyValue(*2 * (e.new_zeros(self.rows, *e.shape[1:]),)) for e in empty)
-
-    def _padding(self, time: int) -> Tensor:
-        own = torch.zeros_like(self.positions) if self.padding is None else self.padding
-        return own + (time - self.time)
-
-
-def _join_right(a: KeyValue, b: KeyValue) -> KeyValue:
-    """Two memories over one another, the narrower one padded on the right."""
-    width = max(a.length, b.length)
-
-    def fill(x: Tensor) -> Tensor:
-        return torch.nn.functional.pad(x, (0, 0, 0, width - x.size(2)))
-
-    return KeyValue(torch.cat((fill(a.key), fill(b.key))), torch.cat((fill(a.value), fill(b.value))))
-
-
 class Transformer(nn.Module):
     """Figure 1, whole.
 
@@ -150,13 +51,14 @@ class Transformer(nn.Module):
         target = source
         if not config.tie_embeddings:
             target = nn.Embedding(config.target_vocab, config.width, padding_idx=config.padding_id)
-        self.source_embedding = Embedding(source, config.dropout)
-        self.target_embedding = Embedding(target, config.dropout)
+        self.source_embedding = Embedding(source, config)
+        self.target_embedding = Embedding(target, config)
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
         self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
         self.encoder_norm, self.decoder_norm = _last_norm(config), _last_norm(config)
         self.output = nn.Linear(config.width, config.target_vocab, bias=False)
-        initialize(self)
+        self.output_scale = config.width**-0.5 if config.embedding_scale == "projection" else 1.0
+        initialize(self, config.initialization)
         if config.tie_output:
             self.output.weight = target.weight
         self._guard_padding()
@@ -165,6 +67,11 @@ class Transformer(nn.Module):
         """What `copy.deepcopy` and pickle end with: a copied parameter has lost its hook."""
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._guard_padding()
+
+    @property
+    def max_positions(self) -> int | None:
+        """Positions told apart: in longer sentences those beyond share the last one's vector; None = no limit."""
+        return self.config.max_positions if self.config.positions == "learned" else None
 
     def forward(
         self,
@@ -191,7 +98,10 @@ class Transformer(nn.Module):
         source_lengths: Int[Tensor, " batch"],
         target: Int[Tensor, "batch target"],
     ) -> Float[Tensor, "batch target width"]:
-        """The states before the output projection: ``forward(...).logits == output(hidden(...))``."""
+        """The states before the output projection: ``forward(...).logits == output(hidden(...))``.
+
+        With ``embedding_scale`` 'projection' it is they that are scaled, rather than the logits: it is the same.
+        """
         return self._run(source, source_lengths, target, False)[0]
 
     def encode(
@@ -224,7 +134,12 @@ class Transformer(nn.Module):
                 own.append(weights[0])
                 cross.append(weights[1])
         recorded = AttentionWeights(encoder_weights, tuple(own), tuple(cross)) if need_weights else None
-        return self.decoder_norm(y), recorded
+        return self._finish(y), recorded
+
+    def _finish(self, y: Tensor) -> Tensor:
+        """The last norm, and the scale of the output projection."""
+        y = self.decoder_norm(y)
+        return y if self.output_scale == 1.0 else y * self.output_scale
 
     def start(self, source: Int[Tensor, "batch source"], lengths: Int[Tensor, " batch"]) -> TransformerState:
         """Encodes the sources; one row a sentence, nothing decoded yet."""
@@ -245,7 +160,7 @@ class Transformer(nn.Module):
             cache = None if state.cache is None else state.cache[index]
             y, cache = layer.step(y, state.memory.layers[index], cache, mask, memory_mask)
             grown.append(cache)
-        logits = self.output(self.decoder_norm(y[:, 0]))
+        logits = self.output(self._finish(y[:, 0]))
         following = TransformerState(state.memory, tuple(grown), state.positions + 1, state.padding)
         return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32)), following
 

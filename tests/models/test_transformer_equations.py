@@ -1,0 +1,178 @@
+"""Every option computes what its paper's equation says: the network beside one written out sentence by sentence.
+
+The reference takes the parameters by name and a sentence at a time, without padding, masks or batches; each
+query and each position stands by itself. Positions are `sinusoid`, which test_embedding.py holds to its formula.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from multihead.models.embedding import sinusoid
+from multihead.models.transformer import Transformer
+
+Ids = tuple[int, ...]
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "the paper's": {},
+    "pre-norm": {"norm": "pre"},
+    "pre-norm without a last one": {"norm": "pre", "final_norm": False},
+    "post-norm with a last one": {"final_norm": True},
+    "another epsilon": {"norm_eps": 0.1, "embedding_norm": True},
+    "learned positions": {"positions": "learned", "max_positions": 9},
+    "too few learned positions": {"positions": "learned", "max_positions": 3},
+    "scaled projection": {"embedding_scale": "projection"},
+    "nothing scaled": {"embedding_scale": "none"},
+    "norm of embeddings": {"embedding_norm": True},
+    "grouped queries": {"kv_heads": 2},
+    "one head of keys": {"kv_heads": 1},
+    "wide keys": {"key_dim": 7},
+    "wide values": {"value_dim": 5},
+    "heads that do not divide": {"heads": 3, "key_dim": 2, "value_dim": 6},
+    "no biases in attention": {"attention_bias": False},
+    "GELU": {"feed_forward": "gelu"},
+    "ReGLU": {"feed_forward": "reglu"},
+    "GEGLU": {"feed_forward": "geglu"},
+    "SwiGLU": {"feed_forward": "swiglu"},
+    "all tied": {"target_vocab": 13, "tie_embeddings": True},
+    "embeddings tied": {"target_vocab": 13, "tie_embeddings": True, "tie_output": False},
+    "nothing tied": {"tie_output": False, "embedding_scale": "projection"},
+}
+
+
+class Written:
+    """The network of `model`, written out."""
+
+    def __init__(self, model: Transformer) -> None:
+        self.config = model.config
+        self.parameters = dict(model.named_parameters(remove_duplicate=False))
+        self.weights: dict[str, list[Tensor]] = {"encoder": [], "decoder": [], "cross": []}
+
+    def logits(self, source: Ids, target: Ids) -> Tensor:
+        x = self.embedded("source", source)
+        for layer in range(self.config.encoder_layers):
+            x = self.sub_layer(f"encoder.{layer}.self", x, lambda z, name: self.attention(name, z, z, "encoder"))
+            x = self.sub_layer(f"encoder.{layer}.feed_forward", x, self.feed_forward)
+        memory = self.last_norm("encoder", x)
+        y = self.embedded("target", target)
+        for layer in range(self.config.decoder_layers):
+            y = self.sub_layer(f"decoder.{layer}.self", y, lambda z, name: self.attention(name, z, z, "decoder"))
+            y = self.sub_layer(f"decoder.{layer}.cross", y, lambda z, name: self.attention(name, z, memory, "cross"))
+            y = self.sub_layer(f"decoder.{layer}.feed_forward", y, self.feed_forward)
+        logits = self.last_norm("decoder", y) @ self.parameters["output.weight"].t()
+        return logits / math.sqrt(self.config.width) if self.config.embedding_scale == "projection" else logits
+
+    def embedded(self, side: str, ids: Ids) -> Tensor:
+        """3.4 and 3.5."""
+        name, width = f"{side}_embedding", self.config.width
+        states = []
+        for time, token in enumerate(ids):
+            if self.config.positions == "learned":
+                place = self.parameters[f"{name}.positions.table.weight"][min(time, self.config.max_positions - 1)]
+            else:
+                place = sinusoid(torch.tensor([time]), width)[0].double()
+            scale = math.sqrt(width) if self.config.embedding_scale == "embedding" else 1
+            states.append(scale * self.parameters[f"{name}.table.weight"][token] + place)
+        return self.norm(f"{name}.norm", torch.stack(states)) if self.config.embedding_norm else torch.stack(states)
+
+    def sub_layer(self, name: str, x: Tensor, function: Any) -> Tensor:
+        """norm(x + f(x)), or x + f(norm(x))."""
+        inner = name if name.endswith("feed_forward") else f"{name}_attention"
+        if self.config.norm == "pre":
+            return x + function(self.norm(f"{name}_residual.norm", x), inner)
+        return self.norm(f"{name}_residual.norm", x + function(x, inner))
+
+    def last_norm(self, side: str, x: Tensor) -> Tensor:
+        return self.norm(f"{side}_norm", x) if self.config.has_final_norm else x
+
+    def norm(self, name: str, x: Tensor) -> Tensor:
+        """Ba, Kiros & Hinton (2016)."""
+        mean = x.sum(-1, keepdim=True) / x.size(-1)
+        variance = ((x - mean) ** 2).sum(-1, keepdim=True) / x.size(-1)
+        unit = (x - mean) / torch.sqrt(variance + self.config.norm_eps)
+        return unit * self.parameters[f"{name}.weight"] + self.parameters[f"{name}.bias"]
+
+    def attention(self, name: str, x: Tensor, memory: Tensor, kind: str) -> Tensor:
+        """3.2: each query by itself, over the keys that it sees."""
+        heads = self.config.heads
+        kv_heads = self.config.kv_heads or heads
+        d_k = self.config.key_dim or self.config.width // heads
+        d_v = self.config.value_dim or self.config.width // heads
+        sizes = (heads * d_k, kv_heads * d_k, kv_heads * d_v)
+        queries, keys, values = self.project(name, (x, memory, memory), sizes)
+        shared = [head * kv_heads // heads for head in range(heads)]
+        keys, values = keys.unflatten(1, (kv_heads, d_k))[:, shared], values.unflatten(1, (kv_heads, d_v))[:, shared]
+        outputs, weights = [], []
+        for time, query in enumerate(queries.unflatten(1, (heads, d_k))):
+            seen = time + 1 if kind == "decoder" else len(memory)
+            scores = (query * keys[:seen]).sum(-1) / math.sqrt(d_k)
+            weight = scores.exp() / scores.exp().sum(0)
+            outputs.append((weight[:, :, None] * values[:seen]).sum(0).flatten())
+            weights.append(torch.cat((weight, weight.new_zeros(len(memory) - seen, heads))))
+        self.weights[kind].append(torch.stack(weights).permute(2, 0, 1))
+        return self.linear(f"{name}.output_projection", torch.stack(outputs))
+
+    def project(self, name: str, inputs: tuple[Tensor, ...], sizes: tuple[int, ...]) -> list[Tensor]:
+        """Q, K and V; their matrices are stored one below the other."""
+        matrices = self.parameters[f"{name}.in_projection.weight"].split(sizes)
+        products = [x @ w.t() for x, w in zip(inputs, matrices, strict=True)]
+        if not self.config.attention_bias:
+            return products
+        biases = self.parameters[f"{name}.in_projection.bias"].split(sizes)
+        return [product + bias for product, bias in zip(products, biases, strict=True)]
+
+    def feed_forward(self, z: Tensor, name: str) -> Tensor:
+        """3.3, or Shazeer (2020)."""
+        first = self.linear(f"{name}.expand", z)
+        kind = self.config.feed_forward
+        activated = self.linear(f"{name}.gate", z) if kind.endswith("glu") else first
+        if kind in ("relu", "reglu"):
+            activated = activated * (activated > 0)
+        elif kind in ("gelu", "geglu"):
+            activated = activated * (1 + torch.erf(activated / math.sqrt(2))) / 2
+        else:
+            activated = activated / (1 + torch.exp(-activated))
+        return self.linear(f"{name}.contract", activated * first if kind.endswith("glu") else activated)
+
+    def linear(self, name: str, x: Tensor) -> Tensor:
+        product = x @ self.parameters[f"{name}.weight"].t()
+        bias = self.parameters.get(f"{name}.bias")
+        return product if bias is None else product + bias
+
+
+def close(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_the_network_is_the_equations(small: Any, name: str) -> None:
+    """Logits, all weights of all heads, and the gradient of every parameter; in a batch with padding."""
+    model = small.model(decoder_layers=1, **OPTIONS[name])
+    sources, targets = small.sources[:2], small.targets[:2]
+    (source, lengths), (target, _) = small.padded(sources, 1), small.padded(targets, 1)
+    output = model(source, lengths, target, need_weights=True)
+
+    written = [Written(model) for _ in sources]
+    expected = [one.logits(*ids) for one, *ids in zip(written, sources, targets, strict=True)]
+    for row, (one, theirs) in enumerate(zip(written, expected, strict=True)):
+        long, short = len(sources[row]), len(targets[row])
+        close(output.logits[row, :short], theirs)
+        for kind, queries, keys in (("encoder", long, long), ("decoder", short, short), ("cross", short, long)):
+            ours = getattr(output.weights, kind)
+            assert len(ours) == len(one.weights[kind])
+            for found, weights in zip(ours, one.weights[kind], strict=True):
+                close(found[row, :, :queries, :keys], weights)
+                assert not found[row, :, :queries, keys:].any()
+
+    direction = [torch.randn_like(theirs) for theirs in expected]
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    ours = sum((output.logits[row, : len(d)] * d).sum() for row, d in enumerate(direction))
+    theirs = sum((logits * d).sum() for logits, d in zip(expected, direction, strict=True))
+    gradients = (torch.autograd.grad(total, parameters) for total in (ours, theirs))
+    for _, found, wanted in zip(names, *gradients, strict=True):
+        close(found, wanted)
