@@ -146,6 +146,26 @@ def test_a_batch_equals_its_texts_one_by_one(tokenizer: Tokenizer, texts: list[s
     assert tokenizer.decode_batch(batch) == texts
 
 
+@settings(max_examples=50, deadline=None)
+@given(texts=st.lists(st.one_of(st.text(CHARACTERS), st.sampled_from(HOSTILE))))
+def test_pieces_are_what_the_pattern_cuts(tokenizer: Tokenizer, texts: list[str]) -> None:
+    for text, (ids, numbers) in zip(texts, tokenizer.encode_pieces(texts), strict=True):
+        assert ids == tokenizer.encode(text)
+        assert numbers == sorted(numbers)
+        pieces = [[i for i, n in zip(ids, numbers, strict=True) if n == piece] for piece in dict.fromkeys(numbers)]
+        wanted = []
+        for number, part in enumerate(f" {text}".split(MARK) if text else []):
+            wanted += [MARK] if number else []
+            marked = part.replace(" ", MARK)
+            wanted += [piece for piece, _ in tokenizer._backend.pre_tokenizer.pre_tokenize_str(marked)]
+        raw = [b"".join(tokenizer._bytes[i] for i in piece) for piece in pieces]
+        literal = MARK.encode()
+        assert raw == [
+            p.encode() if p == MARK and r == literal else p.replace(MARK, " ").encode()
+            for p, r in zip(wanted, raw, strict=True)
+        ]
+
+
 def test_empty_text_has_no_ids(tokenizer: Tokenizer) -> None:
     assert tokenizer.encode("") == []
     assert tokenizer.decode([]) == ""

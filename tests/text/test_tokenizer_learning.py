@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from multihead.errors import ConfigurationError, InputError
@@ -42,6 +44,19 @@ def test_the_smallest_vocabulary_has_no_merges_and_one_less_is_refused() -> None
     assert len(Tokenizer.learn(PLAIN, FIRST_CHARACTER + characters, coverage=1.0)) == FIRST_CHARACTER + characters
     with pytest.raises(ConfigurationError, match=rf"need {FIRST_CHARACTER + characters}: raise vocab_size"):
         Tokenizer.learn(PLAIN, FIRST_CHARACTER + characters - 1, coverage=1.0)
+
+
+def test_the_coverage_that_is_advised_is_enough() -> None:
+    for size in range(FIRST_CHARACTER + 2, FIRST_CHARACTER + 60, 3):
+        with pytest.raises(ConfigurationError, match="or lower coverage from 1 to ") as refused:
+            Tokenizer.learn(PLAIN, size, coverage=1.0)
+        advised = float(re.search(r"to (0\.\d+), so that", str(refused.value))[1])
+        assert len(Tokenizer.learn(PLAIN, size, coverage=advised)) <= size
+
+
+def test_no_coverage_is_advised_where_none_helps() -> None:
+    with pytest.raises(ConfigurationError, match=r"need \d+: raise vocab_size$"):
+        Tokenizer.learn(PLAIN, FIRST_CHARACTER + 1)
 
 
 def test_rare_characters_are_left_to_bytes() -> None:

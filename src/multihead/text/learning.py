@@ -7,6 +7,7 @@ becomes of the result. The same lines give the same merges, on any number of thr
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -47,8 +48,7 @@ def learn(lines: Iterable[str], vocab_size: int, specials: Specials, coverage: f
     if room < len(kept):
         raise ConfigurationError(
             f"vocab_size is {vocab_size}, but {FIRST_CHARACTER} special symbols and bytes and {len(kept)} "
-            f"characters need {FIRST_CHARACTER + len(kept)}: raise vocab_size, or lower coverage (now "
-            f"{coverage}) so that more of the rare characters are spelt in bytes"
+            f"characters need {FIRST_CHARACTER + len(kept)}: raise vocab_size{other_remedy(counts, coverage, room)}"
         )
     learned = learn_merges(without(corpus, counts.keys() - set(kept)), room, min_frequency)
     reserved = (*specials.strings, *BYTE_TOKENS)
@@ -90,6 +90,16 @@ def characters_to_keep(counts: Counter[str], coverage: float) -> list[str]:
         kept.append(character)
         covered += counts[character]
     return sorted(kept)
+
+
+def other_remedy(counts: Counter[str], coverage: float, room: int) -> str:
+    """How far to lower the coverage so that the characters fit into ``room``, where that helps."""
+    frequencies = sorted((counts[character] for character in counts.keys() - NEVER_LEARNED), reverse=True)
+    # One place is the word mark's. Rounded down to what a person would type.
+    share = math.floor(sum(frequencies[: max(room - 1, 0)]) / sum(frequencies) * 1000) / 1000
+    if not share:
+        return ""
+    return f", or lower coverage from {coverage:g} to {share:g}, so that more of the rare characters are spelt in bytes"
 
 
 def without(corpus: Sequence[str], characters: Iterable[str]) -> Iterator[str]:

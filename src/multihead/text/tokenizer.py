@@ -5,8 +5,8 @@ vocabulary has no character for (Kudo and Richardson 2018). Segmenting is done b
 this wrapper adds what it cannot express: a literal U+2581 in a text, which is written as its three bytes, and
 readable errors.
 
-The pipeline is in ``pipeline``, learning in ``learning``, the file format in ``tokenizer_file``. The begin
-and end symbols are left to the caller: they are ids that no text produces.
+The pipeline is in ``pipeline``, learning in ``learning``, the file format in ``tokenizer_file``, BPE-dropout in
+``segment``. The begin and end symbols are left to the caller: they are ids that no text produces.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
+
+import tokenizers
 
 from multihead.errors import InputError
 from multihead.text import learning, tokenizer_file
@@ -127,6 +129,11 @@ class Tokenizer:
         return f"Tokenizer({len(self)} entries, digest {self.digest[:12]})"
 
     @property
+    def parts(self) -> Parts:
+        """Vocabulary, merges and pattern."""
+        return self._parts
+
+    @property
     def specials(self) -> Specials:
         """The strings of the special symbols."""
         return Specials(*self._parts.vocabulary[:FIRST_BYTE])
@@ -158,31 +165,51 @@ class Tokenizer:
         Raises:
             DataError: a text has a lone surrogate; the message says which one, counted from 1.
         """
-        # A literal mark is rare: its texts are left empty here and encoded one by one below.
-        plain = ["" if MARK in text else text for text in texts]
+        return [
+            self._encode_with_literal_marks(text) if MARK in text else encoding.ids
+            for text, encoding in zip(texts, self._encodings(texts), strict=True)
+        ]
+
+    def encode_pieces(self, texts: Sequence[str]) -> list[tuple[list[int], list[int]]]:
+        """The ids of each text, as `encode_batch` gives them, and for each id the number of the piece it stands in.
+
+        Pieces are what the pattern cuts a text into; no merge crosses a cut. They are counted from 0 in each text.
+
+        Raises:
+            DataError: a text has a lone surrogate.
+        """
+        found: list[tuple[list[int], list[int]]] = []
+        for text, encoding in zip(texts, self._encodings(texts), strict=True):
+            if MARK in text:
+                pieces = list(self._pieces_between_literal_marks(text))
+                ids = [i for piece in pieces for i in piece]
+                found.append((ids, [number for number, piece in enumerate(pieces) for _ in piece]))
+            else:
+                found.append((encoding.ids, [number for number in encoding.word_ids if number is not None]))
+        return found
+
+    def _encodings(self, texts: Sequence[str]) -> list[tokenizers.Encoding]:
+        """What the library makes of the texts; of those with a literal mark, which it cannot express, nothing."""
         try:
-            encodings = self._backend.encode_batch(plain)
+            return list(self._backend.encode_batch(["" if MARK in text else text for text in texts]))
         except TypeError:
             for number, text in enumerate(texts, 1):
                 check_unicode(text, f"text {number} of {len(texts)}")
             raise
-        return [
-            self._encode_with_literal_marks(text) if MARK in text else encoding.ids
-            for text, encoding in zip(texts, encodings, strict=True)
-        ]
 
     def _encode_with_literal_marks(self, text: str) -> list[int]:
+        return [i for piece in self._pieces_between_literal_marks(text) for i in piece]
+
+    def _pieces_between_literal_marks(self, text: str) -> Iterator[list[int]]:
         """As the library does it, step by step, between the literal marks, which become their bytes."""
         check_unicode(text, "the text")
         split, model = self._backend.pre_tokenizer, self._backend.model
-        ids: list[int] = []
         # The space in front becomes the mark that begins every line.
         for number, segment in enumerate(f" {text}".split(MARK)):
             if number:
-                ids.extend(self._literal_mark)
+                yield self._literal_mark
             for piece, _ in split.pre_tokenize_str(segment.replace(" ", MARK)):
-                ids.extend(token.id for token in model.tokenize(piece))
-        return ids
+                yield [token.id for token in model.tokenize(piece)]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids. Special symbols are skipped; bytes that are not UTF-8 become U+FFFD.

@@ -1,0 +1,295 @@
+"""``multihead bpe learn | apply | undo``: byte-pair encoding as tools, without a model.
+
+Two formats: our tokenizer.json, which every model has (`text.tokenizer`), and the codes of subword-nmt
+(`text.subword_nmt`). A file's content says which it is.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from multihead.errors import ConfigurationError, DataError, FormatError
+
+if TYPE_CHECKING:
+    from multihead.text.subword_nmt_codes import Codes
+    from multihead.text.tokenizer import Tokenizer
+
+Change = Callable[[list[str], int], list[str]]
+
+_FORMATS = click.Choice(["multihead", "subword-nmt"])
+_PATH = click.Path(path_type=Path)
+_OURS, _THEIRS = "tokenizer.json", "codes of subword-nmt"
+
+
+@click.group()
+def bpe() -> None:
+    """Byte-pair encoding: learn it from text, apply it, undo it.
+
+    TOKENIZER is a tokenizer.json, a model or run folder, or a codes file of subword-nmt. Text is read from standard
+    input and written to standard output: as many lines come out as go in.
+
+    \b
+      multihead bpe learn train.de train.en --output tokenizer.json
+      multihead bpe apply tokenizer.json < train.de > pieces.de
+      multihead bpe undo < pieces.de > train.again.de
+    """
+
+
+@bpe.command()
+@click.argument("files", nargs=-1, type=_PATH, metavar="[FILE]...")
+@click.option("-o", "--output", required=True, type=_PATH, metavar="FILE", help="The file to write; a new name.")
+@click.option("--format", "kind", type=_FORMATS, default="multihead", show_default=True, help="What to write.")
+@click.option("--vocab-size", type=int, metavar="NUMBER", help="Entries in all, for multihead. [8000]")
+@click.option("-s", "--symbols", "--merges", "merges", type=int, metavar="NUMBER", help="For subword-nmt. [10000]")
+@click.option(
+    "--min-frequency", type=int, default=2, show_default=True, metavar="NUMBER", help="Pairs rarer than this stay."
+)
+@click.option("--coverage", type=float, metavar="SHARE", help="Of the text, in characters with an entry. [0.9999]")
+@click.option("--pad", metavar="TEXT", help="Name of the padding symbol. [<blank>]")
+@click.option("--unk", metavar="TEXT", help="Name of the unknown symbol. [<unk>]")
+@click.option("--bos", metavar="TEXT", help="Name of the begin symbol. [<s>]")
+@click.option("--eos", metavar="TEXT", help="Name of the end symbol. [</s>]")
+def learn(
+    files: tuple[Path, ...],
+    output: Path,
+    kind: str,
+    vocab_size: int | None,
+    merges: int | None,
+    min_frequency: int,
+    coverage: float | None,
+    **specials: str | None,
+) -> None:
+    """Learn from the text of FILEs, or of standard input; several languages at once share a vocabulary."""
+    if output.exists():
+        raise ConfigurationError(f"{output}: exists already; nothing was overwritten. Choose another name")
+    if not output.parent.is_dir():
+        raise ConfigurationError(f"{output}: there is no folder {output.parent} to write it into; make it first")
+    if kind == "multihead":
+        _refuse(_THEIRS, symbols=merges)
+        _learn_ours(files, output, vocab_size, coverage, min_frequency, specials)
+    else:
+        _refuse(_OURS, vocab_size=vocab_size, coverage=coverage, **specials)
+        _learn_theirs(files, output, merges, min_frequency)
+
+
+def _learn_ours(
+    files: tuple[Path, ...],
+    output: Path,
+    vocab_size: int | None,
+    coverage: float | None,
+    min_frequency: int,
+    names: dict[str, str | None],
+) -> None:
+    from multihead.text.pipeline import Specials
+    from multihead.text.tokenizer import Tokenizer
+
+    specials = Specials(**{name: text for name, text in names.items() if text is not None})
+    options: dict[str, Any] = {} if coverage is None else {"coverage": coverage}
+    size = 8000 if vocab_size is None else vocab_size
+    learned = Tokenizer.learn(_text(files), size, specials=specials, min_frequency=min_frequency, **options)
+    learned.save(output)
+    fewer = "" if len(learned) == size else f" of {size:,} asked for: the text gives no more"
+    click.echo(f"{output}: {len(learned):,} entries{fewer}", err=True)
+
+
+def _learn_theirs(files: tuple[Path, ...], output: Path, merges: int | None, min_frequency: int) -> None:
+    from multihead.text.subword_nmt_learning import learn as learn_codes
+
+    wanted = 10_000 if merges is None else merges
+    codes = learn_codes(_text(files), wanted, min_frequency)
+    codes.save(output)
+    found = len(codes.merges)
+    fewer = "" if found == wanted else f" of {wanted:,} asked for: no other pair occurs {min_frequency} times"
+    click.echo(f"{output}: {found:,} merges{fewer}", err=True)
+
+
+def _text(files: tuple[Path, ...]) -> Iterator[str]:
+    """All lines of the files, one after the other, or of standard input."""
+    from multihead.cli.streams import NAME
+    from multihead.data.corpus import decode_line, read_lines, split_lines
+
+    if files:
+        yield from chain.from_iterable(read_lines(path) for path in files)
+    else:
+        for number, raw in enumerate(split_lines(sys.stdin.buffer), 1):
+            yield decode_line(raw, NAME, number)
+
+
+@bpe.command()
+@click.argument("tokenizer", type=_PATH)
+@click.option("--ids", is_flag=True, help="Write ids, not pieces. (tokenizer.json)")
+@click.option("--side", type=click.Choice(["source", "target"]), help="Of a model with two vocabularies. [source]")
+@click.option("--dropout", type=float, default=0.0, metavar="P", help="BPE-dropout: leave out merges at random.")
+@click.option("--seed", type=int, default=1, show_default=True, metavar="NUMBER", help="Of the dropout.")
+@click.option("-m", "--merges", type=int, metavar="NUMBER", help="Use only so many of the codes. (codes)")
+@click.option("--separator", metavar="TEXT", help="Behind units that do not end their word. [@@] (codes)")
+@click.option("--vocabulary", type=_PATH, metavar="FILE", help="Units and counts: take others apart. (codes)")
+@click.option("--vocabulary-threshold", type=int, metavar="NUMBER", help="Leave out rarer ones of it. (codes)")
+@click.option("--glossaries", multiple=True, metavar="REGEX", help="Keep what matches whole; repeat it. (codes)")
+def apply(
+    tokenizer: Path,
+    ids: bool,
+    side: str | None,
+    dropout: float,
+    seed: int,
+    merges: int | None,
+    separator: str | None,
+    vocabulary: Path | None,
+    vocabulary_threshold: int | None,
+    glossaries: tuple[str, ...],
+) -> None:
+    """Cut standard input into subwords with TOKENIZER; `undo` gives the text back, of tokenizer.json exactly."""
+    from multihead.cli.streams import filter_lines
+    from multihead.text.subword_nmt_codes import Codes
+
+    loaded = _load(tokenizer, side, merges)
+    if isinstance(loaded, Codes):
+        _refuse(_OURS, ids=ids or None, side=side)
+        options = {} if separator is None else {"separator": separator}
+        units = _vocabulary(vocabulary, vocabulary_threshold)
+        filter_lines(_with_codes(loaded, dropout, seed, vocabulary=units, glossaries=glossaries, **options))
+    else:
+        theirs = {"vocabulary": vocabulary, "vocabulary_threshold": vocabulary_threshold, "separator": separator}
+        _refuse(_THEIRS, merges=merges, glossaries=glossaries or None, **theirs)
+        filter_lines(_with_tokenizer(loaded, dropout, seed, ids))
+
+
+def _with_tokenizer(tokenizer: Tokenizer, dropout: float, seed: int, as_ids: bool) -> Change:
+    from multihead.text.segment import Segmenter
+    from multihead.text.spelling import Spelling
+
+    segmenter, spelling = Segmenter(tokenizer, dropout, seed), Spelling(tokenizer)
+
+    def change(lines: list[str], first: int) -> list[str]:
+        found = tokenizer.encode_batch(lines)
+        if dropout:
+            found = segmenter.segment(found, range(first, first + len(lines)), epoch=0, side=0)
+        return [" ".join(map(str, row)) if as_ids else spelling.line(row) for row in found]
+
+    return change
+
+
+def _with_codes(codes: Codes, dropout: float, seed: int, **options: Any) -> Change:
+    from multihead.text.subword_nmt import SubwordNMT
+
+    cutter = SubwordNMT(codes, **options)
+
+    def change(lines: list[str], first: int) -> list[str]:
+        if not dropout:
+            return [cutter.apply(line) for line in lines]
+        # A generator a line, so that a line is cut the same whatever arrived together with it.
+        draws = (random.Random(f"{seed} {number}").random for number in range(first, first + len(lines)))
+        return [cutter.apply(line, dropout, draw) for line, draw in zip(lines, draws, strict=True)]
+
+    return change
+
+
+def _vocabulary(path: Path | None, threshold: int | None) -> Iterable[str] | None:
+    from multihead.data.corpus import read_lines
+    from multihead.text.subword_nmt import read_vocabulary
+
+    if path is None:
+        if threshold is not None:
+            raise ConfigurationError("--vocabulary-threshold: expected --vocabulary FILE too, whose counts it is for")
+        return None
+    return read_vocabulary(read_lines(path), threshold, str(path))
+
+
+@bpe.command()
+@click.argument("tokenizer", type=_PATH, required=False)
+@click.option("--format", "kind", type=_FORMATS, help="What is undone, where no TOKENIZER says so. [multihead]")
+@click.option("--ids", is_flag=True, help="The input is ids. (tokenizer.json; needs TOKENIZER)")
+@click.option("--side", type=click.Choice(["source", "target"]), help="Of a model with two vocabularies. [source]")
+@click.option("--separator", metavar="TEXT", help="Behind units that do not end their word. [@@] (codes)")
+def undo(tokenizer: Path | None, kind: str | None, ids: bool, side: str | None, separator: str | None) -> None:
+    """Turn subwords on standard input back into text.
+
+    Pieces tell themselves what they stand for; TOKENIZER is needed for --ids only.
+    """
+    from multihead.cli.streams import filter_lines
+    from multihead.text import spelling, subword_nmt
+    from multihead.text.subword_nmt_codes import Codes
+
+    loaded = None if tokenizer is None else _load(tokenizer, side, None)
+    if loaded is not None and kind is not None:
+        raise ConfigurationError("--format: the file says what it is; leave out the one or the other")
+    if isinstance(loaded, Codes) or kind == "subword-nmt":
+        _refuse(_OURS, ids=ids or None, side=side)
+        mark = subword_nmt.SEPARATOR if separator is None else separator
+        if not mark:
+            raise ConfigurationError("--separator: expected some characters, got none")
+        filter_lines(lambda lines, _: [subword_nmt.undo(line, mark) for line in lines])
+        return
+    _refuse(_THEIRS, separator=separator)
+    if ids and loaded is None:
+        raise ConfigurationError("--ids: expected TOKENIZER too: an id says nothing without its vocabulary")
+    filter_lines(_from_ids(loaded) if ids and loaded is not None else _each(spelling.read))
+
+
+def _each(read: Callable[[str], str]) -> Change:
+    """A LF, which no line can hold and `apply` never wrote, becomes a space."""
+    return lambda lines, _: [read(line).replace("\n", " ") for line in lines]
+
+
+def _from_ids(tokenizer: Tokenizer) -> Change:
+    from multihead.cli.streams import NAME
+
+    def change(lines: list[str], first: int) -> list[str]:
+        texts = []
+        for number, line in enumerate(lines, first):
+            try:
+                row = [int(word) for word in line.split()]
+            except ValueError:
+                raise DataError(f"expected ids with spaces between them, got {line[:80]!r}", NAME, number) from None
+            texts.append(tokenizer.decode(row).replace("\n", " "))
+        return texts
+
+    return change
+
+
+def _load(path: Path, side: str | None, merges: int | None) -> Tokenizer | Codes:
+    """The tokenizer or the codes that ``path`` holds; its first line says which."""
+    from multihead.text.subword_nmt_codes import Codes
+    from multihead.text.tokenizer import Tokenizer
+
+    path = _in_folder(path, side or "source") if path.is_dir() else path
+    try:
+        with path.open("rb") as file:
+            first = file.readline(1 << 16)
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be opened ({error.strerror}); expected a TOKENIZER: {_WHAT}") from None
+    is_json = first.startswith(b'{"')
+    if first.startswith(b"#version:") or (len(first.split(b" ")) == 2 and not is_json):
+        return Codes.load(path, merges)
+    if is_json or first.lstrip().startswith(b"{"):
+        return Tokenizer.load(path)
+    raise FormatError(f"{path}: neither a tokenizer.json nor codes of subword-nmt; expected {_WHAT}")
+
+
+_WHAT = "a tokenizer.json, a model or run folder, or a codes file of subword-nmt"
+
+
+def _in_folder(folder: Path, side: str) -> Path:
+    """The tokenizer of a run or a model, as `bundle` and `workflows.prepare` lay them out."""
+    from multihead.files import standing_folder
+
+    names = ("tokenizer.json", f"{side}.tokenizer.json")
+    for home in (standing_folder(folder / "best"), folder, folder / "data"):
+        for path in (home / name for name in names):
+            if path.is_file():
+                return path
+    raise FormatError(f"{folder}: there is no {' or '.join(names)} in it, nor in a folder best or data in it")
+
+
+def _refuse(whose: str, **given: object) -> None:
+    """Says that an option has no meaning here, instead of doing nothing about it."""
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigurationError(f"--{name.replace('_', '-')}: has a meaning for {whose} alone; leave it out")

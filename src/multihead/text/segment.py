@@ -1,0 +1,217 @@
+"""BPE-dropout: another segmentation of the same text each time it is seen (Provilkov, Emelianenko and Voita 2020,
+section 3, algorithm 1).
+
+A piece of text starts as characters. At every step each merge that is possible is left out with probability p; of the
+rest the one that was learned first is applied, the leftmost of equals; when none is left, the piece is done. p = 0
+is ordinary byte-pair encoding, p = 1 leaves the characters.
+
+The ``tokenizers`` library can do this too, but not repeatably: its random numbers cannot be seeded. Here they are a
+function of what they are for (seed, epoch, side, key of the sentence, step, place in the sentence) and of nothing
+else: which sentences share a batch, in which order, in how many processes, makes no difference.
+
+Where pieces are cut is the tokenizer's word, and so is how a character without an entry is spelt in bytes. Nothing of
+this is written into tokenizer.json.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multihead.errors import ConfigurationError, InputError
+from multihead.text.pipeline import FIRST_CHARACTER, Parts
+from multihead.text.tokenizer import Tokenizer
+
+Integers = NDArray[np.int64]
+Words = NDArray[np.uint64]
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_STEP = _GOLDEN << 32
+"""Places of a sentence are counted below 2^32, steps above."""
+_WORD = (1 << 64) - 1
+_NEVER = 1 << 31
+"""The rank of a pair that no merge joins."""
+
+
+class Segmenter:
+    """Draws segmentations with BPE-dropout.
+
+    Args:
+        tokenizer: whose merges they are.
+        dropout: p, the probability that a possible merge is left out at a step; 0.1 is the paper's.
+        seed: of the random numbers, any integer.
+
+    Raises:
+        ConfigurationError: a dropout that is no probability.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, dropout: float | int, seed: int) -> None:
+        if not 0.0 <= dropout <= 1.0:
+            raise ConfigurationError(f"bpe_dropout is {dropout}: it is a probability, from 0 to 1")
+        self._tokenizer = tokenizer
+        self._seed = seed
+        self._threshold = round(dropout * 2**53)
+        self._merges = _Merges(tokenizer.parts)
+        self._characters = _Characters(tokenizer.parts)
+
+    def segment(self, ids: Sequence[Sequence[int]], keys: Sequence[int], epoch: int, side: int) -> list[list[int]]:
+        """A fresh segmentation of each sentence; `Tokenizer.decode` gives the same text as of the old one.
+
+        Args:
+            ids: the sentences, each as `Tokenizer.encode` gives it, without begin and end.
+            keys: which sentence each is (its place in the store): equal keys draw equal random numbers.
+            epoch: the pass over the corpus, so that the next one differs.
+            side: 0 for the source, 1 for the target, so that equal texts on both differ.
+
+        Raises:
+            InputError: ids that this tokenizer does not make of their text, or not one key a sentence.
+        """
+        if len(keys) != len(ids):
+            raise InputError(f"got {len(ids)} sentences and {len(keys)} keys, expected one key for each")
+        if not self._threshold:
+            return [list(sentence) for sentence in ids]
+        tokens, piece, sentence = self._pieces(ids)
+        symbols, token = self._characters.of(tokens)
+        piece, sentence = piece[token], sentence[token]
+        starts = np.searchsorted(sentence, np.arange(len(ids)))
+        place = np.arange(len(symbols)) - starts[sentence]
+        streams = scramble(*(_words(part) for part in (self._seed, epoch, side)), _words(keys))
+        counters = streams[sentence] + place.astype(np.uint64) * np.uint64(_GOLDEN)
+        kept = merge_with_dropout(symbols, piece, counters, self._merges, self._threshold)
+        lengths: list[int] = np.bincount(sentence[kept], minlength=len(ids)).tolist()
+        flat = symbols[kept].tolist()
+        return [flat[start:stop] for start, stop in pairwise(accumulate(lengths, initial=0))]
+
+    def _pieces(self, ids: Sequence[Sequence[int]]) -> tuple[Integers, Integers, Integers]:
+        """All tokens in a row; for each the piece that it stands in, counted through, and its sentence."""
+        found = self._tokenizer.encode_pieces(self._tokenizer.decode_batch(ids))
+        for number, (given, (standard, _)) in enumerate(zip(ids, found, strict=True), 1):
+            if list(given) != standard:
+                raise InputError(
+                    f"sentence {number} of {len(ids)}: these ids are not what this tokenizer makes of their text: got "
+                    f"{_shown(given)}, expected {_shown(standard)}; segment with the tokenizer that encoded them"
+                )
+        lengths = np.array([len(standard) for standard, _ in found], dtype=np.int64)
+        sentence = np.repeat(np.arange(len(found)), lengths)
+        tokens = np.array([i for standard, _ in found for i in standard], dtype=np.int64)
+        within = np.array([number for _, numbers in found for number in numbers], dtype=np.int64)
+        new = np.ones(len(tokens), dtype=np.int64)
+        new[1:] = (within[1:] != within[:-1]) | (sentence[1:] != sentence[:-1])
+        return tokens, np.cumsum(new) - 1, sentence
+
+
+class _Merges:
+    """Which pairs of ids are joined, in which order, and to what: a sorted table that is searched for many at once."""
+
+    def __init__(self, parts: Parts) -> None:
+        ids = {token: index for index, token in enumerate(parts.vocabulary)}
+        self._size = len(ids)
+        table = {
+            ids[left] * self._size + ids[right]: (rank, ids[left + right])
+            for rank, (left, right) in enumerate(parts.merges)
+        }
+        rows = sorted((pair, *merge) for pair, merge in table.items())
+        # The last row is larger than any pair, so that a search ends in the table.
+        columns = np.array([*rows, (np.iinfo(np.int64).max, _NEVER, 0)], dtype=np.int64).T
+        self._pairs, self._ranks, self._results = (np.ascontiguousarray(column) for column in columns)
+
+    def look_up(self, left: Integers, right: Integers) -> tuple[Integers, Integers]:
+        """The rank of each pair, `_NEVER` where no merge joins it, and the id that it becomes."""
+        pairs = left * self._size + right
+        row = np.searchsorted(self._pairs, pairs)
+        return np.where(self._pairs[row] == pairs, self._ranks[row], _NEVER), self._results[row]
+
+
+class _Characters:
+    """The ids of each entry's characters, of all entries in a row."""
+
+    def __init__(self, parts: Parts) -> None:
+        ids = {token: index for index, token in enumerate(parts.vocabulary)}
+        spelt = [
+            [ids.get(character, index) for character in token] if index >= FIRST_CHARACTER else [index]
+            for index, token in enumerate(parts.vocabulary)
+        ]
+        self._flat = np.array([character for entry in spelt for character in entry], dtype=np.int64)
+        self._counts = np.array([len(entry) for entry in spelt], dtype=np.int64)
+        self._starts = np.cumsum(self._counts) - self._counts
+
+    def of(self, tokens: Integers) -> tuple[Integers, Integers]:
+        """The characters of a row of tokens, and for each the token that it comes from."""
+        counts = self._counts[tokens]
+        token = np.repeat(np.arange(len(tokens)), counts)
+        first = self._starts[tokens] - (np.cumsum(counts) - counts)
+        return self._flat[first[token] + np.arange(len(token))], token
+
+
+def merge_with_dropout(
+    symbols: Integers, piece: Integers, counters: Words, merges: _Merges, threshold: int
+) -> NDArray[np.bool_]:
+    """Joins symbols in place, all pieces in step, and says which of the places still hold one.
+
+    Args:
+        symbols: the characters of all pieces in a row; at the end, a place that still holds a symbol has its id.
+        piece: the piece of each, ascending.
+        counters: where the random numbers of each place begin.
+        merges: what may be joined.
+        threshold: a merge is left out where its number, below 2^53, is below this.
+    """
+    size = len(symbols)
+    alive = np.ones(size, dtype=np.bool_)
+    # One more place at the end, in a piece of its own, is what comes before the first and after the last.
+    places = np.arange(size + 1)
+    before, after = places - 1, np.minimum(places + 1, size)
+    owner = np.append(piece, -1)
+    rank, result = np.full((2, size), _NEVER, dtype=np.int64)
+    inside = np.flatnonzero(owner[:size] == owner[1:])
+    rank[inside], result[inside] = merges.look_up(symbols[inside], symbols[inside + 1])
+    possible = inside[rank[inside] < _NEVER]
+    step = 0
+    while possible.size:
+        numbers = scramble(counters[possible] + np.uint64(step * _STEP & _WORD)) >> np.uint64(11)
+        kept = possible[numbers >= np.uint64(threshold)]
+        if not kept.size:
+            break
+        new = np.ones(kept.size, dtype=np.bool_)
+        new[1:] = piece[kept][1:] != piece[kept][:-1]
+        best = np.minimum.reduceat(rank[kept] << 32 | kept, np.flatnonzero(new)) & 0xFFFFFFFF
+        joined = after[best]
+        symbols[best] = result[best]
+        alive[joined] = False
+        after[best] = after[joined]
+        before[after[joined]] = best
+        rank[joined] = rank[best] = _NEVER
+        left, right = np.concatenate((before[best], best)), np.concatenate((best, after[best]))
+        within = owner[left] == owner[right]
+        left, right = left[within], right[within]
+        rank[left], result[left] = merges.look_up(symbols[left], symbols[right])
+        # A piece in which every possible merge was left out is done, for good.
+        going_on = np.zeros(piece[-1] + 1, dtype=np.bool_)
+        going_on[piece[best]] = True
+        possible = np.flatnonzero(rank < _NEVER)
+        possible = possible[going_on[piece[possible]]]
+        step += 1
+    return alive
+
+
+def scramble(*parts: Words) -> Words:
+    """A random-looking word for each row of words: the finaliser of SplitMix64 (Steele, Lea and Flood 2014)."""
+    word: Words = np.zeros(1, dtype=np.uint64)
+    for part in parts:
+        word = (word ^ part) + np.uint64(_GOLDEN)
+        word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        word ^= word >> np.uint64(31)
+    return word
+
+
+def _words(numbers: int | Sequence[int]) -> Words:
+    """Integers of any size and sign as words of 64 bits."""
+    row = [numbers] if isinstance(numbers, int) else numbers
+    return np.array([number & _WORD for number in row], dtype=np.uint64)
+
+
+def _shown(ids: Sequence[int]) -> str:
+    return f"[{', '.join(map(str, ids[:8]))}{', ...' if len(ids) > 8 else ''}]"
