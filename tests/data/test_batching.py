@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from multihead.data.batching import (
     Batch,
     BatchStream,
+    Resegment,
+    Share,
     batch_order,
     batches_by_tokens,
     collate,
@@ -22,6 +24,7 @@ from multihead.data.batching import (
     real_share,
 )
 from multihead.data.corpus import read_lines
+from multihead.data.order import epoch_pairs
 from multihead.data.store import ParallelStore, ParallelWriter
 from multihead.errors import InputError
 
@@ -238,3 +241,122 @@ class TestStream:
                 self.stream(store, (2, index))
         with pytest.raises(InputError, match="without a single pair"):
             self.stream(ParallelStore.from_lists([], []))
+
+
+class TestShares:
+    SHARES = (Share(0, 50, 0.4), Share(50, 90, 1.0), Share(90, 150, 2.5))
+
+    def stream(
+        self, store: ParallelStore, shares: tuple[Share, ...], position: tuple[int, int] = (0, 0)
+    ) -> BatchStream:
+        return BatchStream(store, 300, 11, pad_id=PAD, bos_id=BOS, eos_id=EOS, position=position, shares=shares)
+
+    def test_an_epoch_holds_what_the_shares_say_within_the_budget(self) -> None:
+        store = some_store(150)
+        stream = self.stream(store, self.SHARES)
+        for epoch in range(4):
+            batches = [stream.take() for _ in range(stream.batches_in_epoch)]
+            assert stream.position == (epoch + 1, 0)
+            seen = np.sort(np.concatenate([batch.indices for batch in batches]))
+            assert seen.tolist() == epoch_pairs(150, self.SHARES, 11, epoch).tolist()
+            for batch in batches:
+                assert max(batch.source.numel(), batch.target_input.numel()) <= 300
+
+    def test_resumed_anywhere_it_equals_the_uninterrupted_one(self) -> None:
+        store = some_store(150)
+        stream, positions, batches = self.stream(store, self.SHARES), [], []
+        for _ in range(3 * stream.batches_in_epoch):
+            positions.append(stream.position)
+            batches.append(stream.take())
+        for start in (0, 1, len(batches) // 2, len(batches) - 4):
+            resumed = self.stream(store, self.SHARES, positions[start])
+            assert all(same(resumed.take(), batch) for batch in batches[start : start + 12])
+
+    def test_one_share_of_everything_is_no_share(self) -> None:
+        store = some_store(150)
+        plain, shared = self.stream(store, ()), self.stream(store, (Share(0, 60, 1), Share(60, 150, 1)))
+        assert all(same(plain.take(), shared.take()) for _ in range(2 * plain.batches_in_epoch))
+
+    def test_an_epoch_without_a_pair_is_passed_over(self) -> None:
+        stream = self.stream(some_store(4), (Share(0, 2, 0.25), Share(2, 4, 0.25)))
+        positions = [(stream.position, stream.take().indices.tolist()) for _ in range(4)]
+        assert [epoch for (epoch, _), _ in positions] == [1, 3, 5, 7]
+        assert sorted(positions[0][1] + positions[1][1]) == [0, 1, 2, 3]
+        resumed = self.stream(some_store(4), (Share(0, 2, 0.25), Share(2, 4, 0.25)), (3, 0))
+        assert resumed.take().indices.tolist() == positions[1][1]
+
+    def test_shares_of_another_store(self) -> None:
+        with pytest.raises(InputError, match="end to end, from 0 to 20"):
+            self.stream(some_store(20), self.SHARES)
+
+
+def chopped(side: int, ids: list[list[int]], pairs: list[int], epoch: int) -> list[list[int]]:
+    """Each subword becomes one to four of its kind, by chance: what BPE-dropout does to lengths."""
+    rows = []
+    for row, pair in zip(ids, pairs, strict=True):
+        random = np.random.default_rng((side, pair, epoch))
+        rows.append(np.repeat(row, 1 + random.binomial(3, 0.1, len(row))).tolist())
+    return rows
+
+
+class TestSegmentedAnew:
+    def stream(
+        self, store: ParallelStore, segment: Resegment | None, position: tuple[int, int] = (0, 0), budget: int = 1000
+    ) -> BatchStream:
+        ids = {"pad_id": PAD, "bos_id": BOS, "eos_id": EOS}
+        return BatchStream(store, budget, 11, **ids, position=position, segment=segment)
+
+    def test_every_pair_is_seen_anew_within_the_budget(self) -> None:
+        store = some_store(1500)
+        stream, fill, kept = self.stream(store, chopped), [], 0
+        for epoch in range(2):
+            seen = []
+            for _ in range(stream.batches_in_epoch):
+                batch = stream.take()
+                numbers = batch.indices.tolist()
+                seen += numbers
+                fill.append(max(batch.source.numel(), batch.target_input.numel()) / 1000)
+                rows = (batch.source, batch.source_lengths), (batch.target_output, batch.target_lengths)
+                for side, ((padded, lengths), tokens) in enumerate(
+                    zip(rows, (store.source, store.target), strict=True)
+                ):
+                    stored = [tokens[number].tolist() for number in numbers]
+                    fresh = chopped(side, stored, numbers, epoch)
+                    for row, length, new, old in zip(padded.tolist(), lengths.tolist(), fresh, stored, strict=True):
+                        if row[:length] != [*new, EOS]:  # only where there was no room for it
+                            assert row[:length] == [*old, EOS]
+                            assert (len(new) + 1) * len(numbers) > 1000
+                            kept += 1
+                assert batch.target_tokens == batch.target_lengths.sum() == (batch.target_output != PAD).sum()
+            assert sorted(seen) == list(range(1500))
+        assert max(fill) <= 1
+        assert np.median(fill) > 0.8
+        assert 0 < kept < 0.02 * 4 * 1500
+
+    def test_epochs_differ_and_resumed_anywhere_it_equals_the_uninterrupted_one(self) -> None:
+        store = some_store(150)
+        stream, positions, batches = self.stream(store, chopped, budget=300), [], []
+        for _ in range(2 * stream.batches_in_epoch):
+            positions.append(stream.position)
+            batches.append(stream.take())
+        for start in (0, 1, len(batches) - 3):
+            resumed = self.stream(store, chopped, positions[start], budget=300)
+            assert all(same(resumed.take(), batch) for batch in batches[start : start + 8])
+        cut: dict[int, list[tuple[int, int]]] = {0: [], 1: [], 2: []}
+        for (epoch, _), batch in zip(positions, batches, strict=True):
+            cut[epoch] += zip(batch.indices.tolist(), batch.source_lengths.tolist(), strict=True)
+        assert sorted(cut[0]) != sorted(cut[1])
+
+    def test_cuts_that_change_nothing_change_nothing(self) -> None:
+        store = some_store(300)
+        plain, cut = self.stream(store, None), self.stream(store, lambda side, ids, pairs, epoch: ids)
+        assert all(same(plain.take(), cut.take()) for _ in range(2 * plain.batches_in_epoch))
+
+    def test_a_pair_longer_than_the_budget_is_read_as_it_is_stored(self) -> None:
+        store = ParallelStore.from_lists([[7] * 40], [[8]])
+        stream = self.stream(store, chopped, budget=20)
+        assert stream.take().source.tolist() == [[*[7] * 40, EOS]]
+
+    def test_sentences_that_do_not_come_back(self) -> None:
+        with pytest.raises(InputError, match="20 sentences were to be cut anew, but 19 came back"):
+            self.stream(some_store(20), lambda side, ids, pairs, epoch: ids[1:])

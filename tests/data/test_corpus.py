@@ -6,6 +6,8 @@ import gzip
 import hashlib
 import io
 import os
+import re
+import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from multihead.data.corpus import (
     Pair,
     check_parallel,
     decode_line,
+    one_line,
     open_text,
     read_checked,
     read_lines,
@@ -114,6 +117,17 @@ class TestLines:
             list(read_lines(path))
         with pytest.raises(DataError, match="a line of more than"):
             scan(path)
+
+    @given(st.lists(st.sampled_from("ab \t\r\n\u2028\x0c"), max_size=12).map("".join))
+    def test_a_text_with_breaks_becomes_one_line(self, text: str) -> None:
+        expected = re.sub(r"[ \t]*[\r\n][ \t\r\n]*", "\n", text).strip("\n").replace("\n", " ")
+        assert one_line(text) == expected
+        assert "\n" not in one_line(text)
+
+    def test_blanks_without_end_take_no_time(self) -> None:
+        started = time.process_time()
+        assert one_line(" " * 1_000_000 + "\n") == ""
+        assert time.process_time() - started < 1
 
     def test_an_undecodable_line_is_named_with_its_column(self, tmp_path: Path) -> None:
         path = write(tmp_path / "train.de", b"gut\n" + "äöü\t".encode() + b"\xff gut\n")
@@ -273,6 +287,18 @@ class TestReport:
             "train.de:17: not valid UTF-8 (byte 0xff at column 5); 3 pairs left out for this reason, lines 17, 29, 311",
             "train.en:4: more than 512 tokens (811 tokens); 1 pair left out for this reason",
         ]
+
+    def test_one_file_of_pairs_is_named_for_both_sides_and_several_files_each_for_itself(self) -> None:
+        report = Report()
+        for path, line, detail in (("a.tsv", 3, "the source"), ("b.tmx", 9, "the target"), ("a.tsv", 4, "the target")):
+            report.add(path, line, EMPTY, detail)
+        report.add("a.tsv", 8, "not 2 columns", "3")
+        assert report.summary().split("\n") == [
+            f"a.tsv:3: {EMPTY} (the source); 2 pairs left out for this reason, lines 3, 4",
+            f"b.tmx:9: {EMPTY} (the target); 1 pair left out for this reason",
+            "a.tsv:8: not 2 columns (3); 1 pair left out for this reason",
+        ]
+        assert (report.left_out, report.counts) == (4, {EMPTY: 3, "not 2 columns": 1})
 
     def test_counts_go_on_where_places_end(self) -> None:
         report = Report(limit=10)

@@ -202,6 +202,8 @@ class TestDamage:
             ({"format": "something else"}, "does not describe"),
             ({"dtype": "<f4"}, "damaged description"),
             ({"count": "five"}, "damaged description"),
+            ({"count": -1}, "damaged description"),
+            ({"tokens": -1}, "do not fit"),
         ],
     )
     def test_another_description(self, tmp_path: Path, change: dict[str, object], message: str) -> None:
@@ -231,3 +233,40 @@ class TestDamage:
         write_store(tmp_path / "p" / "source", [[1], [2]])
         with pytest.raises(FormatError, match="2 sources, 1 targets"):
             ParallelStore.open(tmp_path / "p")
+
+    @pytest.mark.parametrize("name", ["lines.bin", "source/ids.bin", "target/offsets.bin", "target/store.json"])
+    def test_a_store_of_pairs_that_is_cut_off(self, tmp_path: Path, name: str) -> None:
+        with ParallelWriter(tmp_path / "p", 10, 10) as writer:
+            writer.append([[1], [2, 3]], [[1, 2], [5]], [1, 2])
+        file = tmp_path / "p" / name
+        os.truncate(file, file.stat().st_size - 1)
+        with pytest.raises(FormatError, match=rf"{name}: .*delete the folder and make it again from the corpus"):
+            ParallelStore.open(tmp_path / "p")
+
+    def test_a_store_that_may_not_be_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        path = write_store(tmp_path / "s", SAMPLE)
+
+        def refuse(*_: object, **__: object) -> None:
+            raise PermissionError(13, "Permission denied")
+
+        for owner, function in ((Path, "read_text"), (np, "memmap")):  # file modes do not stop the superuser
+            with monkeypatch.context() as patch:
+                patch.setattr(owner, function, refuse)
+                with pytest.raises(SurroundingsError, match=r"cannot be read \(Permission denied\); make it readable"):
+                    TokenStore.open(path)
+
+
+def test_a_store_is_opened_where_it_stands_by_as_many_as_like(tmp_path: Path) -> None:
+    with ParallelWriter(tmp_path / "p", 10, 10) as writer:
+        writer.append([[1], [2, 3]], [[1, 2], [5]], [1, 2])
+    before = {path: path.stat() for path in tmp_path.rglob("*")}
+    one, two = ParallelStore.open(tmp_path / "p"), ParallelStore.open(tmp_path / "p")
+    assert one.source[1].tolist() == two.source[1].tolist() == [2, 3]
+    with pytest.raises(ValueError, match="read-only"):
+        one.source[1][0] = 7
+    with pytest.raises(ValueError, match="read-only"):
+        one.lines[0] = 7
+    after = {path: path.stat() for path in tmp_path.rglob("*")}
+    assert {path: (s.st_mtime_ns, s.st_size) for path, s in after.items()} == {
+        path: (s.st_mtime_ns, s.st_size) for path, s in before.items()
+    }

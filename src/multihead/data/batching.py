@@ -1,16 +1,16 @@
-"""From stored pairs to batches: which pairs go together, in which order, and their padded tensors.
+"""From stored pairs to batches: their padded tensors, one after the other, epoch after epoch.
 
-A batch holds pairs of nearly equal lengths and at most so many tokens, padding included. The order of an
-epoch is a pure function of the lengths, the token budget, the seed and the epoch: a run that goes on from a
-position sees what it would have seen without the interruption. Splitting a batch over processes is left to
-training; what the ids mean, to the tokenizer.
+Which pairs go together and in which order is for `order` to say; it is a pure function of the lengths, the token
+budget, the shares, the seed and the epoch, so a run that goes on from a position sees what it would have seen without
+the interruption. Splitting a batch over processes is left to training; what the ids mean, to the tokenizer; how a
+sentence is cut into other subwords (BPE-dropout), to `text.segment`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -18,106 +18,35 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from multihead.data.store import ParallelStore, TokenStore
+from multihead.data.order import (
+    Array,
+    Lengths,
+    Share,
+    batch_order,
+    batches_by_tokens,
+    epoch_pairs,
+    real_share,
+)
+from multihead.data.store import ParallelStore, TokenStore, flatten
 from multihead.errors import InputError
 
-Array = npt.NDArray[np.int64]
-Lengths = Sequence[int] | npt.NDArray[np.integer[Any]]
+__all__ = [
+    "Batch",
+    "BatchStream",
+    "Lengths",
+    "Resegment",
+    "Share",
+    "batch_order",
+    "batches_by_tokens",
+    "collate",
+    "collate_source",
+    "real_share",
+]
 
-
-def batch_order(
-    source_lengths: Lengths,
-    target_lengths: Lengths,
-    batch_tokens: int,
-    seed: int,
-    epoch: int,
-    pool: int = 200_000,
-) -> list[Array]:
-    """The batches of an epoch, each an array of the indices of its pairs; every index stands in exactly one.
-
-    All pairs are shuffled and cut into pools of about ``pool`` pairs; a pool is sorted by length, blurred by
-    a coin toss (without it, the same pairs would meet again in every epoch of a small corpus), and cut into
-    batches with ``rows * max(longest source, longest target) <= batch_tokens``; the batches of all pools are
-    shuffled. A pair longer than the budget is a batch of its own.
-
-    Args:
-        source_lengths: tokens of each source as they stand in a batch, the end symbol included.
-        target_lengths: the same of each target.
-        batch_tokens: the budget of a batch and a side, padding included.
-        seed: chooses the order, together with ``epoch``; neither is negative.
-        epoch: counted from 0.
-        pool: large, so that batches are well filled; finite, so that neighbours change from epoch to epoch.
-    """
-    source, target = np.asarray(source_lengths, np.int64), np.asarray(target_lengths, np.int64)
-    if len(source) != len(target):
-        raise InputError(f"{len(source)} source lengths but {len(target)} target lengths; expected as many")
-    _check_budget(batch_tokens)
-    random = np.random.Generator(np.random.Philox(np.random.SeedSequence((seed, epoch))))
-    shuffled = random.permutation(len(source))
-    batches: list[Array] = []
-    for pooled in np.array_split(shuffled, max(1, round(len(shuffled) / pool))):
-        # On Multi30k, in batches of 4,096, the tosses take real tokens from 96 to 94 %; of the pairs that
-        # share a batch in one epoch, 16 % share one in the next, instead of 61 %.
-        tosses = random.integers(0, 2, (2, len(pooled)))
-        arranged = pooled[_by_length(source[pooled] + tosses[0], target[pooled] + tosses[1])]
-        widths = np.maximum(source[arranged], target[arranged])
-        batches.extend(np.split(arranged, _cuts(widths, batch_tokens)) if len(arranged) else [])
-    return [batches[place] for place in random.permutation(len(batches))]
-
-
-def _by_length(source: Array, target: Array) -> Array:
-    """Sort by source, then target length; what is equal stays in its (random) order.
-
-    Targets rise within sources of even length and fall within odd ones, so that where one source length
-    gives way to the next, the targets of neighbours are still alike.
-    """
-    span = int(target.max(initial=0)) + 1
-    turned = np.where(source % 2 == 0, target, span - 1 - target)
-    return np.argsort(source * span + turned, kind="stable")
-
-
-def _cuts(widths: Array, batch_tokens: int) -> list[int]:
-    """Where to cut a row of sequences so that each piece, padded, is as large as the budget allows."""
-    cuts: list[int] = []
-    start = 0
-    while True:
-        # rows * widest <= budget, so a piece that begins here has at most this many rows
-        most = max(1, batch_tokens // max(1, int(widths[start])))
-        window = np.maximum.accumulate(widths[start : start + most])
-        rows = np.arange(1, len(window) + 1)
-        start += max(1, int(np.searchsorted(rows * window, batch_tokens, side="right")))
-        if start >= len(widths):
-            return cuts
-        cuts.append(start)
-
-
-def real_share(batches: Sequence[Array], source_lengths: Lengths, target_lengths: Lengths) -> float:
-    """The share of real tokens among all that batches hold, padding included, source and target together."""
-    real = padded = 0
-    for lengths in (np.asarray(source_lengths, np.int64), np.asarray(target_lengths, np.int64)):
-        for batch in batches:
-            real += int(lengths[batch].sum())
-            padded += len(batch) * int(lengths[batch].max(initial=0))
-    return real / max(1, padded)
-
-
-def batches_by_tokens(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
-    """Group sequences for translating: sorted by length, ``rows * longest <= batch_tokens`` in each group.
-
-    The longest come first, so that what does not fit in memory shows at once; equal lengths stay in order. A
-    sequence longer than the budget is a group of its own.
-    """
-    _check_budget(batch_tokens)
-    widths = np.asarray(lengths, np.int64)
-    if not len(widths):
-        return []
-    arranged = np.argsort(-widths, kind="stable")
-    return [piece.tolist() for piece in np.split(arranged, _cuts(widths[arranged], batch_tokens))]
-
-
-def _check_budget(batch_tokens: int) -> None:
-    if batch_tokens < 1:
-        raise InputError(f"a batch of {batch_tokens} tokens; expected at least 1, and 1,000 or more to train")
+_SAMPLE = 2048
+"""Pairs that are segmented anew to see how much longer sentences become."""
+_SURPRISED = 0.01
+"""Share of sentences that may become longer than it is foreseen."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,8 +85,15 @@ class Batch:
 
 def collate(store: ParallelStore, indices: Array, *, pad_id: int, bos_id: int, eos_id: int) -> Batch:
     """The batch of some pairs of a store, in the order of ``indices``."""
-    source, source_lengths = _end_and_pad(*store.source.gather(indices), pad_id, eos_id)
-    flat, lengths = store.target.gather(indices)
+    return _collated(store.source.gather(indices), store.target.gather(indices), indices, pad_id, bos_id, eos_id)
+
+
+def _collated(
+    sources: tuple[Array, Array], targets: tuple[Array, Array], indices: Array, pad_id: int, bos_id: int, eos_id: int
+) -> Batch:
+    """The batch of sources and targets, each as all ids in a row and the length of each sequence."""
+    source, source_lengths = _end_and_pad(*sources, pad_id, eos_id)
+    flat, lengths = targets
     target_output, target_lengths = _end_and_pad(flat, lengths, pad_id, eos_id)
     target_input = np.full_like(target_output, pad_id)
     target_input[:, 0] = bos_id
@@ -194,11 +130,31 @@ def _end_and_pad(flat: Array, lengths: Array, pad_id: int, eos_id: int) -> tuple
     return padded, lengths + 1
 
 
+@runtime_checkable
+class Resegment(Protocol):
+    """Cuts sentences into other subwords in each epoch; the same ones whenever it is asked for the same epoch.
+
+    Called with the side (0 source, 1 target), the stored ids of some sentences, the index of each one's pair in the
+    store, and the epoch; gives the ids to be read instead. (BPE-dropout: Provilkov et al. 2020.)
+    """
+
+    def __call__(self, side: int, ids: list[list[int]], pairs: list[int], epoch: int, /) -> list[list[int]]:
+        """The ids of each sentence, cut anew."""
+        ...
+
+
 class BatchStream:
     """The batches of a store, epoch after epoch, without end.
 
     Only ``position`` has to be remembered: a stream that is made at a position goes on exactly as the one
     that was there. Just the order of the current epoch is kept.
+
+    With ``segment`` sentences become longer than the store knows, and how long can only be said by cutting them. The
+    budget is kept all the same, in two steps. Batches are composed of the lengths that are to be expected:
+    ``growth * length + spread * sqrt(length)``, both measured once on a sample, so that 1 sentence in 100 becomes
+    longer than that. Then a sentence for which its batch turns out to have no room is read as it is stored; as batches
+    are of nearly equal lengths, these are those few whose cuts came out the most numerous. So every pair is seen, the
+    budget holds for each batch, and the batches remain a function of seed and epoch.
 
     Args:
         store: where the pairs are.
@@ -208,9 +164,12 @@ class BatchStream:
         bos_id: begins what the decoder reads.
         eos_id: ends sources and targets.
         position: epoch and place in the epoch of the first batch to be taken.
+        shares: how often an epoch sees which pairs; none for each pair once.
+        segment: cuts the sentences of a batch anew; None to take them as they are stored.
 
     Raises:
-        InputError: the store is empty, or the epoch has no batch at that position.
+        InputError: the store is empty, the shares do not fit it (`order.check_shares`), or the epoch has no batch at
+            that position.
     """
 
     def __init__(
@@ -223,6 +182,8 @@ class BatchStream:
         bos_id: int,
         eos_id: int,
         position: tuple[int, int] = (0, 0),
+        shares: Sequence[Share] = (),
+        segment: Resegment | None = None,
     ) -> None:
         if not len(store):
             raise InputError("a store without a single pair; expected at least one to make batches of")
@@ -230,8 +191,12 @@ class BatchStream:
         self._batch_tokens = batch_tokens
         self._seed = seed
         self._pad_id, self._bos_id, self._eos_id = pad_id, bos_id, eos_id
+        self._shares, self._segment = tuple(shares), segment
+        self._growth = None if segment is None else _growth(store, segment, seed)
         self._epoch, self._index = position
         self._order = self._order_of(self._epoch)
+        if self._index == 0:
+            self._pass_empty_epochs()
         if not 0 <= self._index < len(self._order):
             there = f"epoch {self._epoch} has {len(self._order)}"
             remedy = "the position was saved with other data or another batch_tokens; use those again"
@@ -249,13 +214,75 @@ class BatchStream:
 
     def take(self) -> Batch:
         """The next batch; moves the position on by one."""
-        indices = self._order[self._index]
+        indices, epoch = self._order[self._index], self._epoch
         self._index += 1
         if self._index == len(self._order):
             self._epoch, self._index = self._epoch + 1, 0
             self._order = self._order_of(self._epoch)
-        return collate(self._store, indices, pad_id=self._pad_id, bos_id=self._bos_id, eos_id=self._eos_id)
+            self._pass_empty_epochs()
+        sources, targets = (self._rows(side, indices, epoch) for side in (0, 1))
+        return _collated(sources, targets, indices, self._pad_id, self._bos_id, self._eos_id)
 
     def _order_of(self, epoch: int) -> list[Array]:
-        source, target = self._store.source.lengths + 1, self._store.target.lengths + 1
-        return batch_order(source, target, self._batch_tokens, self._seed, epoch)
+        source, target = self._store.source.lengths, self._store.target.lengths
+        if self._growth is not None:
+            source, target = (_expected(x, *g) for x, g in zip((source, target), self._growth, strict=True))
+        if not self._shares:
+            return batch_order(source + 1, target + 1, self._batch_tokens, self._seed, epoch)
+        seen = epoch_pairs(len(self._store), self._shares, self._seed, epoch)
+        order = batch_order(source[seen] + 1, target[seen] + 1, self._batch_tokens, self._seed, epoch)
+        return [seen[batch] for batch in order]
+
+    def _pass_empty_epochs(self) -> None:
+        """Small shares may leave an epoch without a pair, but not every one (`order.check_shares`)."""
+        while not self._order:
+            self._epoch += 1
+            self._order = self._order_of(self._epoch)
+
+    def _rows(self, side: int, indices: Array, epoch: int) -> tuple[Array, Array]:
+        """All ids of one side of a batch in a row, and the length of each sequence."""
+        flat, lengths = (self._store.source, self._store.target)[side].gather(indices)
+        if self._segment is None:
+            return flat, lengths
+        stored = _lists(flat, lengths)
+        fresh = _cut(self._segment, side, stored, indices.tolist(), epoch)
+        room = self._batch_tokens // len(indices) - 1  # for the end symbol
+        return flatten([new if len(new) <= room else old for new, old in zip(fresh, stored, strict=True)])
+
+
+def _growth(store: ParallelStore, segment: Resegment, seed: int) -> list[tuple[float, float]]:
+    """Of each side: how much longer the new sentences are on the whole, and how much longer than that single ones."""
+    random = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=(2,))))
+    sample = np.sort(random.choice(len(store), min(len(store), _SAMPLE), replace=False))
+    found = []
+    for side, tokens in enumerate((store.source, store.target)):
+        stored = _lists(*tokens.gather(sample))
+        old = np.array([len(ids) for ids in stored])
+        new = np.array([len(ids) for ids in _cut(segment, side, stored, sample.tolist(), 0)])
+        growth = float(new.sum() / max(1, old.sum()))
+        excess = (new - growth * old) / np.sqrt(np.maximum(old, 1))
+        found.append((growth, float(np.quantile(excess, 1 - _SURPRISED))))
+    return found
+
+
+def _expected(lengths: npt.NDArray[np.int32], growth: float, spread: float) -> npt.NDArray[np.int32]:
+    """The lengths to be expected after cutting anew, but at least the stored ones: see `BatchStream`.
+
+    A sentence of n subwords is cut further at places that are drawn one by one, so what it grows by has a spread of
+    the order of sqrt(n).
+    """
+    grown = np.ceil(growth * lengths + spread * np.sqrt(lengths)).astype(np.int32)
+    return np.maximum(lengths, grown)
+
+
+def _cut(segment: Resegment, side: int, ids: list[list[int]], pairs: list[int], epoch: int) -> list[list[int]]:
+    fresh = segment(side, ids, pairs, epoch)
+    if len(fresh) != len(ids):
+        raise InputError(f"{len(ids)} sentences were to be cut anew, but {len(fresh)} came back; expected as many")
+    return fresh
+
+
+def _lists(flat: Array, lengths: Array) -> list[list[int]]:
+    ends = np.cumsum(lengths).tolist()
+    ids = flat.tolist()
+    return [ids[end - length : end] for end, length in zip(ends, lengths.tolist(), strict=True)]

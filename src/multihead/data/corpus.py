@@ -2,27 +2,28 @@
 
 A line ends at LF alone; one CR before the LF belongs to the terminator; a last line without LF counts.
 Nothing else (U+2028, form feed, NUL) ends a line, so the count here is that of ``wc -l`` and of every
-other tool that cuts at LF. Files are plain or gzip, told apart by their first bytes, and are streamed:
-a corpus never has to fit in memory.
+other tool that cuts at LF. Files are plain or compressed (`compressed`), and are streamed: a corpus never
+has to fit in memory.
 
 Two files are looked at once before anything is made from them (`check_parallel`), so that unequal counts,
 binary data or another encoding are said at the start. Single bad lines cost their pair, not the corpus;
-`report` says which and why. What a line becomes (tokens, ids) and which is too long is for others to say.
+`report` says which and why. Pairs that stand in one file (a table, JSON lines, TMX) are for `readers`; what a
+line becomes (tokens, ids) and which is too long is for others to say.
 """
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
+import re
 import stat
-import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol, cast, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
+from multihead.data.compressed import open_text
 from multihead.data.report import Report
 from multihead.errors import DataError
 
@@ -32,7 +33,6 @@ EMPTY = "empty or only white space"
 EMPTY_BOTH = "empty on both sides"
 
 _BLOCK = 1 << 20
-_GZIP_MAGIC = b"\x1f\x8b"
 
 
 @runtime_checkable
@@ -45,7 +45,10 @@ class LineStream(Protocol):
 
 
 class Pair(NamedTuple):
-    """A sentence and its translation, with the line (from 1) on which both stand."""
+    """A sentence and its translation, with the line (from 1) on which both stand.
+
+    In a file of pairs it is the line where the record begins; in TMX several may begin on one line.
+    """
 
     line: int
     source: str
@@ -56,7 +59,7 @@ class Pair(NamedTuple):
 class TextScan:
     """What one pass over a file found: its lines, how many are not UTF-8, the SHA-256 of its text.
 
-    The hash is of the text itself, decompressed, so that a file and its gzip have the same.
+    The hash is of the text itself, decompressed, so that a file and its gzip, xz or zstd have the same.
     """
 
     path: Path
@@ -77,36 +80,23 @@ class ParallelScan:
         """How many lines each of the two files has."""
         return self.source.lines
 
+    @property
+    def files(self) -> tuple[TextScan, ...]:
+        """Source and target."""
+        return self.source, self.target
 
-@contextmanager
-def open_text(path: str | Path) -> Iterator[io.BufferedReader]:
-    """Open a plain or gzip file for reading its bytes.
+    @property
+    def languages(self) -> tuple[str | None, str | None]:
+        """Not known: lines do not say."""
+        return None, None
 
-    Raises:
-        DataError: it is missing, a folder, unreadable or empty; or, while it is read, damaged gzip.
-    """
-    path = Path(path)
-    try:
-        raw = path.open("rb")
-    except FileNotFoundError:
-        raise DataError("there is no such file; check the name", path) from None
-    except IsADirectoryError:
-        raise DataError("is a folder; name a text file (plain or gzip) instead", path) from None
-    except PermissionError:
-        raise DataError("may not be read (no permission); chmod u+r, or ask its owner", path) from None
-    except OSError as error:
-        raise DataError(f"cannot be opened ({error.strerror}); check the name", path) from None
-    with raw:
-        try:
-            stream = raw
-            if raw.peek(2)[:2] == _GZIP_MAGIC:
-                stream = io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=raw)), _BLOCK)
-            if not stream.peek(1):
-                raise DataError("is empty; expected text, one sentence a line", path)
-            yield stream
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            message = f"damaged or cut off gzip data ({error}); test it with gzip -t, then fetch it again"
-            raise DataError(message, path) from None
+    def path(self, side: int) -> Path:
+        """The file of side 0, the source, or 1, the target."""
+        return self.files[side].path
+
+    def read(self, report: Report) -> Iterator[Pair]:
+        """The pairs that can be used, as `read_checked`."""
+        return read_checked(self, report)
 
 
 def split_lines(stream: LineStream, path: str | Path = "standard input") -> Iterator[bytes]:
@@ -138,18 +128,31 @@ def decode_line(raw: bytes, path: str | Path, number: int) -> str:
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        message = f"{NOT_UTF8} ({_place(error)}); correct the line, or convert the file if it is in another"
+        message = f"{NOT_UTF8} ({place_in_line(error)}); correct the line, or convert the file if it is in another"
         remedy = " encoding, for example: iconv -f ISO-8859-1 -t UTF-8 OLD > NEW"
         raise DataError(message + remedy, path, number) from None
 
 
-def _place(error: UnicodeDecodeError) -> str:
+def place_in_line(error: UnicodeDecodeError) -> str:
+    """The byte that cannot be decoded, and its column (in characters)."""
     column = len(error.object[: error.start].decode("utf-8")) + 1
     return f"byte 0x{error.object[error.start]:02x} at column {column}"
 
 
+def one_line(text: str) -> str:
+    """A text whose format lets it hold line breaks, as a line: each break (CR, LF) becomes a space.
+
+    Blanks and tabs around a break, which only indent, go with it; so do breaks at either end. Nothing else changes.
+    """
+    if "\n" not in text and "\r" not in text:
+        return text
+    first, *middle, last = re.split("[\r\n]+", text)
+    pieces = [first.rstrip(" \t"), *(piece.strip(" \t") for piece in middle), last.lstrip(" \t")]
+    return " ".join(filter(None, pieces))
+
+
 def read_lines(path: str | Path) -> Iterator[str]:
-    """The lines of a plain or gzip file, every one of them, empty ones too.
+    """The lines of a plain or compressed file, every one of them, empty ones too.
 
     Raises:
         DataError: as `open_text`, `split_lines` and `decode_line`.
@@ -159,21 +162,26 @@ def read_lines(path: str | Path) -> Iterator[str]:
             yield decode_line(raw, path, number)
 
 
-def scan(path: str | Path) -> TextScan:
+def scan(path: str | Path, look: Callable[[bytes], None] = lambda _: None) -> TextScan:
     """Look through a file once: count its lines, hash its text, and refuse what is not UTF-8 text.
+
+    Args:
+        path: the file.
+        look: is shown the text too, in blocks of whole lines.
 
     Raises:
         DataError: as `open_text`; it is not a regular file; more than 1 line in 100 is not UTF-8 (in a
             file of fewer than 100 lines: any), or most lines hold a NUL.
     """
     path = Path(path)
-    _refuse_pipe(path)
+    refuse_pipe(path)
     digest = hashlib.sha256()
     lines = undecodable = with_nul = 0
     first: tuple[int, str] | None = None
     with open_text(path) as stream:
         for block in _blocks(stream, path):
             digest.update(block)
+            look(block)
             if not _is_clean(block):
                 for number, raw in enumerate(split_lines(io.BytesIO(block), path), start=lines + 1):
                     with_nul += b"\0" in raw
@@ -181,19 +189,24 @@ def scan(path: str | Path) -> TextScan:
                         raw.decode("utf-8")
                     except UnicodeDecodeError as error:
                         undecodable += 1
-                        first = first or (number, _place(error))
+                        first = first or (number, place_in_line(error))
             lines += block.count(b"\n") + (not block.endswith(b"\n"))
     if 2 * with_nul > lines:
         message = f"{with_nul:,} of {lines:,} lines hold a NUL byte; binary data, or UTF-16?"
         raise DataError(f"{message} If UTF-16: iconv -f UTF-16 -t UTF-8 OLD > NEW", path)
     if first and 100 * undecodable > lines:
-        message = f"{undecodable:,} of {lines:,} lines are {NOT_UTF8} ({first[1]}); binary data (compressed,"
-        remedy = " but not by gzip?) or another encoding? Convert it: iconv -f ISO-8859-1 -t UTF-8 OLD > NEW"
+        message = f"{undecodable:,} of {lines:,} lines are {NOT_UTF8} ({first[1]}); binary data (compressed, but"
+        remedy = " not by gzip, xz or zstd?) or another encoding? Convert it: iconv -f ISO-8859-1 -t UTF-8 OLD > NEW"
         raise DataError(message + remedy, path, first[0])
     return TextScan(path, lines, undecodable, digest.hexdigest())
 
 
-def _refuse_pipe(path: Path) -> None:
+def refuse_pipe(path: Path) -> None:
+    """What is read more than once has to be a file.
+
+    Raises:
+        DataError: it is a pipe or a device.
+    """
     with suppress(OSError):  # what cannot be found or looked at, `open_text` says better
         mode = path.stat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
@@ -254,9 +267,18 @@ def read_checked(scans: ParallelScan, report: Report) -> Iterator[Pair]:
             if pair is not None:
                 kept += 1
                 yield pair
-    if number != scans.lines:
-        message = f"has changed: {scans.lines:,} lines were counted, {number:,} are there now; start again"
-        raise DataError(message, f"{paths[0]} or {paths[1]}")
+    end_reading(paths, "lines", scans.lines, number, kept, report)
+
+
+def end_reading(paths: Sequence[Path], what: str, expected: int, number: int, kept: int, report: Report) -> None:
+    """What has to hold when ``number`` candidates (``what``: lines, records) were read, of which ``kept`` are pairs.
+
+    Raises:
+        DataError: the ``expected`` number was not there, or no pair is valid.
+    """
+    if number != expected:
+        message = f"has changed: {expected:,} {what} were counted, {number:,} are there now; start again"
+        raise DataError(message, " or ".join(map(str, paths)))
     if not kept:
         raise DataError(f"no pair can be used out of {number:,}:\n{report.summary()}", paths[0])
 
@@ -269,7 +291,7 @@ def _valid_pair(
         try:
             texts.append(raw.decode("utf-8"))
         except UnicodeDecodeError as error:
-            report.add(path, number, NOT_UTF8, _place(error))
+            report.add(path, number, NOT_UTF8, place_in_line(error))
             return None
     empty = [not text.strip() for text in texts]
     if any(empty):

@@ -1,7 +1,7 @@
 """Which pairs of a corpus were left out, and why: for the log, and for a person who wants to mend the files.
 
-What counts as a fault is for the reader of the text to say (`corpus`: not UTF-8, an empty side) and for who
-makes tokens of it (too long).
+What counts as a fault is for the readers to say (`corpus`: not UTF-8, an empty side; `records`, `tmx`: no record)
+and for who makes tokens of the text (too long).
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class _Group:
 class Report:
     """The pairs that were left out: how many for each reason, and where.
 
-    One fault is kept for a pair, so ``pairs kept + report.left_out == lines of the file``.
+    One fault is kept for a pair, so ``pairs kept + report.left_out == all there were``: lines of two aligned files,
+    records or translation units of a file of pairs. A report may be of several corpora.
 
     Args:
         limit: how many places are kept in ``faults``; counting goes on beyond it.
@@ -61,7 +62,7 @@ class Report:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of pairs that were left out for each reason, both files together."""
+        """The number of pairs that were left out for each reason, all files together."""
         counts: Counter[str] = Counter()
         for (_, reason), group in self._groups.items():
             counts[reason] += group.count

@@ -6,7 +6,8 @@ little-endian. A `ParallelStore` is a folder with two of them and the line of th
 came (``lines.bin``), so that a log can name it.
 
 Writers fill a folder beside the final one and rename it when all of it is on disk: a store is there whole or
-not at all. What the ids mean is for the tokenizer to say; how they become batches, for `batching`.
+not at all. It is opened where it stands and only read, by as many processes as like. What the ids mean is for the
+tokenizer to say; how they become batches, for `batching`.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class TokenStore:
     @classmethod
     def from_lists(cls, sequences: Sequence[Sequence[int]]) -> TokenStore:
         """A store that lives in memory, for small sets."""
-        flat, lengths = _flatten(sequences)
+        flat, lengths = flatten(sequences)
         return cls(flat.astype(np.uint32), np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))))
 
     @classmethod
@@ -61,12 +62,13 @@ class TokenStore:
         """Map a store into memory.
 
         Raises:
-            FormatError: there is none at ``path``, or it is damaged or from a newer version.
+            FormatError: there is none at ``path``, or it is damaged, cut off or from a newer version.
+            SurroundingsError: its files may not be read.
         """
         path = Path(path)
         described = _read_description(path, _SIDE_FORMAT)
         count, tokens, dtype = described.get("count"), described.get("tokens"), described.get("dtype")
-        if not isinstance(count, int) or not isinstance(tokens, int) or dtype not in ("<u2", "<u4"):
+        if not isinstance(count, int) or not isinstance(tokens, int) or count < 0 or dtype not in ("<u2", "<u4"):
             raise FormatError(f"{path / 'store.json'}: damaged description {described}; {_MAKE_AGAIN}")
         offsets = _mapped(path / "offsets.bin", _OFFSET, count + 1)
         if offsets[0] != 0 or offsets[-1] != tokens or (np.diff(offsets) < 0).any():
@@ -121,7 +123,7 @@ class TokenStoreWriter:
         Raises:
             InputError: an id is not one of the vocabulary's.
         """
-        flat, lengths = _flatten(sequences)
+        flat, lengths = flatten(sequences)
         if flat.size and not 0 <= flat.min() <= flat.max() < self._vocab_size:
             wrong = flat.max() if flat.max() >= self._vocab_size else flat.min()
             raise InputError(f"token id {wrong} for a store of ids from 0 to {self._vocab_size - 1}")
@@ -175,7 +177,8 @@ class ParallelStore:
         """Map a store of pairs into memory.
 
         Raises:
-            FormatError: there is none at ``path``, or it is damaged or from a newer version.
+            FormatError: there is none at ``path``, or it is damaged, cut off or from a newer version.
+            SurroundingsError: its files may not be read.
         """
         path = Path(path)
         _read_description(path, _PAIR_FORMAT)
@@ -236,7 +239,8 @@ class ParallelWriter:
 _MAKE_AGAIN = "delete the folder and make it again from the corpus"
 
 
-def _flatten(sequences: Sequence[Sequence[int]]) -> tuple[Int64, Int64]:
+def flatten(sequences: Sequence[Sequence[int]]) -> tuple[Int64, Int64]:
+    """All ids of some sequences in a row, and the length of each."""
     lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
     return np.fromiter(chain.from_iterable(sequences), np.int64, int(lengths.sum())), lengths
 
@@ -244,7 +248,8 @@ def _flatten(sequences: Sequence[Sequence[int]]) -> tuple[Int64, Int64]:
 def _read_description(path: Path, form: str) -> dict[str, Any]:
     file = path / "store.json"
     try:
-        described = json.loads(file.read_text(encoding="utf-8"))
+        with _reading(file):
+            described = json.loads(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         raise FormatError(f"{path}: no {form} here (there is no store.json in it); check the path") from None
     except ValueError:
@@ -259,13 +264,15 @@ def _read_description(path: Path, form: str) -> dict[str, Any]:
 
 
 def _mapped(file: Path, dtype: np.dtype[Any], count: int) -> npt.NDArray[Any]:
-    size = file.stat().st_size if file.is_file() else None
+    with _reading(file):
+        size = file.stat().st_size if file.is_file() else None
     if size != count * dtype.itemsize:
         got = "is missing" if size is None else f"has {size:,} bytes"
         raise FormatError(f"{file}: {got}, expected {count * dtype.itemsize:,} bytes; {_MAKE_AGAIN}")
     if count == 0:  # there is nothing that could be mapped
         return np.empty(0, dtype)
-    return np.asarray(np.memmap(file, dtype, mode="r"))
+    with _reading(file):
+        return np.asarray(np.memmap(file, dtype, mode="r"))
 
 
 def _begin(path: Path) -> Path:
@@ -299,6 +306,17 @@ def _sync_folder(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextmanager
+def _reading(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError as error:
+        message = f"{file}: cannot be read ({error.strerror or error})"
+        raise SurroundingsError(f"{message}; make it readable for this user, or mend the disk") from error
 
 
 @contextmanager

@@ -1,0 +1,225 @@
+"""Pairs in one file, a record a line: a table with tabs (TSV), or JSON lines.
+
+Tables have no quotes and no escapes: what stands between tabs is the text, as `cut` sees it. The first line is a
+header if it names both sides, by the two languages or by "source" and "target"; then these columns are read.
+Otherwise every line is a record and the first two columns are read. All lines are to have the same number of columns,
+that of the header or else that of most lines: where there is a tab too many, nobody knows which text it cut.
+
+JSON lines hold one object each. Its sides are named by the two languages or by "source" and "target", in the object
+itself or in an object under "translation" (as the data sets of Hugging Face have it). A text may hold line breaks
+here; they become spaces (`corpus.one_line`). Other keys are not looked at.
+
+Both are UTF-8; a byte order mark at the start of the file is no text.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from multihead.data.compressed import open_text
+from multihead.data.corpus import (
+    EMPTY,
+    EMPTY_BOTH,
+    NOT_UTF8,
+    Pair,
+    TextScan,
+    end_reading,
+    one_line,
+    place_in_line,
+    scan,
+    split_lines,
+)
+from multihead.data.languages import Languages, columns
+from multihead.data.report import Report
+from multihead.errors import DataError
+
+NOT_JSON = "not valid JSON"
+NOT_AN_OBJECT = "not a JSON object"
+NOT_A_STRING = "not a string"
+NOT_UNICODE = "half of a surrogate pair, which is no character"
+
+_SIDES = "source", "target"
+_KEYS_NAMED = 10  # how many keys a fault names
+
+
+class Unusable(NamedTuple):
+    """Why a record is no pair: as `Report.add` has it."""
+
+    reason: str
+    detail: str = ""
+
+
+Parse = Callable[[str], tuple[str, str] | Unusable]
+
+
+@dataclass(frozen=True)
+class RecordScan:
+    """A file with a record on each line, found fit to be read.
+
+    Attributes:
+        text: what one pass over the file found.
+        languages: of source and target, as they were given.
+        header: whether the first line is one.
+        parse: makes source and target of a line.
+    """
+
+    text: TextScan
+    languages: Languages
+    header: bool
+    parse: Parse
+
+    @property
+    def files(self) -> tuple[TextScan, ...]:
+        """The one file."""
+        return (self.text,)
+
+    @property
+    def lines(self) -> int:
+        """How many records there are; a header is none."""
+        return self.text.lines - self.header
+
+    def path(self, side: int) -> Path:  # noqa: ARG002 - of whatever side
+        """The one file, for both sides."""
+        return self.text.path
+
+    def read(self, report: Report) -> Iterator[Pair]:
+        """The records that are pairs, with the line on which each stands; the others go to ``report``.
+
+        Raises:
+            DataError: no record is a pair, or the file has changed since it was checked.
+        """
+        path = self.text.path
+        number = kept = 0
+        with open_text(path) as stream:
+            for number, raw in enumerate(split_lines(stream, path), start=1):
+                if number == 1 and self.header:
+                    continue
+                found = self._sides(raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw)
+                if isinstance(found, Unusable):
+                    report.add(path, number, *found)
+                else:
+                    kept += 1
+                    yield Pair(number, *found)
+        end_reading([path], "records", self.lines, number - self.header, kept, report)
+
+    def _sides(self, raw: bytes) -> tuple[str, str] | Unusable:
+        try:
+            text = raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            return Unusable(NOT_UTF8, place_in_line(error))
+        found = self.parse(text) if text.strip() else Unusable(EMPTY_BOTH)
+        return found if isinstance(found, Unusable) else usable(*found)
+
+
+def usable(source: str, target: str) -> tuple[str, str] | Unusable:
+    """Both sides of a record, unless one holds nothing but white space."""
+    empty = [side for side, text in zip(_SIDES, (source, target), strict=True) if not text.strip()]
+    if empty:
+        return Unusable(EMPTY_BOTH) if len(empty) == 2 else Unusable(EMPTY, f"the {empty[0]}")
+    return source, target
+
+
+def scan_table(path: Path, languages: Languages) -> RecordScan:
+    """Look through a table.
+
+    Raises:
+        DataError: as `corpus.scan`; most lines have no tab; or no line is a pair.
+    """
+    counts: Counter[int] = Counter()
+
+    def look(block: bytes) -> None:
+        counts.update(line.count(b"\t") + 1 for line in block.split(b"\n") if line.strip())
+
+    text = scan(path, look)
+    names = _first_line(path).split("\t")
+    header = columns(names, languages)
+    width = len(names) if header else counts.most_common(1)[0][0] if counts else 0
+    if width < 2:
+        message = "most lines have no tab; expected a sentence, a tab and its translation on each"
+        raise DataError(f"{message} (for two files with a sentence a line, name both)", path)
+    return _fit(RecordScan(text, languages, header is not None, partial(_cells, width, header or (0, 1))))
+
+
+def _cells(width: int, places: tuple[int, int], line: str) -> tuple[str, str] | Unusable:
+    cells = line.split("\t")
+    if len(cells) != width:
+        return Unusable(f"not {width} columns", f"{len(cells)}")
+    return cells[places[0]], cells[places[1]]
+
+
+def scan_json_lines(path: Path, languages: Languages) -> RecordScan:
+    """Look through a file of JSON lines.
+
+    Raises:
+        DataError: as `corpus.scan`; it holds one JSON value over many lines; or no line is a pair.
+    """
+    text = scan(path)
+    first = _first_line(path).strip()
+    if first.startswith("[") or first == "{":
+        filter_ = ".[]" if first.startswith("[") else "."
+        message = "begins a JSON value that is more than one record; expected an object on each line"
+        raise DataError(f"{message}: jq -c '{filter_}' OLD > NEW", path, 1)
+    return _fit(RecordScan(text, languages, False, partial(_values, languages)))
+
+
+_columns = lru_cache(256)(columns)
+
+
+def _values(languages: Languages, line: str) -> tuple[str, str] | Unusable:
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError as error:
+        return Unusable(NOT_JSON, f"{error.msg} at column {error.colno}")
+    except (ValueError, RecursionError):
+        return Unusable(NOT_JSON, "a number too long or objects too deep")
+    if not isinstance(record, dict):
+        return Unusable(NOT_AN_OBJECT, f"{type(record).__name__}")
+    inner = record.get("translation")
+    for fields in (inner, record) if isinstance(inner, dict) else (record,):
+        found = _columns(tuple(fields), languages)
+        if found is not None:
+            return _texts(fields, found)
+    names = [*record, *(f"translation.{key}" for key in inner)] if isinstance(inner, dict) else [*record]
+    listed = ", ".join(f"{name:.40}" for name in names[:_KEYS_NAMED]) + ", …" * (len(names) > _KEYS_NAMED)
+    return Unusable(_keys_missing(languages), f"keys: {listed or 'none'}")
+
+
+def _keys_missing(languages: Languages) -> str:
+    if None in languages:
+        return "no 'source' and 'target', and the two languages are not given"
+    return f"neither {languages[0]!r} and {languages[1]!r} nor 'source' and 'target'"
+
+
+def _texts(fields: dict[str, Any], found: tuple[int, int]) -> tuple[str, str] | Unusable:
+    names = tuple(fields)
+    texts = []
+    for place in found:
+        text = fields[names[place]]
+        if not isinstance(text, str):
+            return Unusable(NOT_A_STRING, f"{names[place]!r} is {json.dumps(text):.40}")
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            return Unusable(NOT_UNICODE, f"\\u{ord(text[error.start]):04x} in {names[place]!r}")
+        texts.append(one_line(text))
+    return texts[0], texts[1]
+
+
+def _first_line(path: Path) -> str:
+    with open_text(path) as stream:
+        raw = next(split_lines(stream, path))
+    return raw.removeprefix(codecs.BOM_UTF8).decode("utf-8", "replace")
+
+
+def _fit(found: RecordScan) -> RecordScan:
+    """The same, if there is a pair in it: or it is said at once, with what is wrong."""
+    for _ in found.read(Report()):
+        break
+    return found
