@@ -15,16 +15,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from multihead.workflows.average import average
     from multihead.workflows.evaluate import evaluate
+    from multihead.workflows.prepare import prepare
     from multihead.workflows.train import train
     from multihead.workflows.translate import Translator
 
-__version__ = "0.1.0"
-__all__ = ["Translator", "__version__", "evaluate", "train"]
+__version__ = "0.2.0"
+__all__ = ["Translator", "__version__", "average", "evaluate", "prepare", "train"]
 
 _HOMES = {
     "Translator": "multihead.workflows.translate",
+    "average": "multihead.workflows.average",
     "evaluate": "multihead.workflows.evaluate",
+    "prepare": "multihead.workflows.prepare",
     "train": "multihead.workflows.train",
 }
 

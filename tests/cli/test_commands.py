@@ -7,9 +7,11 @@ import subprocess
 import sys
 import time
 
+import click
 import pytest
 
 from multihead import Translator, __version__, evaluate
+from multihead.cli.main import multihead as command
 
 PROGRAM = [sys.executable, "-m", "multihead"]
 
@@ -68,7 +70,7 @@ def test_nothing_to_translate(call, trained, given, out):
 
 
 def test_more_lines_than_are_read_at_once(call, trained, translator, monkeypatch):
-    monkeypatch.setattr("multihead.cli.translate._CHUNK", 3)
+    monkeypatch.setattr("multihead.workflows.lines.WINDOW", 3)
     ended = call("translate", trained, "--beam", 1, given="".join(line + "\n" for line in HOSTILE).encode())
     assert ended.text.split("\n")[:-1] == translator.translate(HOSTILE, beam=1)
 
@@ -107,6 +109,14 @@ def test_evaluate_prints_what_the_call_gives(call, trained, numbers, tmp_path):
     assert ended.status == 0
     assert ended.text.startswith(f"{expected.scores}\n20 sentences in ")
     assert (tmp_path / "out.en").read_text(encoding="utf-8") == "".join(f"{x}\n" for x in expected.hypotheses)
+
+
+def test_evaluate_names_what_its_lengths_cut(call, trained, numbers):
+    flags = {"beam": 1, "max_length": 2}
+    ended = call("evaluate", trained, *numbers.flags({**numbers.test, **flags}))
+    expected = evaluate(trained, **numbers.test, **flags)
+    assert ended.text.startswith(f"{expected.scores}\n")
+    assert ended.err == f"the length limit was reached in lines {', '.join(map(str, expected.cut))}\n"
 
 
 def test_evaluate_reads_gzip(call, trained, numbers, tmp_path):
@@ -158,14 +168,47 @@ def test_the_python_call_is_the_command(call, numbers, tmp_path):
 # ------------------------------------------------------------------------------------------ help and version
 
 
-@pytest.mark.parametrize(
-    "words", [["--help"], ["-h"], ["train", "--help"], ["translate", "-h"], ["evaluate", "--help"]]
-)
-def test_help(call, words):
-    ended = call(*words)
+def every_command(group=command, words=()):
+    """The words of each, sub-commands too."""
+    yield words
+    for name, inner in group.commands.items() if isinstance(group, click.Group) else ():
+        yield from every_command(inner, (*words, name))
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+@pytest.mark.parametrize("words", list(every_command()), ids=" ".join)
+def test_help(call, words, flag):
+    ended = call(*words, flag)
     assert ended.status == 0
-    assert ended.text.startswith("Usage: multihead")
+    assert ended.text.startswith(" ".join(["Usage: multihead", *words]))
     assert ended.err == ""
+
+
+def test_no_help_waits_for_torch():
+    program = (
+        "import json, sys\n"
+        "from multihead.cli.main import main\n"
+        "for words in json.loads(sys.argv[1]):\n"
+        "    assert main([*words, '--help']) == 0\n"
+        "sys.exit(bool({'torch', 'numpy', 'tokenizers', 'rich', 'matplotlib'} & set(sys.modules)))"
+    )
+    given = json.dumps(list(every_command()))
+    assert (
+        subprocess.run([sys.executable, "-c", program, given], stdout=subprocess.DEVNULL, check=False).returncode == 0
+    )
+
+
+def test_the_commands():
+    assert list(command.commands) == [
+        "train",
+        "translate",
+        "evaluate",
+        "prepare",
+        "average",
+        "attention",
+        "bpe",
+        "demo",
+    ]
 
 
 def test_help_is_quick_and_needs_no_torch():

@@ -22,9 +22,9 @@ def log_probability(table: Any, source: tuple[int, ...], sequence: tuple[int, ..
     return sum(float(table(source, (1, *sequence[:t]))[symbol]) for t, symbol in enumerate(sequence))
 
 
-def exhaustive(table: Any, source: tuple[int, ...], limit: int, alpha: float) -> list[Hypothesis]:
-    """Every hypothesis within the limit: finished ones first, each kind by score."""
-    finished = [(*words, END) for n in range(limit) for words in itertools.product(WORDS, repeat=n)]
+def exhaustive(table: Any, source: tuple[int, ...], limit: int, alpha: float, least: int = 0) -> list[Hypothesis]:
+    """Every hypothesis within the limits: finished ones first, each kind by score."""
+    finished = [(*words, END) for n in range(least, limit) for words in itertools.product(WORDS, repeat=n)]
     hypotheses = []
     for sequence in finished + list(itertools.product(WORDS, repeat=limit)):
         total, done = log_probability(table, source, sequence), sequence[-1] == END
@@ -34,21 +34,29 @@ def exhaustive(table: Any, source: tuple[int, ...], limit: int, alpha: float) ->
 
 
 def reference(
-    table: Any, source: tuple[int, ...], limit: int, beam: int, alpha: float, n_best: int
+    table: Any,
+    source: tuple[int, ...],
+    limit: int,
+    beam: int,
+    alpha: float,
+    n_best: int,
+    least: int = 0,
+    early: bool = True,
 ) -> list[Hypothesis]:
-    """The rule of beam.py once more, for one sentence, in lists."""
+    """The rule of beam.py once more, for one sentence, in lists; ``early``: whether it may stop before the limit."""
     live, finished, unfinished = [(0.0, ())], [], []
     for step in range(1, limit + 1):
         candidates = [
             (total + float(table(source, (1, *words))[symbol]), (*words, symbol))
             for total, words in live
             for symbol in (END, *WORDS)
+            if symbol != END or len(words) >= least
         ]
         candidates = sorted(candidates, key=lambda c: -c[0])[: 2 * beam]
         finished += [c for c in candidates[:beam] if c[1][-1] == END]
         live = [c for c in candidates if c[1][-1] != END][:beam]
         scores = sorted((t / len(words) ** alpha for t, words in finished), reverse=True)
-        if len(finished) >= beam and (not live or scores[n_best - 1] >= live[0][0] / step**alpha):
+        if early and len(finished) >= beam and (not live or scores[n_best - 1] >= live[0][0] / step**alpha):
             break
         if step == limit:
             unfinished = live
@@ -76,18 +84,66 @@ def test_a_wide_beam_is_exhaustive_search(toys: Any, alpha: float) -> None:
         assert_same(hypotheses, exhaustive(table, source, limit, alpha))
 
 
+@pytest.mark.parametrize("alpha", [0.0, 0.7, 2.0])
+@pytest.mark.parametrize("n_best", [1, 4, 39])
+def test_a_wide_beam_is_exhaustive_search_of_each_sentences_own_lengths(toys: Any, alpha: float, n_best: int) -> None:
+    table, sources, limits, minimums = toys.random(2), toys.sources[:4], [3, 2, 3, 1], [2, 0, 1, 0]
+    found = beam_search(
+        toys.stepper(table), *toys.padded(sources), toys.symbols,
+        max_lengths=limits, min_lengths=torch.tensor(minimums), beam=40, alpha=alpha, n_best=n_best,
+    )  # fmt: skip
+    for source, limit, least, hypotheses in zip(sources, limits, minimums, found, strict=True):
+        assert_same(hypotheses, exhaustive(table, source, limit, alpha, least)[:n_best])
+
+
 @pytest.mark.parametrize("beam", [1, 2, 3, 5])
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("all_of_them", [True, False])
-def test_equals_the_plain_reference(toys: Any, beam: int, seed: int, all_of_them: bool) -> None:
+@pytest.mark.parametrize("minimums", [[0, 0, 0, 0, 0], [0, 4, 2, 0, 1]])
+def test_equals_the_plain_reference(toys: Any, beam: int, seed: int, all_of_them: bool, minimums: list[int]) -> None:
     n_best = beam if all_of_them else 1
     table, limits = toys.random(seed), [1, 6, 3, 5, 2]
     found = beam_search(
         toys.stepper(table), *toys.padded(toys.sources), toys.symbols,
-        max_lengths=limits, beam=beam, alpha=0.7, n_best=n_best,
+        max_lengths=limits, min_lengths=minimums, beam=beam, alpha=0.7, n_best=n_best,
     )  # fmt: skip
-    for source, limit, hypotheses in zip(toys.sources, limits, found, strict=True):
-        assert_same(hypotheses, reference(table, source, limit, beam, 0.7, n_best)[:n_best])
+    for source, limit, least, hypotheses in zip(toys.sources, limits, minimums, found, strict=True):
+        assert_same(hypotheses, reference(table, source, limit, beam, 0.7, n_best, least)[:n_best])
+
+
+@pytest.mark.parametrize("beam", [2, 4])
+@pytest.mark.parametrize("least", [0, 3])
+def test_stopping_early_loses_nothing_where_length_gains_nothing(toys: Any, beam: int, least: int) -> None:
+    """With alpha = 0: as many steps as the limit allows would find the same, and 1 best is the first of n."""
+    stopped = 0
+    for seed in range(5):
+        table = toys.random(seed)
+        for n_best in (1, beam):
+            for source in toys.sources:
+                stepper = toys.stepper(table)
+                (found,) = beam_search(
+                    stepper, *toys.padded([source]), toys.symbols,
+                    max_lengths=9, min_lengths=least, beam=beam, alpha=0.0, n_best=n_best,
+                )  # fmt: skip
+                assert_same(found, reference(table, source, 9, beam, 0.0, n_best, least, early=False)[:n_best])
+                stopped += len(stepper.steps) < 9
+    assert stopped > 15
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+def test_the_n_best_are_distinct_and_in_order_and_the_first_is_never_worse_than_the_only_one(
+    toys: Any, alpha: float
+) -> None:
+    for seed in range(6):
+        arguments = (*toys.padded(toys.sources), toys.symbols)
+        settings = {"max_lengths": 12, "min_lengths": 2, "beam": 5, "alpha": alpha}
+        several = beam_search(toys.stepper(toys.random(seed)), *arguments, **settings, n_best=5)
+        only = beam_search(toys.stepper(toys.random(seed)), *arguments, **settings)
+        for hypotheses, (one,) in zip(several, only, strict=True):
+            assert len({(h.tokens, h.finished) for h in hypotheses}) == len(hypotheses) == 5
+            assert hypotheses == sorted(hypotheses, key=lambda h: (not h.finished, -h.score))
+            assert all(len(h.tokens) >= 2 for h in hypotheses)
+            assert (hypotheses[0].finished, hypotheses[0].score) >= (one.finished, one.score)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -99,6 +155,11 @@ def test_a_beam_of_one_is_greedy(toys: Any, dtype: torch.dtype, levels: int) -> 
         greedy = greedy_search(toys.stepper(table), *arguments, max_lengths=[7, 2, 5, 1, 7])
         beams = beam_search(toys.stepper(table), *arguments, max_lengths=[7, 2, 5, 1, 7], beam=1)
         assert [[hypothesis] for hypothesis in greedy] == beams
+        lengths = {"max_lengths": [7, 2, 5, 1, 7], "min_lengths": [3, 1, 0, 0, 6]}
+        longer = greedy_search(toys.stepper(table), *arguments, **lengths)
+        assert [[hypothesis] for hypothesis in longer] == beam_search(
+            toys.stepper(table), *arguments, **lengths, beam=1
+        )
 
 
 @pytest.mark.parametrize("levels", [0, 3])
@@ -220,6 +281,8 @@ def test_fewer_hypotheses_than_asked_for_where_fewer_exist(toys: Any) -> None:
         ({"alpha": -1.0, "max_lengths": 3}, "alpha must be .* got -1.0"),
         ({"alpha": math.nan, "max_lengths": 3}, "alpha must be .* got nan"),
         ({"max_lengths": [3, 0, 3, 3, 3]}, "at least 1, got 0"),
+        ({"max_lengths": 3, "min_lengths": [0, 0, -1, 0, 0]}, "cannot be negative, got -1"),
+        ({"max_lengths": [5, 5, 4, 5, 5], "min_lengths": 4}, "minimum of 4 symbols .* limit of 4: lower .* to 3"),
     ],
 )
 def test_settings_outside_their_range_are_refused(toys: Any, settings: dict[str, Any], words: str) -> None:
@@ -230,6 +293,10 @@ def test_settings_outside_their_range_are_refused(toys: Any, settings: dict[str,
 def test_limits_must_fit_the_batch(toys: Any) -> None:
     with pytest.raises(ShapeError, match=r"shape \(2,\) for 5 sentences"):
         beam_search(toys.stepper(toys.random(1)), *toys.padded(toys.sources), toys.symbols, max_lengths=[3, 3])
+    with pytest.raises(ShapeError, match=r"minimum lengths of shape \(1,\) for 5 sentences"):
+        beam_search(
+            toys.stepper(toys.random(1)), *toys.padded(toys.sources), toys.symbols, max_lengths=3, min_lengths=[1]
+        )
 
 
 @pytest.mark.parametrize("beam", [1, 2, 3, 5])

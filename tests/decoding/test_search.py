@@ -23,16 +23,17 @@ def test_the_toys_satisfy_the_protocol(toys: Any) -> None:
     assert isinstance(stepper.start(*toys.padded(toys.sources)), State)
 
 
-def test_greedy_takes_the_most_probable_symbol_each_time(toys: Any) -> None:
+@pytest.mark.parametrize("minimums", [[0] * 5, [7, 0, 2, 0, 1]])
+def test_greedy_takes_the_most_probable_symbol_each_time(toys: Any, minimums: list[int]) -> None:
     for seed in range(5):
-        table = toys.random(seed)
-        found = greedy_search(
-            toys.stepper(table), *toys.padded(toys.sources), toys.symbols, max_lengths=[8, 3, 5, 1, 2]
-        )
-        for source, limit, hypothesis in zip(toys.sources, [8, 3, 5, 1, 2], found, strict=True):
+        table, limits = toys.random(seed), [8, 3, 5, 1, 2]
+        arguments = (*toys.padded(toys.sources), toys.symbols)
+        found = greedy_search(toys.stepper(table), *arguments, max_lengths=limits, min_lengths=minimums)
+        for source, limit, least, hypothesis in zip(toys.sources, limits, minimums, found, strict=True):
             symbols, total = [1], 0.0
             while len(symbols) <= limit and symbols[-1] != 2:
                 row = table(source, tuple(symbols))[2:]
+                row[0] = row[0] if len(symbols) > least else -torch.inf
                 symbols.append(2 + int(row.argmax()))
                 total += float(row.max())
             assert hypothesis.finished == (symbols[-1] == 2)
@@ -114,6 +115,14 @@ def test_nan_of_a_forbidden_symbol_does_no_harm(toys: Any, search: Callable[...,
     arguments = (*toys.padded(toys.sources), toys.symbols)
     expected = search(toys.stepper(toys.random(1)), *arguments, max_lengths=5)
     assert search(toys.stepper(odd), *arguments, max_lengths=5) == expected
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_a_minimum_that_no_limit_allows_is_refused_before_a_step(toys: Any, search: Callable[..., Any]) -> None:
+    stepper = toys.stepper(toys.random(1))
+    with pytest.raises(ConfigurationError, match="raise the limit to 4"):
+        search(stepper, *toys.padded(toys.sources), toys.symbols, max_lengths=[9, 9, 3, 9, 9], min_lengths=3)
+    assert stepper.log == []
 
 
 @pytest.mark.parametrize("search", SEARCHES)

@@ -125,13 +125,25 @@ def test_faults_are_named_and_leave_nothing_behind(tmp_path: Path) -> None:
     for bad in (float("nan"), float("inf"), -0.1):
         with pytest.raises(InputError, match="finite and at least 0"):
             drawn(tmp_path / "map.png", good + bad)
-    with pytest.raises(InputError, match=r"ends in \.png"):
-        drawn(tmp_path / "map.pdf", good)
+    with pytest.raises(InputError, match=r"ends in \.png, \.svg or \.pdf"):
+        drawn(tmp_path / "map.jpg", good)
     with pytest.raises(InputError, match="is a folder"):
         drawn(tmp_path / "folder.png", good)
     with pytest.raises(InputError, match="does not exist; create it"):
         drawn(tmp_path / "nowhere" / "map.png", good)
     assert os.listdir(tmp_path) == ["folder.png"]  # noqa: PTH208
+
+
+@pytest.mark.parametrize(("ending", "begins"), [(".svg", b"<?xml"), (".PDF", b"%PDF-")])
+def test_drawings_to_print(tmp_path: Path, ending: str, begins: bytes) -> None:
+    """Every script is drawn, not named, so that it looks the same everywhere; equal pictures are equal files."""
+    first = drawn(tmp_path / f"1{ending}", diagonal(), title="Freitag → Friday, пятница, день")
+    assert first.startswith(begins)
+    assert first == drawn(tmp_path / f"2{ending}", diagonal(), title="Freitag → Friday, пятница, день")
+    assert first != drawn(tmp_path / f"3{ending}", diagonal().flip(0))
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "theirs", "pdf.compression": 0}):
+        assert drawn(tmp_path / f"4{ending}", diagonal(), title="Freitag → Friday, пятница, день") == first
+    assert b"<text" not in first
 
 
 def test_a_failed_drawing_keeps_the_old_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import torch
 
 from multihead.data.batching import BatchStream
 from multihead.errors import DivergenceError, Interrupted
+from multihead.training.checkpoint import Checkpoint, RunState, save
 from multihead.training.loss import sequence_loss
 from multihead.training.progress import RunLog
 from multihead.training.schedule import learning_rate
@@ -20,16 +21,16 @@ SETTINGS = {"updates": 13, "validate_every": 5, "log_every": 3, "average": 0.8, 
 class Run:
     """A run in a folder, judged by its loss on three pairs."""
 
-    def __init__(self, toy, folder, dropout=0.3, scores=None, **changes):
+    def __init__(self, toy, folder, dropout=0.3, scores=None, losses=None, **changes):
         self.toy, self.folder, self.config = toy, folder, toy.config(**{**SETTINGS, **changes})
-        self.dropout, self.scores = dropout, scores
+        self.dropout, self.scores, self.losses = dropout, scores, losses or {}
         self.kept, self.said, self.updates, self.saved = [], [], 0, []
 
     def go(self, polls=None):
         """Goes on from the last checkpoint; a signal comes at poll number ``polls``."""
         log = RunLog(self.folder, self.said.append)
         checkpoint = Trainer.newest_checkpoint(self.folder, self.said.append)
-        log.rewind(checkpoint.state.step if checkpoint else 0)
+        log.rewind(checkpoint.state.logged if checkpoint else 0)
         torch.manual_seed(5)
         self.trainer = Trainer(
             self.toy.model(dropout=self.dropout),
@@ -57,7 +58,8 @@ class Run:
             score = self.scores[self.trainer.state.step]
         else:
             score = -sequence_loss(model, self.toy.batch(0, 1, 2), self.toy.pad, 0.0).nll.item()
-        return Validation(score, {"score": score}, f"score {score:.2f}")
+        loss = self.losses.get(self.trainer.state.step, 1.0)
+        return Validation(score, loss, {"score": score}, f"score {score:.2f}")
 
     def _keep(self, model, values):
         self.kept.append((values["step"], {name: p.detach().clone() for name, p in model.named_parameters()}))
@@ -201,6 +203,53 @@ def test_the_best_is_kept_and_a_tie_is_not_better(toy, tmp_path):
     state = run.go()
     assert [step for step, _ in run.kept] == [5, 10]
     assert (state.best_step, state.best_score, state.without_gain) == (10, 3.0, 2)
+
+
+def test_of_equal_scores_the_lower_loss_is_better(toy, tmp_path):
+    """Or a run that begins with 0 BLEU again and again would keep its worst model."""
+    losses = {5: 6.0, 10: 4.0, 15: 4.0, 20: 5.0}
+    run = Run(toy, tmp_path, scores=dict.fromkeys(losses, 0.0), losses=losses, updates=20)
+    state = run.go()
+    assert [step for step, _ in run.kept] == [5, 10]
+    assert (state.best_step, state.best_score, state.best_loss, state.without_gain) == (10, 0.0, 4.0, 2)
+
+
+def test_a_higher_score_is_better_whatever_its_loss(toy, tmp_path):
+    run = Run(toy, tmp_path, scores={5: 1.0, 10: 2.0, 13: 1.0}, losses={5: 1.0, 10: 9.0, 13: 0.1})
+    assert run.go().best_step == 10
+
+
+def test_better_is_a_strict_order(toy):
+    """(score, -loss): no model is better than itself, and of two that differ exactly one is better."""
+    found = [(score, loss) for score in (0.0, 1.0, 2.0) for loss in (0.5, 1.5)]
+    for one in found:
+        state = RunState(best_score=one[0], best_loss=one[1])
+        for other in found:
+            assert state.is_better(*other) == ((other[0], -other[1]) > (one[0], -one[1]))
+    assert RunState().is_better(-5.0, 9.0)
+    assert not RunState(best_score=1.0).is_better(1.0, 0.0)  # of version 0.1: its loss is not known
+
+
+@pytest.mark.parametrize("place", [None, "_judge", "_keep", "_save"])
+def test_a_state_that_asks_for_it_is_validated_before_the_first_update(toy, tmp_path, monkeypatch, place):
+    """As a run that starts from a given model does; killed there and gone on with, it logs that once."""
+    run = Run(toy, tmp_path)
+    model = {name: p.detach() for name, p in toy.model(seed=3).named_parameters()}
+    save(run.folder / "checkpoints", Checkpoint(RunState(validated_at=-1), model, model, {}), keep=1)
+
+    def dies(*_):
+        raise Killed
+
+    if place is not None:
+        with monkeypatch.context() as patch:
+            patch.setattr(Trainer if hasattr(Trainer, place) else Run, place, dies)
+            with pytest.raises(Killed):
+                run.go()
+    run.go()
+    assert [record["step"] for record in run.records("validation")] == [0, 5, 10, 13]
+    step, kept = run.kept[0]
+    assert step == 0
+    assert all(torch.equal(kept[name], model[name]) for name in model)
 
 
 def test_what_is_judged_and_kept_is_the_average(toy, tmp_path):

@@ -23,7 +23,7 @@ def test_the_demo_goes_all_the_way(tmp_path, monkeypatch):
     assert 0 <= result.exact_in_all <= 1
     assert "tok:13a" in result.scores.bleu_signature
     assert result.picture.read_bytes().startswith(b"\x89PNG")
-    sources = (tmp_path / "demo" / "data" / "train.de").read_text(encoding="utf-8").split("\n")[:-1]
+    sources = (tmp_path / "demo" / "data-de-en" / "train.de").read_text(encoding="utf-8").split("\n")[:-1]
     assert len(sources) == len(set(sources)) == 600
     text = "\n".join(said)
     assert all(pattern in text for pattern in PATTERNS)

@@ -1,22 +1,24 @@
 """From files to what training reads: which pairs are learned from, which validate, and which are left out and named."""
 
 import gzip
-import json
 
 import pytest
 
 from multihead.errors import ConfigurationError, DataError, FormatError, InputError
+from multihead.text.pipeline import Specials
+from multihead.text.tokenizer import Tokenizer
+from multihead.workflows.corpora import described, look_through
 from multihead.workflows.planning import Choices
-from multihead.workflows.prepare import look_through, prepare, reopen
-from multihead.workflows.settings import TrainSettings
+from multihead.workflows.preparation import reopen, write_data
+from multihead.workflows.settings import PrepareSettings
 
 
 def prepared(folder, said=None, **wishes):
     """What comes of ``wishes``, and the choices with their reasons."""
     folder.mkdir(exist_ok=True)
-    settings = TrainSettings(**{"vocab_size": 320, **wishes})
+    settings = PrepareSettings(**{"vocab_size": 320, **wishes})
     choices = Choices(settings)
-    return prepare(choices, look_through(settings), folder, (said if said is not None else []).append), choices
+    return write_data(choices, look_through(settings), folder, (said if said is not None else []).append), choices
 
 
 def texts(store, tokenizer):
@@ -122,7 +124,8 @@ def test_validation_files_are_used_whole(tmp_path, numbers):
     assert [(source, target) for _, source, target in pairs_of(found, "valid")] == numbers.pairs(20, 5) + long
     assert found.config.held_out == 0
     assert choices.reasons["held_out"] == "there are validation files"
-    assert set(found.config.files) == {"source", "target", "valid_source", "valid_target"}
+    assert [file.path for file in found.config.valid.files] == [str(path) for path in names.values()]
+    assert (found.config.valid.pairs, found.config.valid.left_out) == (21, 0)
 
 
 def test_validation_text_is_kept_as_it_is(tmp_path, numbers):
@@ -202,6 +205,28 @@ def test_one_vocabulary_or_two(tmp_path, numbers, shared):
     assert (wider == 0) is shared  # a target's own vocabulary has no German words
 
 
+def test_how_the_vocabulary_is_learned(tmp_path, numbers):
+    """Each wish reaches the learning, and stands in what was decided; without one it is the usual value."""
+    usual, choices = prepared(tmp_path / "usual", **numbers.train)
+    assert (usual.config.min_frequency, usual.config.coverage) == (2, 0.9999)
+    assert usual.source_tokenizer.digest == Tokenizer.learn(both_sides(usual), 320).digest
+    wishes = {"min_frequency": 40, "coverage": 0.9, "symbols": "<pad> <unknown> <begin> <end>"}
+    found, choices = prepared(tmp_path / "asked", **wishes, **numbers.train)
+    expected = Tokenizer.learn(
+        both_sides(usual), 320, specials=Specials(*wishes["symbols"].split()), min_frequency=40, coverage=0.9
+    )
+    assert found.source_tokenizer.digest == expected.digest != usual.source_tokenizer.digest
+    assert found.source_tokenizer.specials.strings == ("<pad>", "<unknown>", "<begin>", "<end>")
+    assert (found.config.min_frequency, found.config.coverage) == (40, 0.9)
+    assert [choices.reasons[name] for name in wishes] == ["as asked"] * 3
+
+
+def both_sides(prepared):
+    """The training text as it is learned from: pair by pair, source first."""
+    for _, *pair in pairs_of(prepared, "train"):
+        yield from pair
+
+
 def test_gzip_is_the_same_as_plain(tmp_path, numbers):
     packed = {}
     for side, path in numbers.train.items():
@@ -212,9 +237,9 @@ def test_gzip_is_the_same_as_plain(tmp_path, numbers):
     assert pairs_of(found, "train") == pairs_of(plain, "train")
     assert pairs_of(found, "valid") == pairs_of(plain, "valid")
     assert found.source_tokenizer.digest == plain.source_tokenizer.digest
-    for side in ("source", "target"):
-        assert found.config.files[side].sha256 == plain.config.files[side].sha256
-        assert found.config.files[side].lines == 600
+    for one, other in zip(found.config.corpora[0].files, plain.config.corpora[0].files, strict=True):
+        assert one.sha256 == other.sha256
+        assert one.lines == 600
     assert (found.config.source_language, found.config.target_language) == ("de", "en")
 
 
@@ -226,7 +251,7 @@ def test_doing_it_again_gives_the_same_bytes(tmp_path, numbers):
 
 def test_languages_are_read_from_names_unless_given(tmp_path, numbers):
     _, choices = prepared(tmp_path / "a", **numbers.train)
-    assert choices.reasons["target_language"] == "from the name of the file"
+    assert choices.reasons["target_language"] == "from the file or its name"
     found, choices = prepared(tmp_path / "b", target_language="zh", **numbers.train)
     assert (found.config.source_language, found.config.target_language) == ("de", "zh")
     assert choices.reasons["target_language"] == "as asked"
@@ -253,22 +278,17 @@ def test_damage_is_seen_when_it_is_read_again(tmp_path, numbers, name):
 def test_files_have_to_be_named(numbers):
     for given, missing in (({}, "source and target"), ({"source": numbers.train["source"]}, "target")):
         with pytest.raises(ConfigurationError, match=f"{missing} missing"):
-            look_through(TrainSettings(**given))
+            look_through(PrepareSettings(**given))
 
 
 def test_looking_through_checks_all_four_files(tmp_path, numbers):
     short = numbers.write(tmp_path, "short", numbers.pairs(3, 1))
     with pytest.raises(DataError, match=r"has 600 lines but .* has 3"):
-        look_through(TrainSettings(source=numbers.train["source"], target=short["target"]))
+        look_through(PrepareSettings(source=numbers.train["source"], target=short["target"]))
     with pytest.raises(DataError, match=r"has 8 lines but .* has 3"):
         look_through(
-            TrainSettings(**numbers.train, valid_source=numbers.valid["valid_source"], valid_target=short["target"])
+            PrepareSettings(**numbers.train, valid_source=numbers.valid["valid_source"], valid_target=short["target"])
         )
-    files = look_through(TrainSettings(**numbers.train, **numbers.valid))
-    described = {name: json.loads(file.model_dump_json()) for name, file in files.described().items()}
-    assert {name: file["lines"] for name, file in described.items()} == {
-        "source": 600,
-        "target": 600,
-        "valid_source": 8,
-        "valid_target": 8,
-    }
+    files = look_through(PrepareSettings(**numbers.train, **numbers.valid))
+    assert [file.lines for file in described(files.train[0].scan)] == [600, 600]
+    assert [file.lines for file in described(files.valid)] == [8, 8]

@@ -1,7 +1,10 @@
 """What a user may say, and what is decided where nothing was said: always with a reason, never against the user."""
 
 import json
+import re
+import shlex
 import tomllib
+import typing
 
 import pytest
 import torch
@@ -9,41 +12,68 @@ from click.testing import CliRunner
 
 from multihead.cli.main import multihead
 from multihead.cli.options import with_file
+from multihead.cli.prepare import prepare
+from multihead.cli.train import train
 from multihead.configuration import build
 from multihead.errors import ConfigurationError
+from multihead.models.config import PRESETS, GenerationConfig, TransformerConfig
 from multihead.training.config import TrainingConfig
+from multihead.training.schedule import learning_rate
 from multihead.workflows import planning
 from multihead.workflows.machine import Machine, inspect_machine, require_device
 from multihead.workflows.planning import Choices, Corpus, Pace
-from multihead.workflows.settings import RunConfig, TrainSettings
+from multihead.workflows.sections import HEADINGS, section_of
+from multihead.workflows.settings import PrepareSettings, RunConfig, TrainSettings
 
 SLOW = Machine(2, "cpu", False, "two cores")
 FAST = Machine(8, "cuda", True, "a GPU")
-FILES = {"source", "target", "valid_source", "valid_target", "output"}
+FILES = {"source", "target", "corpus", "valid_source", "valid_target", "output", "data", "from_model"}
 
 OTHER = {
     "source": "a.de",
     "target": "a.en",
+    "corpus": [{"source": "a b.de", "target": "b.en", "weight": 0.5}, {"source": "c.tsv"}],
     "valid_source": "v.de",
     "valid_target": "v.en",
     "output": "out",
+    "data": "ready",
+    "from_model": "other",
     "source_language": "fr",
     "target_language": "zh",
     "preset": "tiny",
     "vocab_size": 777,
     "shared_vocabulary": False,
+    "min_frequency": 7,
+    "coverage": 0.98,
+    "symbols": ["<pad>", "<unknown>", "<begin>", "<end>"],
+    "min_tokens": 3,
     "max_tokens": 33,
     "held_out": 17,
     "width": 48,
     "heads": 6,
+    "kv_heads": 3,
+    "key_dim": 10,
+    "value_dim": 12,
+    "attention_bias": False,
     "inner": 99,
+    "feed_forward": "geglu",
     "encoder_layers": 5,
     "decoder_layers": 7,
+    "positions": "learned",
+    "max_positions": 77,
+    "embedding_scale": "none",
+    "embedding_norm": True,
     "dropout": 0.33,
+    "embedding_dropout": 0.01,
+    "residual_dropout": 0.02,
+    "feed_forward_dropout": 0.03,
     "attention_dropout": 0.07,
     "norm": "post",
+    "final_norm": True,
+    "norm_eps": 1e-4,
     "tie_embeddings": False,
     "tie_output": False,
+    "initialization": "xavier",
     "updates": 1234,
     "budget": "1h30m",
     "batch_tokens": 321,
@@ -52,6 +82,7 @@ OTHER = {
     "learning_rate": 0.123,
     "warmup": 45,
     "smoothing": 0.22,
+    "bpe_dropout": 0.06,
     "clip": 0.5,
     "weight_decay": 0.01,
     "average": 0.5,
@@ -62,13 +93,20 @@ OTHER = {
     "threads": 1,
     "device": "cpu",
     "keep_checkpoints": 5,
+    "tensorboard": True,
     "beam": 9,
     "alpha": 0.7,
+    "min_length": 2,
+    "max_length": 60,
     "seed": 42,
 }
 """A value for every field that nothing would choose by itself."""
-EXCLUDED = {"held_out": {"valid_source", "valid_target"}, "budget": {"updates"}}
-"""Fields that exclude others."""
+SUBWORDS = ("vocab_size", "shared_vocabulary", "min_frequency", "coverage", "symbols")
+TOGETHER = [
+    ["held_out", "budget", "corpus", "from_model"],
+    ["valid_source", "valid_target", "updates", "source", "target", *SUBWORDS],
+]
+"""Fields to leave out so that none of the others excludes another."""
 
 
 def without(*names):
@@ -83,10 +121,18 @@ def test_the_example_has_every_field():
 
 
 def flags_of(values):
+    """As somebody would type them; a list is a flag that is repeated, but for symbols, which are one word each."""
     words = []
     for name, value in values.items():
-        flag = name.replace("_", "-")
-        words += [f"--{flag}" if value else f"--no-{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
+        flag = f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            words.append(flag if value else flag.replace("--", "--no-", 1))
+        elif name == "corpus":
+            for one in value:
+                files = [shlex.quote(one[side]) for side in ("source", "target") if side in one]
+                words += [flag, " ".join([*files, *([f"weight={one['weight']}"] if "weight" in one else [])])]
+        else:
+            words += [flag, " ".join(value) if isinstance(value, list) else str(value)]
     return words
 
 
@@ -111,10 +157,12 @@ def received(monkeypatch):
 
 
 def toml_of(values):
-    return "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
+    plain = {name: value for name, value in values.items() if name != "corpus"}
+    tables = [f"[[corpus]]\n{toml_of(table)}" for table in values.get("corpus", [])]
+    return "".join([*(f"{name} = {json.dumps(value)}\n" for name, value in plain.items()), *tables])
 
 
-@pytest.mark.parametrize("left_out", [["held_out", "budget"], ["valid_source", "valid_target", "updates"]])
+@pytest.mark.parametrize("left_out", TOGETHER)
 def test_flags_toml_and_python_say_the_same(received, tmp_path, left_out):
     values = without(*left_out)
     expected = TrainSettings(**values)
@@ -137,11 +185,63 @@ def test_flags_override_the_file(received, tmp_path):
 
 def test_every_flag_has_a_sentence():
     text = CliRunner().invoke(multihead, ["train", "--help"]).output
-    flat = " ".join(text.split())
     for name, field in TrainSettings.model_fields.items():
         assert f"--{name.replace('_', '-')}" in text
         assert field.description, name
-        assert " ".join(field.description.split()) in flat, name
+        assert "".join(field.description.split()) in "".join(text.split()), name
+
+
+@pytest.mark.parametrize(("cls", "command"), [(TrainSettings, train), (PrepareSettings, prepare)])
+def test_every_flag_stands_under_one_heading(cls, command):
+    """In the order of the headings; what has none (the file, the help itself) comes first."""
+    blocks = CliRunner().invoke(multihead, [command.name, "--help"]).output.split("\n\n")
+    shown = {
+        block.split(":\n")[0]: re.findall(r"^  --([\w-]+)", block, re.MULTILINE) for block in blocks if ":\n" in block
+    }
+    headings = [heading for heading in HEADINGS if heading in shown]
+    assert list(shown) == ["Options", *headings]
+    assert headings[0] == "Folders"
+    flags = [flag.replace("-", "_") for heading in headings for flag in shown[heading]]
+    assert sorted(flags) == sorted(cls.model_fields)
+    for name in cls.model_fields:
+        assert name.replace("_", "-") in shown[section_of(cls, name)]
+
+
+def test_the_network_can_be_asked_for_in_full():
+    """Each field of its settings that the text does not decide is a wish of the same type, with the same choices."""
+    for cls, given in ((TransformerConfig, planning.GIVEN), (GenerationConfig, ("length_factor", "length_margin"))):
+        for name in cls.model_fields:
+            if name not in given:
+                wanted, wish = ({*_types(c.model_fields[name].annotation)} for c in (cls, TrainSettings))
+                assert wish == wanted | {type(None)}, name
+
+
+def _types(annotation):
+    parts = typing.get_args(annotation)
+    return [annotation] if not parts or typing.get_origin(annotation) is typing.Literal else parts
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a.tsv", {"source": "a.tsv"}),
+        ("a.de a.en", {"source": "a.de", "target": "a.en"}),
+        ("weight=0.5 a.de a.en", {"source": "a.de", "target": "a.en", "weight": 0.5}),
+        ("'my file.de' \"my file.en\" weight=2", {"source": "my file.de", "target": "my file.en", "weight": 2}),
+    ],
+)
+def test_a_corpus_as_it_is_typed(text, expected):
+    assert TrainSettings(corpus=[text]) == TrainSettings(corpus=[expected])
+
+
+def test_prepare_takes_the_file_of_train(tmp_path):
+    """And leaves out what has to do with the model, though not a fault in it."""
+    (tmp_path / "a.toml").write_text("source = 'a'\ntarget = 'b'\nwidth = 64\n", encoding="utf-8")
+    given = with_file(PrepareSettings, tmp_path / "a.toml", {"held_out": 3}, within=TrainSettings)
+    assert given == {"source": "a", "target": "b", "held_out": 3}
+    (tmp_path / "a.toml").write_text("source = 'a'\nwidht = 64\n", encoding="utf-8")
+    with pytest.raises(ConfigurationError, match="'widht'; did you mean 'width'"):
+        with_file(PrepareSettings, tmp_path / "a.toml", {}, within=TrainSettings)
 
 
 @pytest.mark.parametrize(
@@ -151,12 +251,19 @@ def test_every_flag_has_a_sentence():
         ("width = 'a'", {}, "width: input should be a valid integer"),
         ("norm = 'midle'", {}, "'post' or 'pre'"),
         ("budget = '25 minutes'", {}, "expected a duration such as 25m, 1h30m or 90s"),
-        ("updates = 3", {"budget": "1m"}, "updates and budget both say how long"),
-        (
-            "held_out = 3",
-            {"valid_source": "a", "valid_target": "b"},
-            "held_out is given together with validation files",
-        ),
+        ("updates = 3", {"budget": "1m"}, "updates and budget exclude each other: both say how long to train"),
+        ("held_out = 3", {"valid_source": "a", "valid_target": "b"}, "held_out and valid_source exclude each other"),
+        ("source = 'a'", {"corpus": ("b c",)}, "corpus and source exclude each other: name every corpus in one way"),
+        ("from_model = 'a'", {"vocab_size": 9}, "from_model and vocab_size exclude each other: a model that is fine-t"),
+        ("min_tokens = 9", {"max_tokens": 8}, "min_tokens is 9, above max_tokens, 8"),
+        ("positions = 'sinusoidal'", {"max_positions": 8}, "max_positions and positions exclude each other"),
+        ("[[corpus]]\nsource = 'a'\nwieght = 2", {}, "corpus.0.wieght"),
+        ("[[corpus]]\nsource = 'a'\nweight = 0", {}, "corpus.0.weight: input should be greater than 0, got 0"),
+        ("corpus = []", {}, "corpus is empty"),
+        ("corpus = ['a b c']", {}, "corpus.0: expected FILE [FILE] [weight=NUMBER]"),
+        ("corpus = ['weight=2']", {}, "expected FILE [FILE] [weight=NUMBER]"),
+        ("corpus = ['a \"b']", {}, "cannot be read"),
+        ("symbols = '<pad> <s>'", {}, "symbols"),
         ("valid_source = 'a'", {}, "valid_source is given without valid_target"),
         ("shared_vocabulary = false", {"tie_embeddings": True}, "tie_embeddings needs one vocabulary"),
         ("[train]\nwidth = 3", {}, "there is no setting 'train'"),
@@ -206,13 +313,15 @@ def decide(settings, pairs=30_000, machine=SLOW, pace=None, target_tokens=None):
     return decided, choices.reasons
 
 
-BY_PREPARING = FILES | {"source_language", "target_language", "shared_vocabulary", "max_tokens", "held_out"}
+BY_PREPARING = (
+    FILES | set(SUBWORDS[1:]) | {"source_language", "target_language", "min_tokens", "max_tokens", "held_out"}
+)
 
 
 @pytest.mark.parametrize("machine", [SLOW, FAST])
 @pytest.mark.parametrize("pairs", [100, 4_999, 30_000, 3_000_000])
 def test_the_user_is_always_right(pairs, machine):
-    asked = without("budget", "held_out", *BY_PREPARING)
+    asked = without("budget", "held_out", *BY_PREPARING, *SUBWORDS[1:])
     decided, reasons = decide(
         TrainSettings(**asked), pairs, machine, pace=lambda *_: pytest.fail("measured for nothing")
     )
@@ -223,7 +332,7 @@ def test_the_user_is_always_right(pairs, machine):
 
 
 @pytest.mark.parametrize("machine", [SLOW, FAST])
-@pytest.mark.parametrize("schedule", [None, "noam", "inverse_sqrt"])
+@pytest.mark.parametrize("schedule", [None, "noam", "inverse_sqrt", "cosine", "constant"])
 @pytest.mark.parametrize("pairs", [2, 100, 4_999, 30_000, 150_000, 3_000_000])
 def test_every_choice_can_be_made_and_has_a_reason(pairs, schedule, machine):
     settings = TrainSettings(schedule=schedule)
@@ -294,7 +403,44 @@ def test_a_rehearsal_finds_what_cannot_be(wish):
         planning.rehearse(TrainSettings(**wish), 500, SLOW)
 
 
-@pytest.mark.parametrize("name", ["tiny", "small", "base", "big"])
+@pytest.mark.parametrize("name", PRESETS)
+def test_everything_that_a_preset_fixes_is_the_default_and_a_wish_wins(name):
+    fixed = PRESETS[name]
+    decided, reasons = decide(TrainSettings(preset=name))
+    for key, value in fixed.items():
+        assert (decided[key], reasons[key]) == (value, "the preset's")
+    for key in fixed:
+        other = {"heads": 2, "width": 2048, "key_dim": 20, "value_dim": 20}.get(key, OTHER[key])
+        wish = {key: other} | ({"value_dim": 64, "key_dim": 64} if key == "heads" else {})
+        decided, reasons = decide(TrainSettings(preset=name, **wish))
+        assert (decided[key], reasons[key]) == (other, "as asked")
+
+
+def test_max_positions_are_learned_ones():
+    assert decide(TrainSettings())[0]["positions"] == "sinusoidal"
+    assert decide(TrainSettings(max_positions=99))[0]["positions"] == "learned"
+
+
+@pytest.mark.parametrize("width", [128, 512])
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "inverse_sqrt", "noam"])
+def test_all_schedules_that_fall_have_the_same_peak(schedule, width):
+    """Whatever the unit of the setting: what is highest in the run is what suits the width."""
+    decided, _ = decide(TrainSettings(schedule=schedule, width=width, heads=4, updates=5000))
+    config = TrainingConfig(**{name: decided[name] for name in TrainingConfig.model_fields})
+    assert max(learning_rate(config, step, width) for step in range(1, 5001)) == pytest.approx(0.64 / width)
+    assert (config.patience == 0) is (schedule in ("linear", "cosine"))
+
+
+def test_a_given_model_is_trained_more_carefully_and_for_less_long():
+    new, _ = decide(TrainSettings(), pace=lambda *_: Pace(0.001, 3000.0))
+    given, reasons = decide(TrainSettings(from_model="a"), pace=lambda *_: Pace(0.001, 3000.0))
+    assert given["learning_rate"] == pytest.approx(new["learning_rate"] / 10)
+    assert given["updates"] == pytest.approx(new["updates"] / 4, rel=0.01)
+    assert given["warmup"] < new["warmup"]
+    assert "what was learned is kept" in reasons["learning_rate"]
+
+
+@pytest.mark.parametrize("name", PRESETS)
 def test_presets_can_be_rehearsed_and_changed(name):
     planning.rehearse(TrainSettings(preset=name), 500, SLOW)
     decided, reasons = decide(TrainSettings(preset=name, encoder_layers=1))

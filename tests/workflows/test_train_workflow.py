@@ -10,7 +10,8 @@ import torch
 
 from multihead import Translator
 from multihead.errors import ConfigurationError, DataError, FormatError, InputError, Interrupted, SurroundingsError
-from multihead.workflows import run_folder
+from multihead.workflows import begin as beginning
+from multihead.workflows import run_folder, validation
 from multihead.workflows import train as module
 from multihead.workflows.settings import RunConfig
 
@@ -98,6 +99,59 @@ def test_a_held_out_split_goes_on(run, numbers, wishes, tmp_path):
     same_end(numbers, tmp_path / "run", tmp_path / "whole")
 
 
+@pytest.fixture(scope="module")
+def mixed(numbers, wishes, tmp_path_factory):
+    """Two corpora by weight, subwords cut anew in each epoch; and the run of it that nobody stopped."""
+    folder = tmp_path_factory.mktemp("mixed")
+    corpora = [
+        {**numbers.write(folder, name, numbers.pairs(count, count)), "weight": weight}
+        for name, count, weight in (("many", 90, 0.5), ("few", 25, 2.0))
+    ]
+    rest = {name: value for name, value in wishes.items() if name not in ("source", "target")}
+    mixed = {**rest, "corpus": corpora, "bpe_dropout": 0.3, "accumulate": 2, "batch_tokens": 256}
+    numbers.learn(folder / "run", **mixed)
+    return mixed, folder / "run"
+
+
+@pytest.mark.parametrize("polls", [[8, 2, 1]])
+def test_weighted_corpora_and_dropped_merges_go_on_too(run, mixed, numbers, tmp_path, polls):
+    """Which pairs an epoch sees and how they are cut is a function of seed and epoch: several epochs, bit for bit."""
+    wishes, whole = mixed
+    for number in polls:
+        with pytest.raises(Interrupted):
+            run(tmp_path / "run", number, **wishes)
+    run(tmp_path / "run", **wishes)
+    same_end(numbers, tmp_path / "run", whole)
+    last = json.loads((whole / "log.jsonl").read_text(encoding="utf-8").splitlines()[-2])
+    assert last["epoch"] >= 2
+
+
+def test_what_a_mixed_run_learns_from(mixed, numbers, run, tmp_path):
+    """Weights and dropped merges each change the run, and run.json has both corpora."""
+    wishes, whole = mixed
+    config = RunConfig.model_validate_json((whole / "run.json").read_text(encoding="utf-8"))
+    assert [(c.pairs, c.weight, c.held_out, c.left_out) for c in config.data.corpora] == [
+        (90, 0.5, 0, 0),
+        (25, 2.0, 0, 0),
+    ]
+    assert config.training.bpe_dropout == 0.3
+    weights = {(whole / "best" / "model.safetensors").read_bytes()}
+    equal = [{**corpus, "weight": 1.0} for corpus in wishes["corpus"]]
+    for name, change in (("a", {"bpe_dropout": 0.0}), ("b", {"corpus": equal})):
+        run(tmp_path / name, **{**wishes, **change})
+        weights.add((tmp_path / name / "best" / "model.safetensors").read_bytes())
+    assert len(weights) == 3
+
+
+def test_the_records_are_written_for_tensorboard_too(run, wishes, whole, numbers, tmp_path):
+    pytest.importorskip("tensorboard")
+    with pytest.raises(Interrupted):
+        run(tmp_path / "run", 5, tensorboard=True, **wishes)
+    run(tmp_path / "run")
+    assert list((tmp_path / "run" / "tensorboard").glob("events.*"))
+    assert (tmp_path / "run" / "log.jsonl").read_bytes() == (whole / "log.jsonl").read_bytes()
+
+
 def test_a_signal_while_the_data_are_prepared_leaves_nothing(run, wishes, tmp_path):
     with pytest.raises(Interrupted, match="while the data were prepared"):
         run(tmp_path / "run", 1, **wishes)
@@ -111,10 +165,10 @@ class Killed(BaseException):
 @pytest.mark.parametrize(
     ("place", "after"),
     [
-        ("prepare", False),
+        ("beginning.write_data", False),
         ("run_folder.write", False),
         ("run_folder.write", True),
-        ("bundles.save", True),
+        ("validation.bundles.save", True),
         ("Trainer._save", False),
         ("Trainer._save", True),
     ],
@@ -123,10 +177,13 @@ def test_killed_anywhere_the_same_command_ends_the_same(
     run, wishes, whole, numbers, tmp_path, monkeypatch, place, after
 ):
     """Preparing, deciding, freezing, keeping, saving; ``remove`` does not come to anything in a killed process."""
-    owner, _, name = f"module.{place}".rpartition(".")
-    owner = {"module": module, "module.run_folder": run_folder, "module.bundles": module.bundles}.get(
-        owner, module.Trainer
-    )
+    owner, _, name = place.rpartition(".")
+    owner = {
+        "beginning": beginning,
+        "run_folder": run_folder,
+        "validation.bundles": validation.bundles,
+        "Trainer": module.Trainer,
+    }[owner]
     original = getattr(owner, name)
 
     def dies(*args, **kwargs):
@@ -297,7 +354,7 @@ def test_a_budget_limits_the_updates(run, numbers, wishes, tmp_path):
 
 def test_the_measurement_changes_nothing_but_the_number(run, numbers, wishes, tmp_path, monkeypatch):
     """With the number that it led to, given by hand, the run is the same."""
-    monkeypatch.setattr(module, "_measure", lambda *_: module.Pace(0.05, 400.0))
+    monkeypatch.setattr(beginning, "measure", lambda *_: beginning.Pace(0.05, 400.0))
     given = {name: value for name, value in wishes.items() if name != "updates"}
     measured = run(tmp_path / "measured", budget=0.5, **given)
     assert 5 <= measured.updates <= 10
@@ -323,7 +380,7 @@ def test_the_measurement_changes_nothing_but_the_number(run, numbers, wishes, tm
         ({"beam": 0}, ConfigurationError, "beam"),
         ({"smoothing": -0.1}, ConfigurationError, "smoothing"),
         ({"vocab_size": 100}, InputError, "100"),
-        ({"held_out": 3}, ConfigurationError, "together with validation files"),
+        ({"held_out": 3}, ConfigurationError, "held_out and valid_source exclude each other"),
         ({"budget": "1m"}, ConfigurationError, "updates and budget"),
         ({"device": "cuda"}, ConfigurationError, "no CUDA"),
         ({"output": None}, ConfigurationError, "output missing"),
@@ -343,7 +400,7 @@ def test_what_cannot_be_leaves_nothing_behind(run, wishes, numbers, tmp_path, mo
 
 
 def test_settings_are_checked_before_the_work(run, wishes, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "prepare", lambda *_: pytest.fail("it has begun to work"))
+    monkeypatch.setattr(beginning, "write_data", lambda *_: pytest.fail("it has begun to work"))
     for change in ({"preset": "x"}, {"heads": 5}, {"clip": -1.0}, {"alpha": -1.0}, {"warmup": -1}):
         with pytest.raises(ConfigurationError):
             run(tmp_path / "run", **{**wishes, **change})

@@ -14,7 +14,7 @@ import click
     required=True,
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Text to translate; plain or gzip.",
+    help="Text to translate; plain or compressed (gz, xz, zst).",
 )
 @click.option(
     "--target",
@@ -25,8 +25,24 @@ import click
 )
 @click.option("--beam", type=int, metavar="NUMBER", help="Hypotheses of the beam search. [the model's own]")
 @click.option("--alpha", type=float, metavar="NUMBER", help="Length penalty. [the model's own]")
+@click.option("--min-length", type=int, metavar="NUMBER", help="Least tokens of a translation. [the model's own]")
+@click.option(
+    "--max-length",
+    type=int,
+    metavar="NUMBER",
+    help="Most tokens of a translation, the end symbol counted. [the model's own]",
+)
 @click.option("--save", type=click.Path(path_type=Path), metavar="FILE", help="Also write the translations here.")
-def evaluate(model: Path, source: Path, target: Path, beam: int | None, alpha: float | None, save: Path | None) -> None:
+def evaluate(
+    model: Path,
+    source: Path,
+    target: Path,
+    beam: int | None,
+    alpha: float | None,
+    min_length: int | None,
+    max_length: int | None,
+    save: Path | None,
+) -> None:
     """Translate --source with MODEL and score the result against --target: BLEU and chrF with signatures."""
     from multihead.cli.options import check_search
     from multihead.cli.process import own_the_process
@@ -39,13 +55,22 @@ def evaluate(model: Path, source: Path, target: Path, beam: int | None, alpha: f
         raise ConfigurationError(f"{save}: exists already; nothing was overwritten. Choose another name")
     if save is not None and not save.parent.is_dir():
         raise ConfigurationError(f"{save}: there is no folder {save.parent} to write it into; make it first")
-    check_search(beam, alpha)
+    check_search(beam, alpha, min_length, max_length)
     lines = check_parallel(source, target).lines
     own_the_process()
     from multihead.workflows.evaluate import evaluate as run
 
     with counter("translated", "sentences", lines) as count:
-        result = run(model, source, target, beam=beam, alpha=alpha, progress=count)
+        result = run(
+            model,
+            source,
+            target,
+            beam=beam,
+            alpha=alpha,
+            min_length=min_length,
+            max_length=max_length,
+            progress=count,
+        )
     if save is not None:
         write_text(save, "".join(line + "\n" for line in result.hypotheses))
     click.echo(str(result.scores))

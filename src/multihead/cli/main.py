@@ -14,8 +14,12 @@ from collections.abc import Sequence
 import click
 
 from multihead import __version__
+from multihead.cli.attention import attention
+from multihead.cli.average import average
+from multihead.cli.bpe import bpe
 from multihead.cli.demo import demo
 from multihead.cli.evaluate import evaluate
+from multihead.cli.prepare import prepare
 from multihead.cli.process import ReaderHasGone
 from multihead.cli.train import train
 from multihead.cli.translate import translate
@@ -28,7 +32,7 @@ def multihead() -> None:
     """Attention and sequence-to-sequence Transformers: two text files become a translator."""
 
 
-for command in (train, translate, evaluate, demo):
+for command in (train, translate, evaluate, prepare, average, attention, bpe, demo):
     multihead.add_command(command)
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from multihead.cli.options import flags_of, with_file
+from multihead.cli.options import Command, flags_of, with_file
 from multihead.workflows.settings import TrainSettings
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option(
     "--config",
     type=click.Path(path_type=Path),
@@ -23,7 +23,8 @@ def train(config: Path | None, **flags: Any) -> None:
     """Train a translator from two aligned text files; the same command goes on with a run that was stopped.
 
     Only --source, --target and --output are needed: whatever else is not given is chosen from the size of the
-    corpus and the machine, printed with the reason, and frozen in the run.
+    corpus and the machine, printed with the reason, and frozen in the run. The text can also be a file of pairs,
+    several corpora with weights, or a folder of `multihead prepare`.
     """
     from multihead.cli.process import StopSignal, own_the_process
 

@@ -1,28 +1,62 @@
-"""``multihead translate``: standard input to standard output, line by line; see `workflows.translate`."""
+"""``multihead translate``: lines in, lines out, through standard input and output or from file to file.
+
+See `workflows.lines` for what is written and `workflows.translate_file` for what happens when it is stopped.
+"""
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from multihead.cli.options import check_search
-from multihead.cli.process import ReaderHasGone
-from multihead.data.corpus import LineStream, decode_line, split_lines
-from multihead.errors import ConfigurationError, DataError
+from multihead.cli.streams import NAME, write_lines
+from multihead.data.compressed import open_text
+from multihead.data.corpus import LineStream, TextScan, decode_line, split_lines
+from multihead.errors import ConfigurationError, DataError, Interrupted
 
-_CHUNK = 2000
-"""Lines read before they are translated: enough to sort by length, few enough for any stream."""
+if TYPE_CHECKING:
+    from multihead.workflows.lines import Rendering
+    from multihead.workflows.translate import Translator
 
 
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option(
+    "--input",
+    "source",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Read this instead of standard input; plain or compressed (gz, xz, zst).",
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write here instead of to standard output; stopped, the same command goes on. Needs --input.",
+)
+@click.option(
     "--beam", type=int, metavar="NUMBER", help="Hypotheses of the beam search; 1 is greedy. [the model's own]"
 )
 @click.option("--alpha", type=float, metavar="NUMBER", help="Length penalty. [the model's own]")
+@click.option("--min-length", type=int, metavar="NUMBER", help="Least tokens of a translation. [the model's own]")
+@click.option(
+    "--max-length",
+    type=int,
+    metavar="NUMBER",
+    help="Most tokens of a translation, the end symbol counted. [the model's own]",
+)
+@click.option(
+    "--n-best",
+    type=int,
+    metavar="NUMBER",
+    help="Write so many translations of each line, as rows: line TAB score TAB text, best first.",
+)
+@click.option("--scores", is_flag=True, help="Write such a row for the best translation of each line.")
 @click.option(
     "--batch-tokens",
     type=int,
@@ -36,59 +70,108 @@ _CHUNK = 2000
     "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to compute."
 )
 def translate(
-    model: Path, beam: int | None, alpha: float | None, batch_tokens: int, threads: int | None, device: str
+    model: Path,
+    source: Path | None,
+    output: Path | None,
+    beam: int | None,
+    alpha: float | None,
+    min_length: int | None,
+    max_length: int | None,
+    n_best: int | None,
+    scores: bool,
+    batch_tokens: int,
+    threads: int | None,
+    device: str,
 ) -> None:
-    """Translate standard input with MODEL (a run or model folder), a sentence a line.
+    """Translate standard input, or a file, with MODEL (a run or model folder), a sentence a line.
 
     As many lines come out as go in, in order; an empty line stays empty.
     """
     from multihead.cli.process import own_the_process
-    from multihead.cli.progress import counter
+    from multihead.workflows.growing_file import check_free
 
-    check_search(beam, alpha)
-    for name, value in (("batch-tokens", batch_tokens), ("threads", threads)):
+    check_search(beam, alpha, min_length, max_length)
+    for name, value in (("batch-tokens", batch_tokens), ("threads", threads), ("n-best", n_best)):
         if value is not None and value < 1:
             raise ConfigurationError(f"--{name}: expected at least 1, got {value}")
+    if output is not None and source is None:
+        raise ConfigurationError(
+            "--output needs --input: what comes through a pipe cannot be read again by who goes on. "
+            "To write a file from standard input write '> FILE'"
+        )
+    if output is not None:
+        check_free(output)
     own_the_process()
     import torch
 
-    from multihead.workflows.translate import Translator, in_chunks
+    from multihead.workflows.lines import Rendering
+    from multihead.workflows.translate import Translator
+    from multihead.workflows.translate_file import check_input
 
+    text = None if source is None else check_input(source)
     if threads is not None:
         torch.set_num_threads(threads)
     translator = Translator.load(model, device)
+    search = translator.search_settings(beam, alpha, min_length, max_length)
+    rendering = Rendering(search, n_best, scores, batch_tokens)
+    if text is None:
+        _through_pipe(translator, rendering, sys.stdin.buffer)
+    elif output is None:
+        with open_text(text.path) as stream:
+            _through_pipe(translator, rendering, stream, text)
+    else:
+        _to_file(translator, rendering, model, text, output)
+
+
+def _through_pipe(
+    translator: Translator, rendering: Rendering, stream: LineStream, text: TextScan | None = None
+) -> None:
+    """To standard output, window after window; up to the first line that is no text."""
+    from multihead.cli.progress import counter
+    from multihead.workflows.lines import translated
+
     fault: list[DataError] = []
-    done = 0
-    with counter("translated", "sentences") as count:
-        for chunk in in_chunks(_lines(sys.stdin.buffer, fault), _CHUNK):
-            found = translator.translations(chunk, beam=beam, alpha=alpha, batch_tokens=batch_tokens, progress=count)
-            _write([translation.text for translation in found])
-            for number, translation in enumerate(found, start=done + 1):
-                if not translation.finished:
-                    click.echo(f"line {number}: the translation reached the length limit and may be cut", err=True)
-            done += len(chunk)
+    name, total = (NAME, None) if text is None else (text.path, text.lines)
+    with counter("translated", "lines", total) as count:
+        for window in translated(translator, _lines(stream, name, fault), rendering, progress=count):
+            write_lines(window.rows)
+            for remark in window.remarks:
+                click.echo(remark, err=True)
     if fault:
         raise fault[0]
 
 
-def _lines(stream: LineStream, fault: list[DataError]) -> Iterator[str]:
+def _to_file(translator: Translator, rendering: Rendering, model: Path, text: TextScan, output: Path) -> None:
+    """Into a file; stopped, it says from where the same command will go on."""
+    from multihead.cli.progress import counter
+    from multihead.workflows.growing_file import lines_done
+    from multihead.workflows.translate_file import model_digest, translate_file
+
+    def remark(line: str) -> None:
+        click.echo(line, err=True)
+
+    with counter("translated", "lines", text.lines) as count:
+        try:
+            translate_file(
+                translator,
+                model_digest(model),
+                text,
+                output,
+                rendering,
+                begin=count.begin,
+                progress=count,
+                remark=remark,
+            )
+        except KeyboardInterrupt:
+            done = lines_done(output)
+            message = f"stopped after line {done:,} of {text.lines:,}; the same command goes on from there"
+            raise Interrupted(signal.SIGINT, message if done else "stopped before anything was done") from None
+
+
+def _lines(stream: LineStream, name: str | Path, fault: list[DataError]) -> Iterator[str]:
     """Decoded lines up to the first that cannot be: what came before it is still translated."""
     try:
-        for number, raw in enumerate(split_lines(stream), start=1):
-            yield decode_line(raw, "standard input", number)
+        for number, raw in enumerate(split_lines(stream, name), start=1):
+            yield decode_line(raw, name, number)
     except DataError as error:
         fault.append(error)
-
-
-def _write(lines: list[str]) -> None:
-    """Writes lines to standard output, now."""
-    from multihead.files import explained
-
-    try:
-        sys.stdout.buffer.write("".join(line + "\n" for line in lines).encode())
-        sys.stdout.buffer.flush()
-    except BrokenPipeError:
-        raise ReaderHasGone from None
-    except OSError:
-        with explained(Path("standard output")):
-            raise

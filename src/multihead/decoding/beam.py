@@ -29,7 +29,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from multihead.decoding.hypothesis import Hypothesis, Limits, limit_tensor, make_hypothesis, refuse_nan
+from multihead.decoding.hypothesis import (
+    Hypothesis,
+    Limits,
+    limit_tensor,
+    make_hypothesis,
+    minimum_tensor,
+    refuse_nan,
+)
 from multihead.decoding.ranking import best
 from multihead.decoding.stepper import S, Stepper, Symbols
 from multihead.errors import ConfigurationError
@@ -44,6 +51,7 @@ class _Settings:
     n_best: int
     end: int
     forbidden: Int[Tensor, " forbidden"]
+    longest_minimum: int  # on the host: after so many symbols no sentence's end is forbidden
 
 
 @dataclass(frozen=True)
@@ -55,6 +63,7 @@ class _Beams:
 
     sentences: Int[Tensor, " sentences"]  # their places in the caller's batch
     limits: Int[Tensor, " sentences"]
+    minimums: Int[Tensor, " sentences"]
     finished: Int[Tensor, " sentences"]  # how many hypotheses of each are finished
     scores: Float[Tensor, "sentences n_best"]  # of the best finished ones, best first
     totals: Float[Tensor, "sentences beam"]  # log p(y_1 ... y_t | x)
@@ -78,13 +87,16 @@ def beam_search(
     symbols: Symbols,
     *,
     max_lengths: Limits,
+    min_lengths: Limits = 0,
     beam: int = 5,
     alpha: float = 1.0,
     n_best: int = 1,
 ) -> list[list[Hypothesis]]:
     """The ``n_best`` hypotheses of each sentence: finished ones before unfinished ones, then by score.
 
-    A sentence can have fewer, where fewer are possible within its limit.
+    They are distinct as sequences of symbols. A sentence can have fewer, where fewer are possible within its limit.
+    Asking for more than one lets the search go on until those, too, are settled: the best one is then at least as
+    good as the only one.
 
     Args:
         stepper: the model.
@@ -92,20 +104,24 @@ def beam_search(
         lengths: how many of them are real.
         symbols: begin, end, and what is never chosen.
         max_lengths: the most symbols of a hypothesis, the end symbol counted: one number, or one a sentence.
+        min_lengths: the least symbols before the end symbol, which is forbidden until then: likewise.
         beam: K, the hypotheses of a sentence that go on after each step.
         alpha: the exponent of the length in the score.
         n_best: how many hypotheses to hand back, at most ``beam``.
 
     Raises:
-        ShapeError, ConfigurationError: limits that do not fit the batch, or settings outside their ranges.
+        ShapeError, ConfigurationError: limits that do not fit the batch or leave no room for the end symbol after
+            the minimum, or settings outside their ranges.
         MultiheadError: the model gave NaN, or nothing but forbidden symbols.
     """
     _check(beam, alpha, n_best)
     limits = limit_tensor(max_lengths, source.shape[0], source.device)
+    minimums = minimum_tensor(min_lengths, limits)
     forbidden = torch.tensor(symbols.forbidden, dtype=torch.long, device=source.device)
-    settings = _Settings(beam, alpha, n_best, symbols.end, forbidden)
+    longest_minimum = max(minimums.tolist(), default=0)
+    settings = _Settings(beam, alpha, n_best, symbols.end, forbidden, longest_minimum)
     found: list[list[Hypothesis]] = [[] for _ in range(len(limits))]
-    beams = _begin(limits, symbols.begin, n_best)
+    beams = _begin(limits, minimums, symbols.begin, n_best)
     state = stepper.start(source, lengths) if found else None
     while state is not None:
         log_probabilities, state = stepper.step(beams.history[:, :, -1].flatten(), state)
@@ -130,12 +146,13 @@ def _check(beam: int, alpha: float, n_best: int) -> None:
         raise ConfigurationError(f"alpha must be a number that is not negative, got {alpha}")
 
 
-def _begin(limits: Int[Tensor, " sentences"], begin: int, n_best: int) -> _Beams:
+def _begin(limits: Int[Tensor, " sentences"], minimums: Int[Tensor, " sentences"], begin: int, n_best: int) -> _Beams:
     """Each sentence with one hypothesis, which holds the begin symbol."""
     sentences = torch.arange(len(limits), device=limits.device)
     return _Beams(
         sentences=sentences,
         limits=limits,
+        minimums=minimums,
         finished=torch.zeros_like(sentences),
         scores=torch.full((len(limits), n_best), -torch.inf, device=limits.device),
         totals=torch.zeros(len(limits), 1, device=limits.device),
@@ -150,6 +167,9 @@ def _extend(beams: _Beams, log_probabilities: Float[Tensor, "rows vocab"], setti
     """
     sentences, width = beams.totals.shape
     permitted = log_probabilities.index_fill(1, settings.forbidden, -torch.inf)
+    written = beams.history.shape[2] - 1  # begin is in the history
+    if written < settings.longest_minimum:
+        permitted.view(sentences, width, -1)[beams.minimums > written, :, settings.end] = -torch.inf
     gains, tokens = best(permitted, 2 * settings.beam)
     each = tokens.shape[1]
     totals = (beams.totals[:, :, None] + gains.view(sentences, width, each)).flatten(1)
@@ -242,6 +262,7 @@ def _advance(
     return _Beams(
         sentences=beams.sentences[staying],
         limits=beams.limits[staying],
+        minimums=beams.minimums[staying],
         finished=beams.finished[staying],
         scores=beams.scores[staying],
         totals=going.totals[staying],

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from multihead.decoding.hypothesis import Hypothesis, Limits, by_row, limit_tensor, make_hypothesis
+from multihead.decoding.hypothesis import Hypothesis, Limits, by_row, limit_tensor, make_hypothesis, minimum_tensor
 from multihead.decoding.stepper import S, Stepper, Symbols
 
 
@@ -21,6 +21,7 @@ def greedy_search(
     symbols: Symbols,
     *,
     max_lengths: Limits,
+    min_lengths: Limits = 0,
 ) -> list[Hypothesis]:
     """y_t = argmax p(y | y_<t, x), until the end symbol or the limit; the first of equally probable symbols.
 
@@ -34,15 +35,19 @@ def greedy_search(
         lengths: how many of them are real.
         symbols: begin, end, and what is never chosen.
         max_lengths: the most symbols of a hypothesis, the end symbol counted: one number, or one a sentence.
+        min_lengths: the least symbols before the end symbol, which is forbidden until then: likewise.
 
     Raises:
-        ShapeError, ConfigurationError: limits that do not fit the batch, or below 1.
+        ShapeError, ConfigurationError: limits that do not fit the batch, that are below 1, or that leave no room
+            for the end symbol after the minimum.
         MultiheadError: the model gave NaN, or nothing but forbidden symbols.
     """
     batch = source.shape[0]
     limits = limit_tensor(max_lengths, batch, source.device)
+    minimums = minimum_tensor(min_lengths, limits)
     if not batch:
         return []
+    longest_minimum = int(minimums.max())
     forbidden = torch.tensor(symbols.forbidden, dtype=torch.long, device=source.device)
     rows = torch.arange(batch, device=source.device)
     tokens = torch.full_like(rows, symbols.begin)
@@ -52,14 +57,18 @@ def greedy_search(
     left: list[tuple[Tensor, Tensor]] = []
     while len(rows):
         log_probabilities, state = stepper.step(tokens, state)
-        gains, tokens = log_probabilities.index_fill(1, forbidden, -torch.inf).max(dim=1)
+        permitted = log_probabilities.index_fill(1, forbidden, -torch.inf)
+        if len(written) < longest_minimum:
+            permitted[minimums > len(written), symbols.end] = -torch.inf
+        gains, tokens = permitted.max(dim=1)
         totals = totals + gains
         written.append((rows, tokens))
         done = (tokens == symbols.end) | (limits == len(written))
         if done.any():
             left.append((rows[done], totals[done]))
             kept = (~done).nonzero().squeeze(1)
-            rows, tokens, totals, limits = rows[kept], tokens[kept], totals[kept], limits[kept]
+            rows, tokens, totals = rows[kept], tokens[kept], totals[kept]
+            limits, minimums = limits[kept], minimums[kept]
             state = state.select(kept) if len(kept) else state
     return [
         make_hypothesis(sequence.tolist(), float(total), end=symbols.end, alpha=1.0)

@@ -19,7 +19,7 @@ from torch import Tensor
 from multihead.errors import ConfigurationError, MultiheadError, ShapeError
 
 Limits = int | Sequence[int] | Int[Tensor, " batch"]
-"""The most symbols that a hypothesis may have, the end symbol counted: for all sentences or for each."""
+"""A length for all sentences, or one for each. The most symbols count the end symbol, the least do not."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,33 @@ def limit_tensor(limits: Limits, batch: int, device: torch.device) -> Int[Tensor
     if batch and int(tensor.min()) < 1:
         raise ConfigurationError(
             f"a length limit counts the end symbol and must be at least 1, got {int(tensor.min())}"
+        )
+    return tensor
+
+
+def minimum_tensor(minimums: Limits, limits: Int[Tensor, " batch"]) -> Int[Tensor, " batch"]:
+    """The least symbols of each sentence, the end symbol not counted.
+
+    Raises:
+        ShapeError: as many as sentences are needed, or a single one.
+        ConfigurationError: one is negative, or leaves no room for the end symbol within the sentence's limit.
+    """
+    if isinstance(minimums, int):
+        minimums = [minimums] * len(limits)
+    tensor = torch.as_tensor(minimums, dtype=torch.long, device=limits.device)
+    if tensor.shape != limits.shape:
+        raise ShapeError(
+            f"got minimum lengths of shape {tuple(tensor.shape)} for {len(limits)} sentences: give one number, "
+            "or one each"
+        )
+    if len(limits) and int(tensor.min()) < 0:
+        raise ConfigurationError(f"a minimum length cannot be negative, got {int(tensor.min())}")
+    unfit = (tensor >= limits).nonzero()[:1, 0].tolist()
+    if unfit:
+        least, limit = int(tensor[unfit[0]]), int(limits[unfit[0]])
+        raise ConfigurationError(
+            f"a minimum of {least} symbols and the end symbol do not fit into a length limit of {limit}: lower the "
+            f"minimum to {limit - 1}, or raise the limit to {least + 1}"
         )
     return tensor
 

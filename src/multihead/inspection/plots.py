@@ -35,6 +35,7 @@ _LONGEST_SIDE = 24.0  # inches of cells; more subwords make smaller cells, not a
 _GAP = 0.45  # inches between panels
 _COLOURS = "Blues"
 _INK, _FAINT = "#222222", "#d8dee6"
+_FORMATS = (".png", ".svg", ".pdf")
 
 
 def attention_map(
@@ -45,14 +46,14 @@ def attention_map(
     *,
     title: str | None = None,
 ) -> None:
-    """Draw attention weights as one heat map, into a PNG file that is written whole or not at all.
+    """Draw attention weights as one heat map, into a PNG, SVG or PDF file that is written whole or not at all.
 
     Args:
         weights: ``weights[..., i, j]``, how much target subword i looks at source subword j; the mean over
             leading axes (heads, layers) is drawn.
         source_pieces: the source subwords, one a column.
         target_pieces: the target subwords, one a row.
-        path: the file to write; its name ends in ``.png`` and its folder exists.
+        path: the file to write; its name ends in ``.png``, ``.svg`` or ``.pdf`` and its folder exists.
         title: a line above the picture.
 
     Raises:
@@ -63,7 +64,7 @@ def attention_map(
     """
     path = _checked(path, weights, source_pieces, target_pieces)
     mean = weights.detach().reshape(-1, *weights.shape[-2:]).mean(0, keepdim=True)
-    _write(path, _picture(mean, source_pieces, target_pieces, title, columns=1))
+    _write(path, _picture(path.suffix, mean, source_pieces, target_pieces, title, columns=1))
 
 
 def panels(
@@ -79,7 +80,7 @@ def panels(
     # As many columns as make a picture that is about as wide as it is high.
     columns = round(math.sqrt(len(weights) * len(target_pieces) / len(source_pieces)))
     columns = min(max(columns, 1), len(weights))
-    _write(path, _picture(weights.detach(), source_pieces, target_pieces, title, columns, "head"))
+    _write(path, _picture(path.suffix, weights.detach(), source_pieces, target_pieces, title, columns, "head"))
 
 
 def _checked(path: str | Path, weights: Tensor, source_pieces: Sequence[str], target_pieces: Sequence[str]) -> Path:
@@ -97,9 +98,18 @@ def _checked(path: str | Path, weights: Tensor, source_pieces: Sequence[str], ta
             "attention weights to draw must be finite and at least 0; these hold NaN, infinity or negative "
             "numbers: were they taken before the softmax?"
         )
+    return check_path(path)
+
+
+def check_path(path: str | Path) -> Path:
+    """Refuse a name that no picture can have.
+
+    Raises:
+        InputError: its ending is of no format that can be written, it is a folder, or it is in none.
+    """
     path = Path(path)
-    if path.suffix.lower() != ".png":
-        raise InputError(f"{path}: a picture is written as PNG; give a file name that ends in .png")
+    if path.suffix.lower() not in _FORMATS:
+        raise InputError(f"{path}: a picture is PNG, SVG or PDF; give a file name that ends in .png, .svg or .pdf")
     if path.is_dir():
         raise InputError(f"{path}: is a folder; give the name of a file to write the picture to")
     if not path.parent.is_dir():
@@ -108,6 +118,7 @@ def _checked(path: str | Path, weights: Tensor, source_pieces: Sequence[str], ta
 
 
 def _picture(
+    suffix: str,
     weights: Tensor,
     source_pieces: Sequence[str],
     target_pieces: Sequence[str],
@@ -115,7 +126,7 @@ def _picture(
     columns: int,
     caption: str | None = None,
 ) -> bytes:
-    """Draw panels in a grid, as PNG; the subwords stand above its first row and left of its first column."""
+    """Draw panels in a grid; the subwords stand above its first row and left of its first column."""
     fonts = Fonts([*source_pieces, *target_pieces, *(title or "").split()])
     sources, targets = map(fonts.label, source_pieces), map(fonts.label, target_pieces)
     above, beside = list(sources), list(targets)
@@ -136,8 +147,25 @@ def _picture(
     _draw_key(grid.key_axes(figure), highest, fonts.default)
     if title:
         _draw_title(figure, fonts.runs(title))
+    return _saved(figure, suffix.lower().removeprefix("."))
+
+
+def _saved(figure: Figure, form: str) -> bytes:
+    """The bytes of the file; without the time and with fixed names inside, so that equal pictures are equal files."""
+    from matplotlib import rc_context
+
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=_DOTS_PER_INCH, facecolor="white", bbox_inches="tight", pad_inches=0.15)
+    timeless: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    with rc_context({"svg.hashsalt": "multihead", "svg.fonttype": "path", "pdf.compression": 6}):
+        figure.savefig(
+            buffer,
+            format=form,
+            dpi=_DOTS_PER_INCH,
+            facecolor="white",
+            bbox_inches="tight",
+            pad_inches=0.15,
+            metadata=timeless.get(form),
+        )
     return buffer.getvalue()
 
 
@@ -188,7 +216,7 @@ def _heat_map(axes: Axes, matrix: Tensor, highest: float) -> None:
         vmin=0,
         vmax=highest or 1.0,
         aspect="auto",
-        interpolation="none",
+        interpolation="nearest",  # in SVG and PDF "none" leaves it to the viewer, who blurs
         origin="upper",
     )
     rows, columns = matrix.shape

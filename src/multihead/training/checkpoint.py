@@ -17,7 +17,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from pydantic import Field, ValidationError
@@ -49,15 +49,28 @@ class RunState(Settings):
     position: tuple[int, int] = (0, 0)
     """Epoch and batch of the next batch."""
     validated_at: int = 0
-    """The last update after which the model was validated."""
+    """The last update after which the model was validated; -1 where that is due before the first one."""
     best_step: int = 0
     """The update whose model is kept in best/; 0 before the first validation."""
     best_score: float | None = None
     """Its score on the validation set."""
+    best_loss: float | None = None
+    """Its loss there; not known in checkpoints of version 0.1."""
     without_gain: int = 0
     """Validations since then."""
     window: Window = Field(default_factory=Window)
     """What the next line of the log already holds."""
+
+    @property
+    def logged(self) -> int:
+        """The last update whose records belong to this state."""
+        return self.step if self.validated_at >= 0 else -1
+
+    def is_better(self, score: float, loss: float) -> bool:
+        """Whether a model with this score and loss is better than the best so far: (score, -loss) is larger."""
+        if self.best_score is None or score != self.best_score:
+            return self.best_score is None or score > self.best_score
+        return self.best_loss is not None and loss < self.best_loss
 
 
 class Checkpoint(NamedTuple):
@@ -112,6 +125,16 @@ def load_newest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
     if paths:
         raise FormatError(f"{folder}: none of {len(paths)} checkpoints is intact; start the run again in a new folder")
     return None
+
+
+def intact(folder: Path) -> list[Path]:
+    """The checkpoints that are what their manifests say, newest first; changes nothing."""
+    return [path for path in _steps(folder) if _fault(path) is None]
+
+
+def read_weights(path: Path, part: Literal["model", "average"]) -> dict[str, Tensor]:
+    """The weights of one checkpoint, or their moving average: empty where the run has none."""
+    return load_file(path / f"{part}.safetensors")
 
 
 def _read(path: Path) -> Checkpoint:

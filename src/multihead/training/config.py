@@ -20,8 +20,8 @@ class TrainingConfig(Settings):
     """Padded tokens a side in a batch: rows times the longer of the two widths."""
     accumulate: int = Field(default=1, ge=1)
     """Batches whose gradients are summed for one update."""
-    schedule: Literal["linear", "noam", "inverse_sqrt"] = "linear"
-    """How the learning rate goes on after the warm-up."""
+    schedule: Literal["linear", "cosine", "inverse_sqrt", "noam", "constant"] = "linear"
+    """How the learning rate goes on after the warm-up: see `training.schedule`."""
     learning_rate: float = Field(default=1e-3, gt=0)
     """The highest learning rate; for 'noam' the factor lr_mul instead."""
     warmup: int = Field(default=400, ge=0)
@@ -50,5 +50,9 @@ class TrainingConfig(Settings):
     """Processor threads of PyTorch; part of what makes two runs equal."""
     device: str = "cpu"
     """Where the model is trained: cpu or cuda."""
+    bpe_dropout: float = Field(default=0.0, ge=0, lt=1)
+    """How often a merge is passed over when a sentence is cut into subwords anew in each epoch; 0 never."""
     keep_checkpoints: int = Field(default=2, ge=1)
     """Checkpoints kept, newest first."""
+    tensorboard: bool = False
+    """The records of the log are written for TensorBoard, too."""

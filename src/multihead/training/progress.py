@@ -29,6 +29,11 @@ class RunLog:
         self.folder = folder
         self._print = say
         self._started = time.monotonic()
+        self._also: Callable[[str, int, dict[str, Any], dict[str, float]], None] = lambda *_: None
+
+    def copy_to(self, writer: Callable[[str, int, dict[str, Any], dict[str, float]], None]) -> None:
+        """From now on tells ``writer`` of each record, too."""
+        self._also = writer
 
     def rewind(self, step: int) -> None:
         """Forgets records after ``step``, and what a stopped writer left half-written: the run makes them again."""
@@ -50,6 +55,7 @@ class RunLog:
         self._append("log.jsonl", json.dumps({"kind": kind, "step": step, **values}, ensure_ascii=False))
         elapsed = round(time.monotonic() - self._started, 3)
         self._append("timing.jsonl", json.dumps({"kind": kind, "step": step, "elapsed": elapsed, **timing}))
+        self._also(kind, step, values, timing)
 
     def _append(self, name: str, line: str) -> None:
         path = self.folder / name

@@ -1,10 +1,18 @@
 """The learning rate as a function of the step alone, so that a resumed run needs nothing but the step.
 
-With t the step (from 1), W the warm-up, T the number of updates, D the model width:
+With t the step (from 1), W the warm-up, T the number of updates, D the model width, and eta the setting
+``learning_rate``:
 
-    linear          eta * min(t / W, (T + 1 - t) / (T + 1 - W))         reaches 0 after the last step
+    linear          eta * min(t / W, (T + 1 - t) / (T + 1 - W))
+    cosine          eta * t / W                                             while t < W
+                    eta * (1 + cos(pi (t - W) / (T + 1 - W))) / 2           from then on
+                    (Loshchilov & Hutter 2017, eq. 5, one period without a restart)
     inverse_sqrt    eta * min(t / W, sqrt(W / t))
-    noam            eta * D^-0.5 * min(t^-0.5, t * W^-1.5)              (Vaswani et al. 2017, 5.3; eta is lr_mul)
+    constant        eta * min(t / W, 1)
+    noam            eta * D^-0.5 * min(t^-0.5, t * W^-1.5)                  (Vaswani et al. 2017, 5.3; eta is lr_mul)
+
+All rise in a straight line until t = W and are continuous there; linear and cosine reach 0 at T + 1, right after the
+last update. Noam is inverse_sqrt with the peak eta / sqrt(D W).
 """
 
 from __future__ import annotations
@@ -23,11 +31,20 @@ def learning_rate(config: TrainingConfig, step: int, width: int) -> float:
         width: the model width D ('noam' alone uses it).
     """
     warmup = max(config.warmup, 1)
+    if config.schedule == "noam":
+        return float(config.learning_rate * width**-0.5 * min(step**-0.5, step * warmup**-1.5))
+    return config.learning_rate * max(min(step / warmup, _afterwards(config, step, warmup)), 0.0)
+
+
+def _afterwards(config: TrainingConfig, step: int, warmup: int) -> float:
+    """What is left of the highest rate when the warm-up is over; before its end at least what the warm-up gives."""
+    falling = max(config.updates + 1 - config.warmup, 1)
     match config.schedule:
         case "linear":
-            remaining = (config.updates + 1 - step) / max(config.updates + 1 - config.warmup, 1)
-            return config.learning_rate * max(min(step / warmup, remaining), 0.0)
+            return (config.updates + 1 - step) / falling
+        case "cosine":
+            return 1.0 if step < warmup else (1 + math.cos(math.pi * min((step - warmup) / falling, 1.0))) / 2
         case "inverse_sqrt":
-            return config.learning_rate * min(step / warmup, math.sqrt(warmup / step))
-        case "noam":
-            return float(config.learning_rate * width**-0.5 * min(step**-0.5, step * warmup**-1.5))
+            return math.sqrt(warmup / step)
+        case _:
+            return 1.0

@@ -31,6 +31,8 @@ class Validation:
 
     score: float
     """What is to be as high as possible."""
+    loss: float
+    """What is to be as low as possible where scores are equal."""
     values: dict[str, Any]
     """For the log: loss, BLEU, chrF, their signatures."""
     summary: str
@@ -138,15 +140,18 @@ class Trainer(Generic[Model]):
         self._move(step=step, position=position, window=_add(self.state.window, sums))
 
     def _validate(self, around: Surroundings[Model]) -> None:
-        """Judges the averaged weights and keeps them when they are the best so far."""
+        """Judges the averaged weights and keeps them when they are the best so far.
+
+        Better is a higher score; of equal ones (0 BLEU and 0 BLEU, at the beginning) the lower loss.
+        """
         started = time.monotonic()
         self.average.model.eval()
         result = around.evaluate(self.average.model)
         state, seconds = self.state, time.monotonic() - started
-        better = state.best_score is None or result.score > state.best_score
+        better = state.is_better(result.score, result.loss)
         if better:
             around.keep(self.average.model, {"step": state.step, **result.values})
-            self._move(best_step=state.step, best_score=result.score, without_gain=0)
+            self._move(best_step=state.step, best_score=result.score, best_loss=result.loss, without_gain=0)
         else:
             self._move(without_gain=state.without_gain + 1)
         mark = "the best so far" if better else f"the best is still {state.best_score:.2f} at {state.best_step}"

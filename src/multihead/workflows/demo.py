@@ -2,7 +2,8 @@
 
 Source and target are the same value, written by the Unicode CLDR (through Babel) in two languages; see
 `multihead.data.synthetic`. The corpus is written to files, and from there on this is what a user's own files would
-go through: `train`, the best model of the run, its translations, a score, a picture.
+go through: `train`, the best model of the run, its translations, a score, a picture. Each pair of languages has its
+own data, run and picture in the folder: ``data-de-en``, ``run-de-en``, ``attention-de-en.png``.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def demo(
     for example in {e.pattern: e for e in training[:200]}.values():
         say(f"  {example.pattern:<9} {example.source}  ->  {example.target}")
     files = {
-        f"{name}_{side}" if name == "valid" else side: _write(folder, name, side, language, examples)
+        f"{name}_{side}" if name == "valid" else side: _write(folder / f"data-{pair}", name, side, language, examples)
         for name, examples in (("train", training), ("valid", valid))
         for side, language in (("source", source_language), ("target", target_language))
     }
@@ -96,7 +97,7 @@ def _check_folder(folder: Path) -> None:
     """Refuses a folder in which something of somebody else's could be overwritten."""
     if folder.exists() and not folder.is_dir():
         raise ConfigurationError(f"{folder}: is a file; --output names a folder")
-    ours = ("data", "run-*", "attention-*.png")
+    ours = ("data", "data-*", "run-*", "attention-*.png")  # data: of version 0.1
     others = [path.name for path in folder.glob("*") if not any(path.match(name) for name in ours)]
     if others:
         raise ConfigurationError(
@@ -106,7 +107,7 @@ def _check_folder(folder: Path) -> None:
 
 def _write(folder: Path, name: str, side: str, language: str, examples: list[Example]) -> Path:
     """Writes one side of one set, as a user's file would be."""
-    path = folder / "data" / f"{name}.{language}"
+    path = folder / f"{name}.{language}"
     with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     texts = [example.source if side == "source" else example.target for example in examples]

@@ -32,21 +32,26 @@ def evaluate(
     *,
     beam: int | None = None,
     alpha: float | None = None,
+    min_length: int | None = None,
+    max_length: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Evaluation:
     """Translates ``source`` and compares with ``target``, line by line.
 
     Args:
         model: a model or run folder, or a loaded translator.
-        source: text file, plain or gzip.
+        source: text file, plain or compressed.
         target: its reference translation.
         beam: hypotheses; the model's own setting by default.
         alpha: length penalty; the model's own by default.
+        min_length: the least tokens of a translation; the model's own by default.
+        max_length: the most, the end symbol counted; the model's own by default.
         progress: is told how many more sentences are done.
 
     Raises:
         DataError: a file cannot be read, or the numbers of lines differ.
         FormatError: no model.
+        ConfigurationError: settings of the search that cannot be.
     """
     check_parallel(source, target)
     sources, references = list(read_lines(source)), list(read_lines(target))
@@ -54,7 +59,9 @@ def evaluate(
         raise DataError("every line is empty: there is nothing to evaluate", source)
     translator = model if isinstance(model, Translator) else Translator.load(model)
     started = time.monotonic()
-    found = translator.translations(sources, beam=beam, alpha=alpha, progress=progress)
+    found = translator.translations(
+        sources, beam=beam, alpha=alpha, min_length=min_length, max_length=max_length, progress=progress
+    )
     hypotheses = [translation.text for translation in found]
     language = translator.bundle.target_language or language_of(target)
     return Evaluation(

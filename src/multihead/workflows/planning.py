@@ -15,12 +15,15 @@ from multihead.models.config import GenerationConfig, TransformerConfig, preset
 from multihead.training.config import TrainingConfig
 from multihead.training.progress import duration
 from multihead.workflows.machine import Machine
-from multihead.workflows.settings import TrainSettings
+from multihead.workflows.settings import PrepareSettings, TrainSettings
 
 T = TypeVar("T")
 
 _UPDATING = 0.88
 """Share of a run's time that goes into updates; the rest is for validation and for a machine with other work."""
+
+_FINE_TUNING = 0.25
+"""How much of a new model's training one repays that has learned already."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +31,9 @@ class Corpus:
     """What decisions depend on."""
 
     pairs: int
+    """Training pairs."""
     target_tokens: int
-    """Subwords of all targets, end symbols included."""
+    """Subwords of the targets that an epoch has, end symbols included."""
     source_vocab: int
     target_vocab: int
     padding_id: int
@@ -39,12 +43,16 @@ class Corpus:
 class Choices:
     """Collects values and the reason of each."""
 
-    settings: TrainSettings
+    settings: PrepareSettings
     reasons: dict[str, str] = field(default_factory=dict)
+
+    def asked(self, name: str) -> Any:
+        """The user's value of ``name``; ``None`` where it was left open."""
+        return getattr(self.settings, name)
 
     def take(self, name: str, chosen: Callable[[], tuple[T, str]]) -> T:
         """The user's value of ``name`` if there is one; otherwise ``chosen()``, which gives value and reason."""
-        asked: T | None = getattr(self.settings, name)
+        asked: T | None = self.asked(name)
         value, reason = (asked, "as asked") if asked is not None else chosen()
         self.reasons[name] = reason
         return value
@@ -59,8 +67,12 @@ def choose_vocabulary(choices: Choices, pairs: int) -> int:
     return choices.take("vocab_size", lambda: (size, f"for {pairs:,} pairs"))
 
 
+GIVEN = ("architecture", "source_vocab", "target_vocab", "padding_id")
+"""Fields of `TransformerConfig` that the text decides."""
+
+
 def choose_model(choices: Choices, corpus: Corpus, machine: Machine) -> TransformerConfig:
-    """Size, dropout and layout of the network."""
+    """Size, dropout and layout of the network: as asked; else the preset's; else by a rule; else the usual value."""
     small_reason = f"{corpus.pairs:,} pairs are too few for a larger one"
     if corpus.pairs < 5_000:
         default = ("tiny", small_reason)
@@ -71,24 +83,28 @@ def choose_model(choices: Choices, corpus: Corpus, machine: Machine) -> Transfor
         )
     else:
         default = ("base", f"{corpus.pairs:,} pairs and a GPU")
-    sizes = preset(choices.take("preset", lambda: default))
-    for name in ("width", "heads", "inner", "encoder_layers", "decoder_layers"):
-        sizes[name] = choices.take(name, lambda name=name: (sizes[name], "the preset's"))  # type: ignore[misc]
+    fixed = preset(choices.take("preset", lambda: default))
     dropout = 0.2 if corpus.pairs < 500_000 else 0.1
     one_vocabulary = corpus.source_vocab == corpus.target_vocab and choices.settings.shared_vocabulary is not False
+    rules: dict[str, tuple[Any, str]] = {
+        "positions": ("learned", "max_positions") if choices.asked("max_positions") else ("sinusoidal", "any length"),
+        "dropout": (dropout, f"for {corpus.pairs:,} pairs"),
+        "attention_dropout": (0.0, "it would cost the fused kernel"),
+        "norm": ("pre", "bears the high learning rate of a short run"),
+        "tie_embeddings": (one_vocabulary, "one vocabulary" if one_vocabulary else "two vocabularies"),
+        "tie_output": (True, "fewer parameters to learn"),
+    }
+    defaults = {name: (field.default, "the usual value") for name, field in TransformerConfig.model_fields.items()}
+    defaults |= rules | {name: (value, "the preset's") for name, value in fixed.items()}
     values = {
-        **sizes,
+        name: choices.take(name, lambda name=name: defaults[name])  # type: ignore[misc]
+        for name in TransformerConfig.model_fields
+        if name not in GIVEN
+    }
+    values |= {
         "source_vocab": corpus.source_vocab,
         "target_vocab": corpus.target_vocab,
         "padding_id": corpus.padding_id,
-        "dropout": choices.take("dropout", lambda: (dropout, f"for {corpus.pairs:,} pairs")),
-        "attention_dropout": choices.take("attention_dropout", lambda: (0.0, "it would cost the fused kernel")),
-        "norm": choices.take("norm", lambda: ("pre", "bears the high learning rate of a short run")),
-        "tie_embeddings": choices.take(
-            "tie_embeddings",
-            lambda: (one_vocabulary, "one vocabulary" if one_vocabulary else "two vocabularies"),
-        ),
-        "tie_output": choices.take("tie_output", lambda: (True, "fewer parameters to learn")),
     }
     return build(TransformerConfig, values, "the settings of the model")
 
@@ -121,10 +137,11 @@ def choose_updates(choices: Choices, corpus: Corpus, pace: Callable[[], Pace]) -
 
     def chosen() -> tuple[int, str]:
         measured = pace()
-        epochs = min(max(60 * (30_000 / corpus.pairs) ** 0.5, 4.0), 150.0)
+        share = _FINE_TUNING if choices.settings.from_model is not None else 1.0
+        epochs = share * min(max(60 * (30_000 / corpus.pairs) ** 0.5, 4.0), 150.0)
         wanted = max(int(epochs * corpus.target_tokens / measured.tokens_per_update), 200)
-        asked = choices.settings.budget
-        budget = 25 * 60 * min(max((corpus.pairs / 30_000) ** 0.5, 0.1), 100.0) if asked is None else asked
+        asked = choices.asked("budget")
+        budget = share * 25 * 60 * min(max((corpus.pairs / 30_000) ** 0.5, 0.1), 100.0) if asked is None else asked
         possible = max(int(_UPDATING * budget / measured.seconds_per_update), 1)
         time = f"{duration(budget)} at {measured.seconds_per_update:.2f} s an update"
         if asked is not None:
@@ -159,43 +176,76 @@ def choose_training(
     values["batch_tokens"], values["accumulate"] = choose_batch(choices, corpus, machine)
     updates = choose_updates(choices, corpus, lambda: pace(values["batch_tokens"], values["accumulate"]))
     schedule = take("schedule", lambda: ("linear", "ends at 0 when the run ends, the best for a known length"))
-    warmup = take("warmup", lambda: (max(min(400, updates // 8), 1), "short runs cannot wait"))
-    rate = 0.64 / model.width if schedule != "noam" else 1.0
-    patience = (0, "the schedule has its best models at its end")
-    if schedule != "linear":
-        patience = (10, "so many without gain are no accident")
+    warmup = take("warmup", lambda: choose_warmup(choices, updates))
     horizon = 1 - 1 / max(0.06 * updates, 10.0)
     values |= {
         "updates": updates,
         "schedule": schedule,
         "warmup": warmup,
-        "learning_rate": take("learning_rate", lambda: (rate, f"for width {model.width}")),
+        "learning_rate": take("learning_rate", lambda: choose_rate(choices, schedule, model.width, warmup)),
         "average": take("average", lambda: (min(round(horizon, 5), 0.99999), "remembers about 6% of the run")),
         "validate_every": take("validate_every", lambda: (max(updates // 16, 10), "16 times a run")),
-        "patience": take("patience", lambda: patience),
+        "patience": take("patience", lambda: choose_patience(schedule)),
         "log_every": take("log_every", lambda: (max(min(updates // 60, 100), 1), "some 60 lines")),
     }
-    for name in ("smoothing", "clip", "weight_decay", "keep_checkpoints"):
+    for name in ("smoothing", "clip", "weight_decay", "bpe_dropout", "keep_checkpoints", "tensorboard"):
         values[name] = take(name, lambda name=name: (own[name].default, "the usual value"))  # type: ignore[misc]
     return build(TrainingConfig, values, "the settings of training")
 
 
-def choose_generation(choices: Choices) -> GenerationConfig:
-    """How the finished model is searched."""
+def choose_warmup(choices: Choices, updates: int) -> tuple[int, str]:
+    """Updates of rising learning rate."""
+    if choices.settings.from_model is not None:
+        return max(min(100, updates // 8), 1), "Adam has to gather its means; the weights are no longer wild"
+    if choices.asked("schedule") == "noam":
+        return max(min(4000, updates // 8), 1), "the paper's 4,000, or an eighth of the run"
+    return max(min(400, updates // 8), 1), "short runs cannot wait"
+
+
+def choose_rate(choices: Choices, schedule: str, width: int, warmup: int) -> tuple[float, str]:
+    """The highest learning rate; for noam the factor with which its peak is that rate."""
+    rate, reason = 0.64 / width, f"for width {width}"
+    if schedule == "constant":
+        rate, reason = rate / 2, f"for width {width}: half of what a rate may be that falls"
+    if choices.settings.from_model is not None:
+        rate, reason = rate / 10, f"a tenth of a new model's of width {width}: what was learned is kept"
+    if schedule == "noam":
+        return rate * (width * max(warmup, 1)) ** 0.5, f"lr_mul: its peak is {rate:.2g}, {reason}"
+    return rate, reason
+
+
+def choose_patience(schedule: str) -> tuple[int, str]:
+    """Validations without gain before training ends."""
+    if schedule in ("linear", "cosine"):
+        return 0, "the schedule has its best models at its end"
+    return 10, "so many without gain are no accident"
+
+
+def choose_generation(choices: Choices, given: GenerationConfig | None = None) -> GenerationConfig:
+    """How the finished model is searched; ``given``: by the model that is fine-tuned."""
+    usual = given or GenerationConfig()
+    reason = "the usual value" if given is None else "the given model's"
+    reasons = {"beam": "wider ones gain nothing", "alpha": "the mean log-probability of a token"} if not given else {}
     values = {
-        "beam": choices.take("beam", lambda: (5, "wider ones gain nothing")),
-        "alpha": choices.take("alpha", lambda: (1.0, "the mean log-probability of a token")),
+        name: choices.take(name, lambda name=name: (getattr(usual, name), reasons.get(name, reason)))  # type: ignore[misc]
+        for name in ("beam", "alpha", "min_length", "max_length")
     }
-    return build(GenerationConfig, values, "the settings of search")
+    return build(GenerationConfig, {**usual.model_dump(), **values}, "the settings of search")
 
 
-def rehearse(settings: TrainSettings, pairs: int, machine: Machine) -> None:
+def rehearse(settings: TrainSettings, pairs: int, machine: Machine, model: TransformerConfig | None = None) -> None:
     """Decides everything for an imagined corpus of so many pairs, so that what cannot be is said before the work.
+
+    Args:
+        settings: the wishes.
+        pairs: about as many as there are.
+        machine: where it will run.
+        model: what is decided already, as in fine-tuning.
 
     Raises:
         ConfigurationError: a preset that does not exist, a value that its setting cannot have, sizes that do not fit.
     """
     choices, corpus = Choices(settings), Corpus(pairs, 20 * pairs, 8000, 8000, 0)
-    model = choose_model(choices, corpus, machine)
+    model = model or choose_model(choices, corpus, machine)
     choose_training(choices, corpus, model, machine, lambda _tokens, _batches: Pace(1.0, 1000.0))
     choose_generation(choices)

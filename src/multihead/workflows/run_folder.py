@@ -1,8 +1,9 @@
 """Whose folder is it: a run's, one in the making, an empty one, or somebody else's, which is not touched.
 
-A run has begun once its ``run.json`` stands there. Before that a marker stands in the folder and says that all of it
-is to be made again; whoever stops with an error in that time leaves nothing behind, not even the folder. What is in a
-run is said in `workflows.train`.
+A run has begun once its ``run.json`` stands there; a folder of `multihead prepare` is finished once its
+``prepared.json`` does. Before that a marker stands in the folder and says that all of it is to be made again; whoever
+stops with an error in that time leaves nothing behind, not even the folder. What is in a run is said in
+`workflows.train`, what is in the other one in `workflows.prepare`.
 """
 
 from __future__ import annotations
@@ -11,14 +12,44 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from multihead.configuration import Settings
 from multihead.errors import ConfigurationError, FormatError
 from multihead.files import explained, is_unfinished, remove, remove_unfinished, write_text
-from multihead.workflows.settings import RunConfig, TrainSettings
+from multihead.workflows.settings import RUN_VERSION, RunConfig, TrainSettings
 
 _MARKER = ".multihead-preparing"
-_RUN = "run.json"
-_PREPARED = (_MARKER, "data", "left-out.tsv")
-"""What stands in a run in the making."""
+RUN, PREPARED = "run.json", "prepared.json"
+_MADE = (_MARKER, "data", "left-out.tsv", "checkpoints")
+"""What stands in a folder in the making."""
+_WHOSE = {RUN: "a run", PREPARED: "what `multihead prepare` wrote"}
+_REMEDIES = {RUN: "Go on with it by `multihead train`", PREPARED: "Train from it by --data"}
+
+
+def is_begun(folder: Path, final: str) -> bool:
+    """Whether the file ``final``, `RUN` or `PREPARED`, stands in ``folder``; if not, it can be made there.
+
+    Raises:
+        ConfigurationError: the folder is a file, or holds something else.
+    """
+    standing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not standing.is_dir():
+        raise ConfigurationError(f"{standing}: is a file; --output names a folder")
+    if standing != folder:
+        return False
+    if (folder / final).exists():
+        return True
+    (other,) = {RUN, PREPARED} - {final}
+    if (folder / other).exists():
+        raise ConfigurationError(
+            f"{folder}: holds {_WHOSE[other]}, not {_WHOSE[final]}; nothing was touched. {_REMEDIES[other]}, "
+            "or choose a new folder"
+        )
+    made = _MADE if (folder / _MARKER).exists() else ()
+    if not all(path.name in made or is_unfinished(path) for path in folder.iterdir()):
+        raise ConfigurationError(
+            f"{folder}: holds something that is not {_WHOSE[final]}; nothing was touched. Choose a new folder"
+        )
+    return False
 
 
 def begun(folder: Path) -> RunConfig | None:
@@ -26,62 +57,65 @@ def begun(folder: Path) -> RunConfig | None:
 
     Raises:
         ConfigurationError: the folder is a file, or holds something that is not a run.
-        FormatError: run.json is damaged.
+        FormatError: run.json is damaged, or from a newer version.
     """
-    standing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not standing.is_dir():
-        raise ConfigurationError(f"{standing}: is a file; --output names a folder")
-    if standing != folder:
+    if not is_begun(folder, RUN):
         return None
-    path = folder / _RUN
-    if path.exists():
-        try:
-            return RunConfig.model_validate_json(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise FormatError(f"{path}: damaged or from another version: {str(error).splitlines()[0]}") from None
-    made = _PREPARED if (folder / _MARKER).exists() else ()
-    if not all(path.name in made or is_unfinished(path) for path in folder.iterdir()):
-        raise ConfigurationError(
-            f"{folder}: holds something that is not a run; nothing was touched. Choose a new folder"
+    path = folder / RUN
+    try:
+        config = RunConfig.model_validate_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise FormatError(f"{path}: damaged or from another version: {str(error).splitlines()[0]}") from None
+    if not 1 <= config.format_version <= RUN_VERSION:
+        raise FormatError(
+            f"{path}: format version {config.format_version}; this multihead reads versions 1 to {RUN_VERSION}: a "
+            "newer multihead began this run, go on with that"
         )
-    return None
+    return config
 
 
 def check_same(folder: Path, config: RunConfig, settings: TrainSettings) -> None:
     """Refuses to go on with a run whose settings are not those that it was begun with; fewer are as good.
 
+    A folder of prepared text may have moved: what is in it is checked when it is read.
+
     Raises:
         ConfigurationError: names each setting that differs, as it was and as it is now.
     """
     asked = asked_for(settings)
-    differing = [name for name, value in asked.items() if config.asked.get(name) != value]
-    if differing:
-        changes = ", ".join(
-            f"{name} was {config.asked.get(name, 'not given')}, now {asked[name]}" for name in differing
-        )
+    if config.data.prepared is not None:
+        asked.pop("data", None)
+    changes = changed(asked, config.asked)
+    if changes:
         raise ConfigurationError(
             f"{folder}: holds a run with other settings ({changes}). To go on with it leave them as they were, "
             "or give --output alone; for a new run choose a new folder"
         )
 
 
-def asked_for(settings: TrainSettings) -> dict[str, object]:
+def changed(now: dict[str, object], before: dict[str, object]) -> str:
+    """Which settings are others than before, in words; nothing where none is."""
+    differing = [name for name, value in now.items() if before.get(name) != value]
+    return ", ".join(f"{name} was {before.get(name, 'not given')}, now {now[name]}" for name in differing)
+
+
+def asked_for(settings: Settings) -> dict[str, object]:
     """The settings that were given, as run.json keeps them."""
     return settings.model_dump(mode="json", exclude_none=True, exclude={"output"})
 
 
 @contextlib.contextmanager
-def preparing(folder: Path) -> Iterator[None]:
-    """Marks ``folder`` as a run in the making; it is left as it was found where the making ends in an exception."""
+def preparing(folder: Path, final: str = RUN) -> Iterator[None]:
+    """Marks ``folder`` as one in the making; it is left as it was found where the making ends in an exception."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         with explained(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / _MARKER, "A run is being prepared here; starting it again prepares it anew.\n")
+        write_text(folder / _MARKER, "This folder is being made; starting the same command again makes it anew.\n")
         _empty(folder)
         yield
     except BaseException:
-        if folder.is_dir() and not (folder / _RUN).exists():
+        if folder.is_dir() and not (folder / final).exists():
             with contextlib.suppress(OSError):
                 _empty(folder)
                 (folder / _MARKER).unlink(missing_ok=True)
@@ -93,7 +127,7 @@ def preparing(folder: Path) -> Iterator[None]:
 
 
 def _empty(folder: Path) -> None:
-    """Removes everything but the marker: `begun` has seen that nothing else is anybody's."""
+    """Removes everything but the marker: `is_begun` has seen that nothing else is anybody's."""
     for path in list(folder.iterdir()):
         if path.name != _MARKER:
             remove(path)
@@ -101,7 +135,7 @@ def _empty(folder: Path) -> None:
 
 def write(folder: Path, config: RunConfig) -> None:
     """Freezes the decisions: from here on the run goes on instead of being prepared again."""
-    write_text(folder / _RUN, config.model_dump_json(indent=2) + "\n")
+    write_text(folder / RUN, config.model_dump_json(indent=2) + "\n")
 
 
 def clear_up(folder: Path) -> None:

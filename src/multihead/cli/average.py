@@ -1,0 +1,36 @@
+"""``multihead average``: see `workflows.average`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import click
+
+
+@click.command()
+@click.argument("folders", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="FOLDER...")
+@click.option(
+    "--output", type=click.Path(path_type=Path), required=True, metavar="FOLDER", help="The model folder to write."
+)
+@click.option(
+    "--last",
+    type=int,
+    metavar="NUMBER",
+    help="Of each run take its newest so many checkpoints, instead of its best model (see train --keep-checkpoints).",
+)
+@click.option(
+    "--weights",
+    type=click.Choice(["trained", "average"]),
+    help="Of a checkpoint: the weights that were trained (the default), or their moving average.",
+)
+def average(
+    folders: tuple[Path, ...], output: Path, last: int | None, weights: Literal["trained", "average"] | None
+) -> None:
+    """Write the mean of models: of the newest checkpoints of a run, or of several runs or model folders."""
+    from multihead.cli.process import own_the_process
+
+    own_the_process()
+    from multihead.workflows.average import average as run
+
+    run(*folders, output=output, last=last, weights=weights, say=lambda line: click.echo(line, err=True))

@@ -1,0 +1,34 @@
+"""``multihead prepare``: see `workflows.prepare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from multihead.cli.options import Command, flags_of, with_file
+from multihead.workflows.settings import PrepareSettings, TrainSettings
+
+
+@click.command(cls=Command)
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="TOML file of these settings, or of `multihead train`, whose other settings have no effect here.",
+)
+@flags_of(PrepareSettings)
+def prepare(config: Path | None, **flags: Any) -> None:
+    """Make subwords and token ids ahead of training: `multihead train --data FOLDER` starts from them.
+
+    What --output holds then can be trained from again and again, with other models and other settings of training.
+    """
+    from multihead.cli.process import StopSignal, own_the_process
+
+    wishes = with_file(PrepareSettings, config, flags, within=TrainSettings)
+    own_the_process()
+    stop = StopSignal()
+    from multihead.workflows.prepare import prepare as run
+
+    run(say=lambda line: click.echo(line, err=True), stop_signal=stop, **wishes)

@@ -1,0 +1,85 @@
+"""What a translation looked at: the weights of every head with the subwords they belong to, and views of them.
+
+Recorded by `Translator.attention` (`workflows.translate`); drawn by `multihead.inspection.plots` and, as text, by
+`multihead.inspection.terminal`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from jaxtyping import Float
+from torch import Tensor
+
+from multihead.errors import ConfigurationError
+from multihead.models.transformer import AttentionWeights
+
+Kind = Literal["cross", "encoder", "decoder"]
+"""From the decoder to the source; among the source's subwords; among the translation's."""
+
+
+@dataclass(frozen=True)
+class AttentionView:
+    """The weights of one layer, for some heads or their mean, and how to label them."""
+
+    weights: Float[Tensor, "panels rows columns"]
+    """Each row is a distribution over the columns."""
+    panels: list[str]
+    """What each panel shows: "head 1", or "mean of 8 heads"."""
+    rows: list[str]
+    """The subwords that looked (or, for the decoder, that were being written)."""
+    columns: list[str]
+    """The subwords that were looked at."""
+    title: str
+
+
+@dataclass(frozen=True)
+class AttentionMap:
+    """What a translation looked at."""
+
+    translation: str
+    """The text that was written."""
+    source: list[str]
+    """Subwords of the source, the end symbol included."""
+    target: list[str]
+    """Subwords of the translation, the end symbol included."""
+    given: list[str]
+    """What the decoder was given while it wrote each of them: the begin symbol, then all but the last."""
+    weights: AttentionWeights
+    """Every layer's, each ``[1, heads, query, key]``; row t of ``cross`` and ``decoder`` wrote target subword t."""
+
+    def view(
+        self, kind: Kind = "cross", layer: int | None = None, heads: int | Literal["all", "mean"] = "all"
+    ) -> AttentionView:
+        """One layer's weights.
+
+        Args:
+            kind: which attention.
+            layer: counted from 1; the last by default.
+            heads: all of them, their mean, or the number of one, counted from 1.
+
+        Raises:
+            ConfigurationError: there is no such layer or head.
+        """
+        recorded = {"cross": self.weights.cross, "encoder": self.weights.encoder, "decoder": self.weights.decoder}[kind]
+        layer = len(recorded) if layer is None else layer
+        if not 1 <= layer <= len(recorded):
+            raise ConfigurationError(f"layer: there are {len(recorded)}, counted from 1, got {layer}")
+        weights = recorded[layer - 1][0]
+        count = weights.shape[0]
+        if isinstance(heads, int) and not 1 <= heads <= count:
+            raise ConfigurationError(f"heads: there are {count}, counted from 1, got {heads}")
+        if heads == "all":
+            panels = [f"head {number}" for number in range(1, count + 1)]
+        elif heads == "mean":
+            weights, panels = weights.mean(0, keepdim=True), [f"mean of {count} heads"]
+        else:
+            weights, panels = weights[heads - 1 : heads], [f"head {heads}"]
+        rows = self.source if kind == "encoder" else self.target
+        columns = self.given if kind == "decoder" else self.source
+        where = {"cross": "decoder to source", "encoder": "within the source", "decoder": "within the translation"}
+        shown = panels[0] if len(panels) == 1 else f"{count} heads"
+        return AttentionView(
+            weights, panels, rows, columns, f"{where[kind]}, layer {layer} of {len(recorded)}, {shown}"
+        )

@@ -1,0 +1,213 @@
+"""The beginning of a run: look at the text and the machine, decide everything, freeze it in ``run.json``."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from multihead import bundle as bundles
+from multihead.bundle import Bundle
+from multihead.errors import Interrupted
+from multihead.models.config import TransformerConfig
+from multihead.models.transformer import Transformer
+from multihead.text.tokenizer import Tokenizer
+from multihead.training import tensorboard
+from multihead.training.config import TrainingConfig
+from multihead.training.optimizer import Average, build_optimizer
+from multihead.training.progress import RunLog
+from multihead.training.step import train_step
+from multihead.workflows import fine_tune, prepared_folder, run_folder
+from multihead.workflows.batches import stream_of
+from multihead.workflows.corpora import look_through
+from multihead.workflows.machine import Machine, inspect_machine, require_device
+from multihead.workflows.planning import (
+    Choices,
+    Corpus,
+    Pace,
+    choose_generation,
+    choose_model,
+    choose_training,
+    rehearse,
+)
+from multihead.workflows.preparation import Prepared, write_data
+from multihead.workflows.settings import RunConfig, TrainSettings
+from multihead.workflows.vocabulary import keep
+
+
+def begin(
+    settings: TrainSettings,
+    folder: Path,
+    say: Callable[[str], None],
+    stop_signal: Callable[[], int | None],
+    use_threads: Callable[[int], None],
+) -> tuple[RunConfig, Prepared]:
+    """Prepares a new run and decides everything about it; leaves nothing behind where that cannot be done."""
+    machine, choices = inspect_machine(), Choices(settings)
+    require_device(settings.device or machine.device)
+    if settings.tensorboard:
+        tensorboard.require()
+    given = None if settings.from_model is None else bundles.load(settings.from_model)
+    shape = None if given is None else fine_tune.choose_model(Choices(settings), given.model.config)
+    make, pairs = _text(choices, folder, given, say, stop_signal)
+    rehearse(settings, pairs, machine, shape)
+    with run_folder.preparing(folder):
+        prepared = make()
+        if (number := stop_signal()) is not None:
+            raise Interrupted(number, "stopped while the data were prepared; the same command starts again")
+        config = _decide(choices, prepared, given, machine, say, use_threads)
+        if given is not None:
+            fine_tune.write_start(folder, given, averages=config.training.average > 0)
+        run_folder.write(folder, config)
+    _show(config, machine.name, RunLog(folder, say))
+    return config, prepared
+
+
+def _text(
+    choices: Choices,
+    folder: Path,
+    given: Bundle | None,
+    say: Callable[[str], None],
+    stop_signal: Callable[[], int | None],
+) -> tuple[Callable[[], Prepared], int]:
+    """How to come by what is trained on, and about how many pairs it has: looked at, nothing made yet."""
+    data = choices.asked("data")
+    if data is not None:
+        prepared = prepared_folder.use(data, choices)
+        if given is not None:
+            fine_tune.check_tokenizers(given, prepared, choices)
+        return lambda: prepared, prepared.config.pairs
+    vocabulary = None if given is None else keep(choices, given.source_tokenizer, given.target_tokenizer)
+    files = look_through(choices.settings)
+    return lambda: write_data(choices, files, folder, say, vocabulary, stop_signal), files.lines
+
+
+def _decide(
+    choices: Choices,
+    prepared: Prepared,
+    given: Bundle | None,
+    machine: Machine,
+    say: Callable[[str], None],
+    use_threads: Callable[[int], None],
+) -> RunConfig:
+    """Everything that the user left open, from what was prepared."""
+    settings = choices.settings
+    assert isinstance(settings, TrainSettings)
+    corpus = _corpus(prepared)
+    if given is None:
+        model = choose_model(choices, corpus, machine)
+    else:
+        model = fine_tune.choose_model(choices, given.model.config)
+        prepared = _with_languages(choices, prepared, given)
+
+    def pace(batch_tokens: int, accumulate: int) -> Pace:
+        say("measuring how fast this machine trains the model")
+        use_threads(settings.threads or machine.threads)
+        trial = TrainingConfig(
+            updates=1,
+            batch_tokens=batch_tokens,
+            accumulate=accumulate,
+            precision=settings.precision or ("bfloat16" if machine.fast_bfloat16 else "float32"),
+            device=settings.device or machine.device,
+            average=0.99,
+            bpe_dropout=settings.bpe_dropout or 0.0,
+        )
+        return measure(model, trial, prepared)
+
+    training = choose_training(choices, corpus, model, machine, pace)
+    return RunConfig(
+        versions=versions(),
+        asked=run_folder.asked_for(settings),
+        data=prepared.config,
+        from_model=None if settings.from_model is None else fine_tune.describe(settings.from_model),
+        model=model,
+        training=training,
+        generation=choose_generation(choices, None if given is None else given.generation),
+        reasons=choices.reasons,
+    )
+
+
+def _corpus(prepared: Prepared) -> Corpus:
+    lengths, tokens, start = prepared.train.target.lengths, 0.0, 0
+    for record in prepared.config.corpora:
+        own = lengths[start : start + record.pairs]
+        tokens, start = tokens + record.weight * (int(own.sum()) + len(own)), start + record.pairs
+    return Corpus(
+        pairs=len(prepared.train),
+        target_tokens=round(tokens),
+        source_vocab=len(prepared.source_tokenizer),
+        target_vocab=len(prepared.target_tokenizer),
+        padding_id=Tokenizer.pad_id,
+    )
+
+
+def _with_languages(choices: Choices, prepared: Prepared, given: Bundle) -> Prepared:
+    """What the files do not say of their languages, the given model may."""
+    config = prepared.config
+    known = {
+        name: code
+        for name, code in (("source_language", given.source_language), ("target_language", given.target_language))
+        if code is not None and getattr(config, name) is None
+    }
+    choices.reasons |= dict.fromkeys(known, "the given model's")
+    return replace(prepared, config=config.model_copy(update=known))
+
+
+def versions() -> dict[str, str]:
+    """What a run depends on."""
+    return {"multihead": version("multihead"), "torch": torch.__version__, "python": platform.python_version()}
+
+
+def measure(model: TransformerConfig, trial: TrainingConfig, prepared: Prepared) -> Pace:
+    """Times updates of a throw-away model on real batches, every kind of length among them."""
+    with torch.random.fork_rng():
+        network = Transformer(model).to(trial.device)
+        optimizer, stream = build_optimizer(network, trial), stream_of(prepared, trial, (0, 0))
+        average: Average[Transformer] = Average(network, trial.average)
+        seconds, tokens = [], []
+        for step in range(1, 16):
+            started = time.perf_counter()
+            batches = [stream.take().to(trial.device) for _ in range(trial.accumulate)]
+            sums = train_step(network, optimizer, batches, trial, step, 1e-5, Tokenizer.pad_id)
+            average.update(step)
+            seconds.append(time.perf_counter() - started)
+            tokens.append(sums.tokens)
+    return Pace(statistics.median(seconds[3:]), statistics.fmean(tokens))  # the first ones warm up
+
+
+def _show(config: RunConfig, machine: str, log: RunLog) -> None:
+    """Says what was decided and why."""
+    data, model, training = config.data, config.model, config.training
+    log.say(f"{data.pairs:,} training pairs, {machine}; decided (run.json has it all):")
+    if len(data.corpora) > 1:
+        for corpus in data.corpora:
+            names = " + ".join(file.path for file in corpus.files)
+            log.say(f"  {'corpus':<14} {names}: {corpus.pairs:,} pairs, each {corpus.weight:g} times an epoch")
+    shown = {
+        "vocab_size": data.vocab_size,
+        "preset": f"{model.encoder_layers}+{model.decoder_layers} layers, width {model.width}, "
+        f"{model.heads} heads, inner {model.inner}",
+        **{name: getattr(model, name) for name in ("norm", "dropout")},
+        **{
+            name: getattr(training, name)
+            for name in (
+                "batch_tokens",
+                "updates",
+                "schedule",
+                "learning_rate",
+                "warmup",
+                "average",
+                "precision",
+                "threads",
+            )
+        },
+        "held_out": data.held_out,
+    }
+    for name, value in shown.items():
+        log.say(f"  {name:<14} {value}  ({config.reasons.get(name, 'the usual value')})")
