@@ -1,23 +1,20 @@
-"""What the documents say is so: their code runs, their commands parse, their trees are real, their names exist.
+"""What the guides say is so: their code runs, their commands parse, their trees are the real ones.
 
-The code blocks of README.md are run as they stand, in a folder with a small corpus. The run folder that they leave
-behind is then what the drawings of a run folder are compared with.
+The code blocks of README.md are run as they stand, one program, in a folder with a small corpus. The run folder that
+they leave behind is then what the drawings of a run folder are compared with. Links, paths and names are checked in
+`test_names`, code and commands of the pages in docs/ in `test_pages`.
 """
 
 from __future__ import annotations
 
-import ast
 import contextlib
-import importlib
 import io
 import re
 import shlex
-import subprocess
 import tomllib
 from functools import cache
 from itertools import product
 from pathlib import Path
-from types import ModuleType
 from typing import NamedTuple
 
 import click
@@ -25,16 +22,17 @@ import pytest
 import torch
 
 from multihead.cli.main import multihead as command
-from multihead.configuration import build
+from multihead.cli.options import check_search
+from multihead.configuration import Settings, build, read_toml
 from multihead.errors import ConfigurationError
-from multihead.workflows.settings import TrainSettings
+from multihead.workflows.settings import PrepareSettings, TrainSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "multihead"
-GUIDES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")
-DOCUMENTS = (*GUIDES, "CHANGELOG.md", "docs/lab-notes.md")
+GUIDES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "configs/README.md")
 
-FILE_ENDING = r"\.(py|md|toml|txt|jsonl?|tsv|png|safetensors)$"
+SETTINGS: dict[str, type[Settings]] = {"train": TrainSettings, "prepare": PrepareSettings}
+SEARCH = ("beam", "alpha", "min_length", "max_length")
 
 
 class Block(NamedTuple):
@@ -94,13 +92,14 @@ def write_corpus(folder: Path) -> None:
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     """Runs every Python block of the README, in order, with one thread."""
     folder, threads, printed = tmp_path_factory.mktemp("readme"), torch.get_num_threads(), []
+    namespace = {"__name__": "readme"}
     write_corpus(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         torch.set_num_threads(1)
         for number, block in enumerate(b for b in blocks("README.md") if b.language == "python"):
             with contextlib.redirect_stdout(io.StringIO()) as output:
-                exec(compile(block.text, f"README.md, block {number + 1}", "exec"), {"__name__": "readme"})
+                exec(compile(block.text, f"README.md, block {number + 1}", "exec"), namespace)
             printed.append(output.getvalue())
     torch.set_num_threads(threads)
     return Ran(folder, printed)
@@ -148,29 +147,52 @@ def children(paths: set[str], folder: str) -> set[str]:
 def commands(name: str) -> list[str]:
     """The lines of console blocks, and the commands in backticks."""
     lines = [line for b in blocks(name) if b.language == "console" for line in b.text.splitlines()]
-    return lines + [text for text in inline(name) if text.split()[0] in ("make", "multihead")]
+    return lines + [text for text in inline(name) if text.split()[0] in ("make", "multihead", ".venv/bin/python")]
+
+
+HELP = ["-h", "--help"]
+"""As the command itself has it: click keeps the option that a command was first asked for."""
 
 
 def check_command(line: str) -> None:
-    words = shlex.split(line.split(" < ")[0].split(" > ")[0], comments=True)
+    words = shlex.split(re.split(" [<>] ", line)[0], comments=True)
+    ours = [word.split("::")[0] for word in words if word.split("/")[0] in ("benchmarks", "configs", "tests", "tools")]
+    assert [path for path in ours if not (ROOT / path).exists()] == []
     if words[0] == "make":
         makefile = read("Makefile")
         for word in words[1:]:
             pattern = rf"^{word.split('=')[0]} \?=" if "=" in word else rf"^{word}:"
             assert re.search(pattern, makefile, re.MULTILINE), f"Makefile: no {word}"
         return
-    assert words[0] == "multihead", f"neither make nor multihead: {line}"
-    if len(words) > 1 and not words[1].startswith("-"):
-        group, arguments = command.commands[words[1]], words[2:]
-    else:
-        group, arguments = command, words[1:]
-    if not arguments:  # it is only named
+    if words[0] == ".venv/bin/python":
         return
-    with contextlib.suppress(click.exceptions.Exit), contextlib.redirect_stdout(io.StringIO()):  # --help
-        context = group.make_context(words[0], arguments)
-        if group.name == "train":
-            given = {key: value for key, value in context.params.items() if value is not None and key != "config"}
-            build(TrainSettings, given, line)
+    assert words.pop(0) == "multihead", f"neither make nor multihead: {line}"
+    found: click.Command = command
+    while words and isinstance(found, click.Group) and not words[0].startswith("-"):
+        assert words[0] in found.commands, f"no command {words[0]}: {line}"
+        found = found.commands[words.pop(0)]
+    if not words:  # it is only named
+        return
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            given = found.make_context(line, words, help_option_names=HELP).params
+    except click.exceptions.Exit:  # --help
+        return
+    except (click.MissingParameter, click.BadOptionUsage):  # a flag is named, not a whole command
+        assert line not in whole_commands()
+        return
+    if found.name in SETTINGS:
+        wishes = {key: value for key, value in given.items() if value is not None and key != "config"}
+        shipped = ROOT / (given["config"] or "none")
+        build(SETTINGS[found.name], {**(read_toml(shipped) if shipped.is_file() else {}), **wishes}, line)
+    check_search(*(given.get(name) for name in SEARCH))
+
+
+@cache
+def whole_commands() -> set[str]:
+    """The lines of console blocks; what stands in backticks may be a part of a command."""
+    shown = (block for name in GUIDES for block in blocks(name) if block.language == "console")
+    return {line for block in shown for line in block.text.splitlines()}
 
 
 @pytest.mark.parametrize(("name", "line"), [(name, line) for name in GUIDES for line in commands(name)])
@@ -178,7 +200,22 @@ def test_commands_are_valid(name: str, line: str) -> None:
     check_command(line)
 
 
-@pytest.mark.parametrize("line", ["multihead train --sorce a", "multihead train --budget soon", "make tests", "cd x"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "multihead train --sorce a",
+        "multihead train --budget soon",
+        "multihead prepare --updates 3",
+        "multihead prepare --max-tokens 0",
+        "multihead translate run --beam 0",
+        "multihead bpe lern",
+        "multihead train --config configs/none.toml",
+        "multihead train --config configs/low-resource.toml --no-shared-vocabulary",
+        ".venv/bin/python benchmarks/none.py",
+        "make tests",
+        "cd x",
+    ],
+)
 def test_an_invalid_command_is_seen(line: str) -> None:
     with pytest.raises((click.UsageError, ConfigurationError, AssertionError)):
         check_command(line)
@@ -201,7 +238,7 @@ def test_contributing_explains_every_make_target() -> None:
     assert sorted(explained) == sorted(targets.split())
 
 
-# --------------------------------------------------------------------------- trees, paths, names
+# --------------------------------------------------------------------------- trees
 
 
 def test_the_tree_is_the_real_one() -> None:
@@ -217,111 +254,3 @@ def test_the_tree_of_the_readme_exists_and_is_complete() -> None:
     folders = {f"src/multihead/{path.name}/" for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
     unmentioned = {"__init__.py", "__main__.py", "py.typed"}
     assert shown == folders | {path for path in modules if Path(path).name not in unmentioned}
-
-
-def written_by_the_package() -> set[str]:
-    return {text for _, node in nodes() if isinstance(node, ast.Constant) and isinstance(text := node.value, str)}
-
-
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_every_path_exists(ran: Ran, name: str) -> None:
-    """In the repository, in the package or in a run's folder; or it is the name of a file that the package writes."""
-    links = [link.split("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", read(name)) if "://" not in link]
-    here = (ROOT / name).parent
-    assert [link for link in links if not (here / link).exists()] == []
-    named = [text for text in inline(name) if re.fullmatch(r"[\w.-]+(/[\w.-]*)+", text) or re.search(FILE_ENDING, text)]
-    places = (ROOT, PACKAGE, ran.folder, ran.folder / "run" / "best")
-    lost = [text for text in named if " " not in text and not any((place / text).exists() for place in places)]
-    assert [text for text in lost if not text.startswith(".venv/") and text not in written_by_the_package()] == []
-
-
-@cache
-def modules() -> dict[str, ModuleType]:
-    files = (path for path in PACKAGE.rglob("*.py") if path.name != "__main__.py")
-    parts = (path.relative_to(PACKAGE.parent).with_suffix("").parts for path in files)
-    names = (".".join(p[:-1] if p[-1] == "__init__" else p) for p in parts)
-    return {name: importlib.import_module(name) for name in names}
-
-
-@cache
-def nodes() -> list[tuple[Path, ast.AST]]:
-    return [(path, node) for path in PACKAGE.rglob("*.py") for node in ast.walk(ast.parse(path.read_text("utf-8")))]
-
-
-@cache
-def identifiers() -> set[str]:
-    """Every name that the package defines or uses."""
-    found = {path.stem for path, _ in nodes()}
-    for _, node in nodes():
-        for part in ("name", "id", "arg", "attr"):
-            found.add(str(node.__dict__.get(part)))
-    return found
-
-
-def exists(name: str) -> bool:
-    """Whether ``module.name``, ``package.module.name`` or ``Class.name`` names something."""
-    parts = name.split(".")
-    owners = [(importlib.import_module("torch"), parts[1:])] if parts[0] == "torch" else []
-    for module_name, module in modules().items():
-        if isinstance(found := vars(module).get(parts[0]), type):
-            owners.append((found, parts[1:]))  # type: ignore[arg-type]
-        for cut in range(1, len(parts)):
-            if f".{module_name}".endswith("." + ".".join(parts[:cut])):
-                owners.append((module, parts[cut:]))
-    return any(_has(owner, rest) for owner, rest in owners)
-
-
-def _has(owner: object, names: list[str]) -> bool:
-    for name in names:
-        if name in getattr(owner, "__annotations__", {}):  # a field
-            return name == names[-1]
-        if not hasattr(owner, name):
-            return False
-        owner = getattr(owner, name)
-    return True
-
-
-def names_in(name: str) -> list[str]:
-    plain = (text.split("(")[0] for text in inline(name))
-    dotted = (text for text in plain if re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", text))
-    return [text for text in dotted if not re.search(FILE_ENDING + r"|\.(de|en)$", text)]
-
-
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_every_dotted_name_exists(name: str) -> None:
-    assert [text for text in names_in(name) if not exists(text)] == []
-
-
-@pytest.mark.parametrize("name", GUIDES)
-def test_every_plain_name_is_one_of_the_package(name: str) -> None:
-    """Of those that can only be names: with an underscore or a capital inside."""
-    words = [text for text in inline(name) if re.fullmatch(r"\w+", text) and re.search(r"\w_\w|[a-z][A-Z]", text)]
-    assert [word for word in words if word not in identifiers()] == []
-
-
-def test_a_name_that_does_not_exist_is_seen() -> None:
-    assert len(names_in("ARCHITECTURE.md")) > 30
-    assert exists("corpus.check_parallel")
-    assert exists("Transformer.encode")
-    assert exists("TrainSettings.budget")
-    assert not exists("corpus.check_paralel")
-    assert not exists("Transformer.encoded")
-    assert not exists("nothing.at_all")
-
-
-# --------------------------------------------------------------------------- what no file may say
-
-
-def test_no_file_names_a_machine_or_puts_something_off() -> None:
-    if not (ROOT / ".git").exists():
-        pytest.skip("not a checkout: which files belong to the project is not known")
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode()
-    # Written so that this file does not match itself.
-    unwanted = re.compile(r"/(?:work|root)/|/tmp/[A-Za-z]|\b(?:TO[D]O|FIX[M]E|NotImplemented[E]rror)\b")
-    found = []
-    for path in filter(Path.is_file, (ROOT / name for name in listed.split("\0") if name)):
-        with contextlib.suppress(UnicodeDecodeError):  # a picture
-            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-                if unwanted.search(line):
-                    found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()}")
-    assert found == []

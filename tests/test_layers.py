@@ -175,7 +175,7 @@ def test_every_file_opens_with_a_docstring(module: str) -> None:
 
 
 def test_the_public_names() -> None:
-    assert multihead.__all__ == ["Translator", "__version__", "evaluate", "train"]
+    assert multihead.__all__ == ["Translator", "__version__", "average", "evaluate", "prepare", "train"]
     assert multihead.__version__ == importlib.metadata.version("multihead")
     for_type_checkers = {
         alias.name: node.module
@@ -189,7 +189,7 @@ def test_the_public_names() -> None:
 
 
 def test_a_name_that_is_not_public_is_refused_with_those_that_are() -> None:
-    with pytest.raises(AttributeError, match="Translator, __version__, evaluate, train"):
+    with pytest.raises(AttributeError, match="Translator, __version__, average, evaluate, prepare, train"):
         _ = multihead.trian
 
 

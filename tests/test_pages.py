@@ -1,0 +1,135 @@
+"""The pages in docs/ that show code: it runs, in order, and prints what stands below it; their commands parse.
+
+Each page is one program, run in a folder of its own with one thread and one seed. What `from-the-documents.md` says of
+the documents and of us is checked in `test_from_the_documents`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shlex
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import pytest
+import torch
+
+from multihead.cli.main import multihead as command
+from multihead.configuration import build
+from multihead.workflows.settings import PrepareSettings, TrainSettings
+
+ROOT = Path(__file__).resolve().parent.parent
+
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+class Snippet(NamedTuple):
+    """A block of Python, where it stands, and what shall be printed (``None``: the page does not say)."""
+
+    line: int
+    code: str
+    printed: str | None
+
+
+def text_of(page: str) -> str:
+    return (ROOT / "docs" / page).read_text(encoding="utf-8")
+
+
+def pages() -> list[str]:
+    return sorted(path.name for path in (ROOT / "docs").glob("*.md") if "```python" in text_of(path.name))
+
+
+def snippets(page: str) -> list[Snippet]:
+    text = text_of(page)
+    found = list(FENCE.finditer(text))
+    following = [*found[1:], None]
+    result = []
+    for block, after in zip(found, following, strict=True):
+        if block[1] != "python":
+            continue
+        printed = after[2] if after is not None and after[1] == "text" else None
+        result.append(Snippet(text[: block.start()].count("\n") + 2, block[2], printed))
+    return result
+
+
+@cache
+def run(page: str, folder: Path) -> tuple[str, ...]:
+    """What each block printed."""
+    threads, outputs, namespace = torch.get_num_threads(), [], {"__name__": "page"}
+    try:
+        torch.set_num_threads(1)
+        torch.manual_seed(0)
+        with contextlib.chdir(folder):
+            for snippet in snippets(page):
+                # Empty lines in front, so that a traceback names the line of the page.
+                code = compile("\n" * (snippet.line - 1) + snippet.code, f"docs/{page}", "exec")
+                with contextlib.redirect_stdout(io.StringIO()) as output:
+                    exec(code, namespace)
+                outputs.append(output.getvalue())
+    finally:
+        torch.set_num_threads(threads)
+    return tuple(outputs)
+
+
+@pytest.mark.parametrize("page", pages())
+def test_the_code_of_a_page_runs_and_prints_what_it_shows(page: str, tmp_path: Path) -> None:
+    for snippet, output in zip(snippets(page), run(page, tmp_path), strict=True):
+        if snippet.printed is not None:
+            assert output == snippet.printed, f"docs/{page}, line {snippet.line}"
+        else:
+            assert output == "", f"docs/{page}, line {snippet.line}: prints what the page does not show"
+
+
+def test_the_loop_of_ones_own_is_a_page_of_sixty_lines() -> None:
+    assert len(text_of("own-loop.md").splitlines()) <= 60
+
+
+# --------------------------------------------------------------------------- commands
+
+
+def commands(page: str) -> list[tuple[str, bool]]:
+    """Each command, and whether it is whole: the lines of console blocks are; one within a sentence need not be."""
+    text = text_of(page)
+    blocks = [line for block in FENCE.findall(text) if block[0] == "console" for line in block[1].splitlines()]
+    prose = re.sub(FENCE, "", text)
+    inline = [" ".join(found.split()) for found in re.findall(r"`(multihead [^`]+)`", prose)]
+    return [(line, True) for line in blocks] + [(line, False) for line in inline]
+
+
+HELP = ["-h", "--help"]
+"""As the command itself has it: click keeps the option that a command was first asked for."""
+
+
+def check_command(line: str, whole: bool) -> None:
+    words = shlex.split(re.split(" [<>] ", line)[0])
+    assert words.pop(0) == "multihead", line
+    group: click.Command = command
+    while words and isinstance(group, click.Group):
+        group = group.commands[words.pop(0)]
+    if not words and not whole:
+        return
+    try:
+        context = group.make_context("multihead", words, help_option_names=HELP)
+    except (click.MissingParameter, click.BadOptionUsage):  # which are in a command that is cut short
+        if whole:
+            raise
+        return
+    if group.name in ("train", "prepare"):
+        given = {key: value for key, value in context.params.items() if value is not None and key != "config"}
+        build(TrainSettings if group.name == "train" else PrepareSettings, given, line)
+
+
+@pytest.mark.parametrize("page", sorted(path.name for path in (ROOT / "docs").glob("*.md")))
+def test_the_commands_of_a_page_parse(page: str) -> None:
+    for line, whole in commands(page):
+        check_command(line, whole)
+
+
+@pytest.mark.parametrize("line", ["multihead bpe lern a", "multihead bpe learn a", "multihead train --sorce a", "cd x"])
+def test_a_command_that_does_not_is_seen(line: str) -> None:
+    with pytest.raises((KeyError, AssertionError, click.UsageError)):
+        check_command(line, True)
