@@ -23,6 +23,7 @@ from multihead.attention import (
     choose,
     explain,
 )
+from multihead.attention.backends import LONG
 
 
 def tensors(queries: int, keys: int, dtype: torch.dtype = torch.float32, device: str = "cpu") -> tuple[Tensor, ...]:
@@ -157,3 +158,13 @@ def test_one_compilation_serves_every_length() -> None:
     """Nothing ties compiled code to a size. In a fresh interpreter: shape checks cannot be compiled."""
     result = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize(("length", "wanted"), [(LONG - 1, torch.float32), (LONG, torch.bfloat16)])
+def test_short_sequences_train_in_float32_on_a_cpu_and_long_ones_as_autocast_says(length, wanted):
+    query, key = (torch.zeros(1, 1, n, 2, requires_grad=True) for n in (LONG, length))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        plan = choose(query, key, key)
+        assert (plan.compute_dtype or query.dtype) == wanted
+        with torch.no_grad():
+            assert choose(query, key, key).compute_dtype == torch.bfloat16
