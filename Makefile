@@ -18,9 +18,9 @@ demo: setup
 	$(if $(filter zh,$(SOURCE) $(TARGET)),$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[zh]")
 	$(BIN)/multihead demo --source-language $(SOURCE) --target-language $(TARGET)
 
-# As many files at a time as there are cores, each on one thread.
+# As many files at a time as there are cores (but not more than 4), each on one thread.
 test: check
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile
 
 check: setup
 	$(BIN)/ruff check .
