@@ -11,14 +11,10 @@ Ours and plain take turns and medians are compared; that they agree is checked b
 
 from __future__ import annotations
 
-import argparse
-import json
-import statistics
-import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
+from common import in_turn, parser, write
 from torch import Tensor
 
 from multihead.attention.structured import chain_marginals, tree_marginals
@@ -59,16 +55,9 @@ def marginals(log_partition: Callable[[Tensor], Tensor], scores: Tensor, *, trai
     return gradient
 
 
-def in_turn(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """The median of each in milliseconds, one call of each in every round."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(rounds + 1):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            call()
-            if turn:  # the first warms up
-                times[name].append(1000 * (time.perf_counter() - start))
-    return {name: statistics.median(taken) for name, taken in times.items()}
+def medians(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """The median of each in milliseconds."""
+    return {name: taken.median for name, taken in in_turn(calls, rounds).items()}
 
 
 def cases(batch: int, length: int) -> dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor], Tensor]]:
@@ -94,7 +83,7 @@ def measure(batch: int, length: int, rounds: int) -> list[dict[str, float | str]
         torch.testing.assert_close(ours(scores), marginals(plain, scores), rtol=1e-4, atol=1e-5)
         leaf, seed = scores.clone().requires_grad_(), torch.ones_like(scores).cumsum(1)
         some = scores[: min(batch, 2)]  # one sentence takes as long as any other: the others are reckoned
-        taken = in_turn(
+        taken = medians(
             {
                 "ours": lambda: ours(scores),  # noqa: B023
                 "batched": lambda: marginals(plain, scores),  # noqa: B023
@@ -103,7 +92,7 @@ def measure(batch: int, length: int, rounds: int) -> list[dict[str, float | str]
             },
             rounds,
         )
-        slow = in_turn(
+        slow = medians(
             {"batched, training": lambda: torch.autograd.grad(marginals(plain, leaf, training=True), leaf, seed)},  # noqa: B023
             2,
         )
@@ -114,13 +103,10 @@ def measure(batch: int, length: int, rounds: int) -> list[dict[str, float | str]
 
 def main() -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--length", type=int, default=40)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--threads", type=int, help="default: PyTorch's choice")
-    parser.add_argument("--json", type=Path, help="write the figures into this file")
-    arguments = parser.parse_args()
+    accepted = parser(__doc__, 9)
+    accepted.add_argument("--batch", type=int, default=32)
+    accepted.add_argument("--length", type=int, default=40)
+    arguments = accepted.parse_args()
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     rows = measure(arguments.batch, arguments.length, arguments.rounds)
@@ -134,9 +120,7 @@ def main() -> None:
         ):
             ratio = float(row[plain]) / float(row[ours])
             print(f"  plain, {plain:<18} {row[plain]:>9.2f}   {ours:<15} {row[ours]:>7.2f}   {ratio:>6.1f} times")
-    if arguments.json:
-        figures = {"batch": arguments.batch, "length": arguments.length, "threads": torch.get_num_threads()}
-        arguments.json.write_text(json.dumps({**figures, "rows": rows}, indent=2) + "\n", encoding="utf-8")
+    write(arguments, {"batch": arguments.batch, "length": arguments.length, "rows": rows})
 
 
 if __name__ == "__main__":
