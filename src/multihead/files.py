@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import hashlib
 import os
 import re
@@ -55,6 +56,11 @@ def _force(path: Path) -> None:
 
 def _draft_of(path: Path) -> Path:
     return path.with_name(f".{path.name}{_UNFINISHED}-{os.getpid()}")
+
+
+def drafts_of(path: Path) -> list[Path]:
+    """What writers of ``path`` have not finished, whichever process they were."""
+    return list(path.parent.glob(f"{glob.escape(f'.{path.name}{_UNFINISHED}-')}*"))
 
 
 @contextlib.contextmanager

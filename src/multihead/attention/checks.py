@@ -58,14 +58,14 @@ def _check_bias(bias: Tensor | Bias, full: tuple[int, ...]) -> None:
     check_broadcast("bias", bias, full)
 
 
-def check_dropout(dropout_p: float) -> None:
-    """Whether it is a probability below 1.
+def check_dropout(dropout: float, name: str = "dropout_p") -> None:
+    """Whether it is a probability below 1; ``name`` is what the caller calls it.
 
     Raises:
         ConfigurationError: it is not.
     """
-    if not 0.0 <= dropout_p < 1.0:
-        raise ConfigurationError(f"dropout_p={dropout_p}: a probability from 0 up to (not including) 1 is needed")
+    if not 0.0 <= dropout < 1.0:
+        raise ConfigurationError(f"{name}={dropout}: a probability from 0 up to (not including) 1 is needed")
 
 
 def check_broadcast(name: str, tensor: Tensor, full: tuple[int, ...]) -> None:

@@ -20,12 +20,13 @@ from torch import Tensor, nn
 
 from multihead.attention.alignment import Alignment, AlignmentName, Softmax, entropy, log_prob, named
 from multihead.attention.biases import Bias
+from multihead.attention.checks import check_dropout
 from multihead.attention.functional import attention
 from multihead.attention.lowering import Sizes, lower
 from multihead.attention.masks import Mask
 from multihead.attention.masks.lengths import KnownPadding
 from multihead.attention.scores import Product, Score
-from multihead.errors import ConfigurationError, MaskError, ShapeError
+from multihead.errors import MaskError, ShapeError
 
 
 class Attention(nn.Module):
@@ -48,8 +49,7 @@ class Attention(nn.Module):
 
     def __init__(self, score: Score, align: AlignmentName | Alignment = "softmax", dropout: float = 0.0) -> None:
         super().__init__()
-        if not 0.0 <= dropout < 1.0:
-            raise ConfigurationError(f"dropout={dropout}: a probability from 0 up to (not including) 1 is needed")
+        check_dropout(dropout, "dropout")
         self.score = score
         self.align = named(align)
         self.dropout = dropout

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from multihead.attention.backends import Backend
 from multihead.attention.biases import Bias
 from multihead.attention.cache import KeyValue
+from multihead.attention.checks import check_dropout
 from multihead.attention.functional import attention
 from multihead.attention.masks import Mask
 from multihead.attention.packing import Packing, packing_of
@@ -151,8 +152,7 @@ class MultiHeadAttention(nn.Module):
                 f"heads={self.heads} is not a multiple of kv_heads={self.kv_heads}: every key head serves "
                 "the same number of query heads"
             )
-        if not 0.0 <= self.dropout < 1.0:
-            raise ConfigurationError(f"dropout={self.dropout}: a probability from 0 up to (not including) 1 is needed")
+        check_dropout(self.dropout, "dropout")
 
     def forward(
         self,
@@ -282,9 +282,7 @@ class MultiHeadAttention(nn.Module):
         assert self.in_projection is not None
         query, keys, values = (packing.spread(part) for part in self.in_projection(packing.pack(x)))
         kv = KeyValue(split_heads(keys, self.kv_heads), split_heads(values, self.kv_heads))
-        heads, weights = self._heads(split_heads(query, self.heads), kv, mask, bias, need_weights, backend)
-        output = self.output_projection(packing.pack_with_padding(join_heads(heads)))
-        return packing.spread_with_padding(output), weights
+        return self._attend(split_heads(query, self.heads), kv, mask, bias, need_weights, backend, packing)
 
     def _attend(
         self,
@@ -294,20 +292,9 @@ class MultiHeadAttention(nn.Module):
         bias: Tensor | Bias | None,
         need_weights: bool,
         backend: Backend,
+        packing: Packing | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        heads, weights = self._heads(query, kv, mask, bias, need_weights, backend)
-        return self.output_projection(join_heads(heads)), weights
-
-    def _heads(
-        self,
-        query: Tensor,
-        kv: KeyValue,
-        mask: Mask | None,
-        bias: Tensor | Bias | None,
-        need_weights: bool,
-        backend: Backend,
-    ) -> tuple[Tensor, Tensor | None]:
-        return attention(
+        heads, weights = attention(
             query,
             kv.key,
             kv.value,
@@ -317,6 +304,10 @@ class MultiHeadAttention(nn.Module):
             need_weights=need_weights,
             backend=backend,
         )
+        joined = join_heads(heads)
+        if packing is None:
+            return self.output_projection(joined), weights
+        return packing.spread_with_padding(self.output_projection(packing.pack_with_padding(joined))), weights
 
     def extra_repr(self) -> str:
         """What ``print(module)`` shows."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol, cast, runtime_checkable
 
 from multihead.cli.process import ReaderHasGone
-from multihead.data.corpus import decode_line, split_lines
+from multihead.data.corpus import LineStream, decode_line, split_lines
 from multihead.errors import DataError
 
 NAME = "standard input"
@@ -55,16 +55,22 @@ def arriving(stream: ByteStream, fault: list[DataError]) -> Iterator[list[str]]:
     """Decoded lines in groups, up to the first that cannot be read: why goes to ``fault``."""
     arrived = _Arrived(stream)
     lines: list[str] = []
+    for line in decoded(arrived, NAME, fault):
+        lines.append(line)
+        if not arrived.another:
+            yield lines
+            lines = []
+    if lines:  # those before a fault
+        yield lines
+
+
+def decoded(stream: LineStream, name: str | Path, fault: list[DataError]) -> Iterator[str]:
+    """Decoded lines up to the first that cannot be read: why goes to ``fault``, and what came before still counts."""
     try:
-        for number, raw in enumerate(split_lines(arrived, NAME), start=1):
-            lines.append(decode_line(raw, NAME, number))
-            if not arrived.another:
-                yield lines
-                lines = []
+        for number, raw in enumerate(split_lines(stream, name), start=1):
+            yield decode_line(raw, name, number)
     except DataError as error:
         fault.append(error)
-        if lines:
-            yield lines
 
 
 class _Arrived:

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from multihead.cli.options import check_search
-from multihead.cli.streams import NAME, write_lines
+from multihead.cli.streams import NAME, decoded, write_lines
 from multihead.data.compressed import open_text
-from multihead.data.corpus import LineStream, TextScan, decode_line, split_lines
+from multihead.data.corpus import LineStream, TextScan
 from multihead.errors import ConfigurationError, DataError, Interrupted
 
 if TYPE_CHECKING:
@@ -133,7 +132,7 @@ def _through_pipe(
     fault: list[DataError] = []
     name, total = (NAME, None) if text is None else (text.path, text.lines)
     with counter("translated", "lines", total) as count:
-        for window in translated(translator, _lines(stream, name, fault), rendering, progress=count):
+        for window in translated(translator, decoded(stream, name, fault), rendering, progress=count):
             write_lines(window.rows)
             for remark in window.remarks:
                 click.echo(remark, err=True)
@@ -166,12 +165,3 @@ def _to_file(translator: Translator, rendering: Rendering, model: Path, text: Te
             done = lines_done(output)
             message = f"stopped after line {done:,} of {text.lines:,}; the same command goes on from there"
             raise Interrupted(signal.SIGINT, message if done else "stopped before anything was done") from None
-
-
-def _lines(stream: LineStream, name: str | Path, fault: list[DataError]) -> Iterator[str]:
-    """Decoded lines up to the first that cannot be: what came before it is still translated."""
-    try:
-        for number, raw in enumerate(split_lines(stream, name), start=1):
-            yield decode_line(raw, name, number)
-    except DataError as error:
-        fault.append(error)

@@ -73,13 +73,7 @@ def limit_tensor(limits: Limits, batch: int, device: torch.device) -> Int[Tensor
         ShapeError: as many limits as sentences are needed, or a single one.
         ConfigurationError: a limit below 1.
     """
-    if isinstance(limits, int):
-        limits = [limits] * batch
-    tensor = torch.as_tensor(limits, dtype=torch.long, device=device)
-    if tensor.shape != (batch,):
-        raise ShapeError(
-            f"got length limits of shape {tuple(tensor.shape)} for {batch} sentences: give one number, or one each"
-        )
+    tensor = _of_each_sentence("length limits", limits, batch, device)
     if batch and int(tensor.min()) < 1:
         raise ConfigurationError(
             f"a length limit counts the end symbol and must be at least 1, got {int(tensor.min())}"
@@ -94,14 +88,7 @@ def minimum_tensor(minimums: Limits, limits: Int[Tensor, " batch"]) -> Int[Tenso
         ShapeError: as many as sentences are needed, or a single one.
         ConfigurationError: one is negative, or leaves no room for the end symbol within the sentence's limit.
     """
-    if isinstance(minimums, int):
-        minimums = [minimums] * len(limits)
-    tensor = torch.as_tensor(minimums, dtype=torch.long, device=limits.device)
-    if tensor.shape != limits.shape:
-        raise ShapeError(
-            f"got minimum lengths of shape {tuple(tensor.shape)} for {len(limits)} sentences: give one number, "
-            "or one each"
-        )
+    tensor = _of_each_sentence("minimum lengths", minimums, len(limits), limits.device)
     if len(limits) and int(tensor.min()) < 0:
         raise ConfigurationError(f"a minimum length cannot be negative, got {int(tensor.min())}")
     unfit = (tensor >= limits).nonzero()[:1, 0].tolist()
@@ -110,6 +97,17 @@ def minimum_tensor(minimums: Limits, limits: Int[Tensor, " batch"]) -> Int[Tenso
         raise ConfigurationError(
             f"a minimum of {least} symbols and the end symbol do not fit into a length limit of {limit}: lower the "
             f"minimum to {limit - 1}, or raise the limit to {least + 1}"
+        )
+    return tensor
+
+
+def _of_each_sentence(name: str, lengths: Limits, batch: int, device: torch.device) -> Int[Tensor, " batch"]:
+    if isinstance(lengths, int):
+        lengths = [lengths] * batch
+    tensor = torch.as_tensor(lengths, dtype=torch.long, device=device)
+    if tensor.shape != (batch,):
+        raise ShapeError(
+            f"got {name} of shape {tuple(tensor.shape)} for {batch} sentences: give one number, or one each"
         )
     return tensor
 

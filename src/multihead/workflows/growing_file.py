@@ -9,7 +9,6 @@ file takes its name. One process at a time: the part is locked, for as long as t
 from __future__ import annotations
 
 import contextlib
-import glob
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from multihead.errors import ConfigurationError, FormatError
-from multihead.files import explained, write_text
+from multihead.files import drafts_of, explained, write_text
 
 
 class GrowingFile:
@@ -109,7 +108,7 @@ def growing_file(path: Path, made_from: Mapping[str, Any]) -> Iterator[GrowingFi
         stream = FileIO(part_of(path), "a+")
     with stream:
         _lock(stream, path)
-        for draft in path.parent.glob(f".{glob.escape(record_of(path).name)}.unfinished-*"):  # of a killed process
+        for draft in drafts_of(record_of(path)):  # of a killed process
             draft.unlink(missing_ok=True)
         changes = differences(path, wanted)
         if changes:
