@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from multihead.kernels.dropout import Dropout, dropout, keep_mask
+from multihead.kernels.dropout import Dropout, dropout
 from multihead.kernels.linear_cross_entropy import ROWS, linear_cross_entropy, plain
 
 
@@ -46,15 +46,15 @@ def test_no_gradient_is_computed_where_none_is_wanted():
     assert not loss.total.requires_grad
 
 
-@pytest.mark.parametrize("p", [0.1, 0.3, 0.5])
+@pytest.mark.parametrize("p", [0.001, 0.1, 0.3, 0.5, 0.999])
 def test_dropout_keeps_the_mean_and_drops_the_share(p):
     torch.manual_seed(1)
     x = torch.ones(1_000_003)
     y = dropout(x, p)
-    rounded = round(128 * p) / 128
+    rounded = min(max(round(256 * p), 1), 255) / 256
     sigma = (rounded * (1 - rounded) / len(x)) ** 0.5
     assert abs((y == 0).double().mean() - rounded) < 4 * sigma
-    assert torch.equal(y.unique(), torch.tensor([0.0, 1 / (1 - rounded)]))
+    torch.testing.assert_close(y.unique(), torch.tensor([0.0, 1 / (1 - rounded)]))
 
 
 def test_dropout_is_the_same_function_forwards_and_backwards():
@@ -63,13 +63,6 @@ def test_dropout_is_the_same_function_forwards_and_backwards():
     y = dropout(x, 0.25)
     y.sum().backward()
     torch.testing.assert_close(x.grad * x.detach(), y.detach())
-
-
-def test_bytes_of_a_draw_are_independent():
-    torch.manual_seed(3)
-    keep = keep_mask(torch.Size([200_000, 8]), 0.5).double()
-    correlation = torch.corrcoef(keep.t()) - torch.eye(8)
-    assert correlation.abs().max() < 0.012  # 5 standard errors
 
 
 def test_dropout_follows_the_seed_and_rests_in_evaluation():

@@ -11,7 +11,16 @@ from torch import Tensor
 
 from multihead.errors import ConfigurationError
 from multihead.kernels import linear as module
-from multihead.kernels.linear import LEAST, ROWS, VARIABLE, _Linear, library_for_this_processor, linear
+from multihead.kernels.linear import (
+    LEAST,
+    ROWS,
+    VARIABLE,
+    _Linear,
+    library_for_this_processor,
+    linear,
+    sum_of_products,
+)
+from multihead.kernels.linear_cross_entropy import linear_cross_entropy, plain
 
 needs_onednn = pytest.mark.skipif(not module._has_onednn(), reason="this PyTorch has no oneDNN")
 
@@ -241,3 +250,22 @@ def test_the_environment_overrules_the_rule(monkeypatch: pytest.MonkeyPatch) -> 
             library_for_this_processor()
     finally:
         library_for_this_processor.cache_clear()
+
+
+@needs_onednn
+def test_gradients_of_weights_and_the_loss_go_the_same_way(by_rule: None, products: Calls) -> None:
+    g, x = torch.randn(2 * ROWS + 5, 300), torch.randn(2 * ROWS + 5, 256)
+    torch.testing.assert_close(sum_of_products(g, x), g.t() @ x, rtol=1e-4, atol=1e-4)
+    assert len(products) == 1
+    assert torch.equal(sum_of_products(g[:9], x[:9]), g[:9].t() @ x[:9])
+    assert torch.equal(sum_of_products(g.double(), x.double()), g.double().t() @ x.double())
+    assert len(products) == 1
+    hidden, weight = torch.randn(ROWS, 256, requires_grad=True), torch.randn(600, 256, requires_grad=True)
+    target = torch.randint(600, (ROWS,))
+    results = []
+    for form in (linear_cross_entropy, plain):
+        loss = form(hidden, weight, target, 0.1)
+        results.append((loss.total, *torch.autograd.grad(loss.total / ROWS, (hidden, weight))))
+    assert len(products) == 4  # logits, dh, dW
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)

@@ -1,61 +1,105 @@
-"""Dropout whose random numbers cost little on a CPU; PyTorch's own stands beside it for every other device.
+"""Dropout whose mask is never stored: it is drawn again backwards, from the counters of `kernels.random`.
 
     y = x * m / (1 - p),   m ~ Bernoulli(1 - p)           (Srivastava et al. 2014, section 4)
 
-PyTorch's CPU dropout draws one number after another: 6 ns an element on the machine of docs/lab-notes.md. Here one
-63-bit draw serves eight elements, a byte for each: 1.3 ns. The price: p is rounded to a multiple of 1/128
-(0.1 becomes 13/128 = 0.1016), and the survivors are scaled by that rounded value, so that the mean is exact.
+On a CPU p is rounded to a multiple of 1/256, from 1/256 to 255/256 (0.1 becomes 26/256 = 0.1016), since a random byte
+decides, and the survivors are scaled by that rounded value, so that the mean is exact. Compiled and plain form draw the
+same mask. Other devices, and models that a compiler compiles, have PyTorch's own dropout.
 
-Where the random numbers come from (the seed of each step) is the caller's business.
+Fusions with what stands beside a dropout: `kernels.residual`, `kernels.activation`.
 """
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
-_LEVELS = 128
+from multihead.kernels.native import TYPES, library_for, pointer
+from multihead.kernels.random import LEVELS, Key, keep_mask, layout, next_key
 
 
-def keep_mask(shape: torch.Size, p: float) -> Bool[Tensor, ...]:
-    """Draws a mask on the CPU that is True with probability 1 - round(128 p) / 128, independently everywhere."""
-    count = math.prod(shape)
-    # 63 random bits shifted up by one: the lowest bit is always 0, so a byte is uniform over even thresholds.
-    words = torch.empty((count + 7) // 8, dtype=torch.int64).random_().bitwise_left_shift_(1)
-    return (words.view(torch.uint8)[:count] >= 2 * round(_LEVELS * p)).view(shape)
+class Site(NamedTuple):
+    """One dropout in one step: which bits it draws, and what they decide."""
+
+    key: Key
+    level: int
+    """An element is kept if its byte is at least this; 0 keeps everything."""
+
+    @property
+    def scale(self) -> float:
+        """What the survivors are multiplied by."""
+        return LEVELS / (LEVELS - self.level)
+
+    def arguments(self, shape: torch.Size, threads: int | None = None) -> tuple[int | float, ...]:
+        """The last arguments of every compiled kernel, for a tensor of this shape."""
+        positions = layout(shape)[1]
+        key = self.key
+        return (
+            *(key.low, key.high, key.first_row, key.row_stride, max(1, positions), self.level, self.scale),
+            torch.get_num_threads() if threads is None else threads,
+        )
+
+    def apply(self, x: Tensor) -> Tensor:
+        """The plain form; differentiable as often as one likes."""
+        if self.level == 0:
+            return x
+        work = torch.promote_types(x.dtype, torch.float32)  # bfloat16 would round the scale by 0.4%
+        return (x * keep_mask(self.key, x.shape, self.level, x.device).to(work).mul_(self.scale)).to(x.dtype)
 
 
-class _ByteDropout(torch.autograd.Function):
-    """Multiplies by the scaled mask, forwards and backwards: it has the type of ``x``, so that nothing is converted."""
+NOWHERE = Site(Key(0, 0), 0)
+"""Drops nothing."""
+
+
+def site(x: Tensor, p: float) -> Site | None:
+    """The next site; None where PyTorch's own dropout is taken."""
+    if p == 0.0:
+        return NOWHERE
+    if x.device.type != "cpu" or torch.compiler.is_compiling():
+        return None
+    return Site(next_key(), min(max(round(LEVELS * p), 1), LEVELS - 1))
+
+
+class _Dropout(torch.autograd.Function):
+    """Its own derivative: the same mask on the gradient."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, keep: Tensor, scale: float) -> Tensor:
-        scaled = keep.to(x.dtype).mul_(scale)
-        ctx.save_for_backward(scaled)
-        return x * scaled
+    def forward(ctx: Any, x: Tensor, where: Site) -> Tensor:
+        ctx.where = where
+        library = library_for()
+        assert library is not None
+        x = x.contiguous()
+        y = torch.empty_like(x)
+        rows, positions, width = layout(x.shape)
+        kind = TYPES[x.dtype]
+        library.dropout(pointer(x), kind, pointer(y), kind, rows * positions, width, *where.arguments(x.shape))
+        return y
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        (scaled,) = ctx.saved_tensors
-        return gradients[0] * scaled, None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return _dropout_at(gradients[0], ctx.where), None
 
 
-def dropout(x: Float[Tensor, ...], p: float) -> Float[Tensor, ...]:
-    """Dropout with probability ``p`` (rounded to 1/128 on a CPU); 0 returns ``x`` itself."""
+def _dropout_at(x: Tensor, where: Site) -> Tensor:
+    if library_for(x) is None:
+        return where.apply(x)
+    result: Tensor = _Dropout.apply(x, where)  # type: ignore[no-untyped-call]
+    return result
+
+
+def dropout(x: Float[Tensor, "*axes"], p: float) -> Float[Tensor, "*axes"]:
+    """Dropout with probability ``p`` from 0 to 1 (rounded to 1/256 on a CPU); 0 returns ``x`` itself.
+
+    The first axis is the row of the batch and the last the feature: see `kernels.random`.
+    """
     if p == 0.0:
         return x
-    if x.device.type != "cpu":
-        return F.dropout(x, p)
-    dropped = round(_LEVELS * p)
-    if dropped in (0, _LEVELS):  # too near to 0 or 1 for a byte
-        return F.dropout(x, p)
-    result: Tensor = _ByteDropout.apply(x, keep_mask(x.shape, p), _LEVELS / (_LEVELS - dropped))  # type: ignore[no-untyped-call]
-    return result
+    where = site(x, p)
+    return F.dropout(x, p) if where is None else _dropout_at(x, where)
 
 
 class Dropout(nn.Module):
@@ -65,9 +109,14 @@ class Dropout(nn.Module):
         super().__init__()
         self.p = p
 
-    def forward(self, x: Float[Tensor, ...]) -> Float[Tensor, ...]:
+    @property
+    def probability(self) -> float:
+        """What is dropped now: 0 in evaluation."""
+        return self.p if self.training else 0.0
+
+    def forward(self, x: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
         """Any shape in, the same shape out."""
-        return dropout(x, self.p) if self.training else x
+        return dropout(x, self.probability)
 
     def extra_repr(self) -> str:
         """What ``print(model)`` shows."""

@@ -71,6 +71,16 @@ def linear(
     return F.linear(x, weight, bias)
 
 
+def sum_of_products(
+    g: Float[Tensor, "rows out_features"], x: Float[Tensor, "rows in_features"]
+) -> Float[Tensor, "out_features in_features"]:
+    """``g.t() @ x``, the gradient of a weight, by the library that `linear` takes; itself without a gradient."""
+    fit = not torch.compiler.is_compiling() and library_for_this_processor() == "onednn"
+    if fit and len(g) >= ROWS and g.numel() * x.shape[-1] >= LEAST and not _refusal(g, x, None):
+        return _sum_over_rows(g.detach(), x.detach())
+    return g.t() @ x
+
+
 class Linear(nn.Linear):
     """``torch.nn.Linear``, its product by :func:`linear`."""
 

@@ -6,17 +6,23 @@
 
 The logits of a batch are the largest tensor of a small translator (4,096 x 10,000 floats = 160 MB). Here a piece
 of at most `ROWS` rows is projected, reduced, and turned into its gradient  dz = softmax(z) - (1 - s) 1[y] - s / V
-at once, so that the whole is never in memory and nothing is kept for the backward pass but dh and dW.
+at once, so that the whole is never in memory and nothing is kept for the backward pass but dh and dW. Where there are
+compiled kernels, all between the products is one pass of theirs, which leaves dz where z was.
 """
 
 from __future__ import annotations
 
+from ctypes import CDLL
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
+
+from multihead.errors import ShapeError
+from multihead.kernels.linear import linear, sum_of_products
+from multihead.kernels.native import TYPES, library_for, pointer
 
 ROWS = 512
 """Rows to a piece: 512 x 8,000 logits in float32 are 16 MB."""
@@ -81,14 +87,14 @@ class _Function(torch.autograd.Function):
         with torch.autocast(hidden.device.type, enabled=False):
             for start in range(0, len(target), ROWS):
                 piece, labels = low_hidden[start : start + ROWS], target[start : start + ROWS]
-                logits = F.linear(piece, low_weight).to(accumulator)
-                total, nll, gradient, hits = _piece(logits, labels, smoothing, wanted)
+                logits = linear(piece, low_weight)
+                total, nll, gradient, hits = _piece(logits, labels, smoothing, wanted, accumulator)
                 sums += torch.stack((total, nll))
                 correct += hits
                 if hidden_gradient is not None and weight_gradient is not None:
                     low = gradient.to(product)
-                    hidden_gradient[start : start + ROWS] = low @ low_weight
-                    weight_gradient += low.t() @ piece
+                    hidden_gradient[start : start + ROWS] = linear(low, low_weight.t())
+                    weight_gradient += sum_of_products(low, piece)
         ctx.save_for_backward(hidden_gradient, None if weight_gradient is None else weight_gradient.to(weight.dtype))
         ctx.mark_non_differentiable(correct)
         return sums[0], sums[1].detach(), correct
@@ -100,8 +106,14 @@ class _Function(torch.autograd.Function):
         return hidden_gradient * scale, weight_gradient * scale, None, None, None
 
 
-def _piece(logits: Tensor, target: Tensor, smoothing: float, wanted: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _piece(
+    logits: Tensor, target: Tensor, smoothing: float, wanted: bool, accumulator: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The two sums, dz and the number of hits of one piece; ``logits`` is overwritten."""
+    library = library_for(logits)
+    if library is not None and accumulator == torch.float32:
+        return _compiled_piece(library, logits, target, smoothing, wanted)
+    logits = logits.to(accumulator)
     vocabulary = logits.size(-1)
     largest = logits.amax(-1)
     at_target = logits.gather(-1, target[:, None]).squeeze(-1)
@@ -119,3 +131,23 @@ def _piece(logits: Tensor, target: Tensor, smoothing: float, wanted: bool) -> tu
         minus = torch.full_like(at_target, smoothing - 1.0)
         exponentials.scatter_add_(-1, target[:, None], minus[:, None])
     return total, nll, exponentials, hits
+
+
+def _compiled_piece(
+    library: CDLL, logits: Tensor, target: Tensor, smoothing: float, wanted: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The same by the compiled kernel; each row's sums are float64."""
+    rows, vocabulary = logits.shape
+    if len(target) != rows:
+        raise ShapeError(f"one target a row is needed, got {len(target)} of them and at least {rows} rows")
+    target = target.to(torch.int64).contiguous()
+    if rows and not 0 <= int(target.min()) <= int(target.max()) < vocabulary:
+        raise IndexError(f"targets must be from 0 to {vocabulary - 1}")
+    sums = torch.empty(2, rows, dtype=torch.float64)
+    hits = torch.empty(rows, dtype=torch.int64)
+    library.cross_entropy(
+        *(pointer(logits), TYPES[logits.dtype], pointer(target), rows, vocabulary, smoothing, wanted),
+        *(pointer(sums[0]), pointer(sums[1]), pointer(hits), torch.get_num_threads()),
+    )
+    total, nll = sums.sum(1).float().unbind()
+    return total, nll, logits, hits.sum()

@@ -1,0 +1,166 @@
+"""Random numbers that are a function of what they are for: of a seed, a place in the program and a place in the batch.
+
+    word_j(row, position) = mix( mix( mix(low + row) xor position ) + mix(high + j) )          (all modulo 2^32)
+
+where (low, high) is the `Key` of one use (a *site*: one dropout of one layer in one step) and feature f of that row and
+position owns byte f mod 4 of word f div 4, lowest first. ``mix`` is a bijection of 32 bits, two rounds of
+multiply-xorshift ("lowbias32": constants by C. Wellons, 2018), after which flipping any input bit flips each output bit
+with a probability within 0.2% of one half. Nothing is drawn in an order, so a mask is the same however a batch is cut
+among processes and pieces of memory, it is drawn again in the backward pass instead of being stored, and the compiled
+kernels draw the same bits as the plain form here.
+
+Which keys there are is settled by `step`: inside it they follow from its seed and the count of sites so far; outside,
+each is drawn from PyTorch's generator, as dropout always did.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Int32
+from torch import Tensor
+
+LEVELS = 256
+"""A probability is rounded to a multiple of 1 / LEVELS: a byte decides."""
+
+_FIRST, _SECOND = 0x7FEB352D, 0x846CA68B
+_GOLDEN = 0x9E3779B97F4A7C15
+_WORD, _LONG = 2**32, 2**64
+
+
+class Key(NamedTuple):
+    """Which numbers one site draws."""
+
+    low: int
+    """32 bits."""
+    high: int
+    """32 bits."""
+    first_row: int = 0
+    """Number in the whole batch of the first row at hand."""
+    row_stride: int = 1
+    """From one row at hand to the next, in the whole batch."""
+
+
+class Stream:
+    """The keys of one step, in the order in which they are asked for.
+
+    Args:
+        seed: of the step; any integer.
+        first_row: where the rows at hand stand in the whole batch.
+        row_stride: and how far apart.
+    """
+
+    def __init__(self, seed: int, first_row: int = 0, row_stride: int = 1) -> None:
+        self.seed, self.first_row, self.row_stride = seed, first_row, row_stride
+        self.site = 0
+        """How many keys were handed out."""
+
+    def key(self) -> Key:
+        """The next one."""
+        low, high = _split(_mix_long(self.seed % _LONG, self.site))
+        self.site += 1
+        return Key(low, high, self.first_row, self.row_stride)
+
+
+_current: ContextVar[Stream | None] = ContextVar("stream of random keys", default=None)
+
+
+@contextmanager
+def step(seed: int, *, first_row: int = 0, row_stride: int = 1) -> Iterator[Stream]:
+    """Everything random inside is a function of ``seed``, of the order of calls, and of row, position and feature.
+
+    Args:
+        seed: of this step, and of nothing else.
+        first_row: number of the first row at hand in the whole batch, where a process or a piece has a part of it.
+        row_stride: rows of the whole batch from one row at hand to the next.
+    """
+    with resume(Stream(seed, first_row, row_stride)) as stream:
+        yield stream
+
+
+@contextmanager
+def resume(stream: Stream, site: int | None = None) -> Iterator[Stream]:
+    """Goes on with a stream; to compute something again, from the site at which it began."""
+    if site is not None:
+        again = Stream(stream.seed, stream.first_row, stream.row_stride)
+        again.site = site
+        stream = again
+    token = _current.set(stream)
+    try:
+        yield stream
+    finally:
+        _current.reset(token)
+
+
+def current() -> Stream | None:
+    """The stream of the innermost `step`."""
+    return _current.get()
+
+
+def next_key() -> Key:
+    """The key of the next site: of the current `step`, or else drawn from PyTorch's generator of the CPU."""
+    stream = _current.get()
+    if stream is not None:
+        return stream.key()
+    return Key(*_split(_mix_long(int(torch.empty((), dtype=torch.int64).random_().item()), 0)))
+
+
+def words(
+    key: Key, rows: int, positions: int, count: int, device: torch.device | str = "cpu"
+) -> Int32[Tensor, "{rows} {positions} {count}"]:
+    """The random words of the docstring above, by PyTorch's integer operations (which wrap around)."""
+    number = torch.arange(rows, dtype=torch.int64, device=device) * key.row_stride + (key.first_row + key.low)
+    base = _mix(_signed(number))[:, None] ^ torch.arange(positions, dtype=torch.int32, device=device)
+    column = torch.arange(count, dtype=torch.int64, device=device) + key.high
+    return _mix(_mix(base)[:, :, None] + _mix(_signed(column)))
+
+
+def random_bytes(key: Key, shape: torch.Size, device: torch.device | str = "cpu") -> Tensor:
+    """One byte an element for a tensor of this shape: first axis = rows, last = features, those between = positions."""
+    rows, positions, features = layout(shape)
+    drawn = words(key, rows, positions, (features + 3) // 4, device).view(torch.uint8)
+    return drawn[..., :features].reshape(shape)
+
+
+def keep_mask(key: Key, shape: torch.Size, level: int, device: torch.device | str = "cpu") -> Bool[Tensor, ...]:
+    """True with probability 1 - level / 256, independently everywhere."""
+    return random_bytes(key, shape, device) >= level
+
+
+def layout(shape: torch.Size | tuple[int, ...]) -> tuple[int, int, int]:
+    """Rows, positions and features of a shape of any number of axes."""
+    if len(shape) < 2:
+        return 1, 1, math.prod(shape)
+    return shape[0], math.prod(shape[1:-1]), shape[-1]
+
+
+def _signed(x: Tensor) -> Tensor:
+    """The lowest 32 bits of int64 numbers, as int32."""
+    return (((x + _WORD // 2) % _WORD) - _WORD // 2).to(torch.int32)
+
+
+def _mix(x: Tensor) -> Tensor:
+    """Of a tensor that is the caller's no longer: it is overwritten. A shift of int32 drags the sign along: masked."""
+    x ^= (x >> 16).bitwise_and_(0xFFFF)
+    x *= _FIRST
+    x ^= (x >> 15).bitwise_and_(0x1FFFF)
+    x *= _SECOND - _WORD
+    x ^= (x >> 16).bitwise_and_(0xFFFF)
+    return x
+
+
+def _mix_long(seed: int, site: int) -> int:
+    """64 bits of a seed and a site: SplitMix64 (Steele, Lea & Flood 2014)."""
+    x = (seed + (site + 1) * _GOLDEN) % _LONG
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) % _LONG
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) % _LONG
+    return x ^ (x >> 31)
+
+
+def _split(x: int) -> tuple[int, int]:
+    return x % _WORD, x >> 32

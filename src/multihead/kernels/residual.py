@@ -1,0 +1,200 @@
+"""Dropout, residual sum and layer norm in one pass over memory, forwards and backwards; the plain form beside it.
+
+    total  = x + dropout(branch)
+    normed = (total - mean) / sqrt(variance + eps) * gain + shift        (Ba, Kiros & Hinton 2016)
+
+Post-norm layers (Vaswani et al. 2017, 5.4) go on with ``normed`` alone; pre-norm ones (Xiong et al. 2020) carry
+``total`` on and give ``normed`` to the next sub-layer. Sums, statistics and the stream ``x`` are float32; the branch
+may be bfloat16, as a product gives it under autocast, and ``normed`` may be wanted so, as the next product takes it:
+then nothing is converted in a pass of its own. The mask is drawn again backwards.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from multihead.kernels.dropout import NOWHERE, Site, dropout, site
+from multihead.kernels.native import TYPES, library_for, pointer
+
+Vector = Float[Tensor, " width"]
+
+
+class Sum(NamedTuple):
+    """What a residual sum gives."""
+
+    total: Float[Tensor, "*axes width"]
+    normed: Float[Tensor, "*axes width"]
+
+
+def add(
+    x: Float[Tensor, "*axes width"], branch: Float[Tensor, "*axes width"], p: float
+) -> Float[Tensor, "*axes width"]:
+    """``x + dropout(branch)``.
+
+    Args:
+        x: the residual stream.
+        branch: what a sub-layer made of it.
+        p: of dropout; 0 outside training.
+    """
+    where = site(x, p)
+    if where is not None and _native(x, branch):
+        total: Tensor = _AddNorm.apply(x, branch, None, None, 0.0, where, x.dtype)[0]  # type: ignore[no-untyped-call]
+        return total
+    return _plain_add(x, branch, p, where)
+
+
+def layer_norm(
+    x: Float[Tensor, "*axes width"],
+    gain: Vector,
+    shift: Vector | None,
+    eps: float,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Float[Tensor, "*axes width"]:
+    """Layer norm over the last axis, given out in ``dtype``.
+
+    Args:
+        x: what is normed.
+        gain: gamma.
+        shift: beta.
+        eps: added to the variance.
+        dtype: None = as PyTorch does it: float32 under autocast, else x's. `product_type` is what a product wants.
+    """
+    dtype = _norm_type(x) if dtype is None else dtype
+    if _native(x, None, gain, shift) and dtype in TYPES:
+        normed: Tensor = _AddNorm.apply(x, None, gain, shift, eps, NOWHERE, dtype)[1]  # type: ignore[no-untyped-call]
+        return normed
+    return _plain_norm(x, gain, shift, eps, dtype)
+
+
+def add_norm(
+    x: Float[Tensor, "*axes width"],
+    branch: Float[Tensor, "*axes width"],
+    gain: Vector,
+    shift: Vector | None,
+    eps: float,
+    p: float,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Sum:
+    """`add`, then `layer_norm` of the sum, in one pass; both are returned, and gradients may come to both."""
+    dtype = _norm_type(x) if dtype is None else dtype
+    where = site(x, p)
+    if where is not None and _native(x, branch, gain, shift) and dtype in TYPES:
+        return Sum(*_AddNorm.apply(x, branch, gain, shift, eps, where, dtype))  # type: ignore[no-untyped-call]
+    total = _plain_add(x, branch, p, where)
+    return Sum(total, _plain_norm(total, gain, shift, eps, dtype))
+
+
+def product_type(x: Tensor) -> torch.dtype:
+    """The type in which a product of ``x`` will be computed: autocast's where that is on, else its own."""
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+
+
+def _norm_type(x: Tensor) -> torch.dtype:
+    return torch.float32 if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64 else x.dtype
+
+
+def _native(x: Tensor, branch: Tensor | None, *vectors: Tensor | None) -> bool:
+    """Whether the compiled kernel takes this: a float32 stream and vectors, in training.
+
+    Without gradients (decoding, a few rows at a time) PyTorch's own operations have less to prepare.
+    """
+    if not torch.is_grad_enabled() or x.dim() < 2 or x.dtype != torch.float32:
+        return False
+    for vector in vectors:
+        if vector is not None and (
+            vector.dtype != torch.float32 or vector.shape != x.shape[-1:] or not vector.is_contiguous()
+        ):
+            return False
+    return (branch is None or branch.shape == x.shape) and library_for(x, branch, *vectors) is not None
+
+
+def _plain_add(x: Tensor, branch: Tensor, p: float, where: Site | None) -> Tensor:
+    """The definition of `add`; a float32 stream adds up in float32."""
+    full = branch.to(torch.promote_types(x.dtype, branch.dtype))
+    return x + (dropout(full, p) if where is None else where.apply(full))
+
+
+def _plain_norm(x: Tensor, gain: Tensor, shift: Tensor | None, eps: float, dtype: torch.dtype) -> Tensor:
+    """The definition of `layer_norm`."""
+    return F.layer_norm(x, x.shape[-1:], gain, shift, eps).to(dtype)
+
+
+class _AddNorm(torch.autograd.Function):
+    """Any part of the equation above that is wanted; what is not is None, and costs nothing."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        branch: Tensor | None,
+        gain: Tensor | None,
+        shift: Tensor | None,
+        eps: float,
+        where: Site,
+        dtype: torch.dtype,
+    ) -> tuple[Tensor | None, Tensor | None]:
+        library = library_for()
+        assert library is not None
+        x, rows, width = x.contiguous(), x.numel() // max(1, x.shape[-1]), x.shape[-1]
+        branch = None if branch is None else branch.contiguous()
+        total = None if branch is None else torch.empty_like(x)
+        normed = means = rstds = None
+        if gain is not None:
+            normed, means, rstds = torch.empty_like(x, dtype=dtype), x.new_empty(rows), x.new_empty(rows)
+        kind = 0 if branch is None else TYPES[branch.dtype]
+        arguments = where.arguments(x.shape)
+        library.add_norm(
+            *(pointer(x), pointer(branch), kind, pointer(total), pointer(gain), pointer(shift)),
+            *(pointer(normed), TYPES[dtype], pointer(means), pointer(rstds), rows, width, eps),
+            *arguments,
+        )
+        summed = None if gain is None else (x if total is None else total)
+        ctx.save_for_backward(summed, gain, means, rstds)
+        ctx.arguments, ctx.types = arguments, (None if branch is None else branch.dtype, dtype)
+        ctx.has_shift = shift is not None
+        ctx.set_materialize_grads(False)
+        return total, normed
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        passed, of_normed = gradients
+        total, gain, means, rstds = ctx.saved_tensors
+        branch_type, dtype = ctx.types
+        given = passed if of_normed is None else of_normed
+        if given is None:
+            return (None,) * 7
+        if of_normed is None:
+            gain = None
+        library = library_for()
+        assert library is not None
+        width = given.shape[-1]
+        passed = None if passed is None else passed.contiguous()
+        of_normed = None if of_normed is None else of_normed.contiguous()
+        wants_branch = branch_type is not None and ctx.needs_input_grad[1]
+        of_total = passed if gain is None else torch.empty_like(given, dtype=torch.float32)
+        of_branch = torch.empty_like(given, dtype=branch_type) if wants_branch else None
+        of_gain = _vector(given, gain is not None)
+        of_shift = _vector(given, gain is not None and ctx.has_shift)
+        if gain is not None or of_branch is not None:
+            library.add_norm_backward(
+                *(pointer(of_normed), TYPES[dtype], pointer(passed), pointer(total), pointer(gain), pointer(means)),
+                *(pointer(rstds), None if gain is None else pointer(of_total), pointer(of_branch)),
+                *(0 if branch_type is None else TYPES[branch_type], pointer(of_gain), pointer(of_shift)),
+                *(given.numel() // max(1, width), width),
+                *ctx.arguments,
+            )
+        return of_total, of_branch, of_gain, of_shift, None, None, None
+
+
+def _vector(like: Tensor, wanted: bool) -> Tensor | None:
+    return like.new_empty(like.shape[-1], dtype=torch.float32) if wanted else None

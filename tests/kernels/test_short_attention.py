@@ -1,0 +1,133 @@
+"""The kernel for short sequences is the reference: values, gradients, lengths, and nothing from the padding."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from multihead.attention.functional import explicit_attention
+from multihead.errors import ConfigurationError, ShapeError
+from multihead.kernels.attention import LONGEST, short_attention, takes
+from multihead.kernels.native import VARIABLE, forget, native
+
+
+def heads_of(batch, heads, length, width, dtype, seed):
+    """As a projection leaves them: a slice of something wider, heads side by side."""
+    generator = torch.Generator().manual_seed(seed)
+    wide = torch.randn(batch, length, heads * width + 16, generator=generator).to(dtype)
+    return wide[..., 16:].view(batch, length, heads, width).transpose(1, 2).requires_grad_()
+
+
+def reference(query, key, value, key_lengths, query_lengths, causal, scale):
+    queries, keys = query.shape[2], key.shape[2]
+    mask = torch.ones(query.shape[0], 1, queries, keys, dtype=torch.bool)
+    if key_lengths is not None:
+        mask &= (torch.arange(keys) < key_lengths[:, None])[:, None, None]
+    if query_lengths is not None:
+        mask &= (torch.arange(queries) < query_lengths[:, None])[:, None, :, None]
+    if causal:
+        mask &= torch.ones(queries, keys, dtype=torch.bool).tril()
+    return explicit_attention(query.double(), key.double(), value.double(), mask=mask, scale=scale)[0]
+
+
+CASES = [
+    # queries, keys, width, causal, with key lengths, with query lengths
+    (1, 1, 16, False, False, False),
+    (5, 9, 32, False, True, False),
+    (9, 9, 32, True, False, False),
+    (16, 16, 32, True, True, True),
+    (7, 18, 5, False, True, True),
+    (20, 20, 40, True, True, False),
+    (23, 23, 16, True, True, False),
+    (33, 70, 64, False, True, True),
+    (65, 64, 48, False, False, True),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("queries", "keys", "width", "causal", "short_keys", "short_queries"), CASES)
+def test_it_is_the_reference(queries, keys, width, causal, short_keys, short_queries, dtype, compiled):
+    query = heads_of(4, 3, queries, width, dtype, 1)
+    key, value = (heads_of(4, 3, keys, width, dtype, seed) for seed in (2, 3))
+    assert takes(query, key, value)
+    key_lengths = torch.tensor([keys, 0, 1, (keys + 1) // 2]) if short_keys else None
+    query_lengths = torch.tensor([0, queries, (queries + 1) // 2, 1]) if short_queries else None
+    limits = {"key_lengths": key_lengths, "query_lengths": query_lengths, "causal": causal}
+    ours = short_attention(query, key, value, **limits, scale=0.3)
+    theirs = reference(query, key, value, **limits, scale=0.3)
+    weight = torch.randn(ours.shape, generator=torch.Generator().manual_seed(4))
+    of_ours = torch.autograd.grad((ours * weight.to(dtype)).sum(), (query, key, value))
+    of_theirs = torch.autograd.grad((theirs * weight.to(dtype)).sum(), (query, key, value))
+    tolerance = 2e-6 if dtype == torch.float32 else 0.01
+    for got, expected in zip((ours, *of_ours), (theirs, *of_theirs), strict=True):
+        scale = max(1.0, float(expected.detach().abs().max()))
+        torch.testing.assert_close(got.double(), expected.double(), rtol=tolerance, atol=tolerance * scale)
+
+
+def test_padding_reaches_nothing(compiled):
+    query, key, value = (heads_of(2, 2, 6, 16, torch.float32, seed) for seed in range(3))
+    lengths = torch.tensor([4, 0])
+    clean = short_attention(query, key, value, key_lengths=lengths)
+    with torch.no_grad():
+        for tensor in (key, value):
+            tensor[0, :, 4:] = float("nan")
+            tensor[1] = float("inf")
+    dirty = short_attention(query, key, value, key_lengths=lengths)
+    assert torch.equal(clean, dirty)
+    assert not dirty[1].any()
+    for gradient in torch.autograd.grad(dirty.square().sum(), (query, key, value)):
+        assert gradient.isfinite().all()
+        assert not gradient[1].any()
+
+
+def test_rows_do_not_talk(compiled):
+    query, key, value = (heads_of(5, 2, 12, 16, torch.bfloat16, seed) for seed in range(3))
+    lengths = torch.tensor([12, 3, 7, 1, 12])
+    together = short_attention(query, key, value, key_lengths=lengths)
+    for row in range(5):
+        alone = slice(row, row + 1)
+        one = short_attention(query[alone], key[alone], value[alone], key_lengths=lengths[alone])
+        assert torch.equal(one, together[alone])
+
+
+def test_joining_the_heads_copies_nothing(compiled):
+    query, key, value = (heads_of(2, 3, 5, 16, torch.float32, seed) for seed in range(3))
+    out = short_attention(query, key, value)
+    assert out.transpose(1, 2).flatten(2).data_ptr() == out.data_ptr()
+
+
+def test_what_it_does_not_take(compiled, monkeypatch):
+    def x(*shape, dtype=torch.float32):
+        return torch.randn(*shape, dtype=dtype)
+
+    good = x(2, 4, 8, 16)
+    assert takes(good, good, good)
+    assert not takes(good.double(), good.double(), good.double())
+    assert not takes(good, good, good.bfloat16())
+    assert not takes(good, good[:, :2], good[:, :2])
+    assert not takes(good, good, x(2, 4, 8, 32))
+    assert not takes(x(1, 1, LONGEST + 1, 16), good[:1, :1], good[:1, :1])
+    assert not takes(good[:0], good[:0], good[:0])
+    with compiled():
+        assert not takes(good, good, good)
+    monkeypatch.setenv(VARIABLE, "0")
+    forget()
+    try:
+        assert not takes(good, good, good)
+        assert native().reason == f"plain kernels: {VARIABLE}=0"
+    finally:
+        monkeypatch.undo()
+        forget()
+
+
+def test_what_would_read_past_the_end_is_an_error(compiled):
+    good = torch.randn(2, 4, 8, 16)
+    with pytest.raises(ConfigurationError, match="ask `takes` first"):
+        short_attention(good, good, good.double())
+    with pytest.raises(ShapeError, match="one length a row"):
+        short_attention(good, good, good, key_lengths=torch.tensor([1]))
+    with pytest.raises(ShapeError, match="as many keys as queries"):
+        short_attention(good, good[:, :, :5], good[:, :, :5], causal=True)
+    long = torch.tensor([100, -3])
+    bounded = short_attention(good, good, good, key_lengths=long)
+    assert torch.equal(bounded, short_attention(good, good, good, key_lengths=torch.tensor([8, 0])))
