@@ -12,7 +12,9 @@ import torch
 from multihead.decoding.beam import beam_search
 from multihead.decoding.greedy import greedy_search
 from multihead.decoding.hypothesis import Hypothesis
+from multihead.decoding.length_penalty import power, wu
 from multihead.decoding.scoring import force
+from multihead.decoding.stopping import Ahead, Exact, Patience
 from multihead.errors import ConfigurationError, ShapeError
 
 END, WORDS = 2, (3, 4, 5)
@@ -22,14 +24,16 @@ def log_probability(table: Any, source: tuple[int, ...], sequence: tuple[int, ..
     return sum(float(table(source, (1, *sequence[:t]))[symbol]) for t, symbol in enumerate(sequence))
 
 
-def exhaustive(table: Any, source: tuple[int, ...], limit: int, alpha: float, least: int = 0) -> list[Hypothesis]:
+def exhaustive(
+    table: Any, source: tuple[int, ...], limit: int, alpha: float, least: int = 0, penalty: Any = power
+) -> list[Hypothesis]:
     """Every hypothesis within the limits: finished ones first, each kind by score."""
     finished = [(*words, END) for n in range(least, limit) for words in itertools.product(WORDS, repeat=n)]
     hypotheses = []
     for sequence in finished + list(itertools.product(WORDS, repeat=limit)):
         total, done = log_probability(table, source, sequence), sequence[-1] == END
         tokens = sequence[:-1] if done else sequence
-        hypotheses.append(Hypothesis(tokens, total, total / len(sequence) ** alpha, done))
+        hypotheses.append(Hypothesis(tokens, total, total / penalty(len(sequence), alpha), done))
     return sorted(hypotheses, key=lambda h: (not h.finished, -h.score))
 
 
@@ -41,9 +45,14 @@ def reference(
     alpha: float,
     n_best: int,
     least: int = 0,
-    early: bool = True,
+    stop: Any = None,
+    penalty: Any = power,
 ) -> list[Hypothesis]:
-    """The rule of beam.py once more, for one sentence, in lists; ``early``: whether it may stop before the limit."""
+    """The rule of beam.py once more, for one sentence, in lists, to the limit.
+
+    ``stop(scores, leading, step)`` may end it before: scores of the finished ones, best first, and the best
+    log-probability that goes on.
+    """
     live, finished, unfinished = [(0.0, ())], [], []
     for step in range(1, limit + 1):
         candidates = [
@@ -55,13 +64,13 @@ def reference(
         candidates = sorted(candidates, key=lambda c: -c[0])[: 2 * beam]
         finished += [c for c in candidates[:beam] if c[1][-1] == END]
         live = [c for c in candidates if c[1][-1] != END][:beam]
-        scores = sorted((t / len(words) ** alpha for t, words in finished), reverse=True)
-        if early and len(finished) >= beam and (not live or scores[n_best - 1] >= live[0][0] / step**alpha):
+        scores = sorted((t / penalty(len(words), alpha) for t, words in finished), reverse=True)
+        if stop is not None and (not live or stop(scores, live[0][0], step)):
             break
         if step == limit:
             unfinished = live
-    made = [Hypothesis(s[:-1], t, t / len(s) ** alpha, True) for t, s in finished]
-    made += [Hypothesis(s, t, t / len(s) ** alpha, False) for t, s in unfinished]
+    made = [Hypothesis(s[:-1], t, t / penalty(len(s), alpha), True) for t, s in finished]
+    made += [Hypothesis(s, t, t / penalty(len(s), alpha), False) for t, s in unfinished]
     return sorted(made, key=lambda h: (not h.finished, -h.score))
 
 
@@ -72,16 +81,16 @@ def assert_same(got: list[Hypothesis], expected: list[Hypothesis]) -> None:
         assert ours.score == pytest.approx(theirs.score, abs=1e-9)
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.7, 1.0, 2.0])
-def test_a_wide_beam_is_exhaustive_search(toys: Any, alpha: float) -> None:
+@pytest.mark.parametrize(("penalty", "alpha"), [(power, 0.0), (power, 0.7), (power, 1.0), (power, 2.0), (wu, 1.0)])
+def test_a_wide_beam_is_exhaustive_search(toys: Any, penalty: Any, alpha: float) -> None:
     table, sources, limit = toys.random(1), toys.sources[:3], 4
     found = beam_search(
         toys.stepper(table), *toys.padded(sources), toys.symbols,
-        max_lengths=limit, beam=125, alpha=alpha, n_best=125,
+        max_lengths=limit, beam=125, alpha=alpha, penalty=penalty, n_best=125,
     )  # fmt: skip
     for source, hypotheses in zip(sources, found, strict=True):
         assert len(hypotheses) == 1 + 3 + 9 + 27 + 81
-        assert_same(hypotheses, exhaustive(table, source, limit, alpha))
+        assert_same(hypotheses, exhaustive(table, source, limit, alpha, penalty=penalty))
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.7, 2.0])
@@ -105,35 +114,80 @@ def test_equals_the_plain_reference(toys: Any, beam: int, seed: int, all_of_them
     table, limits = toys.random(seed), [1, 6, 3, 5, 2]
     found = beam_search(
         toys.stepper(table), *toys.padded(toys.sources), toys.symbols,
-        max_lengths=limits, min_lengths=minimums, beam=beam, alpha=0.7, n_best=n_best,
+        max_lengths=limits, min_lengths=minimums, beam=beam, alpha=0.7, n_best=n_best, stop=Exact(),
     )  # fmt: skip
     for source, limit, least, hypotheses in zip(toys.sources, limits, minimums, found, strict=True):
         assert_same(hypotheses, reference(table, source, limit, beam, 0.7, n_best, least)[:n_best])
 
 
-@pytest.mark.parametrize("beam", [2, 4])
-@pytest.mark.parametrize("least", [0, 3])
-def test_stopping_early_loses_nothing_where_length_gains_nothing(toys: Any, beam: int, least: int) -> None:
-    """With alpha = 0: as many steps as the limit allows would find the same, and 1 best is the first of n."""
+@pytest.mark.parametrize(("penalty", "alpha"), [(power, 0.0), (power, 0.7), (power, 2.0), (wu, 0.8), (wu, 1.5)])
+@pytest.mark.parametrize("levels", [0, 3])  # 3: many scores tie
+def test_stopping_early_loses_nothing(toys: Any, penalty: Any, alpha: float, levels: int) -> None:
+    """As many steps as the limit allows find the same, for every penalty; and it does stop."""
     stopped = 0
+    for seed, (beam, n_best, least) in enumerate([(2, 1, 0), (3, 3, 0), (4, 1, 3), (4, 4, 3)]):
+        table = ending(toys.random(seed, levels=levels))
+        stepper = toys.stepper(table)
+        found = beam_search(
+            stepper, *toys.padded(toys.sources), toys.symbols,
+            max_lengths=[11, 9, 12, 10, 8], min_lengths=least, beam=beam, alpha=alpha, penalty=penalty, n_best=n_best,
+        )  # fmt: skip
+        for source, limit, hypotheses in zip(toys.sources, (11, 9, 12, 10, 8), found, strict=True):
+            everything = reference(table, source, limit, beam, alpha, n_best, least, penalty=penalty)
+            assert_same(hypotheses, everything[:n_best])
+        stopped += sum(stepper.steps) < 5 + (11 + 9 + 12 + 10 + 8 - 5) * beam
+    assert stopped >= 2
+
+
+def ending(table: Any) -> Any:
+    """A model that is sure of the end after three words, and of nothing after five."""
+
+    def turned(source: Any, prefix: Any) -> torch.Tensor:
+        row: torch.Tensor = table(source, prefix)
+        late = len(prefix) > 5
+        return row - torch.tensor([0.0, 0, 0 if len(prefix) > 3 else 4, *[6 * late + 2 * (len(prefix) > 3)] * 3])
+
+    return turned
+
+
+@pytest.mark.parametrize("beam", [2, 4])
+@pytest.mark.parametrize("all_of_them", [True, False])
+def test_a_rule_for_stopping_is_the_same_in_lists(toys: Any, beam: int, all_of_them: bool) -> None:
+    n_best = beam if all_of_them else 1
+    rules: list[tuple[Any, Any]] = [
+        (Ahead(), lambda scores, leading, step: len(scores) >= beam and scores[n_best - 1] >= leading / step**0.7),
+        (Patience(), lambda scores, leading, step: len(scores) >= beam),
+        (Patience(0.5), lambda scores, leading, step: len(scores) >= max(0.5 * beam, n_best)),
+        (Patience(2.5), lambda scores, leading, step: len(scores) >= 2.5 * beam),
+    ]
+    for rule, told in rules:
+        rows = []
+        for seed in range(4):
+            table = toys.random(seed)
+            stepper = toys.stepper(table)
+            found = beam_search(
+                stepper, *toys.padded(toys.sources), toys.symbols,
+                max_lengths=9, beam=beam, alpha=0.7, n_best=n_best, stop=rule,
+            )  # fmt: skip
+            for source, hypotheses in zip(toys.sources, found, strict=True):
+                assert_same(hypotheses, reference(table, source, 9, beam, 0.7, n_best, stop=told)[:n_best])
+            rows.append(sum(stepper.steps))
+        assert min(rows) < 5 + 8 * 5 * beam
+
+
+@pytest.mark.parametrize("rule", [Exact(), Ahead()])
+def test_both_careful_rules_agree_where_length_gains_nothing(toys: Any, rule: Any) -> None:
     for seed in range(5):
-        table = toys.random(seed)
-        for n_best in (1, beam):
-            for source in toys.sources:
-                stepper = toys.stepper(table)
-                (found,) = beam_search(
-                    stepper, *toys.padded([source]), toys.symbols,
-                    max_lengths=9, min_lengths=least, beam=beam, alpha=0.0, n_best=n_best,
-                )  # fmt: skip
-                assert_same(found, reference(table, source, 9, beam, 0.0, n_best, least, early=False)[:n_best])
-                stopped += len(stepper.steps) < 9
-    assert stopped > 15
+        found = beam_search(
+            toys.stepper(toys.random(seed)), *toys.padded(toys.sources), toys.symbols,
+            max_lengths=9, beam=3, alpha=0.0, n_best=3, stop=rule,
+        )  # fmt: skip
+        for source, hypotheses in zip(toys.sources, found, strict=True):
+            assert_same(hypotheses, reference(toys.random(seed), source, 9, 3, 0.0, 3)[:3])
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
-def test_the_n_best_are_distinct_and_in_order_and_the_first_is_never_worse_than_the_only_one(
-    toys: Any, alpha: float
-) -> None:
+def test_the_n_best_are_distinct_and_in_order_and_the_first_is_the_only_one(toys: Any, alpha: float) -> None:
     for seed in range(6):
         arguments = (*toys.padded(toys.sources), toys.symbols)
         settings = {"max_lengths": 12, "min_lengths": 2, "beam": 5, "alpha": alpha}
@@ -143,7 +197,7 @@ def test_the_n_best_are_distinct_and_in_order_and_the_first_is_never_worse_than_
             assert len({(h.tokens, h.finished) for h in hypotheses}) == len(hypotheses) == 5
             assert hypotheses == sorted(hypotheses, key=lambda h: (not h.finished, -h.score))
             assert all(len(h.tokens) >= 2 for h in hypotheses)
-            assert (hypotheses[0].finished, hypotheses[0].score) >= (one.finished, one.score)
+            assert hypotheses[0] == one
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -280,6 +334,7 @@ def test_fewer_hypotheses_than_asked_for_where_fewer_exist(toys: Any) -> None:
         ({"beam": 2, "n_best": 3, "max_lengths": 3}, "n_best must be from 1 to the beam of 2, got 3"),
         ({"alpha": -1.0, "max_lengths": 3}, "alpha must be .* got -1.0"),
         ({"alpha": math.nan, "max_lengths": 3}, "alpha must be .* got nan"),
+        ({"alpha": 1000.0, "max_lengths": 9}, "alpha of 1000.0 is too large"),
         ({"max_lengths": [3, 0, 3, 3, 3]}, "at least 1, got 0"),
         ({"max_lengths": 3, "min_lengths": [0, 0, -1, 0, 0]}, "cannot be negative, got -1"),
         ({"max_lengths": [5, 5, 4, 5, 5], "min_lengths": 4}, "minimum of 4 symbols .* limit of 4: lower .* to 3"),
@@ -311,3 +366,15 @@ def test_a_sure_model_is_not_cut_short_by_hopeless_ends(toys: Any, beam: int) ->
     (found,) = beam_search(toys.stepper(sure), *arguments, toys.symbols, max_lengths=20, beam=beam)
     assert found[0].tokens == (3,) * 6
     assert found[0].finished
+
+
+def test_patience_is_a_positive_number() -> None:
+    for factor in (0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(ConfigurationError, match="patience must be a number above 0"):
+            Patience(factor)
+
+
+def test_the_penalty_of_wu_is_equation_14() -> None:
+    assert wu(1, 0.6) == 1.0
+    assert wu(7, 1.0) == 2.0
+    assert wu(19, 0.5) == 2.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -42,6 +42,22 @@ if TYPE_CHECKING:
     "--beam", type=int, metavar="NUMBER", help="Hypotheses of the beam search; 1 is greedy. [the model's own]"
 )
 @click.option("--alpha", type=float, metavar="NUMBER", help="Length penalty. [the model's own]")
+@click.option(
+    "--length-penalty",
+    type=click.Choice(["power", "wu"]),
+    help="Its form: |y|^alpha, or that of Wu et al. 2016. [power]",
+)
+@click.option(
+    "--stopping",
+    type=click.Choice(["exact", "ahead", "patience"]),
+    help="When the search of a line stops: when nothing can change, when the best finished are ahead, or when "
+    "--patience times the beam are finished. [exact]",
+)
+@click.option("--patience", type=float, metavar="NUMBER", help="For --stopping patience. [1]")
+@click.option("--no-repeat", type=int, metavar="NUMBER", help="No sequence of so many tokens twice. [0: any]")
+@click.option("--without", multiple=True, metavar="TEXT", help="A word or phrase not to be used; may be repeated.")
+@click.option("--groups", type=int, metavar="NUMBER", help="Diverse beam search in so many groups. [1: not]")
+@click.option("--diversity", type=float, metavar="NUMBER", help="How far groups keep away from each other. [0.5]")
 @click.option("--min-length", type=int, metavar="NUMBER", help="Least tokens of a translation. [the model's own]")
 @click.option(
     "--max-length",
@@ -81,6 +97,7 @@ def translate(
     batch_tokens: int,
     threads: int | None,
     device: str,
+    **asked: Any,
 ) -> None:
     """Translate standard input, or a file, with MODEL (a run or model folder), a sentence a line.
 
@@ -111,7 +128,10 @@ def translate(
     if threads is not None:
         torch.set_num_threads(threads)
     translator = Translator.load(model, device)
-    search = translator.search_settings(beam, alpha, min_length, max_length)
+    wishes = {"beam": beam, "alpha": alpha, "min_length": min_length, "max_length": max_length, **asked}
+    # A flag that may be repeated and was not given is empty.
+    translator = translator.searching(**{name: value for name, value in wishes.items() if value not in (None, ())})
+    search = translator.search_settings()
     rendering = Rendering(search, n_best, scores, batch_tokens)
     if text is None:
         _through_pipe(translator, rendering, sys.stdin.buffer)

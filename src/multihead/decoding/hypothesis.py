@@ -1,10 +1,4 @@
-"""What a search hands back, and how it is scored.
-
-The score is the log-probability divided by a plain power of the length, |y| ** alpha: alpha 0 compares
-probabilities, which favours short outputs; alpha 1 compares the mean per symbol. Wu et al. 2016 ("Google's
-neural machine translation system", equation 14) divide by ((5 + |y|) / 6) ** alpha instead: an alpha found
-for one form is not the best for the other.
-"""
+"""What a search hands back, and the lengths it is held to. How it is scored is in `length_penalty.py`."""
 
 from __future__ import annotations
 
@@ -16,6 +10,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from multihead.decoding.length_penalty import LengthPenalty, power
 from multihead.errors import ConfigurationError, MultiheadError, ShapeError
 
 Limits = int | Sequence[int] | Int[Tensor, " batch"]
@@ -29,7 +24,7 @@ class Hypothesis:
     Args:
         tokens: its symbols, without begin and end.
         log_probability: log p(y | x), the end symbol's included where it is there.
-        score: log p(y | x) / |y| ** alpha, where |y| counts the end symbol.
+        score: log p(y | x) / penalty(|y|), where |y| counts the end symbol.
         finished: whether it ends with the end symbol. If not, the length limit cut it, and the caller should
         say so.
     """
@@ -40,7 +35,9 @@ class Hypothesis:
     finished: bool
 
 
-def make_hypothesis(symbols: Sequence[int], log_probability: float, *, end: int, alpha: float) -> Hypothesis:
+def make_hypothesis(
+    symbols: Sequence[int], log_probability: float, *, end: int, alpha: float, penalty: LengthPenalty = power
+) -> Hypothesis:
     """The hypothesis of these symbols (without begin, with end where it was reached).
 
     Raises:
@@ -49,12 +46,12 @@ def make_hypothesis(symbols: Sequence[int], log_probability: float, *, end: int,
     refuse_nan(log_probability)
     if log_probability == -math.inf:
         raise MultiheadError(
-            "the model gives every permitted symbol the probability 0: check its log-probabilities and the "
-            "forbidden symbols"
+            "the model gives every permitted symbol the probability 0: check its log-probabilities, the forbidden "
+            "symbols and the restrictions of the search"
         )
     finished = symbols[-1] == end
     tokens = tuple(symbols[:-1] if finished else symbols)
-    return Hypothesis(tokens, log_probability, log_probability / len(symbols) ** alpha, finished)
+    return Hypothesis(tokens, log_probability, log_probability / penalty(len(symbols), alpha), finished)
 
 
 def refuse_nan(log_probability: float) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Int, Shaped
 from torch import Tensor
 
 from multihead.decoding.hypothesis import by_row, refuse_nan
@@ -20,7 +20,7 @@ from multihead.errors import ShapeError
 @torch.no_grad()
 def force(
     stepper: Stepper[S],
-    source: Int[Tensor, "batch source"],
+    source: Shaped[Tensor, "batch source *features"],
     lengths: Int[Tensor, " batch"],
     targets: Sequence[Sequence[int]],
     symbols: Symbols,
@@ -32,7 +32,7 @@ def force(
 
     Args:
         stepper: the model.
-        source: symbols of the sources, padded at the end.
+        source: what the model reads, padded at the end.
         lengths: how many of them are real.
         targets: one a source, without begin and end.
         symbols: begin and end.

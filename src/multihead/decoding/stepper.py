@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, runtime_checkable
 
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from multihead.errors import ConfigurationError
@@ -50,11 +50,11 @@ S = TypeVar("S", bound=State)
 class Stepper(Protocol[S]):
     """A model that gives p(next symbol | symbols so far, source), one step at a time."""
 
-    def start(self, source: Int[Tensor, "batch source"], lengths: Int[Tensor, " batch"]) -> S:
+    def start(self, source: Shaped[Tensor, "batch source *features"], lengths: Int[Tensor, " batch"]) -> S:
         """The state before anything is decoded, one row a sentence.
 
         Args:
-            source: symbols of the sources, padded at the end.
+            source: the sources, padded at the end: symbols, or whatever else this model reads.
             lengths: how many of them are real, for each sentence.
         """
 

@@ -6,9 +6,11 @@ files of lines are in `workflows.lines` and `workflows.translate_file`.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -16,15 +18,28 @@ from multihead import bundle as bundles
 from multihead.bundle import Bundle
 from multihead.configuration import build
 from multihead.data.batching import batches_by_tokens, collate_source
-from multihead.decoding.beam import beam_search
-from multihead.decoding.greedy import greedy_search
 from multihead.decoding.hypothesis import Hypothesis
+from multihead.decoding.sampling import Sharpening, sample
 from multihead.decoding.stepper import Symbols
 from multihead.errors import ConfigurationError, InputError
 from multihead.models.config import GenerationConfig
 from multihead.text.tokenizer import Tokenizer
 from multihead.workflows.attention import AttentionMap
 from multihead.workflows.machine import require_device
+from multihead.workflows.search_settings import SearchSettings
+from multihead.workflows.searching import (
+    Demands,
+    Phrases,
+    check_room,
+    demands,
+    find,
+    penalty_of,
+    restrictions_of,
+    scored,
+)
+
+Find = Callable[[list[int], list[list[int]]], list[list[Hypothesis]]]
+"""(places of the texts, their tokens) -> the hypotheses of each."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +48,7 @@ class Translation:
 
     text: str
     score: float
-    """log p(y | x) / |y|^alpha: comparable between translations of one sentence."""
+    """log p(y | x) / penalty(|y|): comparable between translations of one sentence."""
     finished: bool
     """False where the length limit cut it; then the text is not whole."""
     warning: str | None = None
@@ -52,6 +67,7 @@ class Translator:
 
     def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
+        self._searching: SearchSettings | None = None
 
     @classmethod
     def load(cls, path: str | Path, device: str = "cpu") -> Translator:
@@ -64,6 +80,19 @@ class Translator:
         require_device(device)
         return cls(bundles.load(Path(path), device))
 
+    def searching(self, **settings: Any) -> Translator:
+        """This translator, searching otherwise: any fields of `SearchSettings` in the place of its own.
+
+        Example:
+            ``translator.searching(no_repeat=3, without=["Hund"]).translate(texts)``
+
+        Raises:
+            ConfigurationError: a setting that there is not, or that cannot be.
+        """
+        other = Translator(self.bundle)
+        other._searching = build(SearchSettings, {**self._own().model_dump(), **settings}, "the search")
+        return other
+
     def translate(
         self,
         texts: Sequence[str],
@@ -72,6 +101,8 @@ class Translator:
         alpha: float | None = None,
         min_length: int | None = None,
         max_length: int | None = None,
+        prefixes: Sequence[str] | None = None,
+        phrases: Sequence[Phrases] | None = None,
         batch_tokens: int = 4096,
         progress: Callable[[int], None] | None = None,
     ) -> list[str]:
@@ -83,11 +114,15 @@ class Translator:
             alpha: length penalty.
             min_length: the least tokens of a translation.
             max_length: the most tokens of a translation, its end symbol counted.
+            prefixes: what each translation begins with; one a sentence, "" for nothing.
+            phrases: what each translation contains: for each sentence words or phrases, or alternatives of one:
+                ``[["dog", ("fast", "quick")], []]``.
             batch_tokens: padded source tokens times the beam in a batch: memory against speed.
             progress: is told how many more sentences are done, whenever some are.
         """
         settings = self.search_settings(beam, alpha, min_length, max_length)
-        return [found[0].text for found in self._translate(texts, 1, settings, batch_tokens, progress)]
+        found = self._beams(texts, 1, settings, prefixes, phrases, batch_tokens, progress)
+        return [translations[0].text for translations in found]
 
     def translations(
         self,
@@ -97,6 +132,8 @@ class Translator:
         alpha: float | None = None,
         min_length: int | None = None,
         max_length: int | None = None,
+        prefixes: Sequence[str] | None = None,
+        phrases: Sequence[Phrases] | None = None,
         batch_tokens: int = 4096,
         progress: Callable[[int], None] | None = None,
     ) -> list[Translation]:
@@ -107,7 +144,8 @@ class Translator:
             ConfigurationError: a beam, penalty, length or budget that cannot be.
         """
         settings = self.search_settings(beam, alpha, min_length, max_length)
-        return [found[0] for found in self._translate(texts, 1, settings, batch_tokens, progress)]
+        found = self._beams(texts, 1, settings, prefixes, phrases, batch_tokens, progress)
+        return [translations[0] for translations in found]
 
     def n_best(
         self,
@@ -118,6 +156,8 @@ class Translator:
         alpha: float | None = None,
         min_length: int | None = None,
         max_length: int | None = None,
+        prefixes: Sequence[str] | None = None,
+        phrases: Sequence[Phrases] | None = None,
         batch_tokens: int = 4096,
         progress: Callable[[int], None] | None = None,
     ) -> list[list[Translation]]:
@@ -131,7 +171,69 @@ class Translator:
             InputError, ConfigurationError: as `translations`; more translations than the beam.
         """
         settings = self.search_settings(beam, alpha, min_length, max_length)
-        return self._translate(texts, n, settings, batch_tokens, progress)
+        return self._beams(texts, n, settings, prefixes, phrases, batch_tokens, progress)
+
+    def sample(
+        self,
+        texts: Sequence[str],
+        n: int = 1,
+        *,
+        seed: int = 0,
+        sharpening: Sharpening | None = None,
+        keys: Sequence[int] | None = None,
+        min_length: int | None = None,
+        max_length: int | None = None,
+        prefixes: Sequence[str] | None = None,
+        batch_tokens: int = 4096,
+        progress: Callable[[int], None] | None = None,
+    ) -> list[list[Translation]]:
+        """``n`` translations of each sentence, drawn from the model's distribution, in the order of drawing.
+
+        A sentence's samples depend on the seed, its key and its text, not on the others or their order.
+
+        Args:
+            texts: a sentence each; an empty one has one translation, empty.
+            n: how many of each.
+            seed: of the random numbers.
+            sharpening: temperature and truncation; by default none.
+            keys: a number for each sentence; those of equal keys draw equal numbers. By default made of its text.
+            min_length: the least tokens of a translation.
+            max_length: the most tokens of a translation, its end symbol counted.
+            prefixes: what each translation begins with; one a sentence, "" for nothing.
+            batch_tokens: padded source tokens times ``n`` in a batch: memory against speed.
+            progress: is told how many more sentences are done, whenever some are.
+
+        Raises:
+            InputError, ConfigurationError: as `translations`; not one key a sentence; no sample.
+        """
+        _refuse_one_string(texts)
+        keys = [_key(text) for text in texts] if keys is None else keys
+        if len(keys) != len(texts):
+            raise InputError(f"keys: expected one for each of {len(texts)} texts, got {len(keys)}")
+        if n < 1:
+            raise ConfigurationError(f"expected at least 1 sample of each sentence, got {n}")
+        settings = _whole(self.search_settings(None, None, min_length, max_length))
+        tokenizer = self.bundle.target_tokenizer
+        wanted = demands(tokenizer, texts, prefixes, None)
+
+        def drawn(places: list[int], group: list[list[int]]) -> list[list[Hypothesis]]:
+            source, lengths = self._collate(group)
+            found = sample(
+                self.bundle.model,
+                source,
+                lengths,
+                symbols_of(tokenizer),
+                max_lengths=[settings.limit(int(length)) for length in lengths],
+                min_lengths=settings.min_length,
+                samples=n,
+                seed=seed,
+                keys=[keys[place] for place in places],
+                sharpening=sharpening,
+                restrictions=restrictions_of(settings, tokenizer, wanted.of(places)),
+            )
+            return [[scored(h, penalty_of(settings), settings.alpha) for h in hypotheses] for hypotheses in found]
+
+        return self._translate(texts, drawn, n, settings, wanted, batch_tokens, progress)
 
     def search_settings(
         self,
@@ -147,22 +249,46 @@ class Translator:
         """
         given = {"beam": beam, "alpha": alpha, "min_length": min_length, "max_length": max_length}
         changes = {name: value for name, value in given.items() if value is not None}
-        return build(GenerationConfig, {**self.bundle.generation.model_dump(), **changes}, "the search")
+        own = self._own()
+        return build(type(own), {**own.model_dump(), **changes}, "the search")
+
+    def _own(self) -> GenerationConfig:
+        return self._searching or self.bundle.generation
+
+    def _beams(
+        self,
+        texts: Sequence[str],
+        n: int,
+        settings: GenerationConfig,
+        prefixes: Sequence[str] | None,
+        phrases: Sequence[Phrases] | None,
+        batch_tokens: int,
+        progress: Callable[[int], None] | None,
+    ) -> list[list[Translation]]:
+        """The n best of each text by one of the beam searches."""
+        _refuse_one_string(texts)
+        check_n_best(n, settings.beam)
+        wanted = demands(self.bundle.target_tokenizer, texts, prefixes, phrases)
+
+        def found(places: list[int], group: list[list[int]]) -> list[list[Hypothesis]]:
+            return self._search(group, n, settings, wanted.of(places))
+
+        return self._translate(texts, found, settings.beam, settings, wanted, batch_tokens, progress)
 
     @torch.no_grad()
     def _translate(
         self,
         texts: Sequence[str],
-        n: int,
+        search: Find,
+        width: int,
         settings: GenerationConfig,
+        wanted: Demands,
         batch_tokens: int,
         progress: Callable[[int], None] | None,
     ) -> list[list[Translation]]:
-        if isinstance(texts, str):
-            raise InputError("expected a list of sentences, got one string; write translate([text])")
+        """The texts in batches of so many tokens, of ``width`` rows each, through a search and back in order."""
         if batch_tokens < 1:
             raise ConfigurationError(f"batch_tokens must be a number of at least 1, got {batch_tokens}")
-        check_n_best(n, settings.beam)
         self.bundle.model.eval()
         results = [[Translation("", 0.0, True)] for _ in texts]
         work = [index for index, text in enumerate(texts) if text.strip()]
@@ -170,35 +296,33 @@ class Translator:
             progress(len(texts) - len(work))
         encoded = self.bundle.source_tokenizer.encode_batch([texts[index] for index in work])
         lengths = [len(ids) + 1 for ids in encoded]
-        for group in batches_by_tokens(lengths, max(batch_tokens // settings.beam, 1)):
-            found = self._search([encoded[i] for i in group], n, settings)
+        if wanted.prefixes or wanted.phrases:
+            limits: list[int | None] = [None] * len(texts)
+            for index, length in zip(work, lengths, strict=True):
+                limits[index] = settings.limit(length)
+            check_room(wanted, limits)
+        for group in batches_by_tokens(lengths, max(batch_tokens // width, 1)):
+            found = search([work[i] for i in group], [encoded[i] for i in group])
             for i, hypotheses in zip(group, found, strict=True):
                 results[work[i]] = [self._translation(h, lengths[i]) for h in hypotheses]
             if progress is not None:
                 progress(len(group))
         return results
 
-    def _search(self, group: list[list[int]], n: int, settings: GenerationConfig) -> list[list[Hypothesis]]:
-        model = self.bundle.model
-        device = model.output.weight.device
+    def _search(
+        self, group: list[list[int]], n: int, settings: GenerationConfig, wanted: Demands | None = None
+    ) -> list[list[Hypothesis]]:
+        source, lengths = self._collate(group)
+        wanted, tokenizer, whole = wanted or Demands(), self.bundle.target_tokenizer, _whole(settings)
+        restrictions = restrictions_of(whole, tokenizer, wanted)
+        symbols = symbols_of(tokenizer)
+        return find(self.bundle.model, source, lengths, symbols, whole, n, restrictions, wanted.phrases)
+
+    def _collate(self, group: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Padded sources and their lengths, where the model is."""
         source, lengths = collate_source(group, Tokenizer.pad_id, Tokenizer.eos_id)
-        limits = [settings.limit(int(length)) for length in lengths]
-        source, lengths = source.to(device), lengths.to(device)
-        symbols, alpha, least = symbols_of(self.bundle.target_tokenizer), settings.alpha, settings.min_length
-        if settings.beam == 1:
-            greedy = greedy_search(model, source, lengths, symbols, max_lengths=limits, min_lengths=least)
-            return [[replace(h, score=h.log_probability / (len(h.tokens) + h.finished) ** alpha)] for h in greedy]
-        return beam_search(
-            model,
-            source,
-            lengths,
-            symbols,
-            max_lengths=limits,
-            min_lengths=least,
-            beam=settings.beam,
-            alpha=alpha,
-            n_best=n,
-        )
+        device = self.bundle.model.output.weight.device
+        return source.to(device), lengths.to(device)
 
     def _translation(self, hypothesis: Hypothesis, source_tokens: int) -> Translation:
         tokens = hypothesis.tokens
@@ -257,3 +381,19 @@ def check_n_best(n: int, beam: int) -> None:
     """
     if not 1 <= n <= beam:
         raise ConfigurationError(f"n_best: expected 1 to the beam, which is {beam}, got {n}; widen the beam")
+
+
+def _whole(settings: GenerationConfig) -> SearchSettings:
+    """With the settings that a model folder does not have."""
+    return settings if isinstance(settings, SearchSettings) else SearchSettings(**settings.model_dump())
+
+
+def _refuse_one_string(texts: Sequence[str]) -> None:
+    if isinstance(texts, str):
+        raise InputError("expected a list of sentences, got one string; write translate([text])")
+
+
+def _key(text: str) -> int:
+    """A number made of the text, the same in every process."""
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big")

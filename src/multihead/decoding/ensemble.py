@@ -1,0 +1,99 @@
+"""Several models as one: their predictions are averaged at each step, and every search takes the result as a model.
+
+Two means, of models m = 1 ... M with weights w_m that sum to 1:
+
+* of probabilities, p(y) = sum_m w_m p_m(y): a symbol is likely where one model finds it so;
+* of log-probabilities, p(y) = exp(sum_m w_m log p_m(y)) / Z: where all do. What one model excludes is excluded.
+
+(Both are in use; Sutskever, Vinyals and Le 2014, "Sequence to sequence learning with neural networks", section 3.6, and
+Junczys-Dowmunt, Dwojak and Sennrich 2016, "The AMU-UEDIN submission to the WMT16 news translation task", section 2.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor
+
+from multihead.decoding.stepper import State, Stepper
+from multihead.errors import ConfigurationError, ShapeError
+
+
+@dataclass(frozen=True)
+class EnsembleState:
+    """What each of the models remembers, row by row the same hypotheses."""
+
+    states: tuple[Any, ...]
+    """A `State` each; of which class is the model's business."""
+
+    @property
+    def rows(self) -> int:
+        """The number of hypotheses."""
+        first: State = self.states[0]
+        return first.rows
+
+    def select(self, rows: Int[Tensor, " rows"]) -> EnsembleState:
+        """The state of these rows, in this order."""
+        return EnsembleState(tuple(state.select(rows) for state in self.states))
+
+    def join(self, other: EnsembleState) -> EnsembleState:
+        """The rows of this state followed by those of the other."""
+        return EnsembleState(tuple(one.join(two) for one, two in zip(self.states, other.states, strict=True)))
+
+
+class Ensemble:
+    """A `Stepper` made of several with one vocabulary; they may be of different kinds and sizes.
+
+    Args:
+        steppers: the models. All read the same source.
+        mean: of what.
+        weights: how much each counts, one a model, positive; scaled to sum to 1. By default all count equally.
+
+    Raises:
+        ConfigurationError: no model, or weights that do not fit.
+    """
+
+    def __init__(
+        self,
+        steppers: Sequence[Stepper[Any]],
+        mean: Literal["probabilities", "log-probabilities"] = "probabilities",
+        weights: Sequence[float] | None = None,
+    ) -> None:
+        if not steppers:
+            raise ConfigurationError("an ensemble needs at least one model")
+        weights = [1.0] * len(steppers) if weights is None else weights
+        if len(weights) != len(steppers) or not all(0 < weight < float("inf") for weight in weights):
+            raise ConfigurationError(
+                f"an ensemble of {len(steppers)} models needs as many positive weights, got {list(weights)}"
+            )
+        self._steppers = tuple(steppers)
+        self._mean = mean
+        self._weights = [weight / sum(weights) for weight in weights]
+
+    def start(self, source: Shaped[Tensor, "batch source *features"], lengths: Int[Tensor, " batch"]) -> EnsembleState:
+        """Every model's state before anything is decoded."""
+        return EnsembleState(tuple(stepper.start(source, lengths) for stepper in self._steppers))
+
+    def step(
+        self, tokens: Int[Tensor, " rows"], state: EnsembleState
+    ) -> tuple[Float[Tensor, "rows vocab"], EnsembleState]:
+        """Step every model, and average what they say.
+
+        Raises:
+            ShapeError: their vocabularies differ in size.
+        """
+        steps = [stepper.step(tokens, own) for stepper, own in zip(self._steppers, state.states, strict=True)]
+        sizes = [row.shape[1] for row, _ in steps]
+        if len(set(sizes)) > 1:
+            raise ShapeError(f"the models of an ensemble need one vocabulary, got sizes {sizes}")
+        rows = torch.stack([row for row, _ in steps])
+        weights = torch.tensor(self._weights, dtype=rows.dtype, device=rows.device)[:, None, None]
+        if self._mean == "probabilities":
+            mean = (rows + weights.log()).logsumexp(dim=0)
+        else:
+            mean = (rows * weights).sum(dim=0).log_softmax(dim=1)
+        return mean, EnsembleState(tuple(own for _, own in steps))

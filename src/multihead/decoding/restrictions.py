@@ -1,0 +1,181 @@
+"""What a hypothesis may not go on with: repeated n-grams, forbidden words, and, where a beginning is given, all else.
+
+A restriction is a function of what each row has written so far, so there is nothing to keep in step when a search
+selects, repeats or drops rows, and a dead row is restricted like any other to no effect. Every search takes a sequence
+of them and applies them in its order, after the symbols that are never chosen and the minimum length. Probabilities of
+what is left are the model's own, not renormalised.
+
+Where restrictions leave nothing (an unlucky combination can), the hypothesis is dead; where all are, the search says
+so. A sample is not taken back: its search says so at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from multihead.decoding.stepper import Symbols
+from multihead.errors import ConfigurationError, ShapeError
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a restriction may look at."""
+
+    written: Int[Tensor, "rows time"]
+    """y_1 ... y_t of each row, begin left out; equally many."""
+    sentences: Int[Tensor, " rows"]
+    """The place of each row's sentence in the batch that the search was given."""
+    log_probabilities: Float[Tensor, "rows vocab"]
+    """As the model gave them."""
+
+
+@runtime_checkable
+class Restriction(Protocol):
+    """Takes candidates away."""
+
+    def check(self, limits: Int[Tensor, " batch"], symbols: Symbols) -> None:
+        """Refuse what does not fit the batch, before the first step.
+
+        Raises:
+            ShapeError, ConfigurationError: it does not.
+        """
+
+    def restrict(self, permitted: Float[Tensor, "rows vocab"], rows: Rows) -> Float[Tensor, "rows vocab"]:
+        """The log-probabilities that are still permitted, -inf for what is not; the ones given stay as they are."""
+
+
+def restrict(
+    permitted: Float[Tensor, "rows vocab"], rows: Rows, restrictions: Sequence[Restriction]
+) -> Float[Tensor, "rows vocab"]:
+    """All of them, one after the other."""
+    for restriction in restrictions:
+        permitted = restriction.restrict(permitted, rows)
+    return permitted
+
+
+@dataclass(frozen=True)
+class NoRepeat:
+    """No n-gram twice: y_t is not what followed an earlier occurrence of y_{t-n+1} ... y_{t-1} (Paulus, Xiong and
+    Socher 2018, "A deep reinforced model for abstractive summarization", section 2.5, with n = 3).
+
+    Args:
+        size: n, at least 1; 1 lets no symbol occur twice.
+
+    Raises:
+        ConfigurationError: a size below 1.
+    """
+
+    size: int
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ConfigurationError(f"an n-gram has at least 1 symbol, got {self.size}")
+
+    def check(self, limits: Int[Tensor, " batch"], symbols: Symbols) -> None:
+        """It fits every batch."""
+
+    def restrict(self, permitted: Float[Tensor, "rows vocab"], rows: Rows) -> Float[Tensor, "rows vocab"]:
+        """Without what would complete an n-gram again."""
+        time = rows.written.shape[1]
+        if time < self.size:
+            return permitted
+        grams = rows.written.unfold(1, self.size, 1)
+        last = rows.written[:, time - self.size + 1 :]
+        row, place = (grams[:, :, :-1] == last[:, None]).all(dim=2).nonzero(as_tuple=True)
+        return permitted.index_put((row, grams[row, place, -1]), permitted.new_tensor(-torch.inf))
+
+
+class Without:
+    """No hypothesis contains any of these sequences of symbols.
+
+    A word is as many sequences as the tokenizer has ways to write it where it may stand; those are for the caller to
+    name.
+
+    Args:
+        sequences: of symbols, each at least one long. The end symbol may stand last: no translation ends like that.
+
+    Raises:
+        ConfigurationError: a sequence without symbols.
+    """
+
+    def __init__(self, sequences: Sequence[Sequence[int]]) -> None:
+        if not all(sequences):
+            raise ConfigurationError("a forbidden sequence has no symbols: leave it out")
+        by_length: dict[int, list[Sequence[int]]] = {}
+        for sequence in sequences:
+            by_length.setdefault(len(sequence), []).append(sequence)
+        self._tables = [torch.tensor(same) for same in by_length.values()]
+
+    def check(self, limits: Int[Tensor, " batch"], symbols: Symbols) -> None:
+        """It fits every batch."""
+
+    def restrict(self, permitted: Float[Tensor, "rows vocab"], rows: Rows) -> Float[Tensor, "rows vocab"]:
+        """Without what would complete one of the sequences."""
+        time = rows.written.shape[1]
+        for table in self._tables:
+            before = table.shape[1] - 1
+            if before > time:
+                continue
+            table = table.to(permitted.device)
+            last = rows.written[:, time - before :]
+            row, which = (last[:, None] == table[None, :, :before]).all(dim=2).nonzero(as_tuple=True)
+            permitted = permitted.index_put((row, table[which, before]), permitted.new_tensor(-torch.inf))
+        return permitted
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """Each hypothesis begins with the symbols given for its sentence, which count towards its probability and length.
+
+    Stronger than what stands before it: a symbol of the prefix is put back though it is forbidden or repeats. Put it
+    last. A symbol that the model gives the probability 0 stays impossible.
+
+    Args:
+        prefixes: one a sentence of the batch, possibly empty, without begin and end.
+    """
+
+    prefixes: Sequence[Sequence[int]]
+    _table: Int[Tensor, "batch longest"] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        longest = max(map(len, self.prefixes), default=0)
+        table = torch.full((len(self.prefixes), longest), -1)
+        for row, prefix in zip(table, self.prefixes, strict=True):
+            row[: len(prefix)] = torch.tensor(prefix, dtype=torch.long)
+        object.__setattr__(self, "_table", table)
+
+    def check(self, limits: Int[Tensor, " batch"], symbols: Symbols) -> None:
+        """One prefix a sentence, without begin and end, each with room for an end symbol after it.
+
+        Raises:
+            ShapeError, ConfigurationError: otherwise.
+        """
+        if len(limits) != len(self.prefixes):
+            raise ShapeError(f"got {len(self.prefixes)} prefixes for {len(limits)} sentences: give one each, or []")
+        for number, (prefix, limit) in enumerate(zip(self.prefixes, limits.tolist(), strict=True), 1):
+            if len(prefix) >= limit:
+                raise ConfigurationError(
+                    f"sentence {number}: a prefix of {len(prefix)} symbols and the end symbol do not fit into a length "
+                    f"limit of {limit}: raise the limit to {len(prefix) + 1}"
+                )
+            if symbols.begin in prefix or symbols.end in prefix or min(prefix, default=0) < 0:
+                raise ConfigurationError(
+                    f"sentence {number}: a prefix is written without begin and end, in ids counted from 0, got "
+                    f"{list(prefix)}"
+                )
+
+    def restrict(self, permitted: Float[Tensor, "rows vocab"], rows: Rows) -> Float[Tensor, "rows vocab"]:
+        """Where the prefix is not yet written: its next symbol alone."""
+        time = rows.written.shape[1]
+        if time >= self._table.shape[1]:
+            return permitted
+        wanted = self._table[:, time].to(permitted.device)[rows.sentences]
+        row = (wanted >= 0).nonzero().squeeze(1)
+        permitted = permitted.index_fill(0, row, -torch.inf)
+        return permitted.index_put((row, wanted[row]), rows.log_probabilities[row, wanted[row]])

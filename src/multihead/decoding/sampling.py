@@ -1,0 +1,262 @@
+"""Sampling: each symbol drawn from the model's distribution, or from a sharpened and truncated one.
+
+    q(y) = p(y)^(1/T) / Z over the symbols that are permitted and stay (`truncation.py`),    y_t ~ q(. | y_<t, x)
+
+The number that decides is a function of (seed, key of the sentence, number of the sample, step) and of nothing else:
+which sentences share a batch, in which order, on which device, makes no difference, and the first of ten samples is the
+only one of one. y_t is the first symbol, in the order of ids, at which the running sum of q exceeds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float64, Int, Shaped
+from torch import Tensor
+
+from multihead.decoding.hypothesis import (
+    Hypothesis,
+    Limits,
+    limit_tensor,
+    make_hypothesis,
+    minimum_tensor,
+    refuse_nan,
+)
+from multihead.decoding.restrictions import Restriction, Rows, restrict
+from multihead.decoding.stepper import S, Stepper, Symbols
+from multihead.decoding.truncation import epsilon, min_p, top_k, top_p
+from multihead.errors import ConfigurationError, MultiheadError, ShapeError
+from multihead.text.segment import scramble
+
+_WORD = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class Sharpening:
+    """What is drawn from instead of the model's own distribution. Each limit is off where it is None.
+
+    The temperature comes first; the limits look at what it made of the permitted symbols, each at the same
+    distribution, and a symbol stays where all of them let it.
+
+    Args:
+        temperature: T, above 0: below 1 sharpens, above 1 flattens.
+        top_k: so many of the most probable symbols.
+        top_p: the fewest most probable symbols that have this probability together, above 0 and at most 1.
+        min_p: symbols at least this share as probable as the most probable one, above 0 and at most 1.
+        epsilon: symbols at least this probable, above 0 and below 1.
+
+    Raises:
+        ConfigurationError: a value outside its range.
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    epsilon: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.temperature < float("inf"):
+            raise ConfigurationError(
+                f"temperature must be a number above 0, got {self.temperature}; the limit towards 0 is greedy search"
+            )
+        if self.top_k is not None and self.top_k < 1:
+            raise ConfigurationError(f"top_k must be at least 1, got {self.top_k}")
+        for name, value in (("top_p", self.top_p), ("min_p", self.min_p), ("epsilon", self.epsilon)):
+            if value is not None and not 0 < value <= 1:
+                raise ConfigurationError(f"{name} must be above 0 and at most 1, got {value}")
+
+    def apply(self, permitted: Float[Tensor, "rows vocab"]) -> Float64[Tensor, "rows vocab"]:
+        """log q of each symbol; a row in which nothing is permitted is NaN."""
+        scores = (permitted.double() / self.temperature).log_softmax(dim=1)
+        stays: Bool[Tensor, "rows vocab"] = scores > -torch.inf
+        if self.top_k is not None:
+            stays = stays & top_k(scores, self.top_k)
+        if self.top_p is not None:
+            stays = stays & top_p(scores, self.top_p)
+        if self.min_p is not None:
+            stays = stays & min_p(scores, self.min_p)
+        if self.epsilon is not None:
+            stays = stays & epsilon(scores, self.epsilon)
+        return scores.masked_fill(~stays, -torch.inf).log_softmax(dim=1)
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """The sentences still in the search, each with as many samples: 1 row at the start, then always n."""
+
+    sentences: Int[Tensor, " sentences"]
+    limits: Int[Tensor, " sentences"]
+    minimums: Int[Tensor, " sentences"]
+    totals: Float[Tensor, "sentences samples"]
+    history: Int[Tensor, "sentences samples time"]
+    done: Bool[Tensor, "sentences samples"]
+
+    def select(self, staying: Int[Tensor, " staying"]) -> _Samples:
+        return _Samples(**{name: value[staying] for name, value in vars(self).items()})
+
+
+@torch.no_grad()
+def sample(
+    stepper: Stepper[S],
+    source: Shaped[Tensor, "batch source *features"],
+    lengths: Int[Tensor, " batch"],
+    symbols: Symbols,
+    *,
+    max_lengths: Limits,
+    min_lengths: Limits = 0,
+    samples: int = 1,
+    seed: int = 0,
+    keys: Sequence[int] | None = None,
+    sharpening: Sharpening | None = None,
+    restrictions: Sequence[Restriction] = (),
+) -> list[list[Hypothesis]]:
+    """``samples`` hypotheses of each sentence, in the order of their numbers; equal ones are possible.
+
+    Their log-probabilities are the model's own, and their scores the mean a symbol (alpha 1). One that reaches its
+    limit without an end symbol says ``finished=False``.
+
+    Args:
+        stepper: the model.
+        source: what the model reads, padded at the end.
+        lengths: how many of them are real.
+        symbols: begin, end, and what is never chosen.
+        max_lengths: the most symbols of a hypothesis, the end symbol counted: one number, or one a sentence.
+        min_lengths: the least symbols before the end symbol, which is forbidden until then: likewise.
+        samples: n, how many of each sentence.
+        seed: of the random numbers, any integer.
+        keys: which sentence each is, so that it draws the same numbers in any batch; by default its place.
+        sharpening: what to draw from; by default the model's distribution over what is permitted.
+        restrictions: what no hypothesis may contain, and what each must begin with.
+
+    Raises:
+        ShapeError, ConfigurationError: limits, restrictions or keys that do not fit the batch; no sample.
+        MultiheadError: the model gave NaN, or a sample has nothing left that is permitted.
+    """
+    batch = source.shape[0]
+    limits = limit_tensor(max_lengths, batch, source.device)
+    minimums = minimum_tensor(min_lengths, limits)
+    keys = range(batch) if keys is None else keys
+    _check(batch, samples, keys)
+    for restriction in restrictions:
+        restriction.check(limits, symbols)
+    found: list[list[Hypothesis]] = [[]] * batch
+    if not batch:
+        return found
+    streams = _streams(seed, keys, samples)
+    now = _begin(limits, minimums, symbols.begin)
+    state = stepper.start(source, lengths)
+    while len(now.sentences):
+        log_probabilities, state = stepper.step(now.history[:, :, -1].flatten(), state)
+        wide = now.totals.shape[1] == samples
+        permitted = _permit(log_probabilities, now, symbols, restrictions)
+        q = (sharpening or Sharpening()).apply(permitted).view(len(now.sentences), -1, permitted.shape[1])
+        numbers = _uniform(streams[now.sentences.cpu().numpy()], now.history.shape[2] - 1)
+        tokens = _draw(q, numbers.to(q.device))
+        now = _append(now, tokens, permitted.view(q.shape), symbols.end)
+        leaving = now.done.all(dim=1)
+        _collect(now, leaving, symbols.end, found)
+        staying = (~leaving).nonzero().squeeze(1)
+        if len(staying) and (len(staying) < len(leaving) or not wide):
+            width = samples if wide else 1
+            rows = staying[:, None] * width + torch.arange(samples, device=staying.device) % width
+            state = state.select(rows.flatten())
+        now = now.select(staying)
+    return found
+
+
+def _check(batch: int, samples: int, keys: Sequence[int]) -> None:
+    if samples < 1:
+        raise ConfigurationError(f"expected at least 1 sample of each sentence, got {samples}")
+    if len(keys) != batch:
+        raise ShapeError(f"got {len(keys)} keys for {batch} sentences: give one each")
+
+
+def _begin(limits: Int[Tensor, " sentences"], minimums: Int[Tensor, " sentences"], begin: int) -> _Samples:
+    """Each sentence with one row, which holds the begin symbol."""
+    sentences = torch.arange(len(limits), device=limits.device)
+    return _Samples(
+        sentences=sentences,
+        limits=limits,
+        minimums=minimums,
+        totals=torch.zeros(len(limits), 1, device=limits.device),
+        history=torch.full_like(sentences, begin)[:, None, None],
+        done=torch.zeros(len(limits), 1, dtype=torch.bool, device=limits.device),
+    )
+
+
+def _permit(
+    log_probabilities: Float[Tensor, "rows vocab"],
+    now: _Samples,
+    symbols: Symbols,
+    restrictions: Sequence[Restriction],
+) -> Float[Tensor, "rows vocab"]:
+    """What each row may go on with; a row that is done ends again, at no cost."""
+    sentences, width = now.totals.shape
+    forbidden = torch.tensor(symbols.forbidden, dtype=torch.long, device=log_probabilities.device)
+    permitted = log_probabilities.index_fill(1, forbidden, -torch.inf)
+    early = now.minimums >= now.history.shape[2]  # begin is in the history
+    permitted.view(sentences, width, -1)[early, :, symbols.end] = -torch.inf
+    rows = Rows(now.history[:, :, 1:].flatten(0, 1), now.sentences.repeat_interleave(width), log_probabilities)
+    permitted = restrict(permitted, rows, restrictions)
+    done = now.done.flatten()
+    permitted[done] = -torch.inf
+    permitted[done, symbols.end] = 0.0
+    refuse_nan(float(permitted.sum()))
+    if bool((permitted == -torch.inf).all(dim=1).any()):
+        raise MultiheadError(
+            "the model gives every permitted symbol the probability 0: check its log-probabilities, the forbidden "
+            "symbols and the restrictions of the search"
+        )
+    return permitted
+
+
+def _draw(
+    q: Float64[Tensor, "sentences rows vocab"], numbers: Float64[Tensor, "sentences samples"]
+) -> Int[Tensor, "sentences samples"]:
+    """The first symbol at which the running sum of probabilities exceeds a number; of one row, or each of its own."""
+    sums = q.exp().cumsum(dim=2)
+    # Scaled by what rounding made of the whole, so that a number below 1 is always exceeded, and by a possible symbol.
+    thresholds = numbers[:, :, None] * sums[:, :, -1:]
+    if q.shape[1] == 1:
+        return torch.searchsorted(sums[:, 0], thresholds[:, :, 0].contiguous(), right=True)
+    return torch.searchsorted(sums, thresholds, right=True).squeeze(2)
+
+
+def _append(
+    now: _Samples,
+    tokens: Int[Tensor, "sentences samples"],
+    permitted: Float[Tensor, "sentences rows vocab"],
+    end: int,
+) -> _Samples:
+    """Each sample with its next symbol; of those that are done, history and total no longer count."""
+    samples = tokens.shape[1]
+    gains = permitted.expand(-1, samples, -1).gather(2, tokens[:, :, None]).squeeze(2)
+    history = torch.cat([now.history.expand(-1, samples, -1), tokens[:, :, None]], dim=2)
+    cut = (now.limits == now.history.shape[2])[:, None]
+    return replace(now, totals=now.totals + gains, history=history, done=now.done | (tokens == end) | cut)
+
+
+def _collect(now: _Samples, leaving: Bool[Tensor, " sentences"], end: int, found: list[list[Hypothesis]]) -> None:
+    """The samples of the sentences that leave."""
+    sentences, totals = now.sentences[leaving].tolist(), now.totals[leaving].tolist()
+    for sentence, rows, sums in zip(sentences, now.history[leaving, :, 1:].tolist(), totals, strict=True):
+        whole = [row[: row.index(end) + 1] if end in row else row for row in rows]
+        found[sentence] = [make_hypothesis(row, s, end=end, alpha=1.0) for row, s in zip(whole, sums, strict=True)]
+
+
+def _streams(seed: int, keys: Sequence[int], samples: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
+    """Where the random numbers of each sentence and sample begin: [batch, samples]."""
+    seeds, words = (np.array([n & _WORD for n in numbers], dtype=np.uint64) for numbers in ([seed], keys))
+    return scramble(seeds, words[:, None], np.arange(samples, dtype=np.uint64)[None])
+
+
+def _uniform(
+    streams: np.ndarray[tuple[int, ...], np.dtype[np.uint64]], step: int
+) -> Float64[Tensor, "sentences samples"]:
+    """Numbers from 0 up to, but without, 1: multiples of 2^-53."""
+    words = scramble(streams, np.array([step], dtype=np.uint64)) >> np.uint64(11)
+    return torch.from_numpy(words.astype(np.float64) * 2.0**-53)

@@ -1,0 +1,162 @@
+"""From settings and words to a search: which of `multihead.decoding`'s is run, and on what.
+
+Words become the tokens that the tokenizer writes them with. What must not come out, and what must, is settled on those:
+a forbidden word spelt in other pieces, which a model has no reason to do, is another word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import Tensor
+
+from multihead.decoding.beam import beam_search
+from multihead.decoding.diverse import diverse_beam_search
+from multihead.decoding.greedy import greedy_search
+from multihead.decoding.hypothesis import Hypothesis
+from multihead.decoding.length_penalty import LengthPenalty, power, wu
+from multihead.decoding.lexical import lexical_beam_search
+from multihead.decoding.phrases import automaton
+from multihead.decoding.restrictions import NoRepeat, Prefix, Restriction, Without
+from multihead.decoding.stepper import Symbols
+from multihead.decoding.stopping import Ahead, Patience, Stop
+from multihead.errors import ConfigurationError, InputError
+from multihead.models.network import Network
+from multihead.text.tokenizer import Tokenizer
+from multihead.workflows.search_settings import SearchSettings
+
+Phrases = Sequence[str | Sequence[str]]
+"""What must appear in a translation: words or phrases, each in one spelling or as alternatives."""
+
+
+@dataclass(frozen=True)
+class Demands:
+    """What is asked of each sentence of its own, in tokens; an empty list where nothing is."""
+
+    prefixes: list[list[int]] = field(default_factory=list)
+    phrases: list[list[list[list[int]]]] = field(default_factory=list)
+
+    def of(self, places: Sequence[int]) -> Demands:
+        """Those of some sentences."""
+        return Demands(
+            [self.prefixes[place] for place in places] if self.prefixes else [],
+            [self.phrases[place] for place in places] if self.phrases else [],
+        )
+
+
+def demands(
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    prefixes: Sequence[str] | None,
+    phrases: Sequence[Phrases] | None,
+) -> Demands:
+    """The demands on translations of ``texts`` in tokens.
+
+    Raises:
+        InputError: not one prefix, or list of phrases, for each text; an empty text, which is not translated, with
+            either; a phrase without characters.
+    """
+    for name, given in (("prefixes", prefixes), ("phrases", phrases)):
+        if given is not None and (isinstance(given, str) or len(given) != len(texts)):
+            raise InputError(f"{name}: expected one for each of {len(texts)} texts, got {len(given)}")
+        for number, (text, wanted) in enumerate(zip(texts, given or (), strict=False), 1):
+            if wanted and not text.strip():
+                raise InputError(f"text {number} is empty and stays so: it cannot have {name}")
+    encoded = [
+        [[tokenizer.encode(word) for word in _alternatives(phrase, number)] for phrase in own]
+        for number, own in enumerate(phrases or (), 1)
+    ]
+    return Demands([tokenizer.encode(prefix) for prefix in prefixes or ()], encoded if any(encoded) else [])
+
+
+def _alternatives(phrase: str | Sequence[str], number: int) -> list[str]:
+    alternatives = [phrase] if isinstance(phrase, str) else list(phrase)
+    if not alternatives or not all(alternative.strip() for alternative in alternatives):
+        raise InputError(f"text {number}: a phrase that must appear has no characters: {phrase!r}")
+    return alternatives
+
+
+def check_room(wanted: Demands, limits: Sequence[int | None]) -> None:
+    """Refuse demands that do not fit into the length limits; None: a text that is not translated.
+
+    Raises:
+        ConfigurationError: one does not; names the text, counted from 1.
+    """
+    for place, limit in enumerate(limits):
+        if limit is None:
+            continue
+        needs = {"prefix": len(wanted.prefixes[place]) if wanted.prefixes else 0}
+        needs["phrases"] = int(automaton(wanted.phrases[place]).needed[0]) if wanted.phrases else 0
+        for name, needed in needs.items():
+            if needed >= limit:
+                raise ConfigurationError(
+                    f"text {place + 1}: its {name} and the end symbol need {needed + 1} tokens, more than the limit of "
+                    f"{limit}: raise max_length or length_margin"
+                )
+
+
+def restrictions_of(settings: SearchSettings, tokenizer: Tokenizer, wanted: Demands) -> list[Restriction]:
+    """What the settings forbid, and then what is demanded at the beginning."""
+    restrictions: list[Restriction] = []
+    if settings.no_repeat:
+        restrictions.append(NoRepeat(settings.no_repeat))
+    if settings.without:
+        restrictions.append(Without([tokenizer.encode(word) for word in settings.without]))
+    if wanted.prefixes:
+        restrictions.append(Prefix(wanted.prefixes))
+    return restrictions
+
+
+def find(
+    model: Network,
+    source: Tensor,
+    lengths: Tensor,
+    symbols: Symbols,
+    settings: SearchSettings,
+    n: int,
+    restrictions: Sequence[Restriction] = (),
+    phrases: Sequence[Sequence[Sequence[Sequence[int]]]] = (),
+) -> list[list[Hypothesis]]:
+    """The n best of each sentence by the search that the settings describe.
+
+    Raises:
+        ConfigurationError: phrases and groups together.
+    """
+    shared: dict[str, Any] = {
+        "max_lengths": [settings.limit(int(length)) for length in lengths],
+        "min_lengths": settings.min_length,
+        "restrictions": restrictions,
+    }
+    penalty = penalty_of(settings)
+    if settings.beam == 1 and settings.stopping == "exact" and not phrases:
+        greedy = greedy_search(model, source, lengths, symbols, **shared)
+        return [[scored(hypothesis, penalty, settings.alpha)] for hypothesis in greedy]
+    shared |= {"beam": settings.beam, "alpha": settings.alpha, "penalty": penalty, "n_best": n}
+    shared["stop"] = _stop_of(settings)
+    if phrases and settings.groups > 1:
+        raise ConfigurationError("phrases that must appear cannot be had with groups: leave one of them out")
+    if phrases:
+        return lexical_beam_search(model, source, lengths, symbols, phrases, **shared)
+    if settings.groups > 1:
+        shared |= {"groups": settings.groups, "strength": settings.diversity}
+        return diverse_beam_search(model, source, lengths, symbols, **shared)
+    return beam_search(model, source, lengths, symbols, **shared)
+
+
+def penalty_of(settings: SearchSettings) -> LengthPenalty:
+    """The length penalty of that name."""
+    return {"power": power, "wu": wu}[settings.length_penalty]
+
+
+def scored(hypothesis: Hypothesis, penalty: LengthPenalty, alpha: float) -> Hypothesis:
+    """With the score of this penalty."""
+    length = len(hypothesis.tokens) + hypothesis.finished
+    return replace(hypothesis, score=hypothesis.log_probability / penalty(length, alpha))
+
+
+def _stop_of(settings: SearchSettings) -> Stop | None:
+    """The rule of that name; None: the search's own."""
+    rules: dict[str, Stop | None] = {"exact": None, "ahead": Ahead(), "patience": Patience(settings.patience)}
+    return rules[settings.stopping]

@@ -1,0 +1,172 @@
+"""Phrases always appear; of what contains them nothing is lost: the automaton and the search by exhaustion."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from multihead.decoding.beam import beam_search
+from multihead.decoding.lexical import lexical_beam_search
+from multihead.decoding.phrases import automaton
+from multihead.decoding.restrictions import NoRepeat, Without
+from multihead.errors import ConfigurationError, MultiheadError, ShapeError
+
+END, WORDS = 2, (3, 4, 5)
+Sequences = list[list[tuple[int, ...]]]
+PHRASES: list[Sequences] = [
+    [[(3, 4)], [(4, 5)]],  # they may overlap
+    [],
+    [[(5,), (3, 3)], [(4,)]],  # alternatives
+    [[(4, 4, 3)]],
+    [[(3,)], [(3, 3)], [(3,)]],  # one in the other, one twice
+]
+
+
+def contains(y: tuple[int, ...], part: tuple[int, ...]) -> bool:
+    return any(y[i : i + len(part)] == part for i in range(len(y) - len(part) + 1))
+
+
+def appeared(y: tuple[int, ...], phrases: Sequences) -> int:
+    return sum(any(contains(y, part) for part in phrase) << n for n, phrase in enumerate(phrases))
+
+
+some_phrases = st.lists(
+    st.lists(st.lists(st.sampled_from(WORDS), min_size=1, max_size=3).map(tuple), min_size=1, max_size=2), max_size=3
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(some_phrases, st.lists(st.sampled_from([*WORDS, 7]), max_size=8))
+def test_a_state_knows_what_has_appeared_and_what_is_needed(phrases: Sequences, written: list[int]) -> None:
+    made, state = automaton(phrases), 0
+    everything = (1 << len(phrases)) - 1
+    for end in range(len(written) + 1):
+        y = tuple(written[:end])
+        assert state % (everything + 1) == appeared(y, phrases)
+        needed = int(made.needed[state])
+        endings = itertools.product(WORDS, repeat=min(needed, 4))
+        if needed <= 4:  # so many are enough, and one fewer is not
+            assert any(appeared(y + more, phrases) == everything for more in endings)
+        if needed > 0:
+            fewer = itertools.product(WORDS, repeat=min(needed - 1, 4))
+            assert not any(appeared(y + more, phrases) == everything for more in fewer)
+        if end < len(written):
+            places = {symbol: n for n, symbol in enumerate(made.alphabet, 1)}
+            state = int(made.following[state, places.get(written[end], 0)])
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_a_wide_beam_finds_all_that_contain_them(toys: Any, alpha: float) -> None:
+    table, limit = toys.random(1), 4
+    found = lexical_beam_search(
+        toys.stepper(table), *toys.padded(toys.sources), toys.symbols, PHRASES,
+        max_lengths=limit, beam=600, n_best=600, alpha=alpha,
+    )  # fmt: skip
+    for source, phrases, hypotheses in zip(toys.sources, PHRASES, found, strict=True):
+        finished = [(*words, END) for n in range(limit) for words in itertools.product(WORDS, repeat=n)]
+        expected = []
+        for y in finished + list(itertools.product(WORDS, repeat=limit)):
+            if appeared(y[: limit - 1], phrases) == (1 << len(phrases)) - 1:
+                total = sum(float(table(source, (1, *y[:t]))[symbol]) for t, symbol in enumerate(y))
+                expected.append((y[-1] != END, -total / len(y) ** alpha, y))
+        expected.sort()
+        assert len(expected) > 3
+        assert [(*h.tokens, *[END] * h.finished) for h in hypotheses] == [y for *_, y in expected]
+        assert [h.score for h in hypotheses] == pytest.approx([-score for _, score, _ in expected], abs=1e-9)
+
+
+@pytest.mark.parametrize("beam", [1, 2, 3, 5, 12])
+@pytest.mark.parametrize("spare", [1, 2, 6])
+def test_they_always_appear(toys: Any, beam: int, spare: int) -> None:
+    """In the narrowest beam and the tightest limit."""
+    limits = [int(automaton(own).needed[0]) + spare for own in PHRASES]
+    for seed in range(4):
+        found = lexical_beam_search(
+            toys.stepper(toys.random(seed)), *toys.padded(toys.sources), toys.symbols, PHRASES,
+            max_lengths=limits, beam=beam, n_best=beam,
+        )  # fmt: skip
+        for phrases, limit, hypotheses in zip(PHRASES, limits, found, strict=True):
+            assert hypotheses
+            for h in hypotheses:
+                assert appeared(h.tokens, phrases) == (1 << len(phrases)) - 1
+                assert len(h.tokens) + h.finished <= limit
+
+
+@pytest.mark.parametrize("beam", [1, 3, 5])
+def test_without_phrases_it_is_beam_search(toys: Any, beam: int) -> None:
+    shared: dict[str, Any] = {"max_lengths": [8, 5, 6, 2, 7], "min_lengths": [2, 0, 0, 1, 1], "beam": beam}
+    shared |= {"n_best": beam, "alpha": 0.6, "restrictions": [NoRepeat(2)]}
+    for seed in range(4):
+        arguments = (*toys.padded(toys.sources), toys.symbols)
+        plain = beam_search(toys.stepper(toys.random(seed)), *arguments, **shared)
+        assert plain == lexical_beam_search(toys.stepper(toys.random(seed)), *arguments, [[]] * 5, **shared)
+
+
+def test_what_a_search_finds_anyway_is_found_in_the_same_way(toys: Any) -> None:
+    """A sure model writes 3 4 5 by itself; asked for "4 5" it has nothing to change."""
+    stepper = toys.stepper(toys.spelled(lambda source: (3, 4, 5, 3)))
+    found = lexical_beam_search(
+        stepper, *toys.padded([(3,), (4,)]), toys.symbols, [[[(4, 5)]], [[(5, 5)]]], max_lengths=12, beam=6
+    )
+    assert found[0][0].tokens == (3, 4, 5, 3)
+    assert contains(found[1][0].tokens, (5, 5))
+    assert all(hypotheses[0].finished for hypotheses in found)
+
+
+@pytest.mark.parametrize("beam", [4, 5, 8])
+def test_a_phrase_need_not_wait_for_the_limit(toys: Any, beam: int) -> None:
+    """Each symbol that a sure model did not want costs it 9, wherever: three of them are what the phrase costs.
+
+    Before it is found, hypotheses that put the phrase off are more probable, and many.
+    """
+    for limit in (9, 12, 20):
+        ((best,),) = lexical_beam_search(
+            toys.stepper(toys.spelled(lambda source: (3, 3, 3, 3))), *toys.padded([(4,)]), toys.symbols,
+            [[[(5, 4, 5)]]], max_lengths=limit, beam=beam, alpha=0.0,
+        )  # fmt: skip
+        assert best.finished
+        assert best.log_probability > -28
+
+
+def test_rows_do_not_talk(toys: Any) -> None:
+    table, limits = toys.random(3, torch.float32), (9, 3, 7, 8, 6)
+    alone = [
+        lexical_beam_search(
+            toys.stepper(table), *toys.padded([s], 3), toys.symbols, [own], max_lengths=n, beam=4, n_best=4
+        )[0]
+        for s, n, own in zip(toys.sources, limits, PHRASES, strict=True)
+    ]
+    for order in ([0, 1, 2, 3, 4], [4, 2, 0, 3, 1], [2, 2, 1]):
+        together = lexical_beam_search(
+            toys.stepper(table), *toys.padded([toys.sources[i] for i in order]), toys.symbols,
+            [PHRASES[i] for i in order], max_lengths=[limits[i] for i in order], beam=4, n_best=4,
+        )  # fmt: skip
+        assert together == [alone[i] for i in order]
+
+
+def test_what_cannot_be_met_is_said(toys: Any) -> None:
+    arguments = (*toys.padded(toys.sources), toys.symbols)
+    wanted: list[tuple[Any, type[Exception], str]] = [
+        ([[]] * 4, ShapeError, "phrases of 4 sentences for 5"),
+        ([[], [], [[(3, 4)], [(4, 5), (5, 5, 5)]], [], []], ConfigurationError, "sentence 3: .* need 3 .* limit to 4"),
+        ([[[(3,)], []], [], [], [], []], ConfigurationError, "phrase 2: expected one or more alternatives"),
+        ([[[()]], [], [], [], []], ConfigurationError, "phrase 1: expected"),
+        ([[], [[(3, 0)]], [], [], []], ConfigurationError, r"sentence 2: .* never chosen: \[0\]"),
+        ([[], [[(END,)]], [], [], []], ConfigurationError, r"never chosen: \[2\]"),
+        ([[[(-1,)]], [], [], [], []], ConfigurationError, "counted from 0, got -1"),
+        ([[[(n, n + 1)] for n in range(3, 24)], [], [], [], []], ConfigurationError, "too many for one sentence"),
+    ]
+    for phrases, error, words in wanted:
+        stepper = toys.stepper(toys.random(1))
+        with pytest.raises(error, match=words):
+            lexical_beam_search(stepper, *arguments, phrases, max_lengths=3)
+        assert stepper.log == []
+    with pytest.raises(MultiheadError, match="restrictions of the search"):
+        lexical_beam_search(
+            toys.stepper(toys.random(1)), *arguments, [[[(3, 4)]]] * 5, max_lengths=6, restrictions=[Without([(3,)])]
+        )
