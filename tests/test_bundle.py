@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from multihead import Translator, bundle
+from multihead import Translator, model_folder
 from multihead.bundle import FORMAT_VERSION, Bundle, load, locate, save
 from multihead.errors import FormatError, SurroundingsError
 from multihead.models.config import GenerationConfig, TransformerConfig
@@ -164,7 +164,7 @@ def test_the_old_model_stands_when_the_disk_is_full(model, monkeypatch):
         path.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(bundle, "write_tensors", full)
+    monkeypatch.setattr(model_folder, "write_tensors", full)
     with pytest.raises(SurroundingsError, match=r"model: cannot be written: no space left"):
         save(model, found, {}, "Made by a test.")
     assert {path.name: path.read_bytes() for path in model.iterdir()} == before
@@ -199,6 +199,7 @@ def test_the_new_folder_has_what_is_new():
     dropouts = {"embedding_dropout", "residual_dropout"}  # like the third
     for name in fields.keys() - old.keys() - dropouts:
         assert fields[name] != TransformerConfig.model_fields[name].default, name
+    assert load(FOLDERS / "v3").model.config.architecture == "recurrent"
 
 
 def test_what_an_old_folder_does_not_say_is_the_default():
@@ -295,7 +296,7 @@ def test_a_damaged_description_is_refused(model, name, content):
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"model": None}, "expected settings, got None"),
+        ({"model": None}, "it describes no model"),
         ({"model": {"source_vocab": 3}}, "target_vocab"),
         ({"model": {"source_vocab": 8, "target_vocab": 8, "widht": 4}}, "did you mean 'width'"),
         ({"tokenizers": None}, "names no tokenizers"),

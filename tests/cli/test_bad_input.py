@@ -138,7 +138,7 @@ def test_a_wrong_command_line(call, tmp_path, monkeypatch, words, said):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"preset": "smal"}, ["there is no preset 'smal'", "did you mean 'small'"]),
+        ({"preset": "smal"}, ["the transformer model has no preset 'smal'", "did you mean 'small'"]),
         ({"width": 30, "heads": 4}, ["width must be a multiple of heads, got width 30 and 4 heads"]),
         ({"dropout": 2.0}, ["dropout", "less than 1", "got 2.0"]),
         ({"updates": -1}, ["updates", "got -1"]),

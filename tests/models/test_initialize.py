@@ -139,7 +139,7 @@ def train(model: Transformer, updates: int = 3) -> None:
     settings = TrainingConfig(updates=updates)
     optimizer = build_optimizer(model, settings)
     for step in range(1, updates + 1):
-        train_step(model, optimizer, [some_pairs(), some_pairs()], settings, step, 1e-2, model.config.padding_id)
+        train_step(model, optimizer, [some_pairs(), some_pairs()], settings, step, 1e-2)
 
 
 @pytest.mark.parametrize("tie_output", [True, False])

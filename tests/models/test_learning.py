@@ -15,7 +15,8 @@ from multihead.data.batching import Batch, collate, collate_source
 from multihead.data.store import ParallelStore
 from multihead.decoding.greedy import greedy_search
 from multihead.decoding.stepper import Symbols
-from multihead.models.config import PRESETS, TransformerConfig, preset
+from multihead.models.config import PRESETS, TransformerConfig
+from multihead.models.network_config import preset
 from multihead.models.transformer import Transformer
 from multihead.training.config import TrainingConfig
 from multihead.training.loss import sequence_loss
@@ -62,7 +63,7 @@ def trained(task: Callable[[Ids], Ids], held_out: set[Ids], choose: random.Rando
     for step in range(1, TRAINING.updates + 1):
         sources = [ids for ids in (draw(choose) for _ in range(ROWS)) if ids not in held_out]
         rate = learning_rate(TRAINING, step, model.config.width)
-        train_step(model, optimizer, [batch_of(sources, task)], TRAINING, step, rate, PAD)
+        train_step(model, optimizer, [batch_of(sources, task)], TRAINING, step, rate)
     return model.eval()
 
 
@@ -97,7 +98,7 @@ def test_every_preset_trains(name: str) -> None:
     losses = []
     for step in range(1, training.updates + 1):
         rate = learning_rate(training, step, model.config.width)
-        losses.append(train_step(model, optimizer, [batch], training, step, rate, PAD).nll / batch.target_tokens)
+        losses.append(train_step(model, optimizer, [batch], training, step, rate).nll / batch.target_tokens)
     assert min(losses[:2]) > 0.8 * math.log(VOCAB)  # it knew nothing
     assert max(losses[-3:]) < 0.9 * losses[0]
 
@@ -128,10 +129,10 @@ def copied(norm: str, updates: int, rows: int) -> tuple[Transformer, list[Ids], 
     for step in range(1, updates + 1):
         rate = learning_rate(training, step, config.width)
         sources = [ids for ids in some(rows) if ids not in unseen]
-        train_step(model, optimizer, [batch_of(sources, TASKS["copy"])], training, step, rate, PAD)
+        train_step(model, optimizer, [batch_of(sources, TASKS["copy"])], training, step, rate)
     batch = batch_of(unseen, TASKS["copy"])
     with torch.no_grad():
-        loss = sequence_loss(model.eval(), batch, PAD, 0.0).nll.item() / batch.target_tokens
+        loss = sequence_loss(model.eval(), batch, 0.0).nll.item() / batch.target_tokens
     return model, unseen, loss
 
 

@@ -9,7 +9,8 @@ import torch
 
 from multihead.configuration import build
 from multihead.errors import ConfigurationError
-from multihead.models.config import PRESETS, GenerationConfig, TransformerConfig, preset
+from multihead.models.config import PRESETS, GenerationConfig, TransformerConfig
+from multihead.models.network_config import preset
 from multihead.models.transformer import Transformer
 
 VOCAB = {"source_vocab": 50, "target_vocab": 50}
@@ -86,11 +87,11 @@ def test_each_place_has_its_own_dropout_or_that_of_all() -> None:
 
 
 def test_an_unknown_preset_names_the_nearest() -> None:
-    with pytest.raises(ConfigurationError, match=r"there is no preset 'bsae'; did you mean 'base'\?"):
+    with pytest.raises(ConfigurationError, match=r"no preset 'bsae'; did you mean 'base'\?"):
         preset("bsae")
     with pytest.raises(
         ConfigurationError,
-        match=r"there is no preset 'x'; there are: attention-is-all-you-need-pytorch, base, big, small, tiny",
+        match=r"no preset 'x'; there are: attention-is-all-you-need-pytorch, base, big, small, tiny",
     ):
         preset("x")
 

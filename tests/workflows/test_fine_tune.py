@@ -170,7 +170,7 @@ def test_killed_around_its_beginning(trained, tuned, news, numbers, tmp_path, mo
         ({"width": 64}, "width is 32, asked for was 64"),
         ({"heads": 4, "norm": "post"}, "heads is 2, asked for was 4; norm is pre, asked for was post"),
         ({"preset": "tiny"}, "width is 32, asked for was 128"),
-        ({"preset": "tyni"}, "there is no preset"),
+        ({"preset": "tyni"}, "the transformer model has no preset"),
         ({"positions": "learned"}, "positions is sinusoidal, asked for was learned"),
         ({"tie_output": False}, "tie_output is True, asked for was False"),
         ({"vocab_size": 320}, "from_model and vocab_size exclude each other"),

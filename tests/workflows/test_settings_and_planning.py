@@ -16,7 +16,8 @@ from multihead.cli.prepare import prepare
 from multihead.cli.train import train
 from multihead.configuration import build
 from multihead.errors import ConfigurationError
-from multihead.models.config import PRESETS, GenerationConfig, TransformerConfig
+from multihead.models.config import PRESETS, GenerationConfig
+from multihead.models.network_config import ARCHITECTURES
 from multihead.training.config import TrainingConfig
 from multihead.training.schedule import learning_rate
 from multihead.workflows import planning
@@ -74,6 +75,15 @@ OTHER = {
     "tie_embeddings": False,
     "tie_output": False,
     "initialization": "xavier",
+    "model": "recurrent",
+    "cell": "lstm",
+    "attend": "after",
+    "input_feeding": True,
+    "score": "low_rank",
+    "alignment": "sample",
+    "baseline": "none",
+    "entropy_weight": 0.44,
+    "encoder_attention": "tree",
     "updates": 1234,
     "budget": "1h30m",
     "batch_tokens": 321,
@@ -84,6 +94,8 @@ OTHER = {
     "smoothing": 0.22,
     "bpe_dropout": 0.06,
     "clip": 0.5,
+    "skip_above": 50.0,
+    "skip_limit": 5,
     "weight_decay": 0.01,
     "average": 0.5,
     "validate_every": 11,
@@ -107,6 +119,15 @@ TOGETHER = [
     ["valid_source", "valid_target", "updates", "source", "target", *SUBWORDS],
 ]
 """Fields to leave out so that none of the others excludes another."""
+
+
+OF_ANOTHER = {
+    architecture: {
+        name for other in ARCHITECTURES.values() for name in other.model_fields if name not in cls.model_fields
+    }
+    for architecture, cls in ARCHITECTURES.items()
+}
+"""What each network knows nothing of, because it is a setting of another one."""
 
 
 def without(*names):
@@ -207,9 +228,13 @@ def test_every_flag_stands_under_one_heading(cls, command):
         assert name.replace("_", "-") in shown[section_of(cls, name)]
 
 
+SEARCH_OWN = ("length_factor", "length_margin")
+
+
 def test_the_network_can_be_asked_for_in_full():
     """Each field of its settings that the text does not decide is a wish of the same type, with the same choices."""
-    for cls, given in ((TransformerConfig, planning.GIVEN), (GenerationConfig, ("length_factor", "length_margin"))):
+    decided = (*((cls, planning.GIVEN) for cls in ARCHITECTURES.values()), (GenerationConfig, SEARCH_OWN))
+    for cls, given in decided:
         for name in cls.model_fields:
             if name not in given:
                 wanted, wish = ({*_types(c.model_fields[name].annotation)} for c in (cls, TrainSettings))
@@ -298,6 +323,9 @@ def test_a_toml_of_all_fields_is_valid_toml():
 
 # ------------------------------------------------------------------------------------------ planning
 
+PRESET = {"transformer": "big", "recurrent": "luong"}
+"""One that nothing would choose by itself."""
+
 
 def decide(settings, pairs=30_000, machine=SLOW, pace=None, target_tokens=None):
     """Everything that planning decides, by name, with the reasons."""
@@ -318,26 +346,38 @@ BY_PREPARING = (
 )
 
 
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("machine", [SLOW, FAST])
 @pytest.mark.parametrize("pairs", [100, 4_999, 30_000, 3_000_000])
-def test_the_user_is_always_right(pairs, machine):
-    asked = without("budget", "held_out", *BY_PREPARING, *SUBWORDS[1:])
+def test_the_user_is_always_right(pairs, machine, architecture):
+    asked = without("budget", "held_out", *BY_PREPARING, *SUBWORDS[1:], *OF_ANOTHER[architecture])
+    asked |= {"model": architecture, "preset": PRESET[architecture]}
     decided, reasons = decide(
         TrainSettings(**asked), pairs, machine, pace=lambda *_: pytest.fail("measured for nothing")
     )
     for name, value in asked.items():
         assert reasons[name] == "as asked", name
         if name != "preset":
-            assert decided[name] == value, name
+            assert decided["architecture" if name == "model" else name] == value, name
 
 
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_setting_of_another_network_is_refused(architecture):
+    """Rather than ignored; before anything is prepared."""
+    for name in OF_ANOTHER[architecture]:
+        with pytest.raises(ConfigurationError, match=f"{name} is a setting of the .* model, .* is {architecture}"):
+            planning.rehearse(TrainSettings(**{"model": architecture, name: OTHER[name]}), 30_000, SLOW)
+
+
+@pytest.mark.parametrize("architecture", [None, *ARCHITECTURES])
 @pytest.mark.parametrize("machine", [SLOW, FAST])
 @pytest.mark.parametrize("schedule", [None, "noam", "inverse_sqrt", "cosine", "constant"])
 @pytest.mark.parametrize("pairs", [2, 100, 4_999, 30_000, 150_000, 3_000_000])
-def test_every_choice_can_be_made_and_has_a_reason(pairs, schedule, machine):
-    settings = TrainSettings(schedule=schedule)
+def test_every_choice_can_be_made_and_has_a_reason(pairs, schedule, machine, architecture):
+    settings = TrainSettings(schedule=schedule, model=architecture)
     decided, reasons = decide(settings, pairs, machine)
-    for name in TrainSettings.model_fields.keys() - BY_PREPARING - {"budget"}:
+    assert decided["architecture"] == architecture or architecture is None
+    for name in TrainSettings.model_fields.keys() - BY_PREPARING - {"budget"} - OF_ANOTHER[decided["architecture"]]:
         assert reasons[name].strip(), name
     assert decided["warmup"] <= decided["updates"]
     assert decided["validate_every"] <= max(decided["updates"], 10)
@@ -345,7 +385,7 @@ def test_every_choice_can_be_made_and_has_a_reason(pairs, schedule, machine):
 
 def test_a_run_has_a_reason_for_everything(trained):
     config = RunConfig.model_validate_json((trained / "run.json").read_text(encoding="utf-8"))
-    chosen = TrainSettings.model_fields.keys() - FILES - {"budget"}
+    chosen = TrainSettings.model_fields.keys() - FILES - {"budget"} - OF_ANOTHER["transformer"]
     assert chosen <= config.reasons.keys()
     assert all(reason.strip() for reason in config.reasons.values())
     for name in config.asked.keys() - FILES:

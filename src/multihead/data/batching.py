@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 import torch
-from jaxtyping import Int64
+from jaxtyping import Int64, Shaped
 from torch import Tensor
 
 from multihead.data.order import (
@@ -54,7 +54,7 @@ class Batch:
     """Pairs as padded tensors; padding stands on the right.
 
     Attributes:
-        source: ids, then the end symbol.
+        source: ids, then the end symbol; or what else a model reads, such as real numbers.
         source_lengths: real tokens of each source, the end symbol included.
         target_input: the begin symbol, then ids: what the decoder reads.
         target_output: ids, then the end symbol: what it is to predict.
@@ -63,7 +63,7 @@ class Batch:
         indices: which pairs of the store these are.
     """
 
-    source: Int64[Tensor, "batch source"]
+    source: Shaped[Tensor, "batch source *features"]
     source_lengths: Int64[Tensor, " batch"]
     target_input: Int64[Tensor, "batch target"]
     target_output: Int64[Tensor, "batch target"]

@@ -5,16 +5,26 @@ What a field does stands under it; which of them suit a corpus is decided in `wo
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from multihead.configuration import Settings, nearest
-from multihead.errors import ConfigurationError
+from multihead.configuration import Settings
 
 
 class TransformerConfig(Settings):
     """Everything that fixes the parameters of a Transformer and what they compute (Vaswani et al. 2017)."""
+
+    in_summary: ClassVar[tuple[str, ...]] = ("width", "heads", "inner", "encoder_layers", "decoder_layers", "norm")
+    """The fields that `summary` tells."""
+    free: ClassVar[tuple[str, ...]] = (
+        "dropout",
+        "embedding_dropout",
+        "residual_dropout",
+        "feed_forward_dropout",
+        "attention_dropout",
+    )
+    """The fields that change neither weights nor what a finished model computes: fine-tuning may set them anew."""
 
     architecture: Literal["transformer"] = "transformer"
     """Which network this is."""
@@ -100,6 +110,14 @@ class TransformerConfig(Settings):
                 f"source and {self.target_vocab} target entries"
             )
         return self
+
+    @property
+    def summary(self) -> str:
+        """What it is, in a line for people."""
+        return (
+            f"Transformer, {self.encoder_layers}+{self.decoder_layers} layers, width {self.width}, "
+            f"inner {self.inner}, {self.heads} heads, {self.norm}-norm"
+        )
 
     @property
     def has_final_norm(self) -> bool:
@@ -191,14 +209,3 @@ PRESETS: dict[str, dict[str, Any]] = {
 fixes more than sizes. Where its projection is not tied to the target embedding that repository scales neither: with
 ``tie_output`` False set ``embedding_scale`` to 'none' to be like it.
 """
-
-
-def preset(name: str) -> dict[str, Any]:
-    """The fields of `TransformerConfig` that a preset fixes: sizes, and in one case more.
-
-    Raises:
-        ConfigurationError: there is no such preset.
-    """
-    if name not in PRESETS:
-        raise ConfigurationError(f"there is no preset '{name}'{nearest(name, list(PRESETS))}")
-    return dict(PRESETS[name])

@@ -1,14 +1,14 @@
 """The encoder-decoder Transformer (Vaswani et al. 2017, Figure 1): for training, and one step at a time.
 
 Layers come from `models.layers`, embeddings from `models.embedding`; what decoding remembers is in `models.state`.
-Search stands in `multihead.decoding`: it knows `start` and `step` only. The loss stands in `multihead.training`: it
-knows `hidden` and `output` only.
+What it shares with every network, the loss among it, is `models.network`'s. Search stands in `multihead.decoding`: it
+knows `start` and `step` only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -18,31 +18,19 @@ from multihead.attention import Causal, Padding
 from multihead.models.config import TransformerConfig
 from multihead.models.embedding import Embedding
 from multihead.models.initialize import initialize
-from multihead.models.layers import DecoderLayer, EncoderLayer, Weights
+from multihead.models.layers import DecoderLayer, EncoderLayer, LayerNorm, Weights
+from multihead.models.network import AttentionWeights, Network, Output
 from multihead.models.state import Memory, TransformerState
 
 
-class AttentionWeights(NamedTuple):
-    """Every layer's weights, first layer first; each ``[batch, heads, query, key]``."""
-
-    encoder: tuple[Weights, ...]
-    decoder: tuple[Weights, ...]
-    cross: tuple[Weights, ...]
-
-
-class Output(NamedTuple):
-    """What a whole forward pass gives."""
-
-    logits: Float[Tensor, "batch target vocab"]
-    weights: AttentionWeights | None
-
-
-class Transformer(nn.Module):
+class Transformer(Network):
     """Figure 1, whole.
 
     Args:
         config: its sizes; parameters are drawn from PyTorch's current generator.
     """
+
+    config: TransformerConfig
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -181,4 +169,4 @@ class Transformer(nn.Module):
 
 
 def _last_norm(config: TransformerConfig) -> nn.Module:
-    return nn.LayerNorm(config.width, eps=config.norm_eps) if config.has_final_norm else nn.Identity()
+    return LayerNorm(config.width, eps=config.norm_eps) if config.has_final_norm else nn.Identity()

@@ -1,6 +1,6 @@
-"""The loss of a batch: label-smoothed cross-entropy a token, padding left out.
+"""What training asks of a model: the loss of a batch, as sums over its real target tokens.
 
-Anything can be trained here that gives states before its output projection: see `Trainable`.
+How it is computed is the model's business (`models.network.token_loss` for translators); nothing here knows one.
 """
 
 from __future__ import annotations
@@ -8,27 +8,35 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol, TypeVar, runtime_checkable
 
-from jaxtyping import Float, Int
+from jaxtyping import Int, Shaped
 from torch import Tensor, nn
 
 from multihead.data.batching import Batch
-from multihead.kernels.linear_cross_entropy import Loss, linear_cross_entropy
+from multihead.kernels.linear_cross_entropy import Loss
 
 
 @runtime_checkable
 class Trainable(Protocol):
-    """What training asks of a sequence-to-sequence model: two things of its own, the rest from `torch.nn.Module`."""
+    """A sequence-to-sequence model that can be trained: one thing of its own, the rest from `torch.nn.Module`."""
 
-    output: nn.Linear
-    """Projects states to the logits of the target vocabulary; has no bias."""
-
-    def hidden(
+    def loss(
         self,
-        source: Int[Tensor, "batch source"],
+        source: Shaped[Tensor, "batch source *features"],
         source_lengths: Int[Tensor, " batch"],
-        target: Int[Tensor, "batch target"],
-    ) -> Float[Tensor, "batch target width"]:
-        """The states from which the token after each target position is predicted."""
+        target_input: Int[Tensor, "batch target"],
+        target_output: Int[Tensor, "batch target"],
+        *,
+        smoothing: float,
+    ) -> Loss:
+        """The loss summed over the real tokens of ``target_output``; all that is random comes from PyTorch's generator.
+
+        Args:
+            source: ids, or real numbers, padded on the right.
+            source_lengths: how many are real in each row.
+            target_input: what stands before each token that is to be predicted.
+            target_output: those tokens, padded on the right.
+            smoothing: this share of a token's probability is spread over all.
+        """
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """As in `torch.nn.Module`: a shared parameter once."""
@@ -46,8 +54,6 @@ class Trainable(Protocol):
 Model = TypeVar("Model", bound=Trainable)
 
 
-def sequence_loss(model: Trainable, batch: Batch, padding_id: int, smoothing: float) -> Loss:
+def sequence_loss(model: Trainable, batch: Batch, smoothing: float) -> Loss:
     """Sums of the loss over the real tokens of ``batch.target_output``: ``batch.target_tokens`` of them."""
-    states = model.hidden(batch.source, batch.source_lengths, batch.target_input)
-    real = batch.target_output != padding_id
-    return linear_cross_entropy(states[real], model.output.weight, batch.target_output[real], smoothing)
+    return model.loss(batch.source, batch.source_lengths, batch.target_input, batch.target_output, smoothing=smoothing)

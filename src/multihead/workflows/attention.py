@@ -13,10 +13,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from multihead.errors import ConfigurationError
-from multihead.models.transformer import AttentionWeights
+from multihead.models.network import AttentionWeights
 
 Kind = Literal["cross", "encoder", "decoder"]
 """From the decoder to the source; among the source's subwords; among the translation's."""
+
+_WHERE: dict[Kind, str] = {
+    "cross": "decoder to source",
+    "encoder": "within the source",
+    "decoder": "within the translation",
+}
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,8 @@ class AttentionMap:
             ConfigurationError: there is no such layer or head.
         """
         recorded = {"cross": self.weights.cross, "encoder": self.weights.encoder, "decoder": self.weights.decoder}[kind]
+        if not recorded:
+            raise ConfigurationError(f"this model has no attention {_WHERE[kind]}")
         layer = len(recorded) if layer is None else layer
         if not 1 <= layer <= len(recorded):
             raise ConfigurationError(f"layer: there are {len(recorded)}, counted from 1, got {layer}")
@@ -78,8 +86,7 @@ class AttentionMap:
             weights, panels = weights[heads - 1 : heads], [f"head {heads}"]
         rows = self.source if kind == "encoder" else self.target
         columns = self.given if kind == "decoder" else self.source
-        where = {"cross": "decoder to source", "encoder": "within the source", "decoder": "within the translation"}
         shown = panels[0] if len(panels) == 1 else f"{count} heads"
         return AttentionView(
-            weights, panels, rows, columns, f"{where[kind]}, layer {layer} of {len(recorded)}, {shown}"
+            weights, panels, rows, columns, f"{_WHERE[kind]}, layer {layer} of {len(recorded)}, {shown}"
         )

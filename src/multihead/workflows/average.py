@@ -21,10 +21,8 @@ from torch import Tensor
 from multihead import bundle as bundles
 from multihead.bundle import Bundle
 from multihead.errors import ConfigurationError, FormatError
-from multihead.models.config import TransformerConfig
 from multihead.training.checkpoint import copy_into, intact, read_weights
 from multihead.workflows import run_folder
-from multihead.workflows.fine_tune import FREE
 
 Weights = Literal["trained", "average"]
 _PARTS: dict[Weights, Literal["model", "average"]] = {"trained": "model", "average": "average"}
@@ -123,11 +121,16 @@ def _sources(path: Path, bundle: Bundle, last: int | None, weights: Weights) -> 
 
 def _check_alike(first_path: Path, first: Bundle, path: Path, bundle: Bundle) -> None:
     """Refuses a model whose weights do not mean what those of the first mean."""
-    one, other = first.model.config.model_dump(), bundle.model.config.model_dump()
+    config, other = first.model.config, bundle.model.config
+    if config.architecture != other.architecture:
+        raise ConfigurationError(
+            f"{first_path} and {path} have no mean: one is a {config.architecture}, the other a {other.architecture} "
+            "model"
+        )
     differing = [
-        f"{name} is {one[name]} in the first and {other[name]} in the second"
-        for name in TransformerConfig.model_fields
-        if name not in (*FREE, "initialization") and one[name] != other[name]
+        f"{name} is {getattr(config, name)} in the first and {getattr(other, name)} in the second"
+        for name in type(config).model_fields
+        if name not in (*config.free, "initialization") and getattr(config, name) != getattr(other, name)
     ]
     differing += [
         f"the {side} subwords differ"

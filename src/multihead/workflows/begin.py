@@ -15,16 +15,19 @@ import torch
 from multihead import bundle as bundles
 from multihead.bundle import Bundle
 from multihead.errors import Interrupted
-from multihead.models.config import TransformerConfig
-from multihead.models.transformer import Transformer
+from multihead.kernels.native import native
+from multihead.models.architectures import build_network
+from multihead.models.network import Network
+from multihead.models.network_config import NetworkConfig
 from multihead.text.tokenizer import Tokenizer
 from multihead.training import tensorboard
 from multihead.training.config import TrainingConfig
+from multihead.training.memory import with_room
 from multihead.training.optimizer import Average, build_optimizer
-from multihead.training.progress import RunLog
+from multihead.training.progress import RunLog, naming
 from multihead.training.step import train_step
 from multihead.workflows import fine_tune, prepared_folder, run_folder
-from multihead.workflows.batches import stream_of
+from multihead.workflows.batches import lines_of, stream_of
 from multihead.workflows.corpora import look_through
 from multihead.workflows.machine import Machine, inspect_machine, require_device
 from multihead.workflows.planning import (
@@ -50,6 +53,7 @@ def begin(
 ) -> tuple[RunConfig, Prepared]:
     """Prepares a new run and decides everything about it; leaves nothing behind where that cannot be done."""
     machine, choices = inspect_machine(), Choices(settings)
+    native(say)  # builds the kernels where that has not been done, before anything is timed
     require_device(settings.device or machine.device)
     if settings.tensorboard:
         tensorboard.require()
@@ -160,21 +164,31 @@ def _with_languages(choices: Choices, prepared: Prepared, given: Bundle) -> Prep
 
 
 def versions() -> dict[str, str]:
-    """What a run depends on."""
-    return {"multihead": version("multihead"), "torch": torch.__version__, "python": platform.python_version()}
+    """What a run depends on, and which kernels compute it: compiled ones differ from plain ones in the last digits."""
+    return {
+        "multihead": version("multihead"),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "kernels": "plain" if native().library is None else "compiled",
+    }
 
 
-def measure(model: TransformerConfig, trial: TrainingConfig, prepared: Prepared) -> Pace:
+def measure(model: NetworkConfig, trial: TrainingConfig, prepared: Prepared) -> Pace:
     """Times updates of a throw-away model on real batches, every kind of length among them."""
     with torch.random.fork_rng():
-        network = Transformer(model).to(trial.device)
+        network = build_network(model).to(trial.device)
         optimizer, stream = build_optimizer(network, trial), stream_of(prepared, trial, (0, 0))
-        average: Average[Transformer] = Average(network, trial.average)
-        seconds, tokens = [], []
+        average: Average[Network] = Average(network, trial.average)
+        seconds, tokens, room = [], [], None
         for step in range(1, 16):
             started = time.perf_counter()
             batches = [stream.take().to(trial.device) for _ in range(trial.accumulate)]
-            sums = train_step(network, optimizer, batches, trial, step, 1e-5, Tokenizer.pad_id)
+            sums, room = with_room(
+                lambda room: train_step(network, optimizer, batches, trial, step, 1e-5, room=room),  # noqa: B023
+                batches,
+                room,
+                lambda batch: naming(lines_of(prepared, batch.indices)),
+            )
             average.update(step)
             seconds.append(time.perf_counter() - started)
             tokens.append(sums.tokens)
@@ -184,16 +198,15 @@ def measure(model: TransformerConfig, trial: TrainingConfig, prepared: Prepared)
 def _show(config: RunConfig, machine: str, log: RunLog) -> None:
     """Says what was decided and why."""
     data, model, training = config.data, config.model, config.training
-    log.say(f"{data.pairs:,} training pairs, {machine}; decided (run.json has it all):")
+    log.say(f"{data.pairs:,} training pairs, {machine}, {native().reason}; decided (run.json has it all):")
     if len(data.corpora) > 1:
         for corpus in data.corpora:
             names = " + ".join(file.path for file in corpus.files)
             log.say(f"  {'corpus':<14} {names}: {corpus.pairs:,} pairs, each {corpus.weight:g} times an epoch")
-    shown = {
+    shown: dict[str, object] = {
         "vocab_size": data.vocab_size,
-        "preset": f"{model.encoder_layers}+{model.decoder_layers} layers, width {model.width}, "
-        f"{model.heads} heads, inner {model.inner}",
-        **{name: getattr(model, name) for name in ("norm", "dropout")},
+        "preset": model.summary,
+        **{name: getattr(model, name) for name in ("norm", "dropout") if name in type(model).model_fields},
         **{
             name: getattr(training, name)
             for name in (

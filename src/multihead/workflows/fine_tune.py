@@ -13,33 +13,34 @@ from multihead.bundle import Bundle, locate
 from multihead.configuration import build
 from multihead.errors import ConfigurationError
 from multihead.files import sha256_of
-from multihead.models.config import TransformerConfig, preset
+from multihead.models.network_config import NetworkConfig, preset
 from multihead.training.checkpoint import Checkpoint, RunState, save
-from multihead.workflows.planning import GIVEN, Choices
+from multihead.workflows.planning import GIVEN, Choices, refuse_others_fields
 from multihead.workflows.preparation import Prepared
 from multihead.workflows.settings import GivenModel
-
-FREE = ("dropout", "embedding_dropout", "residual_dropout", "feed_forward_dropout", "attention_dropout")
-"""Fields of `TransformerConfig` that change neither weights nor what a finished model computes."""
 
 _REASON = "the given model's"
 
 
-def choose_model(choices: Choices, given: TransformerConfig) -> TransformerConfig:
+def choose_model(choices: Choices, given: NetworkConfig) -> NetworkConfig:
     """The given network, with other dropouts where they are asked for.
 
     Raises:
         ConfigurationError: a wish that the given weights do not allow; names each.
     """
-    named = choices.asked("preset")
-    wishes = {name: choices.asked(name) for name in TransformerConfig.model_fields if name not in GIVEN}
+    named, asked = choices.asked("preset"), choices.asked("model")
+    if asked not in (None, given.architecture):
+        raise ConfigurationError(f"{choices.asked('from_model')}: a {given.architecture} model, asked for was {asked}")
+    refuse_others_fields(choices, given.architecture)
+    wishes = {name: choices.asked(name) for name in type(given).model_fields if name not in GIVEN}
     if named is not None:
-        wishes = preset(named) | {name: value for name, value in wishes.items() if value is not None}
+        fixed = preset(named, given.architecture)
+        wishes = fixed | {name: value for name, value in wishes.items() if value is not None}
     own = given.model_dump()
     differing = [
         f"{name} is {own[name]}, asked for was {value}"
         for name, value in wishes.items()
-        if name not in FREE and value is not None and value != own[name]
+        if name not in given.free and value is not None and value != own[name]
     ]
     if differing:
         raise ConfigurationError(
@@ -47,9 +48,9 @@ def choose_model(choices: Choices, given: TransformerConfig) -> TransformerConfi
             "leave them out, or train a new model without from_model"
         )
     choices.reasons["preset"] = _REASON
-    free = {name: choices.take(name, lambda name=name: (own[name], _REASON)) for name in FREE}  # type: ignore[misc]
-    choices.reasons |= {name: _REASON for name in wishes if name not in FREE}
-    return build(TransformerConfig, {**own, **free}, "the settings of the model")
+    free = {name: choices.take(name, lambda name=name: (own[name], _REASON)) for name in given.free}  # type: ignore[misc]
+    choices.reasons |= {name: _REASON for name in wishes if name not in given.free}
+    return build(type(given), {**own, **free}, "the settings of the model")
 
 
 def check_tokenizers(given: Bundle, prepared: Prepared, choices: Choices) -> None:

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from multihead.configuration import build
-from multihead.models.config import GenerationConfig, TransformerConfig, preset
+from multihead.errors import ConfigurationError
+from multihead.models.config import GenerationConfig
+from multihead.models.network_config import ARCHITECTURES, Architecture, NetworkConfig, preset
 from multihead.training.config import TrainingConfig
 from multihead.training.progress import duration
 from multihead.workflows.machine import Machine
@@ -68,37 +70,26 @@ def choose_vocabulary(choices: Choices, pairs: int) -> int:
 
 
 GIVEN = ("architecture", "source_vocab", "target_vocab", "padding_id")
-"""Fields of `TransformerConfig` that the text decides."""
+"""Fields of a network's settings that the text decides, or the choice of the network itself."""
 
 
-def choose_model(choices: Choices, corpus: Corpus, machine: Machine) -> TransformerConfig:
-    """Size, dropout and layout of the network: as asked; else the preset's; else by a rule; else the usual value."""
-    small_reason = f"{corpus.pairs:,} pairs are too few for a larger one"
-    if corpus.pairs < 5_000:
-        default = ("tiny", small_reason)
-    elif corpus.pairs < 200_000 or machine.device == "cpu":
-        default = (
-            "small",
-            small_reason if corpus.pairs < 200_000 else "without a GPU a larger one takes days",
-        )
-    else:
-        default = ("base", f"{corpus.pairs:,} pairs and a GPU")
-    fixed = preset(choices.take("preset", lambda: default))
-    dropout = 0.2 if corpus.pairs < 500_000 else 0.1
-    one_vocabulary = corpus.source_vocab == corpus.target_vocab and choices.settings.shared_vocabulary is not False
-    rules: dict[str, tuple[Any, str]] = {
-        "positions": ("learned", "max_positions") if choices.asked("max_positions") else ("sinusoidal", "any length"),
-        "dropout": (dropout, f"for {corpus.pairs:,} pairs"),
-        "attention_dropout": (0.0, "it would cost the fused kernel"),
-        "norm": ("pre", "bears the high learning rate of a short run"),
-        "tie_embeddings": (one_vocabulary, "one vocabulary" if one_vocabulary else "two vocabularies"),
-        "tie_output": (True, "fewer parameters to learn"),
-    }
-    defaults = {name: (field.default, "the usual value") for name, field in TransformerConfig.model_fields.items()}
+def choose_model(choices: Choices, corpus: Corpus, machine: Machine) -> NetworkConfig:
+    """Which network, its size, dropout and layout: as asked; else the preset's; else by a rule; else the usual value.
+
+    Raises:
+        ConfigurationError: a preset that does not exist, a wish that this network knows nothing of, sizes that do not
+            fit.
+    """
+    architecture: Architecture = choices.take("model", lambda: ("transformer", "the best there is for most texts"))
+    kind = ARCHITECTURES[architecture]
+    refuse_others_fields(choices, architecture)
+    fixed = preset(choices.take("preset", lambda: _size(architecture, corpus, machine)), architecture)
+    rules = _rules(choices, architecture, corpus)
+    defaults = {name: (field.default, "the usual value") for name, field in kind.model_fields.items()}
     defaults |= rules | {name: (value, "the preset's") for name, value in fixed.items()}
     values = {
         name: choices.take(name, lambda name=name: defaults[name])  # type: ignore[misc]
-        for name in TransformerConfig.model_fields
+        for name in kind.model_fields
         if name not in GIVEN
     }
     values |= {
@@ -106,7 +97,52 @@ def choose_model(choices: Choices, corpus: Corpus, machine: Machine) -> Transfor
         "target_vocab": corpus.target_vocab,
         "padding_id": corpus.padding_id,
     }
-    return build(TransformerConfig, values, "the settings of the model")
+    return build(kind, values, "the settings of the model")
+
+
+def refuse_others_fields(choices: Choices, architecture: Architecture) -> None:
+    """A wish that only another network could fulfil would have to be ignored.
+
+    Raises:
+        ConfigurationError: there is one; names it and the network that it is of.
+    """
+    own = ARCHITECTURES[architecture].model_fields
+    for name, other in ((name, kind) for kind, cls in ARCHITECTURES.items() for name in cls.model_fields.keys() - own):
+        if name in type(choices.settings).model_fields and choices.asked(name) is not None:
+            raise ConfigurationError(
+                f"{name} is a setting of the {other} model, and this one is {architecture}: leave it out, or set "
+                f"model to {other}"
+            )
+
+
+def _size(architecture: Architecture, corpus: Corpus, machine: Machine) -> tuple[str, str]:
+    """The preset that suits the corpus and the machine."""
+    small_reason = f"{corpus.pairs:,} pairs are too few for a larger one"
+    if corpus.pairs < 5_000:
+        return "tiny", small_reason
+    if corpus.pairs < 200_000:
+        return "small", small_reason
+    if machine.device == "cpu":
+        return "small", "without a GPU a larger one takes days"
+    return {"transformer": "base", "recurrent": "bahdanau"}[architecture], f"{corpus.pairs:,} pairs and a GPU"
+
+
+def _rules(choices: Choices, architecture: Architecture, corpus: Corpus) -> dict[str, tuple[Any, str]]:
+    """What depends on the corpus, or on what else was asked for."""
+    dropout = 0.2 if corpus.pairs < 500_000 else 0.1
+    one_vocabulary = corpus.source_vocab == corpus.target_vocab and choices.settings.shared_vocabulary is not False
+    common: dict[str, tuple[Any, str]] = {
+        "dropout": (dropout, f"for {corpus.pairs:,} pairs"),
+        "tie_embeddings": (one_vocabulary, "one vocabulary" if one_vocabulary else "two vocabularies"),
+        "tie_output": (True, "fewer parameters to learn"),
+    }
+    if architecture != "transformer":
+        return common
+    return common | {
+        "positions": ("learned", "max_positions") if choices.asked("max_positions") else ("sinusoidal", "any length"),
+        "attention_dropout": (0.0, "it would cost the fused kernel"),
+        "norm": ("pre", "bears the high learning rate of a short run"),
+    }
 
 
 @dataclass(frozen=True)
@@ -158,7 +194,7 @@ def choose_updates(choices: Choices, corpus: Corpus, pace: Callable[[], Pace]) -
 def choose_training(
     choices: Choices,
     corpus: Corpus,
-    model: TransformerConfig,
+    model: NetworkConfig,
     machine: Machine,
     pace: Callable[[int, int], Pace],
 ) -> TrainingConfig:
@@ -188,7 +224,8 @@ def choose_training(
         "patience": take("patience", lambda: choose_patience(schedule)),
         "log_every": take("log_every", lambda: (max(min(updates // 60, 100), 1), "some 60 lines")),
     }
-    for name in ("smoothing", "clip", "weight_decay", "bpe_dropout", "keep_checkpoints", "tensorboard"):
+    usual = ("smoothing", "clip", "skip_above", "skip_limit", "weight_decay", "bpe_dropout")
+    for name in (*usual, "keep_checkpoints", "tensorboard"):
         values[name] = take(name, lambda name=name: (own[name].default, "the usual value"))  # type: ignore[misc]
     return build(TrainingConfig, values, "the settings of training")
 
@@ -233,7 +270,7 @@ def choose_generation(choices: Choices, given: GenerationConfig | None = None) -
     return build(GenerationConfig, {**usual.model_dump(), **values}, "the settings of search")
 
 
-def rehearse(settings: TrainSettings, pairs: int, machine: Machine, model: TransformerConfig | None = None) -> None:
+def rehearse(settings: TrainSettings, pairs: int, machine: Machine, model: NetworkConfig | None = None) -> None:
     """Decides everything for an imagined corpus of so many pairs, so that what cannot be is said before the work.
 
     Args:

@@ -110,12 +110,15 @@ class Subwords(Settings):
 
 
 class Model(Settings):
-    """The network: fields of `TransformerConfig`."""
+    """The network: fields of `TransformerConfig`, some of which others have too."""
 
     heading: ClassVar[str] = "Model"
 
+    model: Literal["transformer", "recurrent"] | None = None
+    """Which network: a Transformer, or recurrent encoder and decoder with attention between them."""
     preset: str | None = None
-    """Model size: tiny, small, base or big; or attention-is-all-you-need-pytorch, which fixes more than sizes."""
+    """Model size: tiny, small, base or big; or attention-is-all-you-need-pytorch, which fixes more than sizes. Of
+    recurrent networks: tiny, small, bahdanau or luong."""
     width: int | None = None
     """Model width D."""
     heads: int | None = None
@@ -168,6 +171,30 @@ class Model(Settings):
     """First values of the embeddings."""
 
 
+class RecurrentModel(Settings):
+    """The recurrent network: fields that `RecurrentConfig` has and `TransformerConfig` has not."""
+
+    heading: ClassVar[str] = "Recurrent model"
+
+    cell: Literal["gru", "lstm"] | None = None
+    """What carries the state from token to token."""
+    attend: Literal["before", "after"] | None = None
+    """Attention asks before the decoder's state moves on (Bahdanau et al. 2015) or after (Luong et al. 2015)."""
+    input_feeding: bool | None = None
+    """What was attended to enters the next state, where attention asks after (Luong et al. 2015, 3.3)."""
+    score: Literal["additive", "dot", "scaled_dot", "bilinear", "low_rank"] | None = None
+    """How well a source position answers the decoder."""
+    alignment: Literal["softmax", "sample", "straight_through", "gumbel", "segmentation"] | None = None
+    """How scores become weights: softly, by one position drawn (hard attention, trained with REINFORCE; or straight
+    through, or with Gumbel noise), or by runs of positions."""
+    baseline: Literal["none", "moving"] | None = None
+    """What REINFORCE subtracts from the rewards."""
+    entropy_weight: float | None = None
+    """How much REINFORCE rewards not being sure yet."""
+    encoder_attention: Literal["none", "softmax", "tree"] | None = None
+    """Attention within the source: none, softmax, or the marginals of dependency trees."""
+
+
 class Training(Settings):
     """How long, how fast, how regularised."""
 
@@ -194,6 +221,11 @@ class Training(Settings):
     corpora)."""
     clip: float | None = None
     """Largest gradient norm; 0 for no clipping."""
+    skip_above: float | None = None
+    """An update whose gradient norm is this many times the usual one is skipped, and the lines in it are named; 0 skips
+    only what is no finite number."""
+    skip_limit: int | None = None
+    """Updates of the last 100 that may have been skipped before the run stops."""
     weight_decay: float | None = None
     """Decoupled weight decay of matrices."""
     average: float | None = None
@@ -258,7 +290,7 @@ class Chance(Settings):
     """Of every random number."""
 
 
-HEADINGS = ("Folders", "Text", "Subwords", "Model", "Training", "Search", "Run")
+HEADINGS = ("Folders", "Text", "Subwords", "Model", "Recurrent model", "Training", "Search", "Run")
 """In the order in which ``--help`` has them."""
 
 

@@ -13,9 +13,20 @@ from pydantic import model_validator
 
 from multihead.configuration import Settings
 from multihead.data.readers import format_of
-from multihead.models.config import GenerationConfig, TransformerConfig
+from multihead.models.config import GenerationConfig
+from multihead.models.network_config import AnyNetworkConfig
 from multihead.training.config import TrainingConfig
-from multihead.workflows.sections import Chance, Machine, Model, Place, Search, Subwords, Text, Training
+from multihead.workflows.sections import (
+    Chance,
+    Machine,
+    Model,
+    Place,
+    RecurrentModel,
+    Search,
+    Subwords,
+    Text,
+    Training,
+)
 
 
 class PrepareSettings(Place, Text, Subwords, Chance):
@@ -39,7 +50,7 @@ class PrepareSettings(Place, Text, Subwords, Chance):
         return self
 
 
-class TrainSettings(PrepareSettings, Model, Training, Search, Machine):
+class TrainSettings(PrepareSettings, Model, RecurrentModel, Training, Search, Machine):
     """Wishes for a run; every field is a flag of ``multihead train`` and a key of its TOML file."""
 
     heading: ClassVar[str] = "Folders"
@@ -154,7 +165,7 @@ class GivenModel(Settings):
     """SHA-256 of its model.safetensors."""
 
 
-RUN_VERSION = 2
+RUN_VERSION = 3
 """Of run.json: newer code reads older ones."""
 
 
@@ -169,7 +180,7 @@ class RunConfig(Settings):
     data: DataConfig
     from_model: GivenModel | None = None
     """The model that was fine-tuned."""
-    model: TransformerConfig
+    model: AnyNetworkConfig
     training: TrainingConfig
     generation: GenerationConfig
     reasons: dict[str, str]

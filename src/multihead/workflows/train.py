@@ -23,14 +23,14 @@ import torch
 
 from multihead.configuration import build
 from multihead.errors import ConfigurationError
-from multihead.models.transformer import Transformer
-from multihead.text.tokenizer import Tokenizer
+from multihead.models.architectures import build_network
 from multihead.training.checkpoint import Checkpoint, RunState
+from multihead.training.effort import effort_of
 from multihead.training.progress import RunLog
 from multihead.training.tensorboard import TensorBoard
 from multihead.training.trainer import Surroundings, Trainer
 from multihead.workflows import prepared_folder, run_folder
-from multihead.workflows.batches import stream_of
+from multihead.workflows.batches import largest, lines_of, stream_of
 from multihead.workflows.begin import begin, versions
 from multihead.workflows.machine import require_device
 from multihead.workflows.preparation import Prepared, reopen
@@ -78,18 +78,19 @@ def train(
     if settings.output is None:
         raise ConfigurationError("the run folder is not named: output missing (--output FOLDER)")
     folder = settings.output
-    config = run_folder.begun(folder)
-    if config is None:
-        config, prepared = begin(settings, folder, say, stop_signal, use_threads)
-    else:
-        run_folder.check_same(folder, config, settings)
-        run_folder.clear_up(folder)
-        again = config.data.prepared is not None
-        prepared = prepared_folder.use_again(config.data, settings.data) if again else reopen(folder, config.data)
-    require_device(config.training.device)
-    use_threads(config.training.threads)
-    with torch.random.fork_rng():
-        return _train(config, prepared, folder, say, stop_signal)
+    with run_folder.holding(folder):
+        config = run_folder.begun(folder)
+        if config is None:
+            config, prepared = begin(settings, folder, say, stop_signal, use_threads)
+        else:
+            run_folder.check_same(folder, config, settings)
+            run_folder.clear_up(folder)
+            again = config.data.prepared is not None
+            prepared = prepared_folder.use_again(config.data, settings.data) if again else reopen(folder, config.data)
+        require_device(config.training.device)
+        use_threads(config.training.threads)
+        with torch.random.fork_rng():
+            return _train(config, prepared, folder, say, stop_signal)
 
 
 def _train(
@@ -102,13 +103,12 @@ def _train(
     log = RunLog(folder, say)
     training = config.training
     torch.manual_seed(training.seed)
-    model = Transformer(config.model).to(training.device)
+    model = build_network(config.model).to(training.device)
     checkpoint = Trainer.newest_checkpoint(folder, log.say)
     trainer = Trainer(
         model,
         training,
         width=config.model.width,
-        padding_id=Tokenizer.pad_id,
         folder=folder,
         log=log,
         checkpoint=checkpoint,
@@ -122,7 +122,16 @@ def _train(
     _say_from_where(config, checkpoint, log)
     stream = stream_of(prepared, training, trainer.state.position)
     best = Best(config, prepared, folder)
-    around = Surroundings(stream.take, lambda: stream.position, best.evaluate, best.keep, stop_signal)
+    around = Surroundings(
+        stream.take,
+        lambda: stream.position,
+        best.evaluate,
+        best.keep,
+        stop_signal,
+        lines=lambda pairs: lines_of(prepared, pairs),
+        largest=lambda: largest(prepared, training),
+        effort=effort_of(model, model.output, training.device, training.precision),
+    )
     state = trainer.run(around)
     log.say(f"done: {_outcome(state, folder)}")
     return _result(state, folder)

@@ -13,7 +13,7 @@ from multihead import bundle as bundles
 from multihead.bundle import Bundle
 from multihead.data.batching import batches_by_tokens, collate
 from multihead.metrics.scores import score
-from multihead.models.transformer import Transformer
+from multihead.models.network import Network
 from multihead.text.tokenizer import Tokenizer
 from multihead.training.loss import sequence_loss
 from multihead.training.trainer import Validation
@@ -44,7 +44,7 @@ class Best:
         ids = {"pad_id": Tokenizer.pad_id, "bos_id": Tokenizer.bos_id, "eos_id": Tokenizer.eos_id}
         self._batches = [collate(prepared.valid, np.array(group), **ids) for group in groups]
 
-    def evaluate(self, model: Transformer) -> Validation:
+    def evaluate(self, model: Network) -> Validation:
         """Loss of all pairs; BLEU and chrF of greedy translations of the first ones."""
         nll, correct, tokens = self._loss(model)
         sources = self.prepared.valid_sources[:_SENTENCES]
@@ -67,10 +67,10 @@ class Best:
         return Validation(scores.bleu, nll / tokens, values, summary)
 
     @torch.no_grad()
-    def _loss(self, model: Transformer) -> tuple[float, int, int]:
+    def _loss(self, model: Network) -> tuple[float, int, int]:
         nll, correct, tokens = 0.0, 0, 0
         for batch in self._batches:
-            sums = sequence_loss(model, batch.to(self.config.training.device), Tokenizer.pad_id, 0.0)
+            sums = sequence_loss(model, batch.to(self.config.training.device), 0.0)
             nll, correct, tokens = (
                 nll + sums.nll.item(),
                 correct + int(sums.correct.item()),
@@ -78,7 +78,7 @@ class Best:
             )
         return nll, correct, tokens
 
-    def keep(self, model: Transformer, metrics: dict[str, Any]) -> None:
+    def keep(self, model: Network, metrics: dict[str, Any]) -> None:
         """Writes run/best."""
         shown = {name: value for name, value in metrics.items() if name != "sample"}
         bundles.save(self.folder / "best", self._bundle(model), shown, self._made_by())
@@ -90,7 +90,7 @@ class Best:
             return f"Trained by {tool} on {pairs:,} sentence pairs."
         return f"Fine-tuned by {tool} on {pairs:,} sentence pairs, from a model whose weights are {given.weights[:12]}."
 
-    def _bundle(self, model: Transformer) -> Bundle:
+    def _bundle(self, model: Network) -> Bundle:
         prepared, data = self.prepared, self.config.data
         return Bundle(
             model,

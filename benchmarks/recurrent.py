@@ -1,0 +1,117 @@
+"""A training step of the recurrent translator against the same layers without attention: what attention costs.
+
+    python benchmarks/recurrent.py [--threads 1] [--precision float32|bfloat16] [--tiny] [--json FILE]
+
+The floor is a bidirectional layer over the source and one layer over the target, of `torch.nn.LSTM` or `torch.nn.GRU`,
+with the same embeddings, output projection and loss, and no attention. A step is the loss and its gradients, without
+the optimiser. Contenders take turns, and the least times are compared: other programs disturb them least. That they
+compute what their equations say is for `tests/models/test_recurrent_equations.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from common import in_turn, parser, write
+from torch import Tensor, nn
+
+from multihead.kernels.linear_cross_entropy import Loss
+from multihead.models.network import token_loss
+from multihead.models.recurrent import RecurrentTranslator
+from multihead.models.recurrent_config import RecurrentConfig
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "before, additive, GRU": {},
+    "before, additive, LSTM": {"cell": "lstm"},
+    "before, dot, GRU": {"score": "dot"},
+    "after, bilinear, GRU": {"attend": "after", "score": "bilinear"},
+    "after, bilinear, LSTM": {"attend": "after", "score": "bilinear", "cell": "lstm"},
+    "the same, fed": {"attend": "after", "score": "bilinear", "cell": "lstm", "input_feeding": True},
+    "before, two layers a side": {"encoder_layers": 2, "decoder_layers": 2},
+    "drawn (REINFORCE)": {"alignment": "sample"},
+    "straight-through": {"alignment": "straight_through"},
+    "segmentation": {"alignment": "segmentation"},
+    "soft self-attention": {"encoder_attention": "softmax"},
+    "tree self-attention": {"encoder_attention": "tree"},
+}
+
+
+class Floor(nn.Module):
+    """One recurrent layer a side, and nothing between them but a sum."""
+
+    def __init__(self, kind: type[nn.GRU] | type[nn.LSTM], vocabulary: int, width: int) -> None:
+        super().__init__()
+        self.words = nn.Embedding(vocabulary, width, padding_idx=0)
+        self.encoder = kind(width, width // 2, batch_first=True, bidirectional=True)
+        self.decoder = kind(width, width, batch_first=True)
+
+    def loss(self, source: Tensor, _: Tensor, target_input: Tensor, target_output: Tensor, *, smoothing: float) -> Loss:
+        """The loss of a network that has a decoder and an encoder, of which it sees one state."""
+        encoded, _ = self.encoder(self.words(source))
+        states, _ = self.decoder(self.words(target_input) + encoded[:, :1])
+        return token_loss(states, self.words.weight, target_output, 0, smoothing)
+
+
+def batch(rows: int, length: int, vocabulary: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Sources of up to a fifth less than the length; targets of the length."""
+    generator = torch.Generator().manual_seed(0)
+    source, given, wanted = (torch.randint(3, vocabulary, (rows, length), generator=generator) for _ in range(3))
+    lengths = torch.randint(max(1, length - length // 5), length + 1, (rows,), generator=generator)
+    lengths[0] = length
+    source[torch.arange(length) >= lengths[:, None]] = 0
+    return source, lengths, given, wanted
+
+
+def step(model: Any, inputs: tuple[Tensor, ...], low: bool) -> Callable[[], object]:
+    """The loss of a batch and its gradients."""
+
+    def once() -> None:
+        model.zero_grad(set_to_none=True)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=low):
+            loss = model.loss(*inputs, smoothing=0.1)
+        (loss.total / inputs[3].numel()).backward()
+
+    return once
+
+
+def main() -> None:
+    """Measures and prints."""
+    accepted = parser(__doc__, 5)
+    accepted.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
+    accepted.add_argument("--tiny", action="store_true", help="sizes that say nothing")
+    arguments = accepted.parse_args()
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    rows, length, vocabulary, width = (2, 5, 20, 8) if arguments.tiny else (64, 20, 8000, 256)
+    torch.manual_seed(0)
+    models: dict[str, Any] = {
+        "floor, GRU": Floor(nn.GRU, vocabulary, width),
+        "floor, LSTM": Floor(nn.LSTM, vocabulary, width),
+    }
+    for name, changes in VARIANTS.items():
+        config = RecurrentConfig(
+            source_vocab=vocabulary, target_vocab=vocabulary, width=width, **{"dropout": 0.1, **changes}
+        )
+        models[name] = RecurrentTranslator(config).train()
+    inputs = batch(rows, length, vocabulary)
+    calls = {name: step(model, inputs, arguments.precision == "bfloat16") for name, model in models.items()}
+    taken = in_turn(calls, arguments.rounds, len(calls) * arguments.seconds)
+    tokens, floor = rows * length, taken["floor, LSTM"].least
+    print(
+        f"{rows} sentences of {length} tokens, width {width}, vocabulary {vocabulary:,}, {arguments.precision}, "
+        f"{torch.get_num_threads()} threads\n"
+    )
+    print(f"{'':<28}{'ms':>8}{'target tokens/s':>18}{'of the floor':>15}")
+    for name, times in taken.items():
+        print(f"{name:<28}{times.least:>8.1f}{1000 * tokens / times.least:>18,.0f}{floor / times.least:>15.2f}")
+    figures = [
+        {"case": name, "ms": times.least, "tokens_a_second": 1000 * tokens / times.least}
+        for name, times in taken.items()
+    ]
+    write(arguments, {"precision": arguments.precision, "rows": figures})
+
+
+if __name__ == "__main__":
+    main()

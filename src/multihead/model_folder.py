@@ -1,0 +1,177 @@
+"""A network on disk: ``config.json`` and ``model.safetensors``, which are checked against each other; no pickles.
+
+What else belongs to a model (tokenizers, how it is searched) and what its settings mean is for those who know it:
+`multihead.bundle` for translators, `workflows.pointer` for pointer networks. They hand their parts to `save` and get
+the settings from `read_config`.
+
+`FORMAT_VERSION` is a promise: newer code reads every older folder, and takes what it does not say as the default.
+Version 2 has more settings of networks and of search than version 1; version 3 has other networks than Transformers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from multihead.configuration import Settings, SettingsType, build
+from multihead.errors import ConfigurationError, FormatError
+from multihead.files import sha256_of, standing_folder, whole_folder, write_tensors
+
+FORMAT_VERSION = 3
+
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+
+AGAIN = "copy the whole model folder again"
+"""What to do about a damaged folder."""
+
+
+def save(
+    folder: Path, model: nn.Module, settings: Settings, parts: Callable[[Path], dict[str, Any]] = lambda _: {}
+) -> None:
+    """Writes a model folder, whole or not at all; a model that stands there is replaced.
+
+    Args:
+        folder: where to.
+        model: whose parameters are kept (a shared one once).
+        settings: of the network; they say its ``architecture``.
+        parts: writes what else belongs to the model into the folder it is given, and returns what config.json is to
+            have besides version, settings and the SHA-256 of the weights.
+
+    Raises:
+        FormatError: something that is not a model stands there; it is left alone.
+        SurroundingsError: it cannot be written; what stood there still does.
+    """
+    if folder.exists() and not (folder / CONFIG).is_file() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise FormatError(f"{folder}: holds something that is not a model; nothing was touched. Choose a new folder")
+    with whole_folder(folder) as draft:
+        write_tensors(draft / WEIGHTS, dict(model.named_parameters()))
+        config = {
+            "format_version": FORMAT_VERSION,
+            "model": settings.model_dump(mode="json"),
+            "weights": sha256_of(draft / WEIGHTS),
+        }
+        write_json(draft / CONFIG, config | parts(draft))
+
+
+def locate(folder: Path) -> Path:
+    """The model folder that ``folder`` is, or that a run folder holds as its best.
+
+    Raises:
+        FormatError: there is none, or only a part of one.
+    """
+    if not folder.is_dir():
+        what = "is a file" if folder.exists() else "there is no such folder"
+        raise FormatError(f"{folder}: {what}; give the folder that `multihead train` wrote")
+    for candidate in (standing_folder(folder / "best"), folder):
+        there = [name for name in (CONFIG, WEIGHTS) if (candidate / name).is_file()]
+        if len(there) == 2:
+            return candidate
+        if there:
+            missing = WEIGHTS if there == [CONFIG] else CONFIG
+            raise FormatError(f"{candidate}: a model folder without its {missing}; {AGAIN}")
+    if (folder / "run.json").is_file():
+        raise FormatError(f"{folder}: this run has no model yet: it was stopped before its first validation")
+    raise FormatError(f"{folder}: not a model folder: it has no {CONFIG} and {WEIGHTS}")
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """What ``config.json`` says; its ``model`` are the settings of the network, as written.
+
+    Args:
+        folder: as `locate` gives it.
+
+    Raises:
+        FormatError: it is damaged, or of a version that is not known yet.
+    """
+    config = read_json(folder / CONFIG)
+    version = config.get("format_version")
+    if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
+        raise FormatError(
+            f"{folder}: format version {version!r}; this multihead reads versions 1 to {FORMAT_VERSION}: "
+            "a newer multihead wrote it, or the file is damaged"
+        )
+    if not isinstance(config.get("model"), dict):
+        raise FormatError(f"{folder / CONFIG}: damaged: it describes no model; {AGAIN}")
+    return config
+
+
+def architecture_of(config: dict[str, Any]) -> str:
+    """Which kind of network ``config.json`` describes; the first versions knew Transformers only."""
+    return str(config["model"].get("architecture", "transformer"))
+
+
+def settings_of(cls: type[SettingsType], values: object, path: Path) -> SettingsType:
+    """Settings that stand in the file ``path``.
+
+    Raises:
+        FormatError: they are not what such settings can be.
+    """
+    if not isinstance(values, dict):
+        raise FormatError(f"{path}: damaged: expected settings, got {values!r}; {AGAIN}")
+    try:
+        return build(cls, values, str(path))
+    except ConfigurationError as error:
+        raise FormatError(f"{error}; the file is damaged: {AGAIN}") from None
+
+
+def fill(model: nn.Module, folder: Path, config: dict[str, Any]) -> None:
+    """Fills the parameters of ``model`` by name from the folder's weights; every name and shape must match.
+
+    Raises:
+        FormatError: they are damaged, not those that ``config`` was written with, or of another network.
+    """
+    path = folder / WEIGHTS
+    tensors, parameters = _read_weights(path, config.get("weights")), dict(model.named_parameters())
+    missing, surplus = sorted(parameters.keys() - tensors.keys()), sorted(tensors.keys() - parameters.keys())
+    shapes = [name for name in parameters.keys() & tensors.keys() if parameters[name].shape != tensors[name].shape]
+    if missing or surplus or shapes:
+        raise FormatError(
+            f"{path}: these are not the weights that config.json describes: "
+            f"missing {missing[:3]}, unknown {surplus[:3]}, of another shape {sorted(shapes)[:3]}"
+        )
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(tensors[name])
+
+
+def _read_weights(path: Path, digest: object) -> dict[str, Tensor]:
+    """The tensors of the file whose SHA-256 is ``digest``; a folder that was made by hand may name none."""
+    try:
+        found, tensors = sha256_of(path), load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise FormatError(f"{path}: damaged or unreadable ({error}); {AGAIN}") from None
+    if digest is not None and found != digest:
+        raise FormatError(
+            f"{path}: not the weights that {CONFIG} was written with, or damaged (their SHA-256 is {found[:12]}..., "
+            f"it says {str(digest)[:12]}...); {AGAIN}"
+        )
+    return tensors
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises:
+        FormatError: there is none, or it is damaged.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise FormatError(f"{path}: damaged: not JSON") from None
+    if not isinstance(content, dict):
+        raise FormatError(f"{path}: damaged: expected a JSON object")
+    return content
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Writes an object for people to read."""
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
