@@ -5,7 +5,7 @@ TARGET ?= en
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: setup demo test check proofs format clean
+.PHONY: setup demo test test-crash check proofs format clean
 
 setup: $(INSTALLED)
 
@@ -21,6 +21,10 @@ demo: setup
 # As many files at a time as there are cores (but not more than 4), each on one thread.
 test: check
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile
+
+# A training is killed 200 times at random moments; what it ends with is compared bit for bit.
+test-crash: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s -m proof tests/cli/test_crash.py
 
 check: setup
 	$(BIN)/ruff check .

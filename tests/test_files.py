@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 
 from multihead import files
 from multihead.errors import SurroundingsError
@@ -209,7 +208,7 @@ def test_where_there_is_no_folder_to_write_into(tmp_path):
     assert names(tmp_path) == ["file"]
 
 
-def test_tensors_round_trip_and_faults_are_those_of_files(tmp_path, monkeypatch):
+def test_tensors_round_trip_and_faults_are_those_of_files(tmp_path):
     tensors = {"a": torch.arange(6.0).reshape(2, 3).t(), "b": torch.tensor(1, dtype=torch.int64)}
     write_tensors(tmp_path / "x", tensors)
     found = load_file(tmp_path / "x")
@@ -218,19 +217,27 @@ def test_tensors_round_trip_and_faults_are_those_of_files(tmp_path, monkeypatch)
     with pytest.raises(OSError, match=r".+"):
         write_tensors(Path("/dev/full/x"), tensors)
 
-    def fails(*args, **kwargs):
-        raise SafetensorError("something of itself")
 
-    def is_full(*args, **kwargs):
-        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+def test_tensors_are_the_bytes_that_the_library_of_the_format_writes(tmp_path):
+    """Every type, no element, one element, a view, a name that JSON has to escape; and the hash is of these bytes."""
+    kinds = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+    tensors = {f"{kind} {n}": torch.ones(n, 3).to(getattr(torch, kind)) for kind in kinds for n in (2, 0)}
+    tensors |= {"turned": torch.arange(6.0).reshape(2, 3).t(), "single": torch.tensor(3.0), 'ü"\n': torch.ones(1)}
+    expected = save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata={"format": "pt"})
+    digest = write_tensors(tmp_path / "x", tensors)
+    assert (tmp_path / "x").read_bytes() == expected
+    assert digest == sha256_of(tmp_path / "x")
+    write_tensors(tmp_path / "empty", {})
+    assert (tmp_path / "empty").read_bytes() == save({}, metadata={"format": "pt"})
 
-    monkeypatch.setattr("safetensors.torch.save_file", fails)
-    with pytest.raises(OSError, match="of itself"):
-        write_tensors(tmp_path / "x", tensors)
-    monkeypatch.setattr("safetensors.torch.save_file", is_full)
-    with pytest.raises(OSError, match="No space left") as caught:
-        write_tensors(tmp_path / "x", tensors)
-    assert caught.value.errno == errno.ENOSPC
+
+def test_what_the_system_writes_in_pieces_is_whole(tmp_path, monkeypatch):
+    """`os.write` may take less than it is given."""
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:5]))
+    digest = files.put(tmp_path / "x", [b"eins zwei drei", b"", memoryview(b"vier")])
+    assert (tmp_path / "x").read_bytes() == b"eins zwei dreivier"
+    assert digest == sha256_of(tmp_path / "x")
 
 
 def test_the_hash_is_of_the_content(tmp_path):

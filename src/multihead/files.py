@@ -4,6 +4,8 @@ Everything is first written beside its destination under a name that nobody read
 renamed: a reader sees the old content or the new one, whenever the machine stops. A full disk or a missing
 permission becomes a `SurroundingsError` that names the file, and leaves nothing behind. What a killed process left
 (drafts, a folder moved aside) is cleared up by `remove_unfinished` when the next one starts.
+
+The disk is changed through functions of `os` alone, so that a test can let each single call fail.
 """
 
 from __future__ import annotations
@@ -12,12 +14,12 @@ import contextlib
 import errno
 import glob
 import hashlib
+import json
 import os
-import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from multihead.errors import SurroundingsError
 
@@ -81,26 +83,77 @@ def whole_file(path: Path) -> Iterator[Path]:
 def write_text(path: Path, text: str) -> None:
     """Writes UTF-8 text, whole or not at all."""
     with whole_file(path) as draft:
-        draft.write_text(text, encoding="utf-8", newline="\n")
+        put(draft, [text.encode()])
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Writes a safetensors file; an `OSError` where that fails, whichever version of the library says so.
+def put(path: Path, chunks: Iterable[bytes | memoryview]) -> str:
+    """Writes a file and returns the SHA-256 of what it should hold, taken on the way to the disk.
 
-    Meant for files in a `whole_folder`: alone it does not write whole or not at all.
+    Meant for drafts: alone it does not write whole or not at all.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
-    path.touch()
-    mode = path.stat().st_mode  # some versions of the library leave a file that its owner alone may read
-    on_host = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    digest = hashlib.sha256()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), 0o666)
     try:
-        save_file(on_host, path, metadata={"format": "pt"})
-    except SafetensorError as error:  # "... (os error 28)" is all that it says of the reason
-        number = re.search(r"os error (\d+)", str(error))
-        raise (OSError(int(number[1]), os.strerror(int(number[1]))) if number else OSError(str(error))) from error
-    path.chmod(mode)
+        for chunk in chunks:
+            rest = memoryview(chunk)
+            digest.update(rest)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+    finally:
+        os.close(descriptor)
+    return digest.hexdigest()
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
+    """Writes a safetensors file and returns its SHA-256; for drafts, as `put`.
+
+    The same bytes as `safetensors.torch.save_file`, but each tensor goes from where it lies to the disk, and an error
+    of the system stays the `OSError` that it is.
+    """
+    return put(path, _serialized(tensors))
+
+
+def _serialized(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+    """The length of the header in eight bytes, the header in JSON, and each tensor's bytes, widest elements first."""
+    import torch
+
+    order = sorted(tensors, key=lambda name: (-_rank(tensors[name]), name))
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name in order:
+        start, end = end, end + tensors[name].numel() * tensors[name].element_size()
+        shape = list(tensors[name].shape)
+        header[name] = {"dtype": _DTYPES[str(tensors[name].dtype)], "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little")
+    yield text
+    for name in order:
+        flat = tensors[name].detach().cpu().contiguous().reshape(-1)
+        if flat.numel():
+            yield flat.view(torch.uint8).numpy().data
+
+
+_DTYPES = {
+    f"torch.{name}": short
+    for name, short in (
+        ("bool", "BOOL"),
+        ("uint8", "U8"),
+        ("int8", "I8"),
+        ("int16", "I16"),
+        ("float16", "F16"),
+        ("bfloat16", "BF16"),
+        ("int32", "I32"),
+        ("float32", "F32"),
+        ("float64", "F64"),
+        ("int64", "I64"),
+    )
+}
+"""As the format spells them, in the order in which it ranks them."""
+
+
+def _rank(tensor: Tensor) -> int:
+    return list(_DTYPES).index(str(tensor.dtype))
 
 
 def sha256_of(path: Path) -> str:

@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 
 from multihead.errors import DivergenceError
-from multihead.kernels.dropout import keep_mask
+from multihead.kernels import random
+from multihead.training import step as step_module
 from multihead.training.loss import sequence_loss
 from multihead.training.optimizer import build_optimizer
-from multihead.training.step import step_seed, train_step
+from multihead.training.step import Refused, step_seed, train_step
 
 
 def gradients(model):
@@ -34,7 +35,7 @@ def close(got, want, tolerance=1e-10):
 def test_the_loss_is_the_cross_entropy_with_a_smoothed_target(toy, smoothing):
     """Szegedy et al. 2016: minus the sum of q log p with q = (1 - s) one-hot + s / V, over the real tokens alone."""
     model, batch = toy.model(), toy.batch(0, 1, 2, 3)
-    sums = sequence_loss(model, batch, toy.pad, smoothing)
+    sums = sequence_loss(model, batch, smoothing)
     logits = model.output(model.hidden(batch.source, batch.source_lengths, batch.target_input)).detach()
     log_p = logits.log_softmax(-1)
     total = nll = correct = 0.0
@@ -55,7 +56,7 @@ def test_padding_never_changes_the_loss_or_its_gradient(toy):
     sums, grads = [], []
     for batches in ([(short, long)], [(short,), (long,)]):
         model = toy.model()
-        found = [sequence_loss(model, toy.batch(*indices), toy.pad, 0.1) for indices in batches]
+        found = [sequence_loss(model, toy.batch(*indices), 0.1) for indices in batches]
         sum(s.total for s in found).backward()
         sums.append(tuple(sum(s[k].item() for s in found) for k in range(3)))
         grads.append(gradients(model))
@@ -69,7 +70,7 @@ def test_padding_never_changes_the_loss_or_its_gradient(toy):
 def one_step(toy, model, groups, step=1, rate=1e-2, **changes):
     """Runs an update on a copy: what was seen, the new weights, the gradients that Adam was given."""
     model, config = copy.deepcopy(model), toy.config(**changes)
-    sums = train_step(model, build_optimizer(model, config), groups, config, step, rate, toy.pad)
+    sums = train_step(model, build_optimizer(model, config), groups, config, step, rate)
     return sums, dict(model.state_dict()), gradients(model)
 
 
@@ -88,7 +89,7 @@ def test_accumulated_batches_are_one_large_batch(toy, smoothing):
 def test_the_gradient_is_of_the_mean_over_the_real_tokens(toy):
     model, batch = toy.model(), toy.batch(4, 5, 6)
     sums, _, found = one_step(toy, model, [batch], clip=0, smoothing=0.1)
-    loss = sequence_loss(model, batch, toy.pad, 0.1)
+    loss = sequence_loss(model, batch, 0.1)
     (loss.total / batch.target_tokens).backward()
     close(found, gradients(model))
     assert sums.tokens == batch.target_tokens == sum(len(toy.store.target[i]) + 1 for i in (4, 5, 6))
@@ -146,7 +147,7 @@ def test_left_over_gradients_do_not_count(toy):
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, 7.0)
     config, other = toy.config(), model
-    train_step(other, build_optimizer(other, config), [toy.batch(0)], config, 1, 1e-2, toy.pad)
+    train_step(other, build_optimizer(other, config), [toy.batch(0)], config, 1, 1e-2)
     close(dict(other.state_dict()), clean[1])
 
 
@@ -169,8 +170,8 @@ def test_step_seeds_differ_wherever_an_argument_does():
 def test_neighbouring_steps_draw_unrelated_masks():
     masks = []
     for step in (1, 2, 3):
-        torch.manual_seed(step_seed(1, step, 0))
-        masks.append(keep_mask(torch.Size([20_000]), 0.5))
+        with random.step(step_seed(1, step, 0)):
+            masks.append(random.keep_mask(random.next_key(), torch.Size([20, 1000]), 128))
     for one, other in itertools.combinations(masks, 2):
         assert float((one == other).double().mean()) == pytest.approx(0.5, abs=0.02)
 
@@ -182,10 +183,67 @@ def test_a_loss_that_is_no_number_stops_before_the_weights_are_touched(toy, valu
         model.output.weight[5, 0] = value
     before = copy.deepcopy(model.state_dict())
     with pytest.raises(DivergenceError, match=r"update 7.*learning rate") as caught:
-        train_step(model, build_optimizer(model, config), [toy.batch(0, 1)], config, 7, 1e-2, toy.pad)
+        train_step(model, build_optimizer(model, config), [toy.batch(0, 1)], config, 7, 1e-2)
     assert caught.value.exit_status == 1
     for name, tensor in model.state_dict().items():
         torch.testing.assert_close(tensor, before[name], rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("part", [0, 2])
+def test_a_refused_update_names_the_batches_to_blame(toy, monkeypatch, part):
+    """The one whose own loss is no number; all of them where only their sum of gradients is too large."""
+    model, config = toy.model(), toy.config()
+    batches = [toy.batch(0, 1), toy.batch(2, 3), toy.batch(4, 5)]
+    loss = sequence_loss
+
+    def poisoned(model, batch, smoothing):
+        found = loss(model, batch, smoothing)
+        return found._replace(total=found.total * math.nan) if batch is batches[part] else found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(step_module, "sequence_loss", poisoned)
+        with pytest.raises(Refused, match="the loss is nan") as caught:
+            train_step(model, build_optimizer(model, config), batches, config, 7, 1e-2)
+    assert caught.value.parts == (part,)
+    with pytest.raises(Refused, match=r"the norm of its gradient is .*, and may be 0\.001") as caught:
+        train_step(model, build_optimizer(model, config), batches, config, 7, 1e-2, largest_norm=1e-3)
+    assert caught.value.parts == (0, 1, 2)
+    assert caught.value.norm > 1e-3
+
+
+@pytest.mark.parametrize("clip", [0.0, 1.0])
+@pytest.mark.parametrize("scale", [1e-30, 1e10, 1e18, 1e19, 1e25, 1e38])
+def test_an_update_that_is_made_leaves_finite_numbers(toy, monkeypatch, scale, clip):
+    """Whatever the gradient: either it is refused, or weights and Adam's means stay finite; so nothing is undone."""
+    model = toy.model(dtype=torch.float32)
+    config = toy.config(clip=clip)
+    optimizer = build_optimizer(model, config)
+    loss = sequence_loss
+    scaled = lambda *args: loss(*args)._replace(total=loss(*args).total * scale)  # noqa: E731
+    monkeypatch.setattr(step_module, "sequence_loss", scaled)
+    made = 0
+    for step in range(1, 6):
+        try:
+            train_step(model, optimizer, [toy.batch(step, 9)], config, step, 1.0)
+            made += 1
+        except Refused:
+            optimizer.zero_grad()
+        for tensor in (*model.parameters(), *(t for state in optimizer.state.values() for t in state.values())):
+            assert bool(torch.isfinite(tensor).all())
+    assert (made == 5) == (scale < 1e19)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+@pytest.mark.parametrize("room", [1000, 40, 13, 1])
+def test_a_batch_in_pieces_is_the_same_update(toy, room, dropout):
+    """Loss, gradient and weights, with the same dropout: a piece knows where its rows stand in the batch."""
+    model, batches = toy.model(dropout=dropout), [toy.batch(*range(9)), toy.batch(20, 21)]
+    whole = one_step(toy, model, batches)
+    config, cut = toy.config(), copy.deepcopy(model)
+    sums = train_step(cut, build_optimizer(cut, config), batches, config, 1, 1e-2, room=room)
+    assert sums == pytest.approx(whole[0], rel=1e-10)
+    close(gradients(cut), whole[2])
+    close(dict(cut.state_dict()), whole[1], 1e-8)
 
 
 def test_bfloat16_keeps_weights_and_sums_in_float32(toy):

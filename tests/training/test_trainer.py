@@ -2,15 +2,23 @@
 
 import itertools
 import json
+import math
+import random
 import signal
+import time
 
 import pytest
 import torch
 
 from multihead.data.batching import BatchStream
-from multihead.errors import DivergenceError, Interrupted
-from multihead.training.checkpoint import Checkpoint, RunState, save
+from multihead.errors import DivergenceError, Interrupted, SurroundingsError
+from multihead.training import guard, memory
+from multihead.training import step as step_module
+from multihead.training import trainer as trainer_module
+from multihead.training.checkpoint import Checkpoint, RunState, read_weights, save
+from multihead.training.effort import Effort
 from multihead.training.loss import sequence_loss
+from multihead.training.optimizer import optimizer_tensors
 from multihead.training.progress import RunLog
 from multihead.training.schedule import learning_rate
 from multihead.training.trainer import Surroundings, Trainer, Validation
@@ -22,6 +30,7 @@ class Run:
     """A run in a folder, judged by its loss on three pairs."""
 
     def __init__(self, toy, folder, dropout=0.3, scores=None, losses=None, **changes):
+        self.around = {}
         self.toy, self.folder, self.config = toy, folder, toy.config(**{**SETTINGS, **changes})
         self.dropout, self.scores, self.losses = dropout, scores, losses or {}
         self.kept, self.said, self.updates, self.saved = [], [], 0, []
@@ -36,7 +45,6 @@ class Run:
             self.toy.model(dropout=self.dropout),
             self.config,
             width=8,
-            padding_id=self.toy.pad,
             folder=self.folder,
             log=log,
             checkpoint=checkpoint,
@@ -49,7 +57,8 @@ class Run:
         def stop():
             return signal.SIGTERM if next(counter) == polls else None
 
-        return self.trainer.run(Surroundings(stream.take, lambda: stream.position, self._judge, self._keep, stop))
+        given = stream.take, lambda: stream.position, self._judge, self._keep, stop
+        return self.trainer.run(Surroundings(*given, **self.around))
 
     def _judge(self, model):
         assert not model.training
@@ -57,7 +66,7 @@ class Run:
         if self.scores is not None:
             score = self.scores[self.trainer.state.step]
         else:
-            score = -sequence_loss(model, self.toy.batch(0, 1, 2), self.toy.pad, 0.0).nll.item()
+            score = -sequence_loss(model, self.toy.batch(0, 1, 2), 0.0).nll.item()
         loss = self.losses.get(self.trainer.state.step, 1.0)
         return Validation(score, loss, {"score": score}, f"score {score:.2f}")
 
@@ -157,12 +166,16 @@ def test_killed_while_judging_keeping_saving_or_logging(toy, tmp_path, uninterru
     assert run.last() == uninterrupted.last()
 
 
-def test_the_damaged_checkpoint_is_passed_over_and_the_end_is_the_same(toy, tmp_path, uninterrupted):
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"])
+def test_a_checkpoint_with_one_flipped_bit_is_passed_over_and_the_end_is_the_same(toy, tmp_path, uninterrupted, name):
     run = Run(toy, tmp_path)
     with pytest.raises(Interrupted):
         run.go(12)
     newest = max((tmp_path / "checkpoints").iterdir())
-    (newest / "average.safetensors").write_bytes(b"")
+    damaged = newest / name
+    content = bytearray(damaged.read_bytes())
+    content[random.Random(name).randrange(len(content))] ^= 1 << random.Random(name).randrange(8)
+    damaged.write_bytes(content)
     run.go()
     assert any(str(newest) in line and "damaged" in line for line in run.said)
     assert run.last() == uninterrupted.last()
@@ -262,6 +275,25 @@ def test_what_is_judged_and_kept_is_the_average(toy, tmp_path):
     assert not all(torch.equal(kept[name], weights[name]) for name in kept)
 
 
+def test_what_is_kept_is_of_the_validation_though_training_goes_on(toy, tmp_path, monkeypatch):
+    """Keeping lasts until the next update is made; it is still the average that the checkpoint of that update has."""
+    run, keep = Run(toy, tmp_path, scores={5: 1.0, 10: 2.0, 13: 3.0}, keep_checkpoints=9), Run._keep
+
+    def slow(self, model, values):
+        deadline = time.monotonic() + 30
+        while self.trainer.state.step == values["step"] < 13 and time.monotonic() < deadline:
+            time.sleep(0.001)
+        keep(self, model, values)
+
+    monkeypatch.setattr(Run, "_keep", slow)
+    run.go()
+    assert [step for step, _ in run.kept] == [5, 10, 13]
+    for step, kept in run.kept:
+        saved = read_weights(tmp_path / "checkpoints" / f"{step:08d}", "average")
+        assert kept.keys() == saved.keys()
+        assert all(torch.equal(kept[name], saved[name]) for name in kept)
+
+
 @pytest.mark.parametrize(("patience", "end"), [(1, 15), (2, 20), (0, 40)])
 def test_training_ends_early_when_nothing_is_gained(toy, tmp_path, patience, end):
     scores = {step: -abs(step - 10.0) for step in range(5, 45, 5)}
@@ -287,3 +319,244 @@ def test_a_signal_during_the_last_update_does_not_matter(toy, tmp_path):
     run = Run(toy, tmp_path)
     state = run.go(polls=99)
     assert state.step == 13
+
+
+# ------------------------------------------------------------------------------------------ refused updates
+
+
+POISONED = 7
+"""A pair whose batches go wrong."""
+
+
+@pytest.fixture
+def poison(monkeypatch):
+    """Multiplies the loss of batches with the pair `POISONED`, or of all."""
+
+    def apply(factor, everywhere=False):
+        def loss(model, batch, smoothing):
+            found = sequence_loss(model, batch, smoothing)
+            wrong = everywhere or POISONED in batch.indices
+            return found._replace(total=found.total * factor) if wrong else found
+
+        monkeypatch.setattr(step_module, "sequence_loss", loss)
+
+    return apply
+
+
+@pytest.mark.parametrize(("factor", "accumulate"), [(math.nan, 1), (math.inf, 2)])
+def test_a_skipped_update_changes_nothing_and_names_its_pairs(toy, tmp_path, poison, monkeypatch, factor, accumulate):
+    poison(factor)
+    run, seen, taken = Run(toy, tmp_path, accumulate=accumulate, updates=20), [], {}
+    update = Trainer._update
+
+    def watched(self, batches, around):
+        parts = [{**self.model.state_dict()}, {**self.average.model.state_dict()}, optimizer_tensors(*both(self))]
+        before = [{name: tensor.clone() for name, tensor in part.items()} for part in parts]
+        update(self, batches, around)
+        bad = [batch.indices for batch in batches if POISONED in batch.indices]
+        if bad:
+            seen.append(self.state.step)
+            taken[self.state.step] = sorted(i for indices in bad for i in indices.tolist())
+            after = [self.model.state_dict(), self.average.model.state_dict(), optimizer_tensors(*both(self))]
+            assert all(torch.equal(a[n], b[n]) for a, b in zip(after, before, strict=True) for n in a)
+            assert any(step == self.state.step for step in self.state.skipped)
+
+    monkeypatch.setattr(Trainer, "_update", watched)
+    state = run.go()
+    assert state.step == 20
+    assert seen
+    assert [record["step"] for record in run.records("skipped")] == seen
+    for record in run.records("skipped"):
+        assert record["lines"] == {"the store": taken[record["step"]]}
+        assert record["loss"] is None
+    tokens = sum(record["target_tokens"] for record in run.records("train"))
+    assert tokens < 20 * accumulate * 24
+    assert any(f"update {seen[0]} skipped: the loss is {factor} a token" in line for line in run.said)
+
+
+def both(trainer):
+    return trainer.model, trainer.optimizer
+
+
+@pytest.mark.parametrize(("polls", "log_every"), [(3, 1), (8, 3)])
+def test_a_run_that_skips_goes_on_as_if_it_had_not_been_stopped(toy, tmp_path, poison, polls, log_every):
+    poison(math.nan)
+    runs = [Run(toy, tmp_path / name, log_every=log_every, updates=20) for name in ("whole", "stopped")]
+    for run in runs:
+        run.folder.mkdir()
+    runs[0].go()
+    assert runs[0].records("skipped")
+    for number in (polls, 3):
+        with pytest.raises(Interrupted):
+            runs[1].go(number)
+    runs[1].go()
+    assert runs[0].last() == runs[1].last()
+
+
+@pytest.mark.parametrize(("limit", "end"), [(0, 1), (3, 4), (10, 11)])
+def test_after_repeated_ones_the_run_stops_with_advice(toy, tmp_path, poison, limit, end):
+    poison(math.nan, everywhere=True)
+    run = Run(toy, tmp_path, skip_limit=limit, validate_every=50, updates=50)
+    with pytest.raises(DivergenceError, match=f"update {end}: .*{end} of the last 100 .*lower learning rate"):
+        run.go()
+    assert len(run.records("skipped")) == end
+    assert not (tmp_path / "checkpoints").exists()
+
+
+@pytest.mark.parametrize(
+    ("factor", "changes", "norms", "skips"),
+    [
+        (1e4, {}, 64, True),
+        (20.0, {}, 64, False),
+        (20.0, {"skip_above": 5.0}, 64, True),
+        (1e4, {"skip_above": 0.0}, 64, False),
+        (1e4, {"warmup": 71}, 64, False),
+        (1e4, {}, 63, False),
+    ],
+)
+def test_an_exploding_gradient_is_skipped_after_the_warm_up(
+    toy, tmp_path, poison, monkeypatch, factor, changes, norms, skips
+):
+    """The run goes on after update 70 with so many norms known; update 71 has ``factor`` times its gradient."""
+    run = Run(toy, tmp_path, **{"updates": 72, "validate_every": 100, "learning_rate": 1e-3, "log_every": 1, **changes})
+    state = RunState(step=70, norms=(0.5, *[1.0] * (norms - 2), 2.0))
+    model = {name: p.detach() for name, p in toy.model(seed=3).named_parameters()}
+    save(run.folder / "checkpoints", Checkpoint(state, model, model, {}), keep=1)
+    calls = itertools.count(1)
+
+    def loss(model, batch, smoothing):
+        found = sequence_loss(model, batch, smoothing)
+        return found._replace(total=found.total * (factor if next(calls) == 1 else 1.0))
+
+    monkeypatch.setattr(step_module, "sequence_loss", loss)
+    run.around = {"lines": lambda pairs: {"train.de": (pairs + 1).tolist()}}
+    run.go()
+    records = run.records("skipped")
+    assert [record["step"] for record in records] == ([71] if skips else [])
+    for record in records:
+        assert record["gradient_norm"] > run.config.skip_above * 1.0
+        assert list(record["lines"]) == ["train.de"]
+        assert any("train.de: " in line and "skipped" in line for line in run.said)
+    assert len(run.trainer.state.norms) == min(64, norms + 2 - skips)
+
+
+def test_norms_are_of_the_last_updates_and_skipped_ones_are_forgotten():
+    norms, skipped = (), ()
+    for step in range(1, 300):
+        norms = guard.with_norm(norms, float(step))
+        if step % 10 == 0:
+            skipped = guard.with_skipped(skipped, step)
+    assert norms == tuple(float(step) for step in range(236, 300))
+    assert skipped == tuple(range(200, 300, 10))
+
+
+def test_a_model_that_is_no_number_is_never_kept_or_saved(toy, tmp_path):
+    run = Run(toy, tmp_path, losses={5: math.nan})
+    with pytest.raises(DivergenceError, match=r"update 5: the loss of the validation set is nan"):
+        run.go()
+    assert run.kept == []
+    assert not (tmp_path / "checkpoints").exists()
+
+
+# ------------------------------------------------------------------------------------------ memory
+
+
+@pytest.fixture
+def small_memory(monkeypatch):
+    """Batches of more than so many cells do not fit; gives the sizes that were tried."""
+
+    def apply(limit, error=torch.OutOfMemoryError):
+        tried = []
+
+        def loss(model, batch, smoothing):
+            tried.append((memory.cells(batch), len(batch.source_lengths)))
+            if memory.cells(batch) > limit:
+                raise error("CUDA out of memory. Tried to allocate 20.00 MiB")
+            return sequence_loss(model, batch, smoothing)
+
+        monkeypatch.setattr(step_module, "sequence_loss", loss)
+        return tried
+
+    return apply
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, MemoryError])
+def test_a_batch_that_does_not_fit_is_cut_and_the_run_is_the_same(toy, tmp_path, small_memory, uninterrupted, error):
+    """With dropout; no pair is left out, and what is logged differs by rounding."""
+    small_memory(15, error)
+    run = Run(toy, tmp_path)
+    state = run.go()
+    assert state.room is not None
+    assert state.room <= 15
+    assert any("did not fit into memory" in line for line in run.said)
+    for record, expected in zip(run.records("train"), uninterrupted.records("train"), strict=True):
+        assert [*record] == [*expected]
+        assert [*record.values()][1:] == pytest.approx([*expected.values()][1:], rel=1e-6)
+
+
+def test_what_is_known_not_to_fit_is_not_tried_again(toy, tmp_path, small_memory):
+    """Not after a stop either: it stands in the state."""
+    tried = small_memory(15)
+    run = Run(toy, tmp_path)
+    with pytest.raises(Interrupted):
+        run.go(9)
+    room = run.trainer.state.room
+    tried.clear()
+    run.go()
+    assert all(cells <= room or rows == 1 for cells, rows in tried)
+    assert run.trainer.state.room == room
+
+
+def test_a_single_pair_that_does_not_fit_is_named(toy, tmp_path, small_memory):
+    small_memory(0)
+    run = Run(toy, tmp_path)
+    with pytest.raises(SurroundingsError, match=r"a single pair does not fit into memory: the store: \d+.*max_tokens"):
+        run.go()
+
+
+def test_other_errors_are_not_taken_for_a_lack_of_memory(toy, tmp_path, monkeypatch):
+    def loss(*_):
+        raise RuntimeError("something else")
+
+    monkeypatch.setattr(step_module, "sequence_loss", loss)
+    with pytest.raises(RuntimeError, match="something else"):
+        Run(toy, tmp_path).go()
+
+
+def test_the_largest_batches_are_tried_before_the_first_update(toy, tmp_path, small_memory, monkeypatch):
+    """As on a GPU: nothing is drawn or moved by it, and from the first update on batches are cut."""
+    tried = small_memory(15)
+    run = Run(toy, tmp_path)
+    run.around = {"largest": lambda: [toy.batch(*range(12))]}
+    monkeypatch.setattr(trainer_module.memory, "probes", lambda device: True)
+    run.go()
+    assert tried[0] == (memory.cells(toy.batch(*range(12))), 12)
+    first = next(place for place, (cells, _) in enumerate(tried) if cells <= 15)
+    assert all(cells <= 15 or rows == 1 for cells, rows in tried[first:])
+
+
+# ------------------------------------------------------------------------------------------ the log
+
+
+def test_the_share_of_the_peak_stands_with_the_timings(toy, tmp_path):
+    run = Run(toy, tmp_path)
+    run.around = {"effort": Effort(source=0.0, target=6.0, peak=1e3)}
+    run.go()
+    rows = [json.loads(line) for line in (tmp_path / "timing.jsonl").read_text(encoding="utf-8").splitlines()]
+    shares = [row for row in rows if row["kind"] == "train"]
+    assert shares
+    for row in shares:
+        assert row["share_of_peak"] == pytest.approx(6.0 * row["tokens_per_second"] / 1e3, rel=1e-2)
+    assert any("% of peak)" in line for line in run.said)
+
+
+def test_speed_after_a_stop_counts_what_was_done_since(toy, tmp_path, monkeypatch):
+    """The first line after going on has tokens of before the stop in it; their time is not known any more."""
+    run = Run(toy, tmp_path, log_every=6, validate_every=50)
+    with pytest.raises(Interrupted):
+        run.go(6)
+    clock = itertools.count(0.0, 1.0)
+    monkeypatch.setattr(trainer_module.time, "monotonic", lambda: next(clock))
+    run.go()
+    rows = [json.loads(line) for line in (tmp_path / "timing.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert rows[0]["tokens_per_second"] < 3 * 24 < run.records("train")[0]["target_tokens"]

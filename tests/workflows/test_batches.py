@@ -5,10 +5,11 @@ import pytest
 
 from multihead.text.segment import Segmenter
 from multihead.training.config import TrainingConfig
-from multihead.workflows.batches import Resegmentation, stream_of
+from multihead.workflows.batches import Resegmentation, largest, lines_of, stream_of
 from multihead.workflows.corpora import look_through
 from multihead.workflows.planning import Choices
 from multihead.workflows.preparation import write_data
+from multihead.workflows.prepare import prepare
 from multihead.workflows.settings import PrepareSettings
 
 
@@ -67,3 +68,38 @@ def test_an_epoch_sees_each_corpus_as_often_as_it_weighs(prepared):
     assert set(counts[: first.pairs]) == {0, 1}
     assert set(counts[first.pairs :]) == {3}
     assert len(counts) == first.pairs + second.pairs
+
+
+def test_pairs_are_named_by_file_and_line(numbers, tmp_path):
+    """Of two corpora, of which the first has a line that could not be used: the text of that line is the pair."""
+    pairs = {name: numbers.pairs(count, count) for name, count in (("many", 40), ("few", 15))}
+    pairs["many"][3] = ("", "empty")
+    corpora = [numbers.write(tmp_path, name, found) for name, found in pairs.items()]
+    output = tmp_path / "prepared"
+    prepared = prepare(output=output, corpus=corpora, vocab_size=320, held_out=5, say=lambda _: None)
+    found = lines_of(prepared, np.arange(len(prepared.train)))
+    names = {name: f"{corpus['source']} + {corpus['target']}" for name, corpus in zip(pairs, corpora, strict=True)}
+    assert [*found] == [*names.values()]
+    assert 4 not in found[names["many"]]
+    assert sum(map(len, found.values())) == len(prepared.train)
+    for index in range(len(prepared.train)):
+        ((name, (line,)),) = lines_of(prepared, np.array([index])).items()
+        own = next(key for key, value in names.items() if value == name)
+        ids = prepared.train.source[index].tolist()
+        assert prepared.source_tokenizer.decode(ids) == pairs[own][line - 1][0]
+
+
+def test_the_largest_batches_are_the_largest_of_the_epoch(numbers, tmp_path):
+    output = tmp_path / "prepared"
+    prepared = prepare(output=output, **numbers.train, vocab_size=320, held_out=5, say=lambda _: None)
+    training = TrainingConfig(updates=1, batch_tokens=256)
+    stream = stream_of(prepared, training, (0, 0))
+    batches = [stream.take() for _ in range(stream.batches_in_epoch)]
+    found = largest(prepared, training)
+
+    def size(batch, power):
+        rows, widths = len(batch.source_lengths), (batch.source.shape[1], batch.target_output.shape[1])
+        return sum(rows * width**power for width in widths)
+
+    for power in (1, 2):
+        assert max(size(batch, power) for batch in found) == max(size(batch, power) for batch in batches)

@@ -8,7 +8,7 @@ import signal
 import pytest
 import torch
 
-from multihead import Translator
+from multihead import Translator, files
 from multihead.errors import ConfigurationError, DataError, FormatError, InputError, Interrupted, SurroundingsError
 from multihead.workflows import begin as beginning
 from multihead.workflows import run_folder, validation
@@ -438,10 +438,10 @@ def test_a_file_is_no_place_for_a_run(run, wishes, numbers, tmp_path, place):
 def test_a_disk_that_cannot_be_written_to_leaves_nothing(run, wishes, numbers, tmp_path, monkeypatch, number):
     """No space, read-only, no permission: in the middle of the preparation."""
 
-    def fails(self, *args, **kwargs):
+    def fails(*_):
         raise OSError(number, "as the system says it")
 
-    monkeypatch.setattr(module.Path, "write_text", fails, raising=True)
+    monkeypatch.setattr(files, "put", fails)
     with pytest.raises(SurroundingsError, match="cannot be written"):
         run(tmp_path / "run", **wishes)
     monkeypatch.undo()
@@ -456,7 +456,7 @@ def test_no_space_while_saving_keeps_what_there_is_and_goes_on(run, wishes, whol
     def full(path, tensors):
         if next(calls) > 3:
             raise OSError(28, "No space left on device")
-        write(path, tensors)
+        return write(path, tensors)
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "write_tensors", full)

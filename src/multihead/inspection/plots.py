@@ -34,7 +34,7 @@ _CELL = 0.30  # inches a side: subwords of 10 points are well apart
 _LONGEST_SIDE = 24.0  # inches of cells; more subwords make smaller cells, not a larger picture
 _GAP = 0.45  # inches between panels
 _COLOURS = "Blues"
-_INK, _FAINT = "#222222", "#d8dee6"
+INK, FAINT = "#222222", "#d8dee6"
 _FORMATS = (".png", ".svg", ".pdf")
 
 
@@ -64,7 +64,7 @@ def attention_map(
     """
     path = _checked(path, weights, source_pieces, target_pieces)
     mean = weights.detach().reshape(-1, *weights.shape[-2:]).mean(0, keepdim=True)
-    _write(path, _picture(path.suffix, mean, source_pieces, target_pieces, title, columns=1))
+    write(path, _picture(path.suffix, mean, source_pieces, target_pieces, title, columns=1))
 
 
 def panels(
@@ -80,7 +80,7 @@ def panels(
     # As many columns as make a picture that is about as wide as it is high.
     columns = round(math.sqrt(len(weights) * len(target_pieces) / len(source_pieces)))
     columns = min(max(columns, 1), len(weights))
-    _write(path, _picture(path.suffix, weights.detach(), source_pieces, target_pieces, title, columns, "head"))
+    write(path, _picture(path.suffix, weights.detach(), source_pieces, target_pieces, title, columns, "head"))
 
 
 def _checked(path: str | Path, weights: Tensor, source_pieces: Sequence[str], target_pieces: Sequence[str]) -> Path:
@@ -143,14 +143,14 @@ def _picture(
         _name_columns(axes, above if index < columns else [], size)
         _name_rows(axes, beside if index % columns == 0 else [], size)
         if caption:
-            _style(axes.set_xlabel(f"{caption} {index + 1}"), fonts.default, size)
+            style(axes.set_xlabel(f"{caption} {index + 1}"), fonts.default, size)
     _draw_key(grid.key_axes(figure), highest, fonts.default)
     if title:
         _draw_title(figure, fonts.runs(title))
-    return _saved(figure, suffix.lower().removeprefix("."))
+    return saved(figure, suffix.lower().removeprefix("."))
 
 
-def _saved(figure: Figure, form: str) -> bytes:
+def saved(figure: Figure, form: str) -> bytes:
     """The bytes of the file; without the time and with fixed names inside, so that equal pictures are equal files."""
     from matplotlib import rc_context
 
@@ -222,7 +222,7 @@ def _heat_map(axes: Axes, matrix: Tensor, highest: float) -> None:
     rows, columns = matrix.shape
     axes.set_xticks([column - 0.5 for column in range(1, columns)], minor=True)
     axes.set_yticks([row - 0.5 for row in range(1, rows)], minor=True)
-    axes.grid(which="minor", color=_FAINT, linewidth=0.5)
+    axes.grid(which="minor", color=FAINT, linewidth=0.5)
     _tidy(axes)
 
 
@@ -230,13 +230,13 @@ def _tidy(axes: Axes) -> None:
     axes.xaxis.tick_top()
     axes.tick_params(which="both", length=0)
     for spine in axes.spines.values():
-        spine.set(color=_FAINT, linewidth=0.8)
+        spine.set(color=FAINT, linewidth=0.8)
 
 
 def _name_columns(axes: Axes, names: Sequence[Label], size: float) -> None:
     axes.set_xticks(range(len(names)), [name.text for name in names])
     for text, name in zip(axes.get_xticklabels(), names, strict=True):
-        _style(text, name.font, size)
+        style(text, name.font, size)
         # What fits into its column stands upright: a number can be read.
         text.set(rotation=0 if _widths(name.text) <= 2 else 90, verticalalignment="bottom")
 
@@ -244,7 +244,7 @@ def _name_columns(axes: Axes, names: Sequence[Label], size: float) -> None:
 def _name_rows(axes: Axes, names: Sequence[Label], size: float) -> None:
     axes.set_yticks(range(len(names)), [name.text for name in names])
     for text, name in zip(axes.get_yticklabels(), names, strict=True):
-        _style(text, name.font, size)
+        style(text, name.font, size)
 
 
 def _widths(text: str) -> int:
@@ -260,7 +260,7 @@ def _draw_key(axes: Axes, highest: float, font: Path) -> None:
     axes.yaxis.tick_right()
     axes.set_yticks([0, 255], ["0", f"{highest:.2g}"])
     for text in axes.get_yticklabels():
-        _style(text, font, 8.0)
+        style(text, font, 8.0)
 
 
 def _draw_title(figure: Figure, runs: Sequence[Label]) -> None:
@@ -282,7 +282,8 @@ def _draw_title(figure: Figure, runs: Sequence[Label]) -> None:
     figure.add_artist(title)
 
 
-def _style(text: Text, font: Path, size: float) -> None:
+def style(text: Text, font: Path, size: float) -> None:
+    """Draws a text in a font, in our colour, and as it stands."""
     text.set(**_look(font, size))
 
 
@@ -291,9 +292,10 @@ def _look(font: Path, size: float) -> dict[str, Any]:
     from matplotlib.font_manager import FontProperties
 
     properties = FontProperties(fname=font, size=size)
-    return {"fontproperties": properties, "color": _INK, "parse_math": False, "usetex": False}
+    return {"fontproperties": properties, "color": INK, "parse_math": False, "usetex": False}
 
 
-def _write(path: Path, content: bytes) -> None:
+def write(path: Path, content: bytes) -> None:
+    """Writes a picture, whole or not at all."""
     with whole_file(path) as draft:
         draft.write_bytes(content)

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from multihead.configuration import Settings
 from multihead.errors import FormatError
-from multihead.files import remove_unfinished, sha256_of, whole_folder, write_tensors
+from multihead.files import explained, put, remove_unfinished, sha256_of, whole_folder, write_tensors
 
 
 class Window(Settings):
@@ -60,6 +60,12 @@ class RunState(Settings):
     """Validations since then."""
     window: Window = Field(default_factory=Window)
     """What the next line of the log already holds."""
+    norms: tuple[float, ...] = ()
+    """Norms of the gradients of the last updates: see `training.guard`."""
+    skipped: tuple[int, ...] = ()
+    """The last updates that were skipped."""
+    room: int | None = None
+    """Batches of more cells are taken in pieces, since a larger one did not fit into memory: see `training.memory`."""
 
     @property
     def logged(self) -> int:
@@ -89,19 +95,24 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     """Writes ``folder/<step>`` and removes all but the newest ``keep``.
 
     Later steps than this one are of damaged checkpoints that `load_newest` passed over: they go, too.
+
+    Raises:
+        SurroundingsError: it cannot be written; what stood there still stands.
     """
-    remove_unfinished(folder)
     path = folder / f"{checkpoint.state.step:08d}"
-    with whole_folder(path) as draft:
-        for part, tensors in zip(_PARTS, checkpoint[1:], strict=True):
-            write_tensors(draft / f"{part}.safetensors", tensors)
-        (draft / "state.json").write_text(checkpoint.state.model_dump_json(indent=1), encoding="utf-8")
-        hashes = {file.name: sha256_of(file) for file in sorted(draft.iterdir())}
-        (draft / "manifest.json").write_text(json.dumps(hashes, indent=1), encoding="utf-8")
-    standing = _steps(folder)
-    place = standing.index(path)
-    for other in (*standing[:place], *standing[place + keep :]):
-        shutil.rmtree(other, ignore_errors=True)
+    with explained(path):
+        remove_unfinished(folder)
+        with whole_folder(path) as draft:
+            hashes = {
+                f"{part}.safetensors": write_tensors(draft / f"{part}.safetensors", tensors)
+                for part, tensors in zip(_PARTS, checkpoint[1:], strict=True)
+            }
+            hashes["state.json"] = put(draft / "state.json", [checkpoint.state.model_dump_json(indent=1).encode()])
+            put(draft / "manifest.json", [_manifest(hashes)])
+        standing = _steps(folder)
+        place = standing.index(path)
+        for other in (*standing[:place], *standing[place + keep :]):
+            shutil.rmtree(other, ignore_errors=True)
     return path
 
 
@@ -148,13 +159,20 @@ def _read(path: Path) -> Checkpoint:
     return Checkpoint(state, *(load_file(path / f"{part}.safetensors") for part in _PARTS))
 
 
+def _manifest(hashes: dict[str, str]) -> bytes:
+    return json.dumps(dict(sorted(hashes.items())), indent=1).encode()
+
+
 def _fault(path: Path) -> str | None:
-    """What is wrong with a checkpoint, if anything."""
+    """What is wrong with a checkpoint, if anything: the slightest change of any of its files."""
     try:
-        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+        content = (path / "manifest.json").read_bytes()
+        manifest = json.loads(content.decode("utf-8"))
         for name in (*(f"{part}.safetensors" for part in _PARTS), "state.json"):
             if not isinstance(manifest, dict) or sha256_of(path / name) != manifest.get(name):
                 return f"{name} is not the file that manifest.json names"
+        if content != _manifest(manifest):
+            return "manifest.json is not as it was written"
     except OSError as error:
         return f"{Path(error.filename or path).name}: {error.strerror or error}"
     except (ValueError, RecursionError):

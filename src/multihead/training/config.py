@@ -30,6 +30,11 @@ class TrainingConfig(Settings):
     """Label smoothing: this share of the target's probability is spread over the vocabulary."""
     clip: float = Field(default=1.0, ge=0)
     """Largest norm of the gradient; 0 clips nothing."""
+    skip_above: float = Field(default=100.0, ge=0)
+    """An update is skipped, and its lines named, whose gradient norm is this many times the median of the last 64
+    updates; 0 skips only those that are no finite numbers. See `training.guard`."""
+    skip_limit: int = Field(default=10, ge=0)
+    """Updates of the last 100 that may have been skipped before the run stops."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
     """Adam's decay of the mean of gradients."""
     beta2: float = Field(default=0.98, ge=0, lt=1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -80,3 +80,16 @@ def duration(seconds: float) -> str:
     hours, rest = divmod(whole, 3600)
     minutes = f"{rest // 60}:{rest % 60:02d}"
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else minutes
+
+
+_NAMED = 8
+"""Lines of a file that are named on the screen; log.jsonl has all."""
+
+
+def naming(places: Mapping[str, list[int]]) -> str:
+    """Lines of each file, as people read them."""
+    found = []
+    for name, lines in places.items():
+        more = f" and {len(lines) - _NAMED} more (see log.jsonl)" if len(lines) > _NAMED else ""
+        found.append(f"{name}: {', '.join(map(str, lines[:_NAMED]))}{more}")
+    return "; ".join(found)

@@ -1,8 +1,15 @@
-"""One update: forwards, backwards, clip, Adam. Everything random in it is a function of (seed, step, batch)."""
+"""One update: forwards, backwards, clip, Adam. Everything random in it is a function of (seed, step, batch).
+
+An update happens whole or not at all. Loss and gradient are looked at before the optimiser moves; what is no finite
+number, or larger than it may be, is `Refused`: weights and Adam's means are what they were, nothing has to be undone.
+What is let through cannot break them: the squares of a gradient with a finite norm are finite, and Adam moves a weight
+by no more than the rate times max(1, (1 - beta1) / sqrt(1 - beta2)) (Kingma & Ba 2015, 2.1), and by its decay.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -10,8 +17,10 @@ import torch
 
 from multihead.data.batching import Batch
 from multihead.errors import DivergenceError
+from multihead.kernels import random
 from multihead.training.config import TrainingConfig
 from multihead.training.loss import Trainable, sequence_loss
+from multihead.training.memory import pieces
 
 
 class StepSums(NamedTuple):
@@ -31,9 +40,25 @@ class StepSums(NamedTuple):
     """Norm of the gradient before clipping."""
 
 
-def step_seed(seed: int, step: int, part: int) -> int:
-    """A 63-bit seed that depends on all three and on nothing else."""
-    digest = hashlib.blake2b(f"{seed}/{step}/{part}".encode(), digest_size=8).digest()
+class Refused(DivergenceError):  # noqa: N818 - an update that was refused
+    """An update that was not made: its loss or gradient is no finite number, or too large.
+
+    Args:
+        message: the sentence of the error, with advice.
+        reason: what was wrong, in words.
+        loss: a token's, the mean.
+        norm: of the gradient.
+        parts: which of the batches are to blame, where their own loss says so; otherwise all.
+    """
+
+    def __init__(self, message: str, reason: str, loss: float, norm: float, parts: tuple[int, ...]) -> None:
+        super().__init__(message)
+        self.reason, self.loss, self.norm, self.parts = reason, loss, norm, parts
+
+
+def step_seed(seed: int, *place: int) -> int:
+    """A 63-bit seed that depends on all of (seed, step, part, ...) and on nothing else."""
+    digest = hashlib.blake2b("/".join(map(str, (seed, *place))).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
 
@@ -44,7 +69,9 @@ def train_step(
     config: TrainingConfig,
     step: int,
     rate: float,
-    padding_id: int,
+    *,
+    largest_norm: float = math.inf,
+    room: int | None = None,
 ) -> StepSums:
     """Update number ``step`` from ``batches``, whose gradients are summed and divided by their tokens.
 
@@ -55,36 +82,69 @@ def train_step(
         config: precision, smoothing and clip are read.
         step: counted from 1; seeds dropout.
         rate: the learning rate of this update.
-        padding_id: what is not a token.
+        largest_norm: a gradient with a larger norm, before clipping, is refused.
+        room: batches of more cells are taken in pieces (`memory.pieces`), to the same gradient; None for no limit.
 
     Raises:
-        DivergenceError: the loss or the gradient is not a finite number.
+        Refused: the loss or the gradient is not a finite number, or the gradient is too large; nothing was changed.
     """
     model.train()
     optimizer.zero_grad(set_to_none=True)
     for group in optimizer.param_groups:
         group["lr"] = rate
     tokens = sum(batch.target_tokens for batch in batches)
+    parts = [_backwards(model, batch, config, (step, part), tokens, room) for part, batch in enumerate(batches)]
+    losses = [loss for loss, _, _ in parts]
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip or math.inf).item()
+    _check(losses, norm, largest_norm, tokens, config, step)
+    optimizer.step()
+    source_tokens = sum(int(batch.source_lengths.sum()) for batch in batches)
+    return StepSums(
+        tokens, source_tokens, sum(losses), sum(nll for _, nll, _ in parts), sum(right for *_, right in parts), norm
+    )
+
+
+def rehearse(model: Trainable, batch: Batch, config: TrainingConfig, room: int | None) -> None:
+    """Runs a batch, in its pieces, forwards and backwards, to see whether it fits into memory; changes no weight."""
+    model.train()
+    _backwards(model, batch, config, (0, 0), batch.target_tokens, room)
+
+
+def _backwards(
+    model: Trainable, batch: Batch, config: TrainingConfig, place: tuple[int, int], tokens: int, room: int | None
+) -> tuple[float, float, int]:
+    """Adds a batch's share to the gradient; its loss, loss without smoothing, and tokens guessed right."""
     loss = nll = 0.0
-    correct = 0
-    for part, batch in enumerate(batches):
-        torch.manual_seed(step_seed(config.seed, step, part))
+    correct = row = 0
+    seed = step_seed(config.seed, *place)
+    for piece in pieces(batch, room):
+        torch.manual_seed(step_seed(seed, row) if row else seed)  # for what draws from PyTorch's generator
         low = config.precision == "bfloat16"
-        with torch.autocast(batch.source.device.type, dtype=torch.bfloat16, enabled=low):
-            sums = sequence_loss(model, batch, padding_id, config.smoothing)
+        with (
+            random.step(seed, first_row=row),
+            torch.autocast(piece.source.device.type, dtype=torch.bfloat16, enabled=low),
+        ):
+            sums = sequence_loss(model, piece, config.smoothing)
         (sums.total / tokens).backward()  # type: ignore[no-untyped-call]
         loss, nll, correct = (
             loss + sums.total.item(),
             nll + sums.nll.item(),
             correct + int(sums.correct.item()),
         )
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip or float("inf")).item()
-    if not (abs(loss) < float("inf") and norm < float("inf")):
-        raise DivergenceError(
-            f"update {step}: the loss is {loss / tokens:.4g} a token and the norm of its gradient {norm:.4g}. "
-            f"Try a lower learning rate than {config.learning_rate:g} or a longer warm-up than {config.warmup}; "
-            "the checkpoints so far are kept"
-        )
-    optimizer.step()
-    source_tokens = sum(int(batch.source_lengths.sum()) for batch in batches)
-    return StepSums(tokens, source_tokens, loss, nll, correct, norm)
+        row += len(piece.source_lengths)
+    return loss, nll, correct
+
+
+def _check(
+    losses: Sequence[float], norm: float, largest_norm: float, tokens: int, config: TrainingConfig, step: int
+) -> None:
+    if math.isfinite(sum(losses)) and norm <= largest_norm and math.isfinite(norm):
+        return
+    loss = sum(losses) / tokens
+    blamed = tuple(part for part, own in enumerate(losses) if not math.isfinite(own)) or tuple(range(len(losses)))
+    if math.isfinite(loss) and math.isfinite(norm):
+        reason = f"the norm of its gradient is {norm:.4g}, and may be {largest_norm:.4g}"
+    else:
+        reason = f"the loss is {loss:.4g} a token and the norm of its gradient {norm:.4g}"
+    advice = f"Try a lower learning rate than {config.learning_rate:g} or a longer warm-up than {config.warmup}"
+    raise Refused(f"update {step}: {reason}. {advice}; the checkpoints so far are kept", reason, loss, norm, blamed)

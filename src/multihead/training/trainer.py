@@ -2,27 +2,37 @@
 
 The loop is a function of its state (`RunState`, weights, optimiser): stopped anywhere and started from the last
 checkpoint it does what it would have done. How a model is judged is handed in as ``evaluate``; what is learned from,
-as a `BatchStream`.
+as a `BatchStream`. Which updates are refused is for `training.guard` to say, what happens to batches that do not fit
+for `training.memory`, and how a checkpoint gets to the disk while the loop goes on for `training.saving`.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any, Generic, TypeVar
+
+import numpy as np
 
 from multihead.data.batching import Batch
-from multihead.errors import Interrupted
-from multihead.training.checkpoint import Checkpoint, RunState, Window, copy_into, load_newest, save
+from multihead.data.order import Array
+from multihead.errors import DivergenceError, Interrupted
+from multihead.training import guard, memory
+from multihead.training.checkpoint import Checkpoint, RunState, Window, copy_into, load_newest
 from multihead.training.config import TrainingConfig
+from multihead.training.effort import Effort
 from multihead.training.loss import Model
 from multihead.training.optimizer import Average, build_optimizer, optimizer_tensors, restore_optimizer
-from multihead.training.progress import RunLog, duration
+from multihead.training.progress import RunLog, duration, naming
+from multihead.training.saving import Saver
 from multihead.training.schedule import learning_rate
-from multihead.training.step import StepSums, train_step
+from multihead.training.step import Refused, StepSums, rehearse, train_step
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -39,6 +49,11 @@ class Validation:
     """The same in a line for people."""
 
 
+def _by_number(pairs: Array) -> dict[str, list[int]]:
+    """Pairs of which nothing is known but their place in the store, counted from 0."""
+    return {"the store": sorted(pairs.tolist())}
+
+
 @dataclass(frozen=True)
 class Surroundings(Generic[Model]):
     """What the loop is given besides the model and its settings."""
@@ -50,9 +65,15 @@ class Surroundings(Generic[Model]):
     evaluate: Callable[[Model], Validation]
     """Judges a model on the validation set."""
     keep: Callable[[Model, dict[str, Any]], None]
-    """Writes the best model so far, with its scores."""
+    """Writes the best model so far, with its scores; called in a thread, with a copy that nobody changes meanwhile."""
     stop_signal: Callable[[], int | None]
     """The number of a signal that asks to stop, once there was one."""
+    lines: Callable[[Array], Mapping[str, list[int]]] = _by_number
+    """Where pairs of the store come from: the lines of each file, or whatever names them."""
+    largest: Callable[[], Sequence[Batch]] = tuple
+    """The batches that need most memory, to be tried before the first update."""
+    effort: Effort | None = None
+    """How many operations a token takes, and how many the machine could do."""
 
 
 class Trainer(Generic[Model]):
@@ -62,7 +83,6 @@ class Trainer(Generic[Model]):
         model: what is trained, on its device.
         config: every decision.
         width: the model width, for the schedule.
-        padding_id: what is not a token.
         folder: the run folder; checkpoints and logs go there.
         log: prints and records.
         checkpoint: where to go on; ``None`` begins.
@@ -74,20 +94,21 @@ class Trainer(Generic[Model]):
         config: TrainingConfig,
         *,
         width: int,
-        padding_id: int,
         folder: Path,
         log: RunLog,
         checkpoint: Checkpoint | None,
     ) -> None:
-        self.model, self.config, self.width, self.padding_id = model, config, width, padding_id
+        self.model, self.config, self.width = model, config, width
         self.checkpoints, self.log = folder / "checkpoints", log
         self.optimizer = build_optimizer(model, config)
         self.average: Average[Model] = Average(model, config.average)
         self.state = RunState()
         if checkpoint is not None:
             self._restore(checkpoint)
+        self._saver = Saver(self.checkpoints, config.keep_checkpoints)
+        self._shadow: Model | None = None
         self._window_started = self._started = time.monotonic()
-        self._started_at = self.state.step
+        self._started_at, self._seen_before = self.state.step, self.state.window
 
     @staticmethod
     def newest_checkpoint(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
@@ -99,24 +120,27 @@ class Trainer(Generic[Model]):
 
         Raises:
             Interrupted: a signal came; everything so far is in a checkpoint.
-            DivergenceError: the loss is no longer finite.
+            DivergenceError: too many updates were refused, or the weights are no finite numbers.
+            SurroundingsError: a checkpoint could not be written, or a single pair does not fit into memory.
         """
-        state = self.state
-        while not self.finished:
-            if self._validation_due():
-                self._validate(around)
-                self._save()
-            elif (number := around.stop_signal()) is not None:
-                self._save()
-                raise Interrupted(
-                    number, f"stopped after update {self.state.step}; the same command goes on from there"
-                )
-            else:
-                self._update([around.take() for _ in range(self.config.accumulate)], around.position())
-                if self.state.step % self.config.log_every == 0:
-                    self._report()
-            state = self.state
-        return state
+        with self._saver:
+            self._try_largest(around)
+            while not self.finished:
+                self._saver.check()
+                if self._validation_due():
+                    best = self._validate(around)
+                    self._save(lambda copied, best=best: self._keep(copied, best, around))  # type: ignore[misc]
+                elif (number := around.stop_signal()) is not None:
+                    self._save()
+                    self._saver.wait()
+                    raise Interrupted(
+                        number, f"stopped after update {self.state.step}; the same command goes on from there"
+                    )
+                else:
+                    self._update([around.take() for _ in range(self.config.accumulate)], around)
+                    if self.state.step % self.config.log_every == 0:
+                        self._report(around.effort)
+        return self.state
 
     @property
     def finished(self) -> bool:
@@ -131,26 +155,87 @@ class Trainer(Generic[Model]):
         at_end = step == self.config.updates
         return step > self.state.validated_at and (at_end or step % self.config.validate_every == 0)
 
-    def _update(self, batches: list[Batch], position: tuple[int, int]) -> None:
-        step = self.state.step + 1
-        rate = learning_rate(self.config, step, self.width)
-        on_device = [batch.to(self.config.device) for batch in batches]
-        sums = train_step(self.model, self.optimizer, on_device, self.config, step, rate, self.padding_id)
-        self.average.update(step)
-        self._move(step=step, position=position, window=_add(self.state.window, sums))
+    def _update(self, batches: list[Batch], around: Surroundings[Model]) -> None:
+        step, position = self.state.step + 1, around.position()
+        try:
+            sums = self._in_memory(batches, step, around)
+        except Refused as refused:
+            self._move(step=step, position=position, skipped=guard.with_skipped(self.state.skipped, step))
+            self._skip(refused, batches, around)
+        else:
+            self.average.update(step)
+            norms = guard.with_norm(self.state.norms, sums.gradient_norm)
+            self._move(step=step, position=position, window=_add(self.state.window, sums), norms=norms)
 
-    def _validate(self, around: Surroundings[Model]) -> None:
-        """Judges the averaged weights and keeps them when they are the best so far.
+    def _in_memory(self, batches: Sequence[Batch], step: int, around: Surroundings[Model]) -> StepSums:
+        """The update, of smaller and smaller pieces until they fit into memory."""
+        rate, largest_norm = learning_rate(self.config, step, self.width), guard.largest_norm(self.config, self.state)
+        ready = [batch.to(self.config.device) for batch in batches]
+        return self._with_room(
+            lambda room: train_step(
+                self.model, self.optimizer, ready, self.config, step, rate, largest_norm=largest_norm, room=room
+            ),
+            ready,
+            around,
+        )
+
+    def _try_largest(self, around: Surroundings[Model]) -> None:
+        """Runs the largest batches forwards and backwards before the first update: so what does not fit is known."""
+        if self.state.step == 0 and memory.probes(self.config.device):
+            for batch in around.largest():
+                ready = batch.to(self.config.device)
+                self._with_room(lambda room: rehearse(self.model, ready, self.config, room), [ready], around)  # noqa: B023
+                self.optimizer.zero_grad(set_to_none=True)
+
+    def _with_room(
+        self, attempt: Callable[[int | None], T], batches: Sequence[Batch], around: Surroundings[Model]
+    ) -> T:
+        found, room = memory.with_room(
+            attempt, batches, self.state.room, lambda batch: naming(around.lines(batch.indices))
+        )
+        if room != self.state.room:
+            self._move(room=room)
+            self.log.say(
+                f"after update {self.state.step}: a batch did not fit into memory; from now on those of more than "
+                f"{room} tokens are taken in pieces"
+            )
+        return found
+
+    def _skip(self, refused: Refused, batches: list[Batch], around: Surroundings[Model]) -> None:
+        """Says which lines a refused update was made of; ends the run where others would not help.
+
+        Raises:
+            DivergenceError: the weights are no finite numbers, or too many updates were refused.
+        """
+        step = self.state.step
+        places = around.lines(np.concatenate([batches[part].indices for part in refused.parts]))
+        self.log.say(f"update {step} skipped: {refused.reason}; its pairs: {naming(places)}")
+        found = {"loss": refused.loss, "gradient_norm": refused.norm}
+        values = {name: value if math.isfinite(value) else None for name, value in found.items()}
+        self.log.record("skipped", step, {**values, "lines": dict(places)}, {})
+        if not guard.are_finite(self.model.parameters()):
+            raise self._diverged("weights are no longer finite numbers")
+        if guard.too_many(self.config, self.state):
+            count = len(self.state.skipped)
+            raise self._diverged(
+                f"{refused.reason}, and {count} of the last 100 were skipped (log.jsonl has the lines)"
+            )
+
+    def _validate(self, around: Surroundings[Model]) -> dict[str, Any] | None:
+        """Judges the averaged weights; what is to be kept with them where they are the best so far.
 
         Better is a higher score; of equal ones (0 BLEU and 0 BLEU, at the beginning) the lower loss.
         """
         started = time.monotonic()
         self.average.model.eval()
         result = around.evaluate(self.average.model)
+        if not (math.isfinite(result.loss) and math.isfinite(result.score)):
+            raise self._diverged(f"the loss of the validation set is {result.loss:.4g}, its score {result.score:.4g}")
         state, seconds = self.state, time.monotonic() - started
         better = state.is_better(result.score, result.loss)
         if better:
-            around.keep(self.average.model, {"step": state.step, **result.values})
+            if self._shadow is None:
+                self._shadow = copy.deepcopy(self.average.model)
             self._move(best_step=state.step, best_score=result.score, best_loss=result.loss, without_gain=0)
         else:
             self._move(without_gain=state.without_gain + 1)
@@ -159,10 +244,22 @@ class Trainer(Generic[Model]):
         self.log.record("validation", state.step, result.values, {"seconds": round(seconds, 3)})
         self._move(validated_at=state.step)
         self._window_started += time.monotonic() - started
+        return {"step": state.step, **result.values} if better else None
 
-    def _report(self) -> None:
-        """A line of the log: means over the updates since the last one."""
+    def _keep(self, copied: Checkpoint, best: dict[str, Any] | None, around: Surroundings[Model]) -> None:
+        """Hands the best model so far on, made of the copy: training goes on with the weights meanwhile."""
+        if best is not None and self._shadow is not None:
+            for name, parameter in self._shadow.named_parameters():
+                parameter.data = (copied.average or copied.model)[name]
+            around.keep(self._shadow, best)
+
+    def _report(self, effort: Effort | None) -> None:
+        """A line of the log: means over the updates since the last one; none where all of them were skipped."""
         state, window, now = self.state, self.state.window, time.monotonic()
+        before, started = self._seen_before, self._window_started
+        self._seen_before, self._window_started = Window(), now
+        if not window.updates:
+            return
         values = {
             "epoch": state.position[0],
             "loss": window.loss / window.tokens,
@@ -172,29 +269,37 @@ class Trainer(Generic[Model]):
             "learning_rate": learning_rate(self.config, state.step, self.width),
             "target_tokens": window.tokens,
         }
-        speed = window.tokens / max(now - self._window_started, 1e-9)
+        seconds = max(now - started, 1e-9)
+        source, target = window.source_tokens - before.source_tokens, window.tokens - before.tokens
+        timing = {"tokens_per_second": round(target / seconds, 1)}
+        if effort is not None:
+            timing["share_of_peak"] = round(effort.share_of_peak(source, target, seconds), 4)
         rest = (now - self._started) / max(state.step - self._started_at, 1) * (self.config.updates - state.step)
+        share = f" ({100 * timing['share_of_peak']:.0f}% of peak)" if "share_of_peak" in timing else ""
         self.log.say(
             f"{state.step:>6}/{self.config.updates}  epoch {state.position[0] + 1}  loss {values['loss']:.3f}  "
             f"perplexity {values['perplexity']:.2f}  accuracy {100 * values['accuracy']:.1f}%  "
-            f"{speed:,.0f} tokens/s  {duration(rest)} left"
+            f"{target / seconds:,.0f} tokens/s{share}  {duration(rest)} left"
         )
-        self.log.record("train", state.step, values, {"tokens_per_second": round(speed, 1)})
+        self.log.record("train", state.step, values, timing)
         self._move(window=Window())
-        self._window_started = now
+
+    def _diverged(self, what: str) -> DivergenceError:
+        return DivergenceError(
+            f"update {self.state.step}: {what}. Try a lower learning rate than {self.config.learning_rate:g} or a "
+            f"longer warm-up than {self.config.warmup}; the checkpoints so far are kept"
+        )
 
     def _move(self, **changes: Any) -> None:
         self.state = self.state.model_copy(update=changes)
 
-    def _save(self) -> None:
+    def _save(self, before: Callable[[Checkpoint], None] = lambda _: None) -> None:
+        if not guard.are_finite(self.model.parameters()):
+            raise self._diverged("weights are no longer finite numbers")
         average = dict(self.average.model.named_parameters()) if self.config.average else {}
         optimizer = optimizer_tensors(self.model, self.optimizer)
         tensors = dict(self.model.named_parameters())
-        save(
-            self.checkpoints,
-            Checkpoint(self.state, {**tensors}, {**average}, optimizer),
-            self.config.keep_checkpoints,
-        )
+        self._saver.save(Checkpoint(self.state, {**tensors}, {**average}, optimizer), before)
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         self.state = checkpoint.state

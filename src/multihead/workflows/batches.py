@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from multihead.data.batching import BatchStream
+import numpy as np
+
+from multihead.data.batching import Batch, BatchStream, batch_order, collate
+from multihead.data.order import Array
 from multihead.text.segment import Segmenter
 from multihead.text.tokenizer import Tokenizer
 from multihead.training.config import TrainingConfig
@@ -39,3 +42,27 @@ def stream_of(prepared: Prepared, training: TrainingConfig, position: tuple[int,
         shares=prepared.shares,
         segment=Resegmentation(prepared, training) if training.bpe_dropout else None,
     )
+
+
+def lines_of(prepared: Prepared, pairs: Array) -> dict[str, list[int]]:
+    """Where pairs of the store come from: under the names of the files of each corpus, the lines, counted from 1."""
+    found, start = {}, 0
+    for corpus in prepared.config.corpora:
+        own = pairs[(pairs >= start) & (pairs < start + corpus.pairs)]
+        if len(own):
+            found[" + ".join(file.path for file in corpus.files)] = sorted(prepared.train.lines[own].tolist())
+        start += corpus.pairs
+    return found
+
+
+def largest(prepared: Prepared, training: TrainingConfig) -> list[Batch]:
+    """Of the first epoch: the batch with most tokens, padding included, and the one with most pairs of tokens.
+
+    The first needs most memory in all but attention, the second there.
+    """
+    store = prepared.train
+    sides = store.source.lengths + 1, store.target.lengths + 1
+    order = batch_order(*sides, training.batch_tokens, training.seed, 0)
+    sizes = np.array([[sum(len(b) * int(s[b].max()) ** p for s in sides) for p in (1, 2)] for b in order])
+    ids = {"pad_id": Tokenizer.pad_id, "bos_id": Tokenizer.bos_id, "eos_id": Tokenizer.eos_id}
+    return [collate(store, order[index], **ids) for index in sorted(set(sizes.argmax(0).tolist()))]

@@ -18,6 +18,7 @@ from typing import Any
 
 from multihead.errors import ConfigurationError, FormatError
 from multihead.files import drafts_of, explained, write_text
+from multihead.workflows import lock
 
 
 class GrowingFile:
@@ -107,7 +108,11 @@ def growing_file(path: Path, made_from: Mapping[str, Any]) -> Iterator[GrowingFi
     with explained(part_of(path)):
         stream = FileIO(part_of(path), "a+")
     with stream:
-        _lock(stream, path)
+        if not lock.take(stream.fileno()):
+            raise ConfigurationError(
+                f"{part_of(path)}: another process{lock.holder(stream.fileno())} is writing it; wait for that one, or "
+                "choose another name"
+            )
         for draft in drafts_of(record_of(path)):  # of a killed process
             draft.unlink(missing_ok=True)
         changes = differences(path, wanted)
@@ -184,23 +189,3 @@ def _read_record(path: Path) -> dict[str, Any]:
     if not right:
         raise FormatError(f"{record}: damaged. To begin anew remove it and {part_of(path).name}")
     return dict(known)
-
-
-def _lock(stream: FileIO, path: Path) -> None:
-    """Keeps the part for this process until it closes it or ends, however it ends; without effect on Windows.
-
-    Raises:
-        ConfigurationError: another process has it.
-    """
-    try:
-        import fcntl
-    except ImportError:
-        return
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise ConfigurationError(
-            f"{part_of(path)}: another process is writing it; wait for that one, or choose another name"
-        ) from None
-    except OSError:
-        return  # a file system without locks

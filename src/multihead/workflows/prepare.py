@@ -46,14 +46,15 @@ def prepare(
     if settings.output is None:
         raise ConfigurationError("the folder is not named: output missing (--output FOLDER)")
     folder = settings.output
-    if run_folder.is_begun(folder, run_folder.PREPARED):
-        return _found(folder, settings, say)
-    choices = Choices(settings)
-    given = given_vocabulary(choices)
-    files = look_through(settings)
-    with run_folder.preparing(folder, run_folder.PREPARED):
-        prepared = write_data(choices, files, folder, say, given, stop_signal)
-        prepared_folder.write_manifest(folder, settings, choices, prepared.config)
+    with run_folder.holding(folder):
+        if run_folder.is_begun(folder, run_folder.PREPARED):
+            return _found(folder, settings, say)
+        choices = Choices(settings)
+        given = given_vocabulary(choices)
+        files = look_through(settings)
+        with run_folder.preparing(folder, run_folder.PREPARED):
+            prepared = write_data(choices, files, folder, say, given, stop_signal)
+            prepared_folder.write_manifest(folder, settings, choices, prepared.config)
     say(f"{prepared.config.pairs:,} training pairs are prepared: multihead train --data {folder} --output RUN")
     return prepared
 

@@ -2,19 +2,22 @@
 
 A run has begun once its ``run.json`` stands there; a folder of `multihead prepare` is finished once its
 ``prepared.json`` does. Before that a marker stands in the folder and says that all of it is to be made again; whoever
-stops with an error in that time leaves nothing behind, not even the folder. What is in a run is said in
-`workflows.train`, what is in the other one in `workflows.prepare`.
+stops with an error in that time leaves nothing behind, not even the folder. One process at a time works in a folder:
+whoever means to asks by `holding`, before anything else. What is in a run is said in `workflows.train`, what is in the
+other one in `workflows.prepare`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from multihead.configuration import Settings
 from multihead.errors import ConfigurationError, FormatError
 from multihead.files import explained, is_unfinished, remove, remove_unfinished, write_text
+from multihead.workflows import lock
 from multihead.workflows.settings import RUN_VERSION, RunConfig, TrainSettings
 
 _MARKER = ".multihead-preparing"
@@ -25,16 +28,71 @@ _WHOSE = {RUN: "a run", PREPARED: "what `multihead prepare` wrote"}
 _REMEDIES = {RUN: "Go on with it by `multihead train`", PREPARED: "Train from it by --data"}
 
 
+@contextlib.contextmanager
+def holding(folder: Path) -> Iterator[None]:
+    """Keeps ``folder``, which is made if need be, for this process until it leaves the block or ends, however it ends.
+
+    Who leaves with an exception leaves no empty folder where there was none.
+
+    Raises:
+        ConfigurationError: another process works in the folder, or it is a file.
+        SurroundingsError: it cannot be made.
+    """
+    _standing(folder)
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    descriptor = None if os.name == "nt" else _locked(folder)
+    try:
+        yield
+    except BaseException:
+        for path in missing:
+            with contextlib.suppress(OSError):
+                path.rmdir()
+        raise
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _locked(folder: Path) -> int:
+    """The folder, open and locked."""
+    while True:
+        with explained(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        try:
+            descriptor = os.open(folder, os.O_RDONLY)
+        except FileNotFoundError:  # its maker has given it up in this moment
+            continue
+        if not lock.take(descriptor):
+            who = lock.holder(descriptor)
+            os.close(descriptor)
+            raise ConfigurationError(
+                f"{folder}: another process{who} is working in it; wait until that one has ended, or choose another "
+                "folder"
+            )
+        if folder.is_dir() and folder.stat().st_ino == os.fstat(descriptor).st_ino:
+            return descriptor
+        os.close(descriptor)  # given up and removed before it was ours
+
+
+def _standing(folder: Path) -> Path:
+    """``folder`` or the nearest above it that exists.
+
+    Raises:
+        ConfigurationError: that is a file.
+    """
+    standing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not standing.is_dir():
+        raise ConfigurationError(f"{standing}: is a file; --output names a folder")
+    return standing
+
+
 def is_begun(folder: Path, final: str) -> bool:
     """Whether the file ``final``, `RUN` or `PREPARED`, stands in ``folder``; if not, it can be made there.
 
     Raises:
         ConfigurationError: the folder is a file, or holds something else.
     """
-    standing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not standing.is_dir():
-        raise ConfigurationError(f"{standing}: is a file; --output names a folder")
-    if standing != folder:
+    if _standing(folder) != folder:
         return False
     if (folder / final).exists():
         return True

@@ -1,0 +1,89 @@
+"""What runs have logged, as curves: loss, validation score and learning rate over updates.
+
+Read from ``log.jsonl`` alone, so a run can be looked at while it trains, and one of a pointer network as well.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from multihead.errors import ConfigurationError, InputError
+from multihead.inspection.curves import Line, Panel, curves
+
+_SCORES = {"bleu": "validation BLEU", "exact": "validation: share exactly right"}
+"""Scores that a run may have, and what their panel is called."""
+
+
+def plot(folders: Sequence[Path], output: Path) -> None:
+    """Draws the curves of runs, each in its colour.
+
+    Args:
+        folders: run folders.
+        output: a PNG, SVG or PDF file that is not there yet.
+
+    Raises:
+        InputError: a folder is no run or has logged nothing yet; the file cannot be written there, or exists.
+        MissingDependencyError: matplotlib is not installed.
+    """
+    if output.exists():
+        raise ConfigurationError(f"{output}: exists already; nothing was overwritten. Choose another name")
+    panels = panels_of(folders)
+    if not any(line.points for panel in panels for line in panel.lines):
+        raise InputError(f"{', '.join(map(str, folders))}: nothing has been logged yet; wait for the first line")
+    curves(panels, output)
+
+
+def panels_of(folders: Sequence[Path]) -> list[Panel]:
+    """The curves of runs, on a scale each; a line without points where a run has not logged such a number.
+
+    Raises:
+        ConfigurationError: a folder is no run, or is named twice.
+    """
+    logs = {name: _records(folder) for name, folder in zip(_names(folders), folders, strict=True)}
+    losses = [_line(name, log, kind, "loss") for kind in ("train", "validation") for name, log in logs.items()]
+    scores = [
+        Panel(title, [_line(name, log, "validation", key) for name, log in logs.items()])
+        for key, title in _SCORES.items()
+    ]
+    rates = [_line(name, log, "train", "learning_rate") for name, log in logs.items()]
+    title = "loss a token (training: solid, smoothed; validation: dashed)"
+    return [Panel(title, losses), *scores, Panel("learning rate", rates)]
+
+
+def _line(name: str, log: list[dict[str, Any]], kind: str, key: str) -> Line:
+    points = [(record["step"], float(record[key])) for record in log if record["kind"] == kind and key in record]
+    return Line(name, points, judged=kind == "validation")
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """The shortest ends of the paths by which they can be told apart."""
+    paths = [folder.resolve() for folder in folders]
+    if len(set(paths)) < len(paths):
+        raise ConfigurationError("a run is named twice; name each once")
+    longest = max(len(path.parts) for path in paths)
+    for count in range(1, longest + 1):
+        names = [str(Path(*path.parts[-count:])) for path in paths]
+        if len(set(names)) == len(names):
+            return names
+    return [str(path) for path in paths]
+
+
+def _records(folder: Path) -> list[dict[str, Any]]:
+    """The records of a run; a line that is being written, or was cut, is passed over."""
+    path = folder / "log.jsonl"
+    try:
+        lines = path.read_bytes().decode("utf-8", errors="replace").split("\n")
+    except OSError:
+        raise ConfigurationError(f"{folder}: no run that has begun to train (there is no log.jsonl in it)") from None
+    found = []
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict) and isinstance(record.get("step"), int) and "kind" in record:
+            found.append(record)
+    return found

@@ -1,0 +1,29 @@
+"""How hard the machine works: operations as counted one by one, the peak as a rate."""
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from multihead.training.effort import Effort, effort_of, peak
+from multihead.training.loss import sequence_loss
+
+
+def test_a_share_is_of_the_time():
+    effort = Effort(source=2.0, target=3.0, peak=10.0)
+    assert effort.share_of_peak(5, 10, 2.0) == (10 + 30) / 20
+
+
+def test_operations_are_about_those_of_the_products_that_are_made(toy):
+    """Counted by PyTorch in an update of a wide model on sentences without padding; attention is little there."""
+    model = toy.model(width=64, inner=256, encoder_layers=2, dtype=torch.float32)
+    effort = effort_of(model, model.output, "cpu", "float32")
+    pairs = [i for i in range(30) if len(toy.store.source[i]) == len(toy.store.target[i])][:1]
+    batch = toy.batch(*pairs)
+    with FlopCounterMode(display=False) as counter:
+        sequence_loss(model, batch, 0.1).total.backward()
+    expected = effort.source * int(batch.source_lengths.sum()) + effort.target * batch.target_tokens
+    assert 0.8 < counter.get_total_flops() / expected < 1.2
+
+
+def test_a_peak_is_a_rate_of_products():
+    for precision in ("float32", "bfloat16"):
+        assert peak("cpu", precision) > 1e8
