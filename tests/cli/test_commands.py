@@ -206,6 +206,8 @@ def test_the_commands():
         "prepare",
         "average",
         "attention",
+        "plot",
+        "pointer",
         "bpe",
         "demo",
     ]

@@ -19,6 +19,8 @@ from multihead.cli.average import average
 from multihead.cli.bpe import bpe
 from multihead.cli.demo import demo
 from multihead.cli.evaluate import evaluate
+from multihead.cli.plot import plot
+from multihead.cli.pointer import pointer
 from multihead.cli.prepare import prepare
 from multihead.cli.process import ReaderHasGone
 from multihead.cli.train import train
@@ -32,7 +34,7 @@ def multihead() -> None:
     """Attention and sequence-to-sequence Transformers: two text files become a translator."""
 
 
-for command in (train, translate, evaluate, prepare, average, attention, bpe, demo):
+for command in (train, translate, evaluate, prepare, average, attention, plot, pointer, bpe, demo):
     multihead.add_command(command)
 
 

@@ -1,0 +1,277 @@
+"""``multihead pointer train | sort | hull | evaluate``: networks that point at their inputs; see `workflows.pointer`.
+
+Numbers and points stand on the command line, or come through standard input, a problem a line: as many lines come out
+as go in.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import click
+
+from multihead.cli.options import Command, check_search, flags_of, with_file
+from multihead.errors import ConfigurationError, DataError, InputError
+from multihead.workflows.pointer_settings import PROBLEM_NAMES, PointerSettings, ProblemName
+
+if TYPE_CHECKING:
+    from multihead.workflows.pointer_search import Answer, Pointer
+
+F = TypeVar("F", bound=Callable[..., Any])
+Parse = Callable[[str], "list[float] | float"]
+
+_PROBLEM = click.argument("problem", type=click.Choice(PROBLEM_NAMES))
+_NUMBERS: dict[str, Any] = {"ignore_unknown_options": True}
+"""So that -3 is a number; what else begins with a dash is refused by `_refuse_options`."""
+_MOST = 1000
+"""Inputs of the longest problem that ``evaluate`` draws."""
+
+
+@click.group()
+def pointer() -> None:
+    """Pointer networks: sort numbers, find convex hulls; the answer is places in the input.
+
+    \b
+      multihead pointer train sort
+      multihead pointer sort 20 5 10
+      multihead pointer evaluate sort --lengths 5-10,20
+    """
+
+
+@pointer.command(cls=Command)
+@_PROBLEM
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="TOML file with any of the settings below.",
+)
+@flags_of(PointerSettings)
+def train(problem: ProblemName, config: Path | None, **flags: Any) -> None:
+    """Train a network to sort numbers, or to find convex hulls; the same command goes on with a run that was stopped.
+
+    Examples are drawn anew for every update. What is not given is chosen, printed and frozen in the run.
+    """
+    from multihead.cli.process import StopSignal, own_the_process
+
+    wishes = with_file(PointerSettings, config, flags)
+    own_the_process()
+    stop = StopSignal()
+    import torch
+
+    from multihead.workflows.pointer import train as run
+
+    run(
+        problem,
+        say=lambda line: click.echo(line, err=True),
+        stop_signal=stop,
+        use_threads=torch.set_num_threads,
+        **wishes,
+    )
+
+
+_MODEL = click.option(
+    "--model",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="A run or model folder. [pointer-sort or pointer-hull]",
+)
+_BEAM = click.option(
+    "--beam",
+    type=int,
+    default=1,
+    show_default=True,
+    metavar="NUMBER",
+    help="Answers that are followed at the same time; 1 is greedy.",
+)
+_REPEATS = click.option(
+    "--repeats/--no-repeats", default=None, help="Whether it may point at the same input twice. [as trained]"
+)
+
+
+@pointer.command(context_settings=_NUMBERS)
+@click.argument("numbers", nargs=-1, metavar="[NUMBER]...")
+@_MODEL
+@_BEAM
+@_REPEATS
+def sort(numbers: tuple[str, ...], model: Path | None, beam: int, repeats: bool | None) -> None:
+    """Print the places of the NUMBERs, counted from 1, in descending order (ascending, if it was trained so).
+
+    Without numbers, lists of them are read from standard input, one a line.
+    """
+    _run("sort", numbers, _number, model, beam, repeats)
+
+
+@pointer.command(context_settings=_NUMBERS)
+@click.argument("points", nargs=-1, metavar="[X,Y]...")
+@_MODEL
+@_BEAM
+@_REPEATS
+def hull(points: tuple[str, ...], model: Path | None, beam: int, repeats: bool | None) -> None:
+    """Print which points are the corners of their convex hull, counter-clockwise from the first given; counted from 1.
+
+    A point is two numbers with a comma between them. Without points, sets of them are read from standard input, one a
+    line.
+    """
+    _run("hull", points, _point, model, beam, repeats)
+
+
+@pointer.command()
+@_PROBLEM
+@_MODEL
+@click.option("--lengths", metavar="TEXT", help="Inputs of the problems: 5-10,20. [as learned, and some beyond]")
+@click.option("--count", type=int, default=1000, show_default=True, metavar="NUMBER", help="Problems of each length.")
+@click.option("--beam", type=int, default=3, show_default=True, metavar="NUMBER", help="Measured beside greedy search.")
+@_REPEATS
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of the problems.")
+def evaluate(
+    problem: ProblemName,
+    model: Path | None,
+    lengths: str | None,
+    count: int,
+    beam: int,
+    repeats: bool | None,
+    seed: int,
+) -> None:
+    """Measure a model on fresh problems of each length: how many it gets exactly right.
+
+    Of hulls also the share of the true hull's area that is covered, and how many answers are no polygon.
+    """
+    from multihead.cli.process import own_the_process
+    from multihead.cli.progress import counter
+
+    check_search(beam, None)
+    wanted = None if lengths is None else _lengths(lengths)
+    own_the_process()
+    from multihead.workflows.pointer import evaluate as run
+
+    with counter("answered", "problems") as count_up:
+        table = run(
+            problem,
+            model,
+            lengths=wanted,
+            count=count,
+            beam=beam,
+            repeats=repeats,
+            seed=seed,
+            progress=count_up,
+        )
+    click.echo(str(table))
+
+
+# --------------------------------------------------------------------------- problems to answers
+
+
+def _run(
+    problem: ProblemName, words: tuple[str, ...], parse: Parse, model: Path | None, beam: int, repeats: bool | None
+) -> None:
+    """Answers one problem, or every line of standard input."""
+    from multihead.cli.process import own_the_process
+
+    check_search(beam, None)
+    _refuse_options(words)
+    rows = [[parse(word) for word in words]]
+    own_the_process()
+    from multihead.workflows.pointer import Pointer
+
+    network = Pointer.of(problem, model)
+    if words:
+        (answer,) = network.answers(rows, beam=beam, repeats=repeats)
+        _remark(answer, "")
+        click.echo(_line(answer))
+    else:
+        _filter(network, parse, beam, repeats)
+
+
+def _filter(network: Pointer, parse: Parse, beam: int, repeats: bool | None) -> None:
+    """Lines to lines, as they arrive; up to the first that cannot be read."""
+    from multihead.cli.streams import NAME, ByteStream, arriving, write_lines
+
+    faults: list[DataError] = []
+    number = 0
+    for lines in arriving(cast(ByteStream, sys.stdin.buffer), faults):
+        answers: list[Answer] = []
+        for place, line in enumerate(lines, start=number + 1):
+            try:
+                row = [parse(word) for word in line.split()]
+                answers += network.answers([row], beam=beam, repeats=repeats)
+            except InputError as error:
+                faults.insert(0, DataError(str(error), NAME, place))
+                break
+        write_lines([_line(answer) for answer in answers])
+        for place, answer in enumerate(answers, start=number + 1):
+            _remark(answer, f"line {place}: ")
+        number += len(lines)
+        if faults:
+            raise faults[0]
+    if faults:
+        raise faults[0]
+
+
+def _line(answer: Answer) -> str:
+    return " ".join(map(str, answer.places))
+
+
+def _remark(answer: Answer, where: str) -> None:
+    """What the reader of an answer should know, to standard error."""
+    if answer.warning is not None:
+        click.echo(f"{where}{answer.warning}", err=True)
+    if not answer.finished:
+        click.echo(f"{where}the answer was cut: the network did not come to an end", err=True)
+
+
+def _refuse_options(words: tuple[str, ...]) -> None:
+    """Refuses a misspelt option, which would otherwise be taken for a number."""
+    for word in words:
+        if re.match(r"-[-a-zA-Z]", word) and not re.match(r"-(inf|nan)", word, re.IGNORECASE):
+            raise click.NoSuchOption(word.split("=")[0])
+
+
+def _number(word: str) -> float:
+    """A finite number.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+    try:
+        number = float(word)
+    except ValueError:
+        raise ConfigurationError(
+            f"'{word}' is not a number; write numbers such as 20, -3 or 2.5e3 with spaces between"
+        ) from None
+    if not math.isfinite(number):
+        raise ConfigurationError(f"'{word}' is not a finite number; leave it out")
+    return number
+
+
+def _point(word: str) -> list[float]:
+    """Two of them.
+
+    Raises:
+        ConfigurationError: not that.
+    """
+    parts = word.split(",")
+    if len(parts) != 2:
+        raise ConfigurationError(f"'{word}' is not a point; write x,y without a space, and spaces between points")
+    return [_number(part) for part in parts]
+
+
+def _lengths(text: str) -> list[int]:
+    """Reads ``5-10,20``.
+
+    Raises:
+        ConfigurationError: it is something else.
+    """
+    lengths: list[int] = []
+    for part in text.split(","):
+        found = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
+        first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+        if not 1 <= first <= last <= _MOST:
+            raise ConfigurationError(f"--lengths: got '{text}'; expected such as 5-10,20, from 1 to {_MOST}")
+        lengths += range(first, last + 1)
+    return lengths
