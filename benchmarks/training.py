@@ -1,0 +1,216 @@
+"""Real target tokens a second of training: ours, `transformers`' MarianMT and `torch.nn.Transformer`, in turn.
+
+Same sizes, same batches (Multi30k where it is found, made lengths otherwise), a process for each contender, which take
+turns of some updates, so that whatever else the machine does meets all of them. Peers run as their users run them
+(float32, PyTorch's defaults) and once more with bfloat16 autocast and the allocator settings of our commands.
+MULTIHEAD_PEERS names a folder into which `transformers` was installed; without it that contender is left out.
+
+    python benchmarks/training.py --size tiny
+    python benchmarks/training.py --size base --turns 5 --updates 2
+    python benchmarks/training.py --size tiny --losses 300      loss after the same updates, ours against float32
+"""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+from argparse import Namespace
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from common import machine, parser, write
+
+from multihead.data.batching import Batch, BatchStream
+from multihead.data.store import ParallelStore
+from multihead.text.tokenizer import Tokenizer
+from multihead.workflows.machine import inspect_machine
+
+HERE = Path(__file__).resolve().parent
+VOCAB = 10_000
+
+SIZES: dict[str, dict[str, Any]] = {
+    "tiny": {"width": 128, "heads": 4, "inner": 256, "encoder_layers": 4, "decoder_layers": 4, "dropout": 0.3},
+    "base": {"width": 512, "heads": 8, "inner": 2048, "encoder_layers": 6, "decoder_layers": 6, "dropout": 0.1},
+    "toy": {"width": 16, "heads": 2, "inner": 32, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.1},
+}
+
+
+@dataclass
+class Contender:
+    """A process, and what it has answered."""
+
+    name: str
+    precision: str
+    plain: bool
+    """Whether its process is as it is found, without the allocator settings."""
+    process: subprocess.Popen[str]
+    speeds: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    memory: float = 0.0
+    peak: float = 0.0
+
+    @property
+    def case(self) -> str:
+        """How it is shown."""
+        return f"{self.name}, {self.precision}{'' if self.plain else ', allocator'}"
+
+    def ask(self, line: str) -> dict[str, Any]:
+        """One line there, one back."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise SystemExit(f"{self.case}: its process ended")
+        found: dict[str, Any] = json.loads(answer)
+        return found
+
+    def run(self, updates: int) -> dict[str, Any]:
+        """So many updates."""
+        found = self.ask(f"run {updates}")
+        self.losses += found["losses"]
+        self.memory = found["memory"]
+        return found
+
+
+def lines(side: str) -> list[str] | None:
+    """One side of Multi30k's training text, where it is."""
+    path = HERE.parent.parent / "shared" / "data" / "multi30k" / f"train.{side}.gz"
+    return gzip.open(path, "rt", encoding="utf-8").read().split("\n")[:-1] if path.is_file() else None
+
+
+def batches(chosen: Namespace) -> tuple[list[Batch], int]:
+    """Batches of at most so many tokens a side, and the entries of the vocabulary."""
+    source, target = lines("de"), lines("en")
+    if chosen.size == "toy" or source is None or target is None:
+        draw = random.Random(1)
+        vocab = 50 if chosen.size == "toy" else VOCAB
+        rows = [[draw.randrange(4, vocab) for _ in range(draw.randint(4, 30))] for _ in range(4000)]
+        store = ParallelStore.from_lists(rows[:2000], rows[2000:])
+    else:
+        tokenizer = Tokenizer.learn([*source, *target], VOCAB)
+        store, vocab = ParallelStore.from_lists(*(tokenizer.encode_batch(s) for s in (source, target))), len(tokenizer)
+    tokens = 256 if chosen.size == "toy" else 4096
+    stream = BatchStream(store, tokens, 1, pad_id=0, bos_id=2, eos_id=3)
+    return [stream.take() for _ in range(chosen.batches)], vocab
+
+
+def operations(sizes: dict[str, Any], found: list[Batch]) -> float:
+    """Multiplications and additions of an average update: 3 x forwards, real tokens only (what is needed)."""
+    d, inner, total = sizes["width"], sizes["inner"], 0.0
+    for batch in found:
+        s, t = float(batch.source_lengths.sum()), float(batch.target_tokens)
+        pairs = batch.source_lengths.double(), batch.target_lengths.double()
+        own_s, own_t, cross = (float((a * b).sum()) for a, b in ((pairs[0],) * 2, (pairs[1],) * 2, pairs))
+        encoder = 2 * s * (4 * d * d + 2 * d * inner) + 4 * own_s * d
+        decoder = 2 * t * (6 * d * d + 2 * d * inner) + 4 * s * d * d + 2 * own_t * d + 4 * cross * d
+        total += 3 * (
+            sizes["encoder_layers"] * encoder + sizes["decoder_layers"] * decoder + 2 * t * d * sizes["target_vocab"]
+        )
+    return total / len(found)
+
+
+def begin(chosen: Namespace, file: Path) -> list[Contender]:
+    """The processes, each ready."""
+    fast = "bfloat16" if inspect_machine().fast_bfloat16 else "float32"
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, (os.environ.get("MULTIHEAD_PEERS"), *sys.path))),
+    }
+    wanted = [("multihead", fast, False), ("multihead", "float32", False)]
+    if not chosen.losses:
+        peers = ["torch.nn.Transformer"]
+        if importlib.util.find_spec("transformers") or os.environ.get("MULTIHEAD_PEERS"):
+            peers.append("MarianMT")
+        wanted += [(peer, "float32", True) for peer in peers] + [(peer, "bfloat16", False) for peer in peers]
+    found = []
+    for name, precision, plain in dict.fromkeys(wanted):
+        command = [sys.executable, str(HERE / "training_contender.py"), name, str(file), precision]
+        process = subprocess.Popen(
+            [*command, *(["--plain"] if plain else [])],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=HERE,
+        )  # fmt: skip
+        contender = Contender(name, precision, plain, process)
+        assert process.stdout is not None
+        if not process.stdout.readline():
+            raise SystemExit(f"{contender.case}: did not begin")
+        found.append(contender)
+    return found
+
+
+def main() -> None:
+    """Turns, and a table."""
+    arguments = parser(__doc__, 8)
+    arguments.add_argument("--size", choices=SIZES, default="tiny")
+    arguments.add_argument("--updates", type=int, default=4, help="updates a turn (4)")
+    arguments.add_argument("--batches", type=int, default=24, help="different batches (24)")
+    arguments.add_argument("--losses", type=int, help="only compare the losses of ours after so many updates")
+    chosen = arguments.parse_args()
+    if chosen.threads:
+        torch.set_num_threads(chosen.threads)
+    chosen.batches = max(chosen.batches, chosen.losses or 0)
+    some, vocab = batches(chosen)
+    sizes = {**SIZES[chosen.size], "source_vocab": vocab, "target_vocab": vocab}
+    settings = {"updates": 2400, "warmup": 300, "learning_rate": 0.32 / sizes["width"], "average": 0.99}
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "work.pt"
+        work = {"sizes": sizes, "batches": some, "settings": {**settings, "threads": torch.get_num_threads()}}
+        torch.save(work, file)
+        contenders = begin(chosen, file)
+        rows = compare_losses(contenders, chosen.losses) if chosen.losses else turns(contenders, chosen, sizes, some)
+        for contender in contenders:
+            contender.process.communicate()  # no more lines: it ends
+    write(chosen, {"size": chosen.size, "rows": rows})
+
+
+def turns(
+    contenders: list[Contender], chosen: Namespace, sizes: dict[str, Any], some: list[Batch]
+) -> list[dict[str, Any]]:
+    """Speed of each, and its ratio to the best peer as its users run it."""
+    for contender in contenders:
+        contender.run(max(2, min(chosen.updates, 4)))
+        contender.peak = contender.ask("peak")["peak"]
+    for turn in range(chosen.rounds):
+        for contender in contenders[turn % len(contenders) :] + contenders[: turn % len(contenders)]:
+            found = contender.run(chosen.updates)
+            contender.speeds.append(found["tokens"] / found["seconds"])
+    speeds = {contender.case: statistics.median(contender.speeds) for contender in contenders}
+    floor = max(speeds[c.case] for c in contenders if c.plain)
+    needed = operations(sizes, some) / statistics.fmean(batch.target_tokens for batch in some)
+    print(
+        f"{chosen.size}, {machine()['threads']} threads: real target tokens a second, medians of {chosen.rounds} turns"
+    )
+    print(f"{'':42}{'tokens/s':>10}{'best peer':>11}{'of peak':>9}{'memory':>9}")
+    rows = []
+    for contender in contenders:
+        speed = speeds[contender.case]
+        share = speed * needed / contender.peak
+        print(f"{contender.case:42}{speed:10,.0f}{speed / floor:10.2f}x{share:9.0%}{contender.memory / 2**30:7.2f} G")
+        rows.append({"case": contender.case, "tokens_per_second": speed, "ratio": speed / floor, "of_peak": share,
+                     "memory": contender.memory, "all": contender.speeds})  # fmt: skip
+    return rows
+
+
+def compare_losses(contenders: list[Contender], updates: int) -> list[dict[str, Any]]:
+    """The mean loss of the last tenth of the same updates, in each precision."""
+    rows, last = [], max(updates // 10, 1)
+    for contender in contenders:
+        contender.run(updates)
+        loss = statistics.fmean(contender.losses[-last:])
+        print(f"{contender.case:42} loss of updates {updates - last + 1} to {updates}: {loss:.4f}")
+        rows.append({"case": contender.case, "loss": loss})
+    return rows
+
+
+if __name__ == "__main__":
+    main()
