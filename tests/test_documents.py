@@ -25,13 +25,18 @@ from multihead.cli.main import multihead as command
 from multihead.cli.options import check_search
 from multihead.configuration import Settings, build, read_toml
 from multihead.errors import ConfigurationError
+from multihead.workflows.pointer_settings import PointerSettings
 from multihead.workflows.settings import PrepareSettings, TrainSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "multihead"
 GUIDES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "configs/README.md")
 
-SETTINGS: dict[str, type[Settings]] = {"train": TrainSettings, "prepare": PrepareSettings}
+SETTINGS: dict[str, type[Settings]] = {
+    "train": TrainSettings,
+    "prepare": PrepareSettings,
+    "pointer train": PointerSettings,
+}
 SEARCH = ("beam", "alpha", "min_length", "max_length")
 
 
@@ -168,9 +173,11 @@ def check_command(line: str) -> None:
         return
     assert words.pop(0) == "multihead", f"neither make nor multihead: {line}"
     found: click.Command = command
+    names: list[str] = []
     while words and isinstance(found, click.Group) and not words[0].startswith("-"):
         assert words[0] in found.commands, f"no command {words[0]}: {line}"
-        found = found.commands[words.pop(0)]
+        names.append(words.pop(0))
+        found = found.commands[names[-1]]
     if not words:  # it is only named
         return
     try:
@@ -181,10 +188,10 @@ def check_command(line: str) -> None:
     except (click.MissingParameter, click.BadOptionUsage):  # a flag is named, not a whole command
         assert line not in whole_commands()
         return
-    if found.name in SETTINGS:
-        wishes = {key: value for key, value in given.items() if value is not None and key != "config"}
+    if cls := SETTINGS.get(" ".join(names)):
+        wishes = {key: value for key, value in given.items() if value is not None and key in cls.model_fields}
         shipped = ROOT / (given["config"] or "none")
-        build(SETTINGS[found.name], {**(read_toml(shipped) if shipped.is_file() else {}), **wishes}, line)
+        build(cls, {**(read_toml(shipped) if shipped.is_file() else {}), **wishes}, line)
     check_search(*(given.get(name) for name in SEARCH))
 
 
@@ -234,7 +241,7 @@ def test_the_toml_of_the_readme_is_valid() -> None:
 
 def test_contributing_explains_every_make_target() -> None:
     (targets,) = re.findall(r"^\.PHONY: (.+)$", read("Makefile"), re.MULTILINE)
-    explained = re.findall(r"^\| `make (\w+)` \|", read("CONTRIBUTING.md"), re.MULTILINE)
+    explained = re.findall(r"^\| `make ([\w-]+)` \|", read("CONTRIBUTING.md"), re.MULTILINE)
     assert sorted(explained) == sorted(targets.split())
 
 

@@ -108,8 +108,10 @@ def check_command(line: str, whole: bool) -> None:
     words = shlex.split(re.split(" [<>] ", line)[0])
     assert words.pop(0) == "multihead", line
     group: click.Command = command
+    names: list[str] = []
     while words and isinstance(group, click.Group):
-        group = group.commands[words.pop(0)]
+        names.append(words.pop(0))
+        group = group.commands[names[-1]]
     if not words and not whole:
         return
     try:
@@ -118,9 +120,9 @@ def check_command(line: str, whole: bool) -> None:
         if whole:
             raise
         return
-    if group.name in ("train", "prepare"):
+    if names in (["train"], ["prepare"]):
         given = {key: value for key, value in context.params.items() if value is not None and key != "config"}
-        build(TrainSettings if group.name == "train" else PrepareSettings, given, line)
+        build(TrainSettings if names == ["train"] else PrepareSettings, given, line)
 
 
 @pytest.mark.parametrize("page", sorted(path.name for path in (ROOT / "docs").glob("*.md")))
