@@ -84,6 +84,13 @@ def test_it_has_no_attention_but_to_the_source(learned):
             seen.view(kind)
 
 
+def test_heads_in_trees_are_shown_with_their_root(numbers, settings, tmp_path):
+    wishes = {**settings, "updates": 2, "validate_every": 2, "encoder_attention": "tree"}
+    view = numbers.learn(tmp_path / "run", **wishes).translator().attention("eins zwei").view("encoder")
+    assert view.columns == ["ROOT", *view.rows]
+    assert view.weights.shape == (1, len(view.rows), len(view.columns))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_that_was_stopped_ends_as_the_one_that_was_not(numbers, settings, tmp_path, kind):
     """Contract 9, with dropout, drawn positions and the moving baseline of their rewards."""

@@ -86,6 +86,8 @@ class AttentionMap:
             weights, panels = weights[heads - 1 : heads], [f"head {heads}"]
         rows = self.source if kind == "encoder" else self.target
         columns = self.given if kind == "decoder" else self.source
+        if weights.shape[-1] > len(columns):  # heads in dependency trees, of which ROOT is one
+            columns = ["ROOT", *columns]
         shown = panels[0] if len(panels) == 1 else f"{count} heads"
         return AttentionView(
             weights, panels, rows, columns, f"{_WHERE[kind]}, layer {layer} of {len(recorded)}, {shown}"

@@ -121,7 +121,10 @@ def begun(folder: Path) -> RunConfig | None:
         return None
     path = folder / RUN
     try:
-        config = RunConfig.model_validate_json(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        if '"kind": "pointer"' in text:
+            raise FormatError(f"{folder}: holds a pointer network's run; go on with it by `multihead pointer train`")
+        config = RunConfig.model_validate_json(text)
     except (OSError, ValueError) as error:
         raise FormatError(f"{path}: damaged or from another version: {str(error).splitlines()[0]}") from None
     if not 1 <= config.format_version <= RUN_VERSION:
