@@ -162,7 +162,7 @@ def variance(update: int, network: RecurrentTranslator, sizes: Sizes, held_out: 
     """
     (batch,) = islice(sizes.task.batches(sizes.rows, sizes.seed + 1, without=held_out), 1)
     network, plain = copy.deepcopy(network), sizes.network("hard, no baseline")
-    plain.load_state_dict({name: value for name, value in network.state_dict().items() if name != "baseline"})
+    plain.load_state_dict(network.state_dict())
     gradients = [drawn_gradients(one, batch, sizes.draws) for one in (plain, network)]
     without, with_it = (float(found.var(0).sum()) for found in gradients)
     return Variance(update, judge(network, sizes.task, held_out).positions, without, with_it)

@@ -239,10 +239,10 @@ def test_a_line_without_end(call, trained, monkeypatch):
 def test_a_disk_that_cannot_be_written_to(call, files, numbers, monkeypatch, number, said):
     before = numbers.contents(files)
 
-    def fails(self, *args, **kwargs):
+    def fails(path, chunks):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("multihead.files.Path.write_text", fails)
+    monkeypatch.setattr("multihead.files.put", fails)
     words = ("--source", files / "good.de", "--target", files / "good.en", "--output", files / "run")
     one_line(call("train", *words), 1, "cannot be written", said)
     assert numbers.contents(files) == before

@@ -56,9 +56,9 @@ def holding(folder: Path) -> Iterator[None]:
 def _locked(folder: Path) -> int:
     """The folder, open and locked."""
     while True:
-        with explained(folder):
-            folder.mkdir(parents=True, exist_ok=True)
         try:
+            with explained(folder), contextlib.suppress(FileExistsError):  # it may be gone again before it is looked at
+                folder.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(folder, os.O_RDONLY)
         except FileNotFoundError:  # its maker has given it up in this moment
             continue
