@@ -2,34 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import pytest
-import torch
 
 from multihead.data.reordering import Reordering
-
-EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "hard_attention.py"
-
-
-@pytest.fixture(scope="module")
-def example() -> Iterator[ModuleType]:
-    """Matrices as small as these are multiplied faster by one thread."""
-    specification = importlib.util.spec_from_file_location("hard_attention", EXAMPLE)
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(__import__("sys").modules, "hard_attention", module)  # where its dataclasses look for themselves
-        specification.loader.exec_module(module)
-        yield module
-    torch.set_num_threads(threads)
 
 
 def figures(printed: str, name: str) -> list[float]:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -15,24 +11,6 @@ import torch
 from multihead.data.expressions import Expressions, Question, heads
 from multihead.data.spans import PlantedSpans
 from multihead.models.network import AttentionWeights, Output
-
-EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "structured_attention.py"
-
-
-@pytest.fixture(scope="module")
-def example() -> Iterator[ModuleType]:
-    """Matrices as small as these are multiplied faster by one thread."""
-    specification = importlib.util.spec_from_file_location("structured_attention", EXAMPLE)
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "structured_attention", module)  # where its dataclasses look for themselves
-        specification.loader.exec_module(module)
-        yield module
-    torch.set_num_threads(threads)
 
 
 def test_a_chain_learns_to_find_a_span_that_a_softmax_does_not(example: ModuleType) -> None:

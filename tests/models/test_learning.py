@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -36,13 +36,7 @@ TASKS: dict[str, Callable[[Ids], Ids]] = {
 TRAINING = TrainingConfig(seed=SEED, updates=700, learning_rate=3e-3, warmup=70, smoothing=0.0)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Matrices as small as these are multiplied faster by one."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def draw(choose: random.Random) -> Ids:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -491,14 +491,6 @@ def test_rows_without_inputs_and_inputs_of_another_width_are_refused() -> None:
 # ------------------------------------------------------------------------------------------ learning
 
 
-@pytest.fixture
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def trained(updates: int, **shape: Any) -> PointerNetwork:
     """A network that sorts lists of 2 to 5 numbers; it has seen each of them once."""
     torch.manual_seed(1)
@@ -516,7 +508,7 @@ def trained(updates: int, **shape: Any) -> PointerNetwork:
 
 
 @pytest.mark.parametrize(("encoder", "updates", "least"), [("recurrent", 700, 0.95), ("transformer", 300, 0.98)])
-@pytest.mark.usefixtures("_one_thread")
+@pytest.mark.usefixtures("one_thread")
 def test_it_learns_to_sort(encoder: str, updates: int, least: float) -> None:
     model = trained(updates, encoder=encoder, heads=2, inner=128)
     unseen = Sort().draw(generator(1), 400, 2, 5)

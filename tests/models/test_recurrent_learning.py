@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -24,13 +23,7 @@ SEED, ROWS = 1, 64
 TASK = Reordering("reverse", symbols=12)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Matrices as small as these are multiplied faster by one."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def trained(task: Reordering, updates: int, held_out: list[tuple[int, ...]], **changes: Any) -> RecurrentTranslator:

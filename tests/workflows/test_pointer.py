@@ -124,6 +124,13 @@ def test_a_folder_of_somebody_else_is_not_touched(numbers, tmp_path):
         assert numbers.contents(folder) == before
 
 
+def test_a_translator_does_not_go_on_with_a_run_of_ours(tiny, numbers):
+    before = numbers.contents(tiny)
+    with pytest.raises(ConfigurationError, match="a run of `multihead pointer train`, not of a translator"):
+        numbers.learn(tiny)
+    assert numbers.contents(tiny) == before
+
+
 def test_what_is_frozen_is_read_again(tiny, tmp_path):
     config = PointerRun.model_validate_json((tiny / "run.json").read_text(encoding="utf-8"))
     assert config.asked == {"problem": "sort", "largest": 4, **TINY}

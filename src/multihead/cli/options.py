@@ -34,7 +34,8 @@ class Command(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes a list of flags for each heading."""
         for heading in ("", *HEADINGS):
-            flags = [p for p in self.get_params(ctx) if heading == (p.heading if isinstance(p, Flag) else "")]
+            options = [p for p in self.get_params(ctx) if isinstance(p, click.Option)]
+            flags = [p for p in options if heading == (p.heading if isinstance(p, Flag) else "")]
             records = [record for record in (flag.get_help_record(ctx) for flag in flags) if record is not None]
             if records:
                 with formatter.section(heading or "Options"):

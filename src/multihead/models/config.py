@@ -99,16 +99,7 @@ class TransformerConfig(Settings):
                 f"heads must be a multiple of kv_heads, got {self.heads} heads and {self.kv_heads} kv_heads: "
                 "each head of keys and values serves as many heads of queries"
             )
-        if self.tie_embeddings and self.source_vocab != self.target_vocab:
-            raise ValueError(
-                f"tie_embeddings needs one vocabulary, got {self.source_vocab} source "
-                f"and {self.target_vocab} target entries"
-            )
-        if self.padding_id >= min(self.source_vocab, self.target_vocab):
-            raise ValueError(
-                f"padding_id must be an entry of both vocabularies, got {self.padding_id} with {self.source_vocab} "
-                f"source and {self.target_vocab} target entries"
-            )
+        check_vocabularies(self.source_vocab, self.target_vocab, self.padding_id, self.tie_embeddings)
         return self
 
     @property
@@ -142,6 +133,21 @@ class TransformerConfig(Settings):
             "feed_forward": self.feed_forward_dropout,
         }[place]
         return self.dropout if own is None else own
+
+
+def check_vocabularies(source: int, target: int, padding_id: int, tied: bool) -> None:
+    """What the vocabularies of a translator's network have to be, whichever network it is.
+
+    Raises:
+        ValueError: two sizes for one tied embedding, or a padding id that is not in both.
+    """
+    if tied and source != target:
+        raise ValueError(f"tie_embeddings needs one vocabulary, got {source} source and {target} target entries")
+    if padding_id >= min(source, target):
+        raise ValueError(
+            f"padding_id must be an entry of both vocabularies, got {padding_id} with {source} source and {target} "
+            "target entries"
+        )
 
 
 class GenerationConfig(Settings):

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from multihead.kernels.linear_cross_entropy import Loss, linear_cross_entropy
+from multihead.models.initialize import keep_row_zero
 from multihead.models.layers import Weights
 from multihead.models.network_config import NetworkConfig
 
@@ -39,6 +40,22 @@ class Network(nn.Module, ABC):
     config: NetworkConfig
     output: nn.Linear
     """Projects states to the logits of the target vocabulary; has no bias."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """What `copy.deepcopy` and pickle end with: a copied parameter has lost its hook."""
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._guard_padding()
+
+    def _tie_output(self, target: nn.Embedding) -> None:
+        """Makes the target embedding the output projection, if the settings say so; the last step of a constructor."""
+        if self.config.tie_output:
+            self.output.weight = target.weight
+        self._guard_padding()
+
+    def _guard_padding(self) -> None:
+        """A tied projection would train the padding row, which is nobody's embedding."""
+        if self.config.tie_output:
+            keep_row_zero(self.output.weight, self.config.padding_id)
 
     @property
     def max_positions(self) -> int | None:
@@ -92,6 +109,14 @@ class Network(nn.Module, ABC):
     @abstractmethod
     def step(self, tokens: Int[Tensor, " rows"], state: Any) -> tuple[Float[Tensor, "rows vocab"], Any]:
         """Log-probabilities of the token after ``tokens``, which are each row's latest; and the state after them."""
+
+
+def embeddings(config: NetworkConfig) -> tuple[nn.Embedding, nn.Embedding]:
+    """E of source and target: one and the same, if the settings say so."""
+    source = nn.Embedding(config.source_vocab, config.width, padding_idx=config.padding_id)
+    if config.tie_embeddings:
+        return source, source
+    return source, nn.Embedding(config.target_vocab, config.width, padding_idx=config.padding_id)
 
 
 def token_loss(

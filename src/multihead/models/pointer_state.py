@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from multihead.models.recurrent_cells import Held
+from multihead.models.sentences import group_of, one_a_row, sentences_of_rows
 
 
 @dataclass(frozen=True)
@@ -60,31 +61,19 @@ class PointerState:
     @property
     def group(self) -> int:
         """Hypotheses a sentence; 1 in a state without rows."""
-        return max(self.rows, 1) // max(self.choices.lengths.size(0), 1)
+        return group_of(self.rows, self.choices)
 
     def select(self, rows: Int[Tensor, " rows"]) -> PointerState:
         """The named rows, in that order, with repetition; none at all make a state without rows."""
-        sentences = rows // self.group
-        choices = self.choices
-        kept, counts = torch.unique_consecutive(sentences, return_counts=True)
-        if not bool((counts == counts[:1]).all()):
-            kept = sentences  # unequal groups: one sentence a row
-        if not torch.equal(kept, torch.arange(choices.lengths.size(0), device=kept.device)):
-            choices = choices.select(kept)
+        choices = sentences_of_rows(self.choices, rows, self.group)
         return PointerState(choices, tuple(part[rows] for part in self.held), self.visited[rows])
 
     def join(self, other: PointerState) -> PointerState:
         """The rows of both; they may have begun at different steps, with different numbers of inputs."""
         if not (self.rows and other.rows):
             return self if self.rows else other
-        choices = self._spread().join(other._spread())
+        choices = one_a_row(self.choices, self.rows).join(one_a_row(other.choices, other.rows))
         width = choices.keys.size(1)
         visited = torch.cat([F.pad(x, (0, width - x.size(1))) for x in (self.visited, other.visited)])
         held = tuple(torch.cat(pair) for pair in zip(self.held, other.held, strict=True))
         return PointerState(choices, held, visited)
-
-    def _spread(self) -> Choices:
-        """The choices with one sentence a row, as joining needs it."""
-        if self.rows == self.choices.lengths.size(0):
-            return self.choices
-        return self.choices.select(torch.arange(self.rows, device=self.visited.device) // self.group)

@@ -17,8 +17,8 @@ from multihead.attention.alignment import entropy, log_prob
 from multihead.attention.composition import masked_scores
 from multihead.kernels.dropout import Dropout
 from multihead.kernels.linear_cross_entropy import Loss
-from multihead.models.initialize import initialize, keep_row_zero
-from multihead.models.network import AttentionWeights, Network, Output
+from multihead.models.initialize import initialize
+from multihead.models.network import AttentionWeights, Network, Output, embeddings
 from multihead.models.recurrent_config import RecurrentConfig
 from multihead.models.recurrent_decoder import Decoded, build_decoder
 from multihead.models.recurrent_encoder import Encoded, RecurrentEncoder, Words
@@ -38,10 +38,7 @@ class RecurrentTranslator(Network):
     def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
         self.config = config
-        source = nn.Embedding(config.source_vocab, config.width, padding_idx=config.padding_id)
-        target = source
-        if not config.tie_embeddings:
-            target = nn.Embedding(config.target_vocab, config.width, padding_idx=config.padding_id)
+        source, target = embeddings(config)
         self.encoder = RecurrentEncoder(Words(source, config.dropout), config)
         self.target_words = Words(target, config.dropout)
         self.decoder = build_decoder(config, self.encoder.summary_width)
@@ -51,14 +48,11 @@ class RecurrentTranslator(Network):
         self.baseline = nn.Parameter(torch.zeros(()), requires_grad=False) if drawn else None
         """What rewards are compared with, if they are; moved on, not trained: a parameter for checkpoints."""
         initialize(self)
-        if config.tie_output:
-            self.output.weight = target.weight
-        self._guard_padding()
+        self._tie_output(target)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """What `copy.deepcopy` and pickle end with: copied parameters have lost hooks and neighbours."""
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._guard_padding()
+        """What `copy.deepcopy` and pickle end with: copied parameters have lost their neighbours, too."""
+        super().__setstate__(state)
         for module in self.modules():
             if isinstance(module, nn.RNNBase):
                 module.flatten_parameters()  # into one piece, as cuDNN wants them; nothing happens on a CPU
@@ -148,8 +142,3 @@ class RecurrentTranslator(Network):
         encoded: Encoded = self.encoder(source, source_lengths, need_weights=need_weights)
         state = self.decoder.start(encoded, source_lengths)
         return encoded, state.memory, self.decoder.whole(self.target_words(target), state, need_weights=need_weights)
-
-    def _guard_padding(self) -> None:
-        """A tied projection would train the padding row, which is nobody's embedding."""
-        if self.config.tie_output:
-            keep_row_zero(self.output.weight, self.config.padding_id)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from multihead.configuration import Settings
+from multihead.models.config import check_vocabularies
 
 
 class RecurrentConfig(Settings):
@@ -83,16 +84,7 @@ class RecurrentConfig(Settings):
             raise ValueError(
                 "input_feeding needs attend 'after', got 'before': there the context enters the cell already"
             )
-        if self.tie_embeddings and self.source_vocab != self.target_vocab:
-            raise ValueError(
-                f"tie_embeddings needs one vocabulary, got {self.source_vocab} source "
-                f"and {self.target_vocab} target entries"
-            )
-        if self.padding_id >= min(self.source_vocab, self.target_vocab):
-            raise ValueError(
-                f"padding_id must be an entry of both vocabularies, got {self.padding_id} with {self.source_vocab} "
-                f"source and {self.target_vocab} target entries"
-            )
+        check_vocabularies(self.source_vocab, self.target_vocab, self.padding_id, self.tie_embeddings)
         return self
 
     @property

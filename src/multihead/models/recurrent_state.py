@@ -14,6 +14,7 @@ from torch import Tensor
 
 from multihead.attention import Padding
 from multihead.models.recurrent_cells import Held
+from multihead.models.sentences import group_of, one_a_row, sentences_of_rows
 
 
 @dataclass(frozen=True)
@@ -68,17 +69,11 @@ class RecurrentState:
     @property
     def group(self) -> int:
         """Hypotheses a sentence; 1 in a state without rows."""
-        return max(self.rows, 1) // max(self.memory.lengths.shape[0], 1)
+        return group_of(self.rows, self.memory)
 
     def select(self, rows: Int[Tensor, " rows"]) -> RecurrentState:
         """The named rows, in that order, with repetition; none at all make a state without rows."""
-        sentences = rows // self.group
-        memory = self.memory
-        kept, counts = torch.unique_consecutive(sentences, return_counts=True)
-        if not bool((counts == counts[:1]).all()):
-            kept = sentences  # unequal groups: one memory a row
-        if not torch.equal(kept, torch.arange(memory.lengths.shape[0], device=kept.device)):
-            memory = memory.select(kept)
+        memory = sentences_of_rows(self.memory, rows, self.group)
         layers = tuple(tuple(part[rows] for part in held) for held in self.layers)
         return RecurrentState(memory, layers, None if self.fed is None else self.fed[rows])
 
@@ -91,10 +86,5 @@ class RecurrentState:
             for mine, theirs in zip(self.layers, other.layers, strict=True)
         )
         fed = None if self.fed is None or other.fed is None else torch.cat((self.fed, other.fed))
-        return RecurrentState(self._spread().join(other._spread()), layers, fed)
-
-    def _spread(self) -> Memory:
-        """The memory with one sentence a row, as joining needs it."""
-        if self.rows == self.memory.lengths.shape[0]:
-            return self.memory
-        return self.memory.select(torch.arange(self.rows, device=self.memory.lengths.device) // self.group)
+        memory = one_a_row(self.memory, self.rows).join(one_a_row(other.memory, other.rows))
+        return RecurrentState(memory, layers, fed)

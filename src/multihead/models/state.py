@@ -12,6 +12,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from multihead.attention import KeyValue, Mask, Padding
+from multihead.models.sentences import group_of, one_a_row, sentences_of_rows
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class TransformerState:
     @property
     def group(self) -> int:
         """Hypotheses a sentence; 1 in a state without rows."""
-        return max(self.rows, 1) // max(self.memory.lengths.size(0), 1)
+        return group_of(self.rows, self.memory)
 
     @property
     def time(self) -> int:
@@ -63,13 +64,7 @@ class TransformerState:
 
     def select(self, rows: Int[Tensor, " rows"]) -> TransformerState:
         """The named rows, in that order, with repetition; none at all make a state without rows."""
-        sentences = rows // self.group
-        memory = self.memory
-        kept, counts = torch.unique_consecutive(sentences, return_counts=True)
-        if not bool((counts == counts[:1]).all()):
-            kept = sentences  # unequal groups: one memory a row
-        if not torch.equal(kept, torch.arange(memory.lengths.size(0), device=kept.device)):
-            memory = memory.select(kept)
+        memory = sentences_of_rows(self.memory, rows, self.group)
         return TransformerState(
             memory,
             None if self.cache is None else tuple(layer.select(rows) for layer in self.cache),
@@ -81,7 +76,7 @@ class TransformerState:
         """The rows of both; they may have begun at different steps, from sources of different widths."""
         if not (self.rows and other.rows):
             return self if self.rows else other
-        mine, theirs = self._spread(), other._spread()
+        mine, theirs = one_a_row(self.memory, self.rows), one_a_row(other.memory, other.rows)
         time = max(self.time, other.time)
         cache = None
         if time:
@@ -94,12 +89,6 @@ class TransformerState:
         padding = torch.cat((self._padding(time), other._padding(time)))
         ragged = self.time != other.time or self.padding is not None or other.padding is not None
         return TransformerState(memory, cache, positions, padding if ragged else None)
-
-    def _spread(self) -> Memory:
-        """The memory with one sentence a row, as joining needs it."""
-        if self.rows == self.memory.lengths.size(0):
-            return self.memory
-        return self.memory.select(torch.arange(self.rows, device=self.positions.device) // self.group)
 
     def _caches(self, like: tuple[KeyValue, ...]) -> tuple[KeyValue, ...]:
         """The cache, or one of no positions with the heads and widths of ``like``."""

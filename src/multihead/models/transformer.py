@@ -8,7 +8,6 @@ knows `start` and `step` only.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -19,7 +18,7 @@ from multihead.models.config import TransformerConfig
 from multihead.models.embedding import Embedding
 from multihead.models.initialize import initialize
 from multihead.models.layers import DecoderLayer, EncoderLayer, LayerNorm, Weights
-from multihead.models.network import AttentionWeights, Network, Output
+from multihead.models.network import AttentionWeights, Network, Output, embeddings
 from multihead.models.state import Memory, TransformerState
 
 
@@ -35,10 +34,7 @@ class Transformer(Network):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.config = config
-        source = nn.Embedding(config.source_vocab, config.width, padding_idx=config.padding_id)
-        target = source
-        if not config.tie_embeddings:
-            target = nn.Embedding(config.target_vocab, config.width, padding_idx=config.padding_id)
+        source, target = embeddings(config)
         self.source_embedding = Embedding(source, config)
         self.target_embedding = Embedding(target, config)
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
@@ -47,14 +43,7 @@ class Transformer(Network):
         self.output = nn.Linear(config.width, config.target_vocab, bias=False)
         self.output_scale = config.width**-0.5 if config.embedding_scale == "projection" else 1.0
         initialize(self, config.initialization)
-        if config.tie_output:
-            self.output.weight = target.weight
-        self._guard_padding()
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """What `copy.deepcopy` and pickle end with: a copied parameter has lost its hook."""
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._guard_padding()
+        self._tie_output(target)
 
     @property
     def max_positions(self) -> int | None:
@@ -157,15 +146,6 @@ class Transformer(Network):
         for layer in self.decoder:
             assert isinstance(layer, DecoderLayer)
             yield layer
-
-    def _guard_padding(self) -> None:
-        """A tied projection would train the padding row, which is nobody's embedding."""
-        if self.config.tie_output:
-            self.output.weight.register_post_accumulate_grad_hook(self._keep_padding_zero)  # type: ignore[no-untyped-call]
-
-    def _keep_padding_zero(self, weight: Tensor) -> None:
-        assert weight.grad is not None
-        weight.grad[self.config.padding_id].zero_()
 
 
 def _last_norm(config: TransformerConfig) -> nn.Module:

@@ -173,6 +173,12 @@ def versions() -> dict[str, str]:
     }
 
 
+def tell_other_versions(begun_with: dict[str, str], log: RunLog) -> None:
+    """Says so where a run goes on with others than it began with."""
+    if begun_with != versions():
+        log.say(f"  begun with {begun_with}, now {versions()}: the result may differ in its last digits")
+
+
 def measure(model: NetworkConfig, trial: TrainingConfig, prepared: Prepared) -> Pace:
     """Times updates of a throw-away model on real batches, every kind of length among them."""
     with torch.random.fork_rng():

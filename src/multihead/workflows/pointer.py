@@ -14,7 +14,6 @@ it had not been. What solves problems is `Pointer`, in `workflows.pointer_search
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,14 +24,14 @@ import torch
 from multihead.configuration import build
 from multihead.data.batching import Batch
 from multihead.data.pointing import collate, generator
-from multihead.errors import ConfigurationError, FormatError
+from multihead.errors import ConfigurationError
 from multihead.files import write_text
 from multihead.models.pointer_network import PointerNetwork
 from multihead.training.checkpoint import RunState
 from multihead.training.progress import RunLog
 from multihead.training.trainer import Surroundings, Trainer
 from multihead.workflows import run_folder
-from multihead.workflows.begin import versions
+from multihead.workflows.begin import tell_other_versions, versions
 from multihead.workflows.machine import inspect_machine, require_device
 from multihead.workflows.pointer_evaluation import TRAINING, Best, evaluate
 from multihead.workflows.pointer_search import Answer, Pointer
@@ -87,7 +86,7 @@ def train(
     settings = build(PointerSettings, wishes, "the settings")
     folder = settings.output or default_folder(problem)
     with run_folder.holding(folder):
-        config = _begun(folder)
+        config = run_folder.read(folder, PointerRun, run_folder.POINTER, RUN_VERSION)
         if config is None:
             config = _begin(problem, settings, folder, say)
         else:
@@ -152,34 +151,6 @@ def _show(config: PointerRun, log: RunLog) -> None:
         log.say(f"  {name:<14} {value}  ({config.reasons.get(name, 'the usual value')})")
 
 
-def _begun(folder: Path) -> PointerRun | None:
-    """The decisions of the run that stands in ``folder``; ``None`` where one can begin.
-
-    Raises:
-        ConfigurationError: the folder holds something else.
-        FormatError: run.json is damaged, or from a newer version.
-    """
-    if not run_folder.is_begun(folder, run_folder.RUN):
-        return None
-    path = folder / run_folder.RUN
-    try:
-        text = path.read_text(encoding="utf-8")
-        if json.loads(text).get("kind") != "pointer":
-            raise ConfigurationError(
-                f"{folder}: holds a run of `multihead train`, not of a pointer network; nothing was touched. "
-                "Choose a new folder"
-            )
-        config = PointerRun.model_validate_json(text)
-    except (OSError, ValueError, AttributeError) as error:
-        raise FormatError(f"{path}: damaged or from another version: {str(error).splitlines()[0]}") from None
-    if not 1 <= config.format_version <= RUN_VERSION:
-        raise FormatError(
-            f"{path}: format version {config.format_version}; this multihead reads version {RUN_VERSION}: a newer "
-            "multihead began this run, go on with that"
-        )
-    return config
-
-
 def _check_same(folder: Path, config: PointerRun, asked: dict[str, object]) -> None:
     """Refuses to go on with a run whose settings are not those that it was begun with; fewer are as good."""
     changes = run_folder.changed(asked, config.asked)
@@ -204,8 +175,7 @@ def _train(
     log.rewind(trainer.state.logged)
     if checkpoint is not None:
         log.say(f"going on after update {checkpoint.state.step} of {training.updates}")
-        if config.versions != versions():
-            log.say(f"  begun with {config.versions}, now {versions()}: the result may differ in its last digits")
+        tell_other_versions(config.versions, log)
     examples, best = Examples(config, trainer.state.position[1]), Best(config, folder)
     around = Surroundings(examples.take, lambda: examples.position, best.evaluate, best.keep, stop_signal)
     state = trainer.run(around)

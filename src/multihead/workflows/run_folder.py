@@ -10,9 +10,11 @@ other one in `workflows.prepare`.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from multihead.configuration import Settings
 from multihead.errors import ConfigurationError, FormatError
@@ -22,6 +24,12 @@ from multihead.workflows.settings import RUN_VERSION, RunConfig, TrainSettings
 
 _MARKER = ".multihead-preparing"
 RUN, PREPARED = "run.json", "prepared.json"
+TRANSLATOR, POINTER = "translator", "pointer"
+"""What a run's ``kind`` can be; the runs of translators do not say theirs."""
+_KINDS = {TRANSLATOR: ("`multihead train`", "translator"), POINTER: ("`multihead pointer train`", "pointer network")}
+"""The command that makes a run of each, and the name of what is trained."""
+
+Decided = TypeVar("Decided", bound=Settings)
 _MADE = (_MARKER, "data", "left-out.tsv", "checkpoints")
 """What stands in a folder in the making."""
 _WHOSE = {RUN: "a run", PREPARED: "what `multihead prepare` wrote"}
@@ -114,23 +122,44 @@ def begun(folder: Path) -> RunConfig | None:
     """The decisions of the run that stands in ``folder``; ``None`` where one can begin. Changes nothing.
 
     Raises:
-        ConfigurationError: the folder is a file, or holds something that is not a run.
+        ConfigurationError: the folder is a file, or holds something that is not a run, or another kind of run.
         FormatError: run.json is damaged, or from a newer version.
+    """
+    return read(folder, RunConfig, TRANSLATOR, RUN_VERSION)
+
+
+def read(folder: Path, cls: type[Decided], kind: str, newest: int) -> Decided | None:
+    """What ``run.json`` says, of whichever kind of run; ``None`` where one can begin. Changes nothing.
+
+    Args:
+        folder: where the run stands.
+        cls: what it is to be.
+        kind: `TRANSLATOR` or `POINTER`.
+        newest: the version of this file that this multihead writes.
+
+    Raises:
+        ConfigurationError, FormatError: as `begun`.
     """
     if not is_begun(folder, RUN):
         return None
     path = folder / RUN
     try:
         text = path.read_text(encoding="utf-8")
-        if '"kind": "pointer"' in text:
-            raise FormatError(f"{folder}: holds a pointer network's run; go on with it by `multihead pointer train`")
-        config = RunConfig.model_validate_json(text)
-    except (OSError, ValueError) as error:
+        found = json.loads(text).get("kind", TRANSLATOR)
+        if found != kind and found in _KINDS:
+            raise ConfigurationError(
+                f"{folder}: holds a run of {_KINDS[found][0]}, not of a {_KINDS[kind][1]}; nothing was touched. "
+                "Choose a new folder"
+            )
+        config = cls.model_validate_json(text)
+    except (OSError, ValueError, AttributeError) as error:
         raise FormatError(f"{path}: damaged or from another version: {str(error).splitlines()[0]}") from None
-    if not 1 <= config.format_version <= RUN_VERSION:
+    version: int = getattr(config, "format_version", 0)
+    if not 1 <= version <= newest:
+        known = "version 1" if newest == 1 else f"versions 1 to {newest}"
         raise FormatError(
-            f"{path}: format version {config.format_version}; this multihead reads versions 1 to {RUN_VERSION}: a "
-            "newer multihead began this run, go on with that"
+            f"{path}: format version {version}; this multihead reads {known}: a newer multihead began this run, go on "
+            "with that"
         )
     return config
 

@@ -31,7 +31,7 @@ from multihead.training.tensorboard import TensorBoard
 from multihead.training.trainer import Surroundings, Trainer
 from multihead.workflows import prepared_folder, run_folder
 from multihead.workflows.batches import largest, lines_of, stream_of
-from multihead.workflows.begin import begin, versions
+from multihead.workflows.begin import begin, tell_other_versions
 from multihead.workflows.machine import require_device
 from multihead.workflows.preparation import Prepared, reopen
 from multihead.workflows.settings import RunConfig, TrainSettings
@@ -145,8 +145,7 @@ def _say_from_where(config: RunConfig, checkpoint: Checkpoint | None, log: RunLo
         log.say(f"fine-tuning the model of {config.from_model.path}")
     else:
         log.say(f"going on after update {checkpoint.state.step} of {config.training.updates}")
-    if config.versions != versions():
-        log.say(f"  begun with {config.versions}, now {versions()}: the result may differ in its last digits")
+    tell_other_versions(config.versions, log)
 
 
 def _outcome(state: RunState, folder: Path) -> str:
