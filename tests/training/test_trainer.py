@@ -12,7 +12,7 @@ import torch
 
 from multihead.data.batching import BatchStream
 from multihead.errors import DivergenceError, Interrupted, SurroundingsError
-from multihead.training import guard, memory
+from multihead.training import guard
 from multihead.training import step as step_module
 from multihead.training import trainer as trainer_module
 from multihead.training.checkpoint import Checkpoint, RunState, read_weights, save
@@ -469,8 +469,8 @@ def small_memory(monkeypatch):
         tried = []
 
         def loss(model, batch, smoothing):
-            tried.append((memory.cells(batch), len(batch.source_lengths)))
-            if memory.cells(batch) > limit:
+            tried.append((batch.cells, len(batch)))
+            if batch.cells > limit:
                 raise error("CUDA out of memory. Tried to allocate 20.00 MiB")
             return sequence_loss(model, batch, smoothing)
 
@@ -530,7 +530,7 @@ def test_the_largest_batches_are_tried_before_the_first_update(toy, tmp_path, sm
     run.around = {"largest": lambda: [toy.batch(*range(12))]}
     monkeypatch.setattr(trainer_module.memory, "probes", lambda device: True)
     run.go()
-    assert tried[0] == (memory.cells(toy.batch(*range(12))), 12)
+    assert tried[0] == (toy.batch(*range(12)).cells, 12)
     first = next(place for place, (cells, _) in enumerate(tried) if cells <= 15)
     assert all(cells <= 15 or rows == 1 for cells, rows in tried[first:])
 

@@ -71,6 +71,40 @@ class Batch:
     target_tokens: int
     indices: Array
 
+    def __len__(self) -> int:
+        return len(self.source_lengths)
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """What a sequence-to-sequence model's ``loss`` reads."""
+        return self.source, self.source_lengths, self.target_input, self.target_output
+
+    @property
+    def source_tokens(self) -> int:
+        """The sum of ``source_lengths``."""
+        return int(self.source_lengths.sum())
+
+    @property
+    def cells(self) -> int:
+        """Its size: rows times the longer of its two widths, as `TrainingConfig.batch_tokens` counts."""
+        return len(self) * max(self.source.shape[1], self.target_input.shape[1])
+
+    def part(self, start: int, stop: int) -> Batch:
+        """Some rows, without the columns that are padding in all of them."""
+        place = slice(start, stop)
+        source_lengths, target_lengths = self.source_lengths[place], self.target_lengths[place]
+        source_width, target_width = int(source_lengths.max()), int(target_lengths.max())
+        return replace(
+            self,
+            source=self.source[place, :source_width],
+            source_lengths=source_lengths,
+            target_input=self.target_input[place, :target_width],
+            target_output=self.target_output[place, :target_width],
+            target_lengths=target_lengths,
+            target_tokens=int(target_lengths.sum()),
+            indices=self.indices[place],
+        )
+
     def to(self, device: torch.device | str) -> Batch:
         """The same batch with its tensors on ``device``."""
         return replace(

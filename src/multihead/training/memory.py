@@ -14,40 +14,34 @@ same ones; what became known after it was written, memory has to say again.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TypeVar
 
 import torch
 
-from multihead.data.batching import Batch
 from multihead.errors import SurroundingsError
+from multihead.training.loss import Examples
 
 T = TypeVar("T")
 
 
-def cells(batch: Batch) -> int:
-    """The size of a batch: rows times the longer of its two widths, as `TrainingConfig.batch_tokens` counts."""
-    return len(batch.source_lengths) * max(batch.source.shape[1], batch.target_input.shape[1])
-
-
-def pieces(batch: Batch, room: int | None) -> list[Batch]:
+def pieces(batch: Examples, room: int | None) -> list[Examples]:
     """The rows of a batch in order, in halves of halves until each has at most ``room`` cells, or is a single row."""
-    rows = len(batch.source_lengths)
-    if room is None or cells(batch) <= room or rows == 1:
+    rows = len(batch)
+    if room is None or batch.cells <= room or rows == 1:
         return [batch]
     middle = rows // 2
-    return [*pieces(_rows(batch, 0, middle), room), *pieces(_rows(batch, middle, rows), room)]
+    return [*pieces(batch.part(0, middle), room), *pieces(batch.part(middle, rows), room)]
 
 
-def less_room(batches: Sequence[Batch], room: int | None) -> int | None:
+def less_room(batches: Sequence[Examples], room: int | None) -> int | None:
     """Half of what the largest piece of ``batches`` has under ``room``; None where all are single rows already."""
     found = [piece for batch in batches for piece in pieces(batch, room)]
-    cut = [cells(piece) for piece in found if len(piece.source_lengths) > 1]
+    cut = [piece.cells for piece in found if len(piece) > 1]
     return max(cut) // 2 if cut else None
 
 
 def with_room(
-    attempt: Callable[[int | None], T], batches: Sequence[Batch], room: int | None, name: Callable[[Batch], str]
+    attempt: Callable[[int | None], T], batches: Sequence[Examples], room: int | None, name: Callable[[Examples], str]
 ) -> tuple[T, int | None]:
     """``attempt(room)``, again with less and less room until it fits; what it gave, and the room it was given.
 
@@ -70,7 +64,7 @@ def with_room(
             torch.cuda.empty_cache()  # what is next is of other sizes
         room = less_room(batches, room)
         if room is None:
-            longest = max(batches, key=lambda batch: cells(batch) / len(batch.source_lengths))
+            longest = max(batches, key=lambda batch: batch.cells / len(batch))
             raise SurroundingsError(
                 f"a single pair does not fit into memory: {name(longest)}. Train a smaller model, leave out long pairs "
                 "(max_tokens) or free memory; nothing that was saved is lost"
@@ -87,20 +81,3 @@ def is_out_of_memory(error: Exception) -> bool:
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-
-
-def _rows(batch: Batch, start: int, stop: int) -> Batch:
-    """Some rows of a batch, without the columns that are padding in all of them."""
-    place = slice(start, stop)
-    source_lengths, target_lengths = batch.source_lengths[place], batch.target_lengths[place]
-    source_width, target_width = int(source_lengths.max()), int(target_lengths.max())
-    return replace(
-        batch,
-        source=batch.source[place, :source_width],
-        source_lengths=source_lengths,
-        target_input=batch.target_input[place, :target_width],
-        target_output=batch.target_output[place, :target_width],
-        target_lengths=target_lengths,
-        target_tokens=int(target_lengths.sum()),
-        indices=batch.indices[place],
-    )

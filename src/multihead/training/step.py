@@ -15,11 +15,10 @@ from typing import NamedTuple
 
 import torch
 
-from multihead.data.batching import Batch
 from multihead.errors import DivergenceError
 from multihead.kernels import random
 from multihead.training.config import TrainingConfig
-from multihead.training.loss import Trainable, sequence_loss
+from multihead.training.loss import Examples, Trainable, sequence_loss
 from multihead.training.memory import pieces
 
 
@@ -65,7 +64,7 @@ def step_seed(seed: int, *place: int) -> int:
 def train_step(
     model: Trainable,
     optimizer: torch.optim.Optimizer,
-    batches: Sequence[Batch],
+    batches: Sequence[Examples],
     config: TrainingConfig,
     step: int,
     rate: float,
@@ -98,20 +97,20 @@ def train_step(
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip or math.inf).item()
     _check(losses, norm, largest_norm, tokens, config, step)
     optimizer.step()
-    source_tokens = sum(int(batch.source_lengths.sum()) for batch in batches)
+    source_tokens = sum(batch.source_tokens for batch in batches)
     return StepSums(
         tokens, source_tokens, sum(losses), sum(nll for _, nll, _ in parts), sum(right for *_, right in parts), norm
     )
 
 
-def rehearse(model: Trainable, batch: Batch, config: TrainingConfig, room: int | None) -> None:
+def rehearse(model: Trainable, batch: Examples, config: TrainingConfig, room: int | None) -> None:
     """Runs a batch, in its pieces, forwards and backwards, to see whether it fits into memory; changes no weight."""
     model.train()
     _backwards(model, batch, config, (0, 0), batch.target_tokens, room)
 
 
 def _backwards(
-    model: Trainable, batch: Batch, config: TrainingConfig, place: tuple[int, int], tokens: int, room: int | None
+    model: Trainable, batch: Examples, config: TrainingConfig, place: tuple[int, int], tokens: int, room: int | None
 ) -> tuple[float, float, int]:
     """Adds a batch's share to the gradient; its loss, loss without smoothing, and tokens guessed right."""
     loss = nll = 0.0
@@ -122,7 +121,7 @@ def _backwards(
         low = config.precision == "bfloat16"
         with (
             random.step(seed, first_row=row),
-            torch.autocast(piece.source.device.type, dtype=torch.bfloat16, enabled=low),
+            torch.autocast(piece.inputs[0].device.type, dtype=torch.bfloat16, enabled=low),
         ):
             sums = sequence_loss(model, piece, config.smoothing)
         (sums.total / tokens).backward()  # type: ignore[no-untyped-call]
@@ -131,7 +130,7 @@ def _backwards(
             nll + sums.nll.item(),
             correct + int(sums.correct.item()),
         )
-        row += len(piece.source_lengths)
+        row += len(piece)
     return loss, nll, correct
 
 

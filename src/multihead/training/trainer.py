@@ -2,7 +2,7 @@
 
 The loop is a function of its state (`RunState`, weights, optimiser): stopped anywhere and started from the last
 checkpoint it does what it would have done. How a model is judged is handed in as ``evaluate``; what is learned from,
-as a `BatchStream`. Which updates are refused is for `training.guard` to say, what happens to batches that do not fit
+batch by batch. Which updates are refused is for `training.guard` to say, what happens to batches that do not fit
 for `training.memory`, and how a checkpoint gets to the disk while the loop goes on for `training.saving`.
 """
 
@@ -18,14 +18,13 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from multihead.data.batching import Batch
 from multihead.data.order import Array
 from multihead.errors import DivergenceError, Interrupted
 from multihead.training import guard, memory
 from multihead.training.checkpoint import Checkpoint, RunState, Window, copy_into, load_newest
 from multihead.training.config import TrainingConfig
 from multihead.training.effort import Effort
-from multihead.training.loss import Model
+from multihead.training.loss import Examples, Model
 from multihead.training.optimizer import Average, build_optimizer, optimizer_tensors, restore_optimizer
 from multihead.training.progress import RunLog, duration, naming
 from multihead.training.saving import Saver
@@ -58,7 +57,7 @@ def _by_number(pairs: Array) -> dict[str, list[int]]:
 class Surroundings(Generic[Model]):
     """What the loop is given besides the model and its settings."""
 
-    take: Callable[[], Batch]
+    take: Callable[[], Examples]
     """The next batch."""
     position: Callable[[], tuple[int, int]]
     """Where the next batch stands: epoch and place."""
@@ -70,7 +69,7 @@ class Surroundings(Generic[Model]):
     """The number of a signal that asks to stop, once there was one."""
     lines: Callable[[Array], Mapping[str, list[int]]] = _by_number
     """Where pairs of the store come from: the lines of each file, or whatever names them."""
-    largest: Callable[[], Sequence[Batch]] = tuple
+    largest: Callable[[], Sequence[Examples]] = tuple
     """The batches that need most memory, to be tried before the first update."""
     effort: Effort | None = None
     """How many operations a token takes, and how many the machine could do."""
@@ -155,7 +154,7 @@ class Trainer(Generic[Model]):
         at_end = step == self.config.updates
         return step > self.state.validated_at and (at_end or step % self.config.validate_every == 0)
 
-    def _update(self, batches: list[Batch], around: Surroundings[Model]) -> None:
+    def _update(self, batches: list[Examples], around: Surroundings[Model]) -> None:
         step, position = self.state.step + 1, around.position()
         try:
             sums = self._in_memory(batches, step, around)
@@ -167,7 +166,7 @@ class Trainer(Generic[Model]):
             norms = guard.with_norm(self.state.norms, sums.gradient_norm)
             self._move(step=step, position=position, window=_add(self.state.window, sums), norms=norms)
 
-    def _in_memory(self, batches: Sequence[Batch], step: int, around: Surroundings[Model]) -> StepSums:
+    def _in_memory(self, batches: Sequence[Examples], step: int, around: Surroundings[Model]) -> StepSums:
         """The update, of smaller and smaller pieces until they fit into memory."""
         rate, largest_norm = learning_rate(self.config, step, self.width), guard.largest_norm(self.config, self.state)
         ready = [batch.to(self.config.device) for batch in batches]
@@ -188,7 +187,7 @@ class Trainer(Generic[Model]):
                 self.optimizer.zero_grad(set_to_none=True)
 
     def _with_room(
-        self, attempt: Callable[[int | None], T], batches: Sequence[Batch], around: Surroundings[Model]
+        self, attempt: Callable[[int | None], T], batches: Sequence[Examples], around: Surroundings[Model]
     ) -> T:
         found, room = memory.with_room(
             attempt, batches, self.state.room, lambda batch: naming(around.lines(batch.indices))
@@ -201,7 +200,7 @@ class Trainer(Generic[Model]):
             )
         return found
 
-    def _skip(self, refused: Refused, batches: list[Batch], around: Surroundings[Model]) -> None:
+    def _skip(self, refused: Refused, batches: list[Examples], around: Surroundings[Model]) -> None:
         """Says which lines a refused update was made of; ends the run where others would not help.
 
         Raises:
