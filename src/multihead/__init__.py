@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from multihead.workflows.train import train
     from multihead.workflows.translate import Translator
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 __all__ = ["Translator", "__version__", "average", "evaluate", "prepare", "train"]
 
 _HOMES = {

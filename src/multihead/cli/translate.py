@@ -80,6 +80,11 @@ if TYPE_CHECKING:
     metavar="NUMBER",
     help="Memory against speed.",
 )
+@click.option(
+    "--precision",
+    type=click.Choice(["float32", "bfloat16", "int8"]),
+    help="Of the matrix products; the last two are faster, and round. [float32]",
+)
 @click.option("--threads", type=int, metavar="NUMBER", help="Processor threads. [every core]")
 @click.option(
     "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to compute."
@@ -120,6 +125,7 @@ def translate(
     own_the_process()
     import torch
 
+    from multihead.kernels.native import decoding
     from multihead.workflows.lines import Rendering
     from multihead.workflows.translate import Translator
     from multihead.workflows.translate_file import check_input
@@ -127,6 +133,8 @@ def translate(
     text = None if source is None else check_input(source)
     if threads is not None:
         torch.set_num_threads(threads)
+    if device == "cpu":
+        decoding(lambda line: click.echo(line, err=True))  # built once for this machine, in some seconds
     translator = Translator.load(model, device)
     wishes = {"beam": beam, "alpha": alpha, "min_length": min_length, "max_length": max_length, **asked}
     # A flag that may be repeated and was not given is empty.

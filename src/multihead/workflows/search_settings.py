@@ -30,6 +30,8 @@ class SearchSettings(GenerationConfig):
     """Diverse beam search (Vijayakumar et al. 2018): so many groups of hypotheses that keep away from each other."""
     diversity: float = Field(default=0.5, ge=0)
     """With ``groups``: how much a token costs for each earlier group that chose it, as a log-probability."""
+    precision: Literal["float32", "bfloat16", "int8"] = "float32"
+    """Of the matrix products; below float32 only where the search is compiled (`multihead.engine`)."""
 
     @model_validator(mode="after")
     def _beams_fit(self) -> SearchSettings:

@@ -1,4 +1,4 @@
-"""From settings and words to a search: which of `multihead.decoding`'s is run, and on what.
+"""From settings and words to a search: which of `multihead.decoding`'s is run, or the compiled one, and on what.
 
 Words become the tokens that the tokenizer writes them with. What must not come out, and what must, is settled on those:
 a forbidden word spelt in other pieces, which a model has no reason to do, is another word.
@@ -6,7 +6,7 @@ a forbidden word spelt in other pieces, which a model has no reason to do, is an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from multihead.decoding.phrases import automaton
 from multihead.decoding.restrictions import NoRepeat, Prefix, Restriction, Without
 from multihead.decoding.stepper import Symbols
 from multihead.decoding.stopping import Ahead, Patience, Stop
+from multihead.engine.search import WIDEST, Engine
 from multihead.errors import ConfigurationError, InputError
 from multihead.models.network import Network
 from multihead.text.tokenizer import Tokenizer
@@ -143,6 +144,40 @@ def find(
         shared |= {"groups": settings.groups, "strength": settings.diversity}
         return diverse_beam_search(model, source, lengths, symbols, **shared)
     return beam_search(model, source, lengths, symbols, **shared)
+
+
+def not_compiled(settings: SearchSettings, wanted: Demands) -> str | None:
+    """Why this search is not the compiled one's; None if it is."""
+    if settings.no_repeat or settings.without:
+        return "no_repeat and without are not compiled"
+    if any(wanted.prefixes) or wanted.phrases:
+        return "prefixes and phrases are not compiled"
+    if settings.groups > 1:
+        return "groups are not compiled"
+    return f"beams above {WIDEST} are not compiled" if settings.beam > WIDEST else None
+
+
+def find_compiled(
+    engine: Engine,
+    sources: Sequence[Sequence[int]],
+    symbols: Symbols,
+    settings: SearchSettings,
+    n: int,
+    progress: Callable[[int], None] | None = None,
+) -> list[list[Hypothesis]]:
+    """As `find`, of ids with their end symbols, by compiled code; `not_compiled` says of what settings."""
+    return engine.search(
+        sources,
+        symbols,
+        max_lengths=[settings.limit(len(source)) for source in sources],
+        min_lengths=settings.min_length,
+        beam=settings.beam,
+        alpha=settings.alpha,
+        penalty=penalty_of(settings),
+        n_best=n,
+        stop=_stop_of(settings),
+        progress=progress,
+    )
 
 
 def penalty_of(settings: SearchSettings) -> LengthPenalty:

@@ -21,6 +21,8 @@ from multihead.data.batching import batches_by_tokens, collate_source
 from multihead.decoding.hypothesis import Hypothesis
 from multihead.decoding.sampling import Sharpening, sample
 from multihead.decoding.stepper import Symbols
+from multihead.engine.keeping import Engines
+from multihead.engine.search import Engine
 from multihead.errors import ConfigurationError, InputError
 from multihead.models.config import GenerationConfig
 from multihead.text.tokenizer import Tokenizer
@@ -33,6 +35,8 @@ from multihead.workflows.searching import (
     check_room,
     demands,
     find,
+    find_compiled,
+    not_compiled,
     penalty_of,
     restrictions_of,
     scored,
@@ -68,6 +72,7 @@ class Translator:
     def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
         self._searching: SearchSettings | None = None
+        self._engines = Engines()
 
     @classmethod
     def load(cls, path: str | Path, device: str = "cpu") -> Translator:
@@ -90,6 +95,7 @@ class Translator:
             ConfigurationError: a setting that there is not, or that cannot be.
         """
         other = Translator(self.bundle)
+        other._engines = self._engines
         other._searching = build(SearchSettings, {**self._own().model_dump(), **settings}, "the search")
         return other
 
@@ -117,7 +123,8 @@ class Translator:
             prefixes: what each translation begins with; one a sentence, "" for nothing.
             phrases: what each translation contains: for each sentence words or phrases, or alternatives of one:
                 ``[["dog", ("fast", "quick")], []]``.
-            batch_tokens: padded source tokens times the beam in a batch: memory against speed.
+            batch_tokens: padded source tokens times the beam in a batch: memory against speed. The compiled search,
+                which has no padding, keeps its own count.
             progress: is told how many more sentences are done, whenever some are.
         """
         settings = self.search_settings(beam, alpha, min_length, max_length)
@@ -213,6 +220,7 @@ class Translator:
         if n < 1:
             raise ConfigurationError(f"expected at least 1 sample of each sentence, got {n}")
         settings = _whole(self.search_settings(None, None, min_length, max_length))
+        _refuse_precision(settings, "samples are not drawn by compiled code")
         tokenizer = self.bundle.target_tokenizer
         wanted = demands(tokenizer, texts, prefixes, None)
 
@@ -268,25 +276,30 @@ class Translator:
         """The n best of each text by one of the beam searches."""
         _refuse_one_string(texts)
         check_n_best(n, settings.beam)
-        wanted = demands(self.bundle.target_tokenizer, texts, prefixes, phrases)
+        wanted, whole = demands(self.bundle.target_tokenizer, texts, prefixes, phrases), _whole(settings)
+        engine = self._compiled(whole, wanted)
 
         def found(places: list[int], group: list[list[int]]) -> list[list[Hypothesis]]:
-            return self._search(group, n, settings, wanted.of(places))
+            return self._search(group, n, whole, wanted.of(places), engine, progress)
 
-        return self._translate(texts, found, settings.beam, settings, wanted, batch_tokens, progress)
+        width = settings.beam if engine is None else None
+        return self._translate(texts, found, width, settings, wanted, batch_tokens, progress)
 
     @torch.no_grad()
     def _translate(
         self,
         texts: Sequence[str],
         search: Find,
-        width: int,
+        width: int | None,
         settings: GenerationConfig,
         wanted: Demands,
         batch_tokens: int,
         progress: Callable[[int], None] | None,
     ) -> list[list[Translation]]:
-        """The texts in batches of so many tokens, of ``width`` rows each, through a search and back in order."""
+        """The texts in batches of so many tokens, of ``width`` rows each, through a search and back in order.
+
+        Without a width they are one batch, of which the search itself tells the progress.
+        """
         if batch_tokens < 1:
             raise ConfigurationError(f"batch_tokens must be a number of at least 1, got {batch_tokens}")
         self.bundle.model.eval()
@@ -301,22 +314,49 @@ class Translator:
             for index, length in zip(work, lengths, strict=True):
                 limits[index] = settings.limit(length)
             check_room(wanted, limits)
-        for group in batches_by_tokens(lengths, max(batch_tokens // width, 1)):
+        whole = [list(range(len(work)))] if work else []
+        for group in whole if width is None else batches_by_tokens(lengths, max(batch_tokens // width, 1)):
             found = search([work[i] for i in group], [encoded[i] for i in group])
             for i, hypotheses in zip(group, found, strict=True):
                 results[work[i]] = [self._translation(h, lengths[i]) for h in hypotheses]
-            if progress is not None:
+            if progress is not None and width is not None:
                 progress(len(group))
         return results
 
+    def _compiled(self, settings: SearchSettings, wanted: Demands) -> Engine | None:
+        """The compiled search, where it has all that is asked for.
+
+        Raises:
+            ConfigurationError: it has not, and the precision is one that it alone has.
+        """
+        engine = not_compiled(settings, wanted) or self._engines.of(self.bundle.model, settings.precision)
+        if isinstance(engine, Engine):
+            return engine
+        _refuse_precision(settings, engine)
+        return None
+
     def _search(
-        self, group: list[list[int]], n: int, settings: GenerationConfig, wanted: Demands | None = None
+        self,
+        group: list[list[int]],
+        n: int,
+        settings: SearchSettings,
+        wanted: Demands,
+        engine: Engine | None,
+        progress: Callable[[int], None] | None = None,
     ) -> list[list[Hypothesis]]:
-        source, lengths = self._collate(group)
-        wanted, tokenizer, whole = wanted or Demands(), self.bundle.target_tokenizer, _whole(settings)
-        restrictions = restrictions_of(whole, tokenizer, wanted)
+        tokenizer = self.bundle.target_tokenizer
         symbols = symbols_of(tokenizer)
-        return find(self.bundle.model, source, lengths, symbols, whole, n, restrictions, wanted.phrases)
+        if engine is not None:
+            sources = [[*ids, Tokenizer.eos_id] for ids in group]
+            return find_compiled(engine, sources, symbols, settings, n, progress)
+        source, lengths = self._collate(group)
+        restrictions = restrictions_of(settings, tokenizer, wanted)
+        return find(self.bundle.model, source, lengths, symbols, settings, n, restrictions, wanted.phrases)
+
+    @property
+    def compiled(self) -> bool:
+        """Whether its searches run as compiled code, where no single one asks for what that does not have."""
+        return self._compiled(_whole(self._own()), Demands()) is not None
 
     def _collate(self, group: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
         """Padded sources and their lengths, where the model is."""
@@ -351,7 +391,8 @@ class Translator:
         model = self.bundle.model.eval()
         ids = source_tokenizer.encode(text)
         if translation is None:
-            ((found,),) = self._search([ids], 1, self.search_settings())
+            settings = _whole(self._own())
+            ((found,),) = self._search([ids], 1, settings, Demands(), self._compiled(settings, Demands()))
             written, translation = list(found.tokens), target_tokenizer.decode(found.tokens)
         else:
             written = target_tokenizer.encode(translation)
@@ -386,6 +427,11 @@ def check_n_best(n: int, beam: int) -> None:
 def _whole(settings: GenerationConfig) -> SearchSettings:
     """With the settings that a model folder does not have."""
     return settings if isinstance(settings, SearchSettings) else SearchSettings(**settings.model_dump())
+
+
+def _refuse_precision(settings: SearchSettings, reason: str) -> None:
+    if settings.precision != "float32":
+        raise ConfigurationError(f"precision {settings.precision} cannot be had here: {reason}; write float32")
 
 
 def _refuse_one_string(texts: Sequence[str]) -> None:

@@ -98,6 +98,7 @@ def _made_from(translator: Translator, model: str, source: TextScan, rendering: 
         "scores": rendering.scores,
         "batch_tokens": rendering.batch_tokens,
         "window": windows.WINDOW,
+        "compiled": translator.compiled,
         "device": str(translator.bundle.model.output.weight.device),
         "threads": torch.get_num_threads(),
     }

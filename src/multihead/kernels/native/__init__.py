@@ -1,9 +1,9 @@
 """The compiled kernels: whether they are there, and why not if they are not. How they are built is in `build`.
 
 Nothing depends on them: each operation of `multihead.kernels` has a plain form of PyTorch's operations, which is taken
-where no compiler is, on other devices, for other types, under compilers and function transforms. The environment
-variable MULTIHEAD_NATIVE says what is wished: ``0`` never, ``1`` always (an error where it cannot be), unset: where it
-can be.
+where no compiler is, on other devices, for other types, under compilers and function transforms; and the compiled
+search (`multihead.engine`) has the searches of `multihead.decoding` beside it. The environment variable
+MULTIHEAD_NATIVE says what is wished: ``0`` never, ``1`` always (an error where it cannot be), unset: where it can be.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class Native(NamedTuple):
 
 
 _found: list[Native] = []
+_decoding: list[Native] = []
 
 
 def native(announce: Announce | None = None) -> Native:
@@ -48,29 +49,37 @@ def native(announce: Announce | None = None) -> Native:
         ConfigurationError: MULTIHEAD_NATIVE is 1 and they cannot be had, or is neither 0 nor 1.
     """
     if not _found:
-        _found.append(_find(announce))
+        _found.append(_find(announce, "kernels"))
     return _found[0]
 
 
+def decoding(announce: Announce | None = None) -> Native:
+    """As `native`, the compiled search."""
+    if not _decoding:
+        _decoding.append(_find(announce, "decoding"))
+    return _decoding[0]
+
+
 def forget() -> None:
-    """Lets the next call of `native` look again: for tests of the variable."""
+    """Lets the next call of `native` or `decoding` look again: for tests of the variable."""
     _found.clear()
+    _decoding.clear()
 
 
-def _find(announce: Announce | None) -> Native:
+def _find(announce: Announce | None, name: str) -> Native:
     wish = os.environ.get(VARIABLE, "")
     if wish not in ("", "0", "1"):
         raise ConfigurationError(f"{VARIABLE}={wish!r}: write 0 (never), 1 (always), or nothing (if possible)")
     if wish == "0":
-        return Native(None, f"plain kernels: {VARIABLE}=0")
+        return Native(None, f"plain {name}: {VARIABLE}=0")
     try:
-        library, how = load(announce)
+        library, how = load(announce, name)
     except CannotBuild as error:
         if wish == "1":
             raise ConfigurationError(f"{VARIABLE}=1, but {error}") from error
-        return Native(None, f"plain kernels: {error}")
-    _declare(library)
-    return Native(library, f"compiled kernels ({how})")
+        return Native(None, f"plain {name}: {error}")
+    _declare(library, _SIGNATURES[name])
+    return Native(library, f"compiled {name} ({how})")
 
 
 def library_for(*tensors: Tensor | None) -> ctypes.CDLL | None:
@@ -102,9 +111,16 @@ def pointer(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
-_LETTERS = {"p": ctypes.c_void_p, "i": ctypes.c_int, "l": ctypes.c_int64, "f": ctypes.c_float, "u": ctypes.c_uint32}
-_KEY = "uulll"
-_SIGNATURES = {
+_LETTERS = {
+    "p": ctypes.c_void_p,
+    "i": ctypes.c_int,
+    "l": ctypes.c_int64,
+    "f": ctypes.c_float,
+    "d": ctypes.c_double,
+    "u": ctypes.c_uint32,
+}
+_KEY = "uulllp"
+_KERNELS = {
     "dropout": "pipill" + _KEY + "ifl",
     "keep_mask": "pll" + _KEY + "il",
     "add_norm": "ppipp" + "ppipp" + "llf" + _KEY + "ifl",
@@ -112,14 +128,28 @@ _SIGNATURES = {
     "activation": "pppiill" + _KEY + "ifl",
     "activation_backward": "pppppiill" + _KEY + "ifl",
     "cross_entropy": "pipllfipppl",
-    "attention": "pppppp" + "ippifl",
-    "attention_backward": "ppppppppp" + "ippifl",
+    "attention": "pppppp" + "ippppifl",
+    "attention_backward": "ppppppppp" + "ippppifl",
 }
-"""Argument types, a letter each: pointer, int, 64-bit integer, float, unsigned 32-bit integer."""
+_SEARCH = {
+    "decoding_model": "ppp:p",
+    "decoding_model_free": "p",
+    "decoding_positions": "pplpl",
+    "decoding_search": "ppdplpl:p",
+    "decoding_search_free": "p",
+    "decoding_add": "plplll",
+    "decoding_run": "pd:l",
+    "decoding_next": "pp:l",
+    "decoding_take": "pppppp",
+}
+_SIGNATURES = {"kernels": _KERNELS, "decoding": _SEARCH}
+"""Argument types, a letter each: pointer, int, 64-bit integer, float, double, unsigned 32-bit integer; behind a colon
+that of the result, where there is one."""
 
 
-def _declare(library: ctypes.CDLL) -> None:
-    for name, letters in _SIGNATURES.items():
+def _declare(library: ctypes.CDLL, signatures: dict[str, str]) -> None:
+    for name, letters in signatures.items():
+        arguments, _, result = letters.partition(":")
         function = getattr(library, name)
-        function.argtypes = [_LETTERS[letter] for letter in letters]
-        function.restype = None
+        function.argtypes = [_LETTERS[letter] for letter in arguments]
+        function.restype = _LETTERS[result] if result else None

@@ -1,4 +1,7 @@
-"""Builds kernels.cpp with the machine's own compiler, once for each compiler, processor and source, and loads it.
+"""Builds what is compiled with the machine's own compiler, once for each compiler, processor and source, and loads it.
+
+There are two libraries: the operations of a training update, and the search of translations, which trainings do not
+wait for.
 
 The result lies in the user's cache folder under a key of everything that it depends on. It is compiled under another
 name and then renamed, under a lock, so that processes that want it at the same time build it once and never see half a
@@ -21,7 +24,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-SOURCE = Path(__file__).with_name("kernels.cpp")
+SOURCES = {"kernels": ("kernels.cpp",), "decoding": ("decoding.cpp", "network.h", "products.h")}
+"""The files of each library; the first is compiled, and the others are part of it."""
 
 SECONDS = 300
 """After which a compiler is given up."""
@@ -33,8 +37,12 @@ class CannotBuild(Exception):  # noqa: N818 - always caught: the plain form is t
     """Why there are no compiled kernels here."""
 
 
-def load(announce: Callable[[str], None] | None = None) -> tuple[ctypes.CDLL, str]:
-    """The compiled kernels and, in a few words, what they are.
+def load(announce: Callable[[str], None] | None = None, name: str = "kernels") -> tuple[ctypes.CDLL, str]:
+    """A compiled library and, in a few words, what it is.
+
+    Args:
+        announce: told in one line before a build begins.
+        name: of the library, in `SOURCES`.
 
     Raises:
         CannotBuild: no compiler, or one that does not manage; no folder to write to; not Linux.
@@ -48,9 +56,10 @@ def load(announce: Callable[[str], None] | None = None) -> tuple[ctypes.CDLL, st
     version = _said_by([compiler, "--version"]).partition("\n")[0]
     command = [compiler, *_flags()]
     facts = "\n".join((*command, version, str(openmp), _processor()))
-    key = hashlib.sha256(SOURCE.read_bytes() + facts.encode()).hexdigest()[:20]
+    sources = [Path(__file__).with_name(file) for file in SOURCES[name]]
+    key = hashlib.sha256(b"".join(file.read_bytes() for file in sources) + facts.encode()).hexdigest()[:20]
     folder = cache_folder() / key
-    path = folder / "kernels.so"
+    path = folder / f"{name}.so"
     how = f"{Path(compiler).name} {version.rpartition(' ')[2]}, {folder}"
     try:
         if path.exists():
@@ -63,9 +72,9 @@ def load(announce: Callable[[str], None] | None = None) -> tuple[ctypes.CDLL, st
         _check_owner(folder)
         with _lock(folder / "lock"):
             if not _loads(path):
-                (announce or _log.info)(f"building the compiled kernels, once for this machine ({folder})")
+                (announce or _log.info)(f"building the compiled {name}, once for this machine ({folder})")
                 began = time.monotonic()
-                _compile(command, openmp, path)
+                _compile(command, sources[0], openmp, path)
                 _log.info("built in %.1f s", time.monotonic() - began)
         return ctypes.CDLL(str(path)), how
     except OSError as error:
@@ -86,10 +95,10 @@ def _flags() -> list[str]:
     return [*flags, "-mcpu=native"] if machine in ("aarch64", "arm64") else flags
 
 
-def _compile(command: list[str], openmp: Path, path: Path) -> None:
+def _compile(command: list[str], source: Path, openmp: Path, path: Path) -> None:
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        compiled, linked = Path(folder, "kernels.o"), Path(folder, "kernels.so")
-        _said_by([*command, "-c", str(SOURCE), "-o", str(compiled)])
+        compiled, linked = Path(folder, "part.o"), Path(folder, path.name)
+        _said_by([*command, "-c", str(source), "-o", str(compiled)])
         _said_by([command[0], "-shared", str(compiled), str(openmp), f"-Wl,-rpath,{openmp.parent}", "-o", str(linked)])
         ctypes.CDLL(str(linked))  # a file that cannot be loaded is not kept
         linked.replace(path)

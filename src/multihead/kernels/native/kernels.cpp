@@ -44,6 +44,7 @@ static inline u32 mix(u32 x) {
 struct Key {
     u32 low, high;
     i64 first_row, row_stride, positions;
+    const i64 *places;  // of packed rows: 2^32 row + position
 };
 
 struct Bytes {  // the random bytes of one row of features at a time
@@ -55,8 +56,10 @@ struct Bytes {  // the random bytes of one row of features at a time
         for (i64 j = 0; j < words; j++) column[j] = mix(key.high + (u32)j);
     }
     const u8 *row(i64 index) {
-        u32 row = (u32)(key.first_row + key.row_stride * (index / key.positions));
-        u32 base = mix(mix(key.low + row) ^ (u32)(index % key.positions));
+        i64 place = key.places ? key.places[index] : 0;
+        i64 number = key.places ? place >> 32 : index / key.positions;
+        u32 position = (u32)(key.places ? place : index % key.positions);
+        u32 base = mix(mix(key.low + (u32)(key.first_row + key.row_stride * number)) ^ position);
         const u32 *from = column.data();
         u32 *to = drawn.data();
 #pragma omp simd
@@ -94,8 +97,8 @@ static void dropout_(const A *x, B *y, i64 rows, i64 width, const Key &key, u32 
     }
 }
 
-#define KEY u32 low, u32 high, i64 first_row, i64 row_stride, i64 positions
-#define THE_KEY Key{low, high, first_row, row_stride, positions}
+#define KEY u32 low, u32 high, i64 first_row, i64 row_stride, i64 positions, const i64 *places
+#define THE_KEY Key{low, high, first_row, row_stride, positions, places}
 
 extern "C" void dropout(const void *x, int x_type, void *y, int y_type, i64 rows, i64 width, KEY, int level,
                         float scale, i64 threads) {
@@ -525,8 +528,14 @@ struct Job {
     i64 batch, heads, queries, keys, width;
     View query, key, value, out;
     const i64 *key_lengths, *query_lengths;
+    const i64 *key_starts, *query_starts;  // of sequences end to end in one row of the tensors; or none
     int causal;
     float scale;
+    // Where sequence b begins in a tensor, and how many of its positions are there to be written.
+    i64 keys_at(const View &view, i64 b) const { return key_starts ? key_starts[b] * view.time : b * view.batch; }
+    i64 queries_at(const View &view, i64 b) const { return query_starts ? query_starts[b] * view.time : b * view.batch; }
+    i64 keys_of(i64 b) const { return key_starts ? key_lengths[b] : keys; }
+    i64 queries_of(i64 b) const { return query_starts ? query_lengths[b] : queries; }
 };
 
 // Rows of a tensor into float32 rows of whole vectors, whose rest is zero; and back.
@@ -655,15 +664,16 @@ static void attention_(const Job &job, const T *query, const T *key, const T *va
             i64 b = index / job.heads, h = index % job.heads;
             i64 keys = job.key_lengths ? job.key_lengths[b] : job.keys;
             i64 alive = job.query_lengths ? job.query_lengths[b] : q, padded = up(keys);
-            take(query + b * job.query.batch + h * job.query.head, job.query.time, alive, d, job.scale, the_q, w);
-            take(key + b * job.key.batch + h * job.key.head, job.key.time, keys, d, 1.f, k, w);
-            take(value + b * job.value.batch + h * job.value.head, job.value.time, keys, d, 1.f, v, w);
+            take(query + job.queries_at(job.query, b) + h * job.query.head, job.query.time, alive, d, job.scale, the_q, w);
+            take(key + job.keys_at(job.key, b) + h * job.key.head, job.key.time, keys, d, 1.f, k, w);
+            take(value + job.keys_at(job.value, b) + h * job.value.head, job.value.time, keys, d, 1.f, v, w);
             turn(k, w, keys, d, k_turned, padded);
             product(alive, padded, d, the_q, w, 1, k_turned, padded, s, padded);
             softmax(s, alive, keys, padded, job.causal);
             product(alive, w, keys, s, padded, 1, v, w, o, w);
-            for (i64 i = alive * w; i < q * w; i++) o[i] = 0;
-            give(o, w, q, d, 1.f, out + b * job.out.batch + h * job.out.head, job.out.time);
+            i64 there = job.queries_of(b);
+            for (i64 i = alive * w; i < there * w; i++) o[i] = 0;
+            give(o, w, there, d, 1.f, out + job.queries_at(job.out, b) + h * job.out.head, job.out.time);
         }
     }
 }
@@ -686,10 +696,10 @@ static void attention_backward_(const Job &job, const T *query, const T *key, co
             i64 b = index / job.heads, h = index % job.heads;
             i64 keys = job.key_lengths ? job.key_lengths[b] : job.keys;
             i64 alive = job.query_lengths ? job.query_lengths[b] : q, padded = up(keys);
-            take(query + b * job.query.batch + h * job.query.head, job.query.time, alive, d, job.scale, the_q, w);
-            take(key + b * job.key.batch + h * job.key.head, job.key.time, keys, d, 1.f, k, w);
-            take(value + b * job.value.batch + h * job.value.head, job.value.time, keys, d, 1.f, v, w);
-            take(gradient + b * grad.batch + h * grad.head, grad.time, alive, d, 1.f, g, w);
+            take(query + job.queries_at(job.query, b) + h * job.query.head, job.query.time, alive, d, job.scale, the_q, w);
+            take(key + job.keys_at(job.key, b) + h * job.key.head, job.key.time, keys, d, 1.f, k, w);
+            take(value + job.keys_at(job.value, b) + h * job.value.head, job.value.time, keys, d, 1.f, v, w);
+            take(gradient + job.queries_at(grad, b) + h * grad.head, grad.time, alive, d, 1.f, g, w);
             turn(k, w, keys, d, k_turned, padded);
             turn(v, w, keys, d, v_turned, padded);
             product(alive, padded, d, the_q, w, 1, k_turned, padded, p, padded);
@@ -697,8 +707,9 @@ static void attention_backward_(const Job &job, const T *query, const T *key, co
             product(alive, padded, d, g, w, 1, v_turned, padded, s, padded);
             // dV = P^T g
             product(keys, w, alive, p, 1, padded, g, w, c, w);
-            for (i64 i = keys * w; i < job.keys * w; i++) c[i] = 0;
-            give(c, w, job.keys, d, 1.f, of_value + b * dkv.batch + h * dkv.head, dkv.time);
+            i64 there = job.keys_of(b), asking = job.queries_of(b);
+            for (i64 i = keys * w; i < there * w; i++) c[i] = 0;
+            give(c, w, there, d, 1.f, of_value + job.keys_at(dkv, b) + h * dkv.head, dkv.time);
             // dS = P (dP - sum_j P dP)
             for (i64 i = 0; i < alive; i++) {
                 float *row = s + i * padded, *weight = p + i * padded, mean = 0;
@@ -709,22 +720,22 @@ static void attention_backward_(const Job &job, const T *query, const T *key, co
             }
             // dK = dS^T Q (Q carries the scale already), dQ = dS K scale
             product(keys, w, alive, s, 1, padded, the_q, w, c, w);
-            for (i64 i = keys * w; i < job.keys * w; i++) c[i] = 0;
-            give(c, w, job.keys, d, 1.f, of_key + b * dkv.batch + h * dkv.head, dkv.time);
+            for (i64 i = keys * w; i < there * w; i++) c[i] = 0;
+            give(c, w, there, d, 1.f, of_key + job.keys_at(dkv, b) + h * dkv.head, dkv.time);
             product(alive, w, keys, s, padded, 1, k, w, a, w);
-            for (i64 i = alive * w; i < q * w; i++) a[i] = 0;
-            give(a, w, q, d, job.scale, of_query + b * dq.batch + h * dq.head, dq.time);
+            for (i64 i = alive * w; i < asking * w; i++) a[i] = 0;
+            give(a, w, asking, d, job.scale, of_query + job.queries_at(dq, b) + h * dq.head, dq.time);
         }
     }
 }
 
 // sizes: batch, heads, queries, keys, width; strides: three each of query, key, value, out
 extern "C" void attention(const i64 *sizes, const i64 *s, const void *query, const void *key, const void *value,
-                          void *out, int type, const i64 *key_lengths, const i64 *query_lengths, int causal,
-                          float scale, i64 threads) {
+                          void *out, int type, const i64 *key_lengths, const i64 *query_lengths,
+                          const i64 *key_starts, const i64 *query_starts, int causal, float scale, i64 threads) {
     Job job{sizes[0],           sizes[1],           sizes[2],           sizes[3],             sizes[4],
             {s[0], s[1], s[2]}, {s[3], s[4], s[5]}, {s[6], s[7], s[8]}, {s[9], s[10], s[11]}, key_lengths,
-            query_lengths,      causal,             scale};
+            query_lengths,      key_starts,         query_starts,       causal,               scale};
     if (type) attention_(job, (const bf16 *)query, (const bf16 *)key, (const bf16 *)value, (bf16 *)out, threads);
     else attention_(job, (const float *)query, (const float *)key, (const float *)value, (float *)out, threads);
 }
@@ -733,10 +744,11 @@ extern "C" void attention(const i64 *sizes, const i64 *s, const void *query, con
 extern "C" void attention_backward(const i64 *sizes, const i64 *s, const void *query, const void *key,
                                    const void *value, const void *gradient, void *of_query, void *of_key,
                                    void *of_value, int type, const i64 *key_lengths, const i64 *query_lengths,
-                                   int causal, float scale, i64 threads) {
+                                   const i64 *key_starts, const i64 *query_starts, int causal, float scale,
+                                   i64 threads) {
     Job job{sizes[0],           sizes[1],           sizes[2],           sizes[3], sizes[4],
             {s[0], s[1], s[2]}, {s[3], s[4], s[5]}, {s[6], s[7], s[8]}, {},       key_lengths,
-            query_lengths,      causal,             scale};
+            query_lengths,      key_starts,         query_starts,       causal,   scale};
     View grad{s[9], s[10], s[11]}, dq{s[12], s[13], s[14]}, dkv{s[15], s[16], s[17]};
     if (type)
         attention_backward_(job, (const bf16 *)query, (const bf16 *)key, (const bf16 *)value, (const bf16 *)gradient,

@@ -1,0 +1,310 @@
+"""One contender of `decoding.py`, in a process of its own: it translates when it is told to, and says how long it took.
+
+Threads and the OpenMP library of a process belong to it alone, so contenders cannot share one. Lines on standard input:
+``batch BEAM`` translates everything, ``single BEAM N`` the first N sentences one by one; each is answered by a line of
+JSON. The peers' own code is not here: they are imported, and given our weights.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from multihead import bundle as bundles
+from multihead.attention import MultiHeadAttention
+from multihead.data.batching import batches_by_tokens, collate_source
+from multihead.decoding.beam import beam_search
+from multihead.decoding.greedy import greedy_search
+from multihead.decoding.hypothesis import Hypothesis
+from multihead.decoding.stepper import Symbols
+from multihead.decoding.stopping import Patience
+from multihead.engine.search import Engine
+from multihead.engine.weights import PRECISIONS
+from multihead.models.config import GenerationConfig, TransformerConfig
+from multihead.models.embedding import sinusoid
+from multihead.models.transformer import Transformer
+
+PAD, UNKNOWN, BEGIN, END = 0, 1, 2, 3
+Ids = list[list[int]]
+Translate = Callable[[Ids, int], Ids]
+"""(sources with their end symbols, beam) -> translations without theirs."""
+
+
+class Work:
+    """The model, and how far translations go."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        self.threads: int = given["threads"]
+        torch.set_num_threads(self.threads)
+        self.config = TransformerConfig(**given["config"])
+        self.model = Transformer(self.config).eval()
+        self.model.load_state_dict(given["weights"])
+        self.steps: int = given["steps"]
+        self.bundle = bundles.load(Path(given["folder"])) if given["folder"] else None
+        forbidden = self.bundle.target_tokenizer.forbidden_in_output if self.bundle else (PAD, UNKNOWN, BEGIN)
+        self.symbols = Symbols(BEGIN, END, forbidden)
+        self._limits = GenerationConfig()
+
+    def limits(self, sources: Sequence[Sequence[int]]) -> list[int]:
+        """The most symbols of each translation, the end symbol counted."""
+        return [self.steps or self._limits.limit(len(source)) for source in sources]
+
+    @property
+    def least(self) -> int:
+        """The least, without it."""
+        return max(self.steps - 1, 0)
+
+    def encode(self, sources: list[Any]) -> Ids:
+        """Ids of texts, or what are ids already."""
+        rows = self.bundle.source_tokenizer.encode_batch(sources) if self.bundle else sources
+        return [[*row, END] for row in rows]
+
+    def decode(self, found: Ids) -> list[Any]:
+        """Texts, or the ids as they are."""
+        return [self.bundle.target_tokenizer.decode(row) for row in found] if self.bundle else found
+
+
+def compiled(work: Work, precision: str) -> Translate:
+    """Ours."""
+    engine = Engine(work.model, PRECISIONS[[str(name) for name in PRECISIONS].index(precision)])
+
+    def translate(sources: Ids, beam: int) -> Ids:
+        found = engine.search(
+            sources, work.symbols, max_lengths=work.limits(sources), min_lengths=work.least, beam=beam, stop=Patience()
+        )
+        return [list(hypotheses[0].tokens) for hypotheses in found]
+
+    return translate
+
+
+def eager(work: Work) -> Translate:
+    """Ours, with PyTorch's operations."""
+
+    def search(sources: Ids, beam: int) -> list[Hypothesis]:
+        source, lengths = collate_source([row[:-1] for row in sources], PAD, END)
+        limits = work.limits(sources)
+        if beam == 1:
+            return greedy_search(work.model, source, lengths, work.symbols, max_lengths=limits, min_lengths=work.least)
+        found = beam_search(
+            work.model, source, lengths, work.symbols, max_lengths=limits, min_lengths=work.least, beam=beam,
+            stop=Patience(),
+        )  # fmt: skip
+        return [hypotheses[0] for hypotheses in found]
+
+    def translate(sources: Ids, beam: int) -> Ids:
+        found: Ids = [[] for _ in sources]
+        for group in batches_by_tokens([len(row) for row in sources], max(4096 // beam, 1)):
+            for place, hypothesis in zip(group, search([sources[i] for i in group], beam), strict=True):
+                found[place] = list(hypothesis.tokens)
+        return found
+
+    return translate
+
+
+def ctranslate2(work: Work, precision: str, split: str, folder: Path) -> Translate:
+    """CTranslate2, with the weights through its own specification: a worker a core, or a thread a core."""
+    import ctranslate2
+
+    tokens = [f"t{number}" for number in range(work.config.target_vocab)]
+    tokens[: END + 1] = ["<pad>", "<unk>", "<s>", "</s>"]
+    place = folder / f"ct2-{precision}-{split}"
+    specification = specify(work, ctranslate2.specs)
+    specification.register_source_vocabulary(tokens)
+    specification.register_target_vocabulary(tokens)
+    specification.config.layer_norm_epsilon = work.config.norm_eps
+    specification.validate()
+    specification.optimize(quantization=precision)
+    place.mkdir()
+    specification.save(str(place))
+    workers, threads = (work.threads, 1) if split == "workers" else (1, work.threads)
+    translator = ctranslate2.Translator(
+        str(place), device="cpu", compute_type=precision, inter_threads=workers, intra_threads=threads
+    )
+    numbers = {token: number for number, token in enumerate(tokens)}
+    # A trained model never comes to what is forbidden; a random one does.
+    never = [[tokens[number]] for number in work.symbols.forbidden] if work.steps else None
+
+    def translate(sources: Ids, beam: int) -> Ids:
+        longest = max(work.limits(sources))
+        found = translator.translate_batch(
+            [[tokens[number] for number in row] for row in sources], beam_size=beam, max_batch_size=32 if beam > 1 else
+            64, max_decoding_length=longest, min_decoding_length=work.steps or 1, length_penalty=1.0, patience=1.0,
+            suppress_sequences=never,
+        )  # fmt: skip
+        return [[numbers[token] for token in one.hypotheses[0]] for one in found]
+
+    return translate
+
+
+def specify(work: Work, specs: Any) -> Any:
+    """CTranslate2's specification of our model."""
+    config, model = work.config, work.model
+    made = specs.TransformerSpec.from_config(
+        (config.encoder_layers, config.decoder_layers), config.heads, pre_norm=config.norm == "pre",
+        activation=specs.Activation.RELU,
+    )  # fmt: skip
+
+    def numbers(tensor: torch.Tensor) -> Any:
+        return np.ascontiguousarray(tensor.detach().numpy())
+
+    def norm(to: Any, module: Any) -> None:
+        to.gamma, to.beta = numbers(module.weight), numbers(module.bias)
+
+    def linear(to: Any, weight: torch.Tensor, bias: torch.Tensor) -> None:
+        to.weight, to.bias = numbers(weight), numbers(bias)
+
+    def attention(to: Any, module: MultiHeadAttention, residual: Any, cross: bool) -> None:
+        packed = module.in_projection
+        assert packed is not None
+        assert packed.bias is not None
+        width = packed.starts[1]
+        cuts = (slice(0, width), slice(width, None)) if cross else (slice(None),)
+        for place, rows in zip(to.linear, cuts, strict=False):
+            linear(place, packed.weight[rows], packed.bias[rows])
+        linear(to.linear[-1], module.output_projection.weight, module.output_projection.bias)
+        norm(to.layer_norm, residual.norm)
+
+    def feed_forward(to: Any, layer: Any) -> None:
+        for place, part in zip((to.linear_0, to.linear_1), (layer.feed_forward.expand, layer.feed_forward.contract),
+                               strict=True):  # fmt: skip
+            linear(place, part.weight, part.bias)
+        norm(to.layer_norm, layer.feed_forward_residual.norm)
+
+    positions = numbers(sinusoid(torch.arange(512), config.width))
+    for side, embedding, table in (
+        (made.encoder, made.encoder.embeddings[0], model.source_embedding.table),
+        (made.decoder, made.decoder.embeddings, model.target_embedding.table),
+    ):
+        side.scale_embeddings, side.position_encodings.encodings = True, positions
+        embedding.weight = numbers(table.weight)
+    layers: Any
+    for layers, of_ours in ((made.encoder.layer, model.encoder), (made.decoder.layer, model.decoder)):
+        for to, layer in zip(layers, of_ours, strict=True):
+            attention(to.self_attention, layer.self_attention, layer.self_residual, False)
+            if layers is made.decoder.layer:
+                attention(to.attention, layer.cross_attention, layer.cross_residual, True)
+            feed_forward(to.ffn, layer)
+    if config.has_final_norm:
+        norm(made.encoder.layer_norm, model.encoder_norm)
+        norm(made.decoder.layer_norm, model.decoder_norm)
+    made.decoder.projection.weight = numbers(model.output.weight)
+    return made
+
+
+def marian(work: Work) -> Translate:
+    """`transformers`' MarianMT with our weights (post-norm only)."""
+    from transformers import GenerationConfig as Generation
+    from transformers import MarianConfig, MarianMTModel
+
+    ours, config = work.model, work.config
+    sizes = {
+        f"{side}_{name}": value
+        for side, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers))
+        for name, value in {"layers": layers, "attention_heads": config.heads, "ffn_dim": config.inner}.items()
+    }
+    theirs = MarianMTModel(
+        MarianConfig(
+            vocab_size=config.target_vocab, d_model=config.width, activation_function="relu", scale_embedding=True,
+            max_position_embeddings=512, pad_token_id=PAD, bos_token_id=BEGIN, eos_token_id=END,
+            forced_eos_token_id=None, decoder_start_token_id=BEGIN, **sizes,
+        )
+    ).eval()  # fmt: skip
+    state = theirs.state_dict()
+    for name in state:
+        if name.endswith("embed_positions.weight"):
+            state[name] = sinusoid(torch.arange(512), config.width)
+        elif name.endswith(("shared.weight", "embed_tokens.weight", "lm_head.weight")):
+            state[name] = ours.output.weight
+    for side, layers in (("encoder", ours.encoder), ("decoder", ours.decoder)):
+        for number, layer in enumerate(layers):
+            state |= {f"model.{side}.layers.{number}.{name}": value for name, value in marian_layer(layer).items()}
+    theirs.load_state_dict(state)
+    settings = {"length_penalty": 1.0, "early_stopping": True, "suppress_tokens": list(work.symbols.forbidden)}
+    start = {"pad_token_id": PAD, "eos_token_id": END, "bos_token_id": BEGIN, "decoder_start_token_id": BEGIN}
+    theirs.generation_config = Generation(**start)
+
+    @torch.no_grad()
+    def translate(sources: Ids, beam: int) -> Ids:
+        found: Ids = [[] for _ in sources]
+        order = sorted(range(len(sources)), key=lambda i: -len(sources[i]))
+        for begin in range(0, len(order), 64):
+            group = order[begin : begin + 64]
+            source, lengths = collate_source([sources[i][:-1] for i in group], PAD, END)
+            mask = (torch.arange(source.shape[1]) < lengths[:, None]).long()
+            some = settings if beam > 1 else {"suppress_tokens": settings["suppress_tokens"]}
+            written = theirs.generate(
+                input_ids=source, attention_mask=mask, num_beams=beam, do_sample=False,
+                max_new_tokens=max(work.limits([sources[i] for i in group])), min_new_tokens=work.steps or None, **some,
+            )  # fmt: skip
+            for i, row in zip(group, written.tolist(), strict=True):
+                row = row[1:]
+                found[i] = row[: row.index(END)] if END in row else row
+        return found
+
+    return translate
+
+
+def marian_layer(layer: Any) -> dict[str, torch.Tensor]:
+    """One of our layers under the names of theirs."""
+    found = {}
+    kinds = [("self_attn", layer.self_attention, layer.self_residual)]
+    if hasattr(layer, "cross_attention"):
+        kinds.append(("encoder_attn", layer.cross_attention, layer.cross_residual))
+    for name, attention, residual in kinds:
+        packed = attention.in_projection
+        for part, (start, size) in zip("qkv", zip(packed.starts, packed.sizes, strict=False), strict=True):
+            rows = slice(start, start + size)
+            found |= {f"{name}.{part}_proj.weight": packed.weight[rows], f"{name}.{part}_proj.bias": packed.bias[rows]}
+        for to, module in (("out_proj", attention.output_projection), ("layer_norm", residual.norm)):
+            dot = "." if to == "out_proj" else "_"
+            found |= {f"{name}{dot}{to}.weight": module.weight, f"{name}{dot}{to}.bias": module.bias}
+    for to, module in (
+        ("fc1", layer.feed_forward.expand),
+        ("fc2", layer.feed_forward.contract),
+        ("final_layer_norm", layer.feed_forward_residual.norm),
+    ):
+        found |= {f"{to}.weight": module.weight, f"{to}.bias": module.bias}
+    return found
+
+
+def contender(name: str, precision: str, work: Work, folder: Path) -> Translate:
+    """By name."""
+    if name == "multihead":
+        return compiled(work, precision)
+    if name == "multihead eager":
+        return eager(work)
+    return marian(work) if name == "transformers" else ctranslate2(work, precision, name.split()[1], folder)
+
+
+def main() -> None:
+    """``decoding_contender.py NAME PRECISION FILE FOLDER``: FILE has the work (`decoding.py` writes it)."""
+    name, precision, file, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4])
+    given = torch.load(file, weights_only=False)
+    work = Work(given)
+    translate = contender(name, precision, work, folder)
+    print(json.dumps({"ready": name}), flush=True)
+    for line in sys.stdin:
+        word, beam, *more = line.split()
+        if word == "batch":
+            started, cpu = time.perf_counter(), time.process_time()
+            outputs = work.decode(translate(work.encode(given["sources"]), int(beam)))
+            answer = {"seconds": time.perf_counter() - started, "cpu": time.process_time() - cpu, "outputs": outputs}
+        else:
+            taken = []
+            for source in given["sources"][: int(more[0])]:
+                started = time.perf_counter()
+                work.decode(translate(work.encode([source]), int(beam)))
+                taken.append(1000 * (time.perf_counter() - started))
+            answer = {"p50": float(np.percentile(taken, 50)), "p99": float(np.percentile(taken, 99))}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

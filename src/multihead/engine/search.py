@@ -1,0 +1,276 @@
+"""Greedy and beam search of a Transformer as compiled code: the rules of `decoding.beam`, a whole search in one call.
+
+Sentences join the running batch and leave it at any step; hypotheses of different sentences stand at different
+positions, and nothing is padded. What is found for a sentence does not depend on what else is translated, on the order
+or on the number of threads, to the last bit. In float32 it is what `decoding.beam.beam_search` finds, but for
+rounding: where two hypotheses are equally probable up to that, another one may win. bfloat16 and int8 round the
+weights, once, and what they are multiplied by; sums are float32, of integers exact. They also keep the keys and values
+that the decoder attends to in bfloat16.
+
+What a step computes is in kernels/native/: network.h, products.h. Other searches, restrictions, other networks and
+devices are `decoding`'s and PyTorch's alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from multihead.decoding.beams import Settings, check
+from multihead.decoding.hypothesis import (
+    Hypothesis,
+    Limits,
+    limit_tensor,
+    make_hypothesis,
+    minimum_tensor,
+    refuse_nan,
+)
+from multihead.decoding.length_penalty import LengthPenalty, divisors, power
+from multihead.decoding.stepper import Symbols
+from multihead.decoding.stopping import Ahead, Exact, Patience, Stop, usual_stop
+from multihead.engine.weights import Precision, parts_of, positions_of, refusal, version
+from multihead.errors import ConfigurationError
+from multihead.kernels.native import decoding as native_decoding
+from multihead.kernels.native import pointer
+from multihead.models.network import Network
+from multihead.models.transformer import Transformer
+
+WIDEST = 255
+"""The widest beam: a hypothesis's number is a byte."""
+
+ROWS = 64
+"""Hypotheses that a thread steps together at most: enough for the products, few enough for the caches."""
+
+_SLICE = 0.1
+"""Seconds of compiled code after which Python has its turn: to tell of progress, to stop."""
+
+_STOPS: dict[type, int] = {Exact: 0, Ahead: 1, Patience: 2}
+
+
+def why_not(model: Network) -> str | None:
+    """Why a model cannot be searched by compiled code here; None if it can."""
+    return refusal(model) or (None if native_decoding().library is not None else native_decoding().reason)
+
+
+class Engine:
+    """A Transformer for the compiled search. It keeps the weights that the model had.
+
+    Args:
+        model: whose translations are searched.
+        precision: of its products.
+
+    Raises:
+        ConfigurationError: it cannot be had for this model, or here.
+    """
+
+    def __init__(self, model: Network, precision: Precision = "float32") -> None:
+        reason = why_not(model)
+        if reason is not None:
+            raise ConfigurationError(f"the compiled search cannot be had: {reason}; use decoding.beam")
+        assert isinstance(model, Transformer)
+        library = native_decoding().library
+        assert library is not None
+        self.model, self.precision, self._library = model, precision, library
+        self.version = version(model)
+        parts = parts_of(model, precision)
+        self._tables = parts.tensors[0], parts.tensors[3 if model.config.embedding_norm else 1]
+        self._positions: tuple[Tensor, Tensor] | None = None
+        self._reach = 0
+        self.handle: int = library.decoding_model(
+            _integers(parts.sizes),
+            (ctypes.c_float * len(parts.scales))(*parts.scales),
+            (ctypes.c_void_p * len(parts.tensors))(*[pointer(tensor) for tensor in parts.tensors]),
+        )
+
+    def __del__(self) -> None:
+        if hasattr(self, "handle"):
+            self._library.decoding_model_free(self.handle)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies are made anew, of the copied model."""
+        return Engine, (self.model, self.precision)
+
+    @property
+    def current(self) -> bool:
+        """Whether the model still has the weights that this keeps."""
+        return self.version == version(self.model)
+
+    def search(
+        self,
+        sources: Sequence[Sequence[int]],
+        symbols: Symbols,
+        *,
+        max_lengths: Limits,
+        min_lengths: Limits = 0,
+        beam: int = 5,
+        alpha: float = 1.0,
+        penalty: LengthPenalty = power,
+        n_best: int = 1,
+        stop: Stop | None = None,
+        workers: int | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> list[list[Hypothesis]]:
+        """The ``n_best`` hypotheses of each sentence, as `decoding.beam.beam_search` has them.
+
+        Args:
+            sources: ids of each sentence, end symbol included, without padding.
+            symbols, max_lengths, min_lengths, beam, alpha, penalty, n_best, stop: as there; with a beam of 1 and no
+                rule for stopping it is greedy search.
+            workers: threads, each with a batch of its own; by default PyTorch's number.
+            progress: is told how many more sentences are done, whenever some are.
+
+        Raises:
+            ShapeError, ConfigurationError: as there; a beam above 255, or a rule for stopping that is not compiled.
+            MultiheadError: as there.
+        """
+        limits = limit_tensor(max_lengths, len(sources), torch.device("cpu"))
+        least = minimum_tensor(min_lengths, limits).tolist()
+        longest = max(limits.tolist(), default=1)
+        settings = Settings(symbols, beam, n_best, alpha, penalty, stop or usual_stop(beam))
+        found: list[list[Hypothesis]] = [[] for _ in sources]
+        order = sorted(range(len(sources)), key=lambda number: -len(sources[number]))
+        with self.open(settings, longest, workers) as running:
+            for number in order:
+                running.add(number, sources[number], int(limits[number]), least[number])
+            while running.left:
+                for number, hypotheses in running.run(_SLICE):
+                    found[number] = hypotheses
+                    if progress is not None:
+                        progress(1)
+        return found
+
+    def open(self, settings: Settings, longest: int, workers: int | None = None) -> Running:
+        """A search to which sentences can be added while it runs.
+
+        Args:
+            settings: as `decoding.beams` has them, without restrictions and with one party.
+            longest: the highest length limit that a sentence will have.
+            workers: threads; by default PyTorch's number.
+        """
+        check(settings)
+        if settings.beam > WIDEST or type(settings.stop) not in _STOPS or settings.restrictions or settings.parties > 1:
+            raise ConfigurationError(
+                f"the compiled search has beams up to {WIDEST}, one party and no restrictions, and stops by "
+                f"{', '.join(kind.__name__ for kind in _STOPS)}; use decoding.beam"
+            )
+        return Running(self, self._library, settings, longest, workers or torch.get_num_threads())
+
+    def positions(self, longest: int) -> tuple[Tensor, Tensor]:
+        """The vectors of so many positions at least, of source and target; where they are learned, all there are."""
+        if self._positions is None or self._reach < longest:
+            tables = self.model.source_embedding, self.model.target_embedding
+            one, other = (positions_of(table, max(512, 2 * longest)) for table in tables)
+            self._positions, self._reach = (one, other), max(512, 2 * longest)
+        return self._positions
+
+
+class Running:
+    """A search under way: sentences are added, it runs for a while, and those that are done are handed over."""
+
+    def __init__(self, engine: Engine, library: ctypes.CDLL, settings: Settings, longest: int, workers: int) -> None:
+        self._engine, self._library, self._settings, self._longest = engine, library, settings, longest
+        self.left = 0
+        """Sentences that are not done."""
+        self._vocab = engine.model.config.source_vocab
+        table: Float[Tensor, " lengths"] = divisors(
+            settings.penalty, settings.alpha, longest, torch.device("cpu")
+        ).contiguous()
+        symbols = settings.symbols
+        target = engine.model.config.target_vocab
+        if max(symbols.begin, symbols.end) >= target:
+            raise ConfigurationError(f"{symbols} are not of a vocabulary of {target} entries")
+        numbers = [
+            settings.beam, settings.n_best, _STOPS[type(settings.stop)], symbols.begin, symbols.end, workers, ROWS,
+        ]  # fmt: skip
+        patience = settings.stop.factor if isinstance(settings.stop, Patience) else 1.0
+        forbidden = symbols.forbidden
+        self._search: int | None = library.decoding_search(
+            engine.handle, _integers(numbers), patience,
+            _integers(forbidden), len(forbidden), pointer(table), len(table),
+        )  # fmt: skip
+
+        self._reach = 0
+        self._hand_over(longest)
+
+    def _hand_over(self, longest: int) -> None:
+        """The vectors of so many positions; they are held as long as this runs."""
+        one, other = self._positions = self._engine.positions(longest)
+        self._reach = longest
+        self._library.decoding_positions(self._search, pointer(one), len(one), pointer(other), len(other))
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._search is not None:
+            self._library.decoding_search_free(self._search)
+            self._search = None
+
+    def add(self, number: int, source: Sequence[int], limit: int, minimum: int = 0) -> None:
+        """Puts a sentence at the end of the queue.
+
+        Args:
+            number: under which its hypotheses are handed over.
+            source: its ids, end symbol included.
+            limit: the most symbols of a translation, the end symbol counted.
+            minimum: the least before the end symbol.
+
+        Raises:
+            ConfigurationError: no ids, ids that are not the model's, a limit that cannot be or is above the longest.
+        """
+        self._refuse_closed()
+        if not source or min(source) < 0 or max(source) >= self._vocab:
+            raise ConfigurationError(f"expected ids from 0 to {self._vocab - 1}, got {list(source)[:20]}")
+        if not 0 <= minimum < limit <= self._longest:
+            raise ConfigurationError(
+                f"expected 0 <= minimum < limit <= {self._longest}, got a minimum of {minimum} and a limit of {limit}"
+            )
+        if len(source) > self._reach:
+            self._hand_over(len(source))
+        self._library.decoding_add(self._search, number, _integers(source), len(source), limit, minimum)
+        self.left += 1
+
+    def run(self, seconds: float) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """Goes on for about so long, a step at least; gives what is done, by number.
+
+        Raises:
+            MultiheadError: the model gave NaN, or a sentence has nothing that is permitted.
+        """
+        self._refuse_closed()
+        self.left = int(self._library.decoding_run(self._search, seconds))
+        facts = (ctypes.c_int64 * 4)()
+        while self._library.decoding_next(self._search, facts) >= 0:
+            number, fault, count, tokens = facts
+            yield number, self._take(count, tokens, fault)
+
+    def _refuse_closed(self) -> None:
+        if self._search is None:
+            raise ConfigurationError("this search was closed: open another one")
+
+    def _take(self, count: int, tokens: int, fault: int) -> list[Hypothesis]:
+        lengths, finished = (ctypes.c_int64 * count)(), (ctypes.c_int64 * count)()
+        totals, scores, symbols = (ctypes.c_double * count)(), (ctypes.c_double * count)(), (ctypes.c_int64 * tokens)()
+        self._library.decoding_take(self._search, lengths, finished, totals, scores, symbols)
+        if fault == 1:
+            refuse_nan(math.nan)
+        if fault:  # says what to do about it
+            end = self._settings.symbols.end
+            make_hypothesis([end], -math.inf, end=end, alpha=1.0)
+        made, start, all_of_them = [], 0, list(symbols)
+        for length, whole, total, score in zip(lengths, finished, totals, scores, strict=True):
+            made.append(Hypothesis(tuple(all_of_them[start : start + length]), total, score, bool(whole)))
+            start += length
+        return made
+
+
+def _integers(numbers: Sequence[int]) -> Any:
+    return (ctypes.c_int64 * len(numbers))(*numbers)

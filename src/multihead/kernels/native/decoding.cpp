@@ -1,0 +1,430 @@
+// A whole search: sentences wait in a queue, join the running batch when there is room, beams included, and leave it
+// when they are done. What is computed for a step stands in network.h; the rules of the search are those of
+// decoding/beam.py, candidate by candidate, which it is tested against.
+//
+// Plain C functions on raw pointers, as in kernels.cpp. Several threads each have a batch of their own and the weights
+// in common: small products gain more by that than by being divided. What becomes of a sentence depends on no other
+// one, nor on the number of threads, to the last bit.
+
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <limits>
+#include <mutex>
+#include <omp.h>
+#include "network.h"
+
+using namespace network;
+
+namespace {
+
+const float NOTHING = -std::numeric_limits<float>::infinity();
+const i64 TILE = 4;    // panels of the vocabulary at a time
+const i64 TOGETHER = 24;  // rows at a time
+
+struct Settings {
+    i64 beam, n_best, stop, begin, end, workers, capacity;  // stop: 0 exact, 1 ahead, 2 patience
+    double patience;
+    std::vector<i64> forbidden;
+    std::vector<double> divisors;  // of each length
+};
+
+struct Found {
+    std::vector<i64> tokens;
+    float total;
+    double score;
+    bool finished;
+};
+
+struct Sentence {
+    i64 id, limit, minimum;
+    std::vector<i64> source;
+    Cache cache;
+    i64 alive = 1;  // rows: 1, then the beam
+    std::vector<float> totals;
+    std::vector<std::vector<i64>> history;
+    std::vector<double> scores;  // of the best finished ones, best first
+    std::vector<Found> found;
+    i64 finished = 0;
+    int fault = 0;  // 1: not a number; 2: nothing is possible
+};
+
+// The best of many in the order of their values, of equal ones the first that came.
+struct Best {
+    std::vector<float> value;
+    std::vector<i64> index;
+    i64 count = 0, most = 0;
+    float bar = NOTHING;  // what is not above it does not come in
+
+    void clear(i64 places) {
+        most = places, count = 0, bar = NOTHING;
+        if ((i64)value.size() < most) value.resize(most), index.resize(most);
+    }
+    void offer(float v, i64 i) {
+        if (!(v > bar)) return;
+        i64 at = count < most ? count++ : most - 1;
+        for (; at && value[at - 1] < v; at--) value[at] = value[at - 1], index[at] = index[at - 1];
+        value[at] = v, index[at] = i;
+        if (count == most) bar = value[most - 1];
+    }
+};
+
+static inline bool any_above(vf x, float bar) {
+#ifdef __AVX512F__
+    return _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(bar), _CMP_GT_OQ) != 0;
+#else
+    bool any = false;
+    for (int i = 0; i < LANES; i++) any |= x[i] > bar;
+    return any;
+#endif
+}
+
+// What is known of a row's next symbol: the largest logit so far, the sum of exponentials relative to it, the best.
+struct Next {
+    float most, sum;
+    Best best;
+    bool no_end;
+
+    void clear(i64 places, bool end_is_forbidden) {
+        most = NOTHING, sum = 0.f, no_end = end_is_forbidden;
+        best.clear(places);
+    }
+
+    void see(float *logits, i64 first, i64 count, const Settings &set) {
+        vf tops = *(const vf *)logits, more = {};
+        for (i64 i = LANES; i < count; i += LANES) {
+            const vf x = *(const vf *)(logits + i);
+            tops = x > tops ? x : tops;
+        }
+        float top = tops[0];
+        for (int i = 1; i < LANES; i++) top = tops[i] > top ? tops[i] : top;
+        if (top > most) sum = most == NOTHING ? 0.f : sum * exponential(most - top), most = top;
+        for (i64 i = 0; i < count; i += LANES) more += falling(*(const vf *)(logits + i) - most);
+        for (int i = 0; i < LANES; i++) sum += more[i];
+        if (!(top > best.bar)) return;
+        for (i64 symbol : set.forbidden)
+            if (symbol >= first && symbol < first + count) logits[symbol - first] = NOTHING;
+        if (no_end && set.end >= first && set.end < first + count) logits[set.end - first] = NOTHING;
+        for (i64 i = 0; i < count; i += LANES) {
+            if (!any_above(*(const vf *)(logits + i), best.bar)) continue;
+            for (i64 j = i; j < i + LANES; j++) best.offer(logits[j], first + j);
+        }
+    }
+};
+
+struct Search {
+    const Model &model;
+    Settings set;
+    Positions sources, targets;
+    std::deque<std::unique_ptr<Sentence>> waiting;
+    std::vector<std::unique_ptr<Sentence>> done;
+    std::mutex lock;
+    std::vector<std::unique_ptr<struct Worker>> workers;
+    std::atomic<i64> left{0};
+
+    explicit Search(const Model &model) : model(model) {}
+    ~Search();
+};
+
+struct Worker {
+    Search &search;
+    const Settings &set;
+    Machine machine;
+    std::vector<std::unique_ptr<Sentence>> active;
+    std::vector<Row> rows;
+    std::vector<Next> next;
+    Block logits;
+    Best best;
+
+    explicit Worker(Search &search)
+        : search(search), set(search.set), machine(search.model, search.sources, search.targets) {}
+
+    // Sentences from the queue, where there is room for enough of them to be worth an encoder's pass.
+    void fill() {
+        const i64 places = std::max<i64>(1, set.capacity / set.beam), free = places - (i64)active.size();
+        if (free < (i64)active.size() && free < std::max<i64>(1, places / 8)) return;
+        std::vector<std::unique_ptr<Sentence>> joining;
+        {
+            std::lock_guard<std::mutex> guard(search.lock);
+            const i64 waiting = (i64)search.waiting.size();
+            i64 some = std::min(free, (waiting + set.workers - 1) / set.workers), words = 0;
+            while (some-- > 0 && words < 1024) {
+                words += (i64)search.waiting.front()->source.size();
+                joining.push_back(std::move(search.waiting.front()));
+                search.waiting.pop_front();
+            }
+        }
+        if (joining.empty()) return;
+        std::vector<i64> words, lengths;
+        for (auto &one : joining) {
+            words.insert(words.end(), one->source.begin(), one->source.end());
+            lengths.push_back((i64)one->source.size());
+        }
+        auto memory = machine.encode(words.data(), lengths);
+        i64 first = 0;
+        for (auto &one : joining) {
+            Cache &cache = one->cache;
+            cache.memory = memory, cache.first = first, cache.source = (i64)one->source.size(), cache.width = set.beam;
+            cache.layers.resize(search.model.sizes.decoder_layers);
+            first += cache.source;
+            one->totals.assign(1, 0.f);
+            one->history.assign(1, {});
+            one->scores.assign(set.n_best, (double)NOTHING);
+            active.push_back(std::move(one));
+        }
+    }
+
+    void project() {
+        const Weights &w = search.model.output;
+        const i64 count = (i64)rows.size(), stride = TILE * PANEL;
+        float *y = logits.get<float>(TOGETHER * stride);
+        for (i64 panel = 0; panel < w.panels; panel += TILE) {
+            const i64 last = std::min(panel + TILE, w.panels);
+            for (i64 begin = 0; begin < count; begin += TOGETHER) {
+                const i64 end = std::min(begin + TOGETHER, count);
+                product(w, machine.scratch.rows, begin, end, panel, last, y, stride, SET);
+                for (i64 r = begin; r < end; r++)
+                    next[r].see(y + (r - begin) * stride, panel * PANEL, (last - panel) * PANEL, set);
+            }
+        }
+    }
+
+    void step() {
+        rows.clear();
+        for (auto &one : active) {
+            one->cache.grow(machine.s.kv() * (machine.s.kind == FLOAT32 ? 4 : 2));
+            for (i64 k = 0; k < one->alive; k++)
+                rows.push_back({&one->cache, k, one->cache.time ? one->history[k].back() : set.begin});
+        }
+        if (next.size() < rows.size()) next.resize(rows.size());
+        i64 r = 0;
+        for (auto &one : active)
+            for (i64 k = 0; k < one->alive; k++) next[r++].clear(2 * set.beam, one->minimum > one->cache.time);
+        machine.step(rows);
+        project();
+        r = 0;
+        for (auto &one : active) {
+            i64 width = one->alive;
+            if (extend(*one, &next[r])) finish(one);
+            r += width;
+        }
+        active.erase(std::remove(active.begin(), active.end(), nullptr), active.end());
+    }
+
+    void keep(Sentence &one, const Best &from, i64 rank, const Next *next, bool finished) {
+        const i64 at = from.index[rank], parent = at / (2 * set.beam);
+        const i64 token = next[parent].best.index[at % (2 * set.beam)];
+        std::vector<i64> tokens = one.history[parent];
+        if (!finished) tokens.push_back(token);
+        const double score = (double)from.value[rank] / set.divisors[one.cache.time];
+        one.found.push_back({std::move(tokens), from.value[rank], score, finished});
+    }
+
+    // Whether the sentence is done.
+    bool extend(Sentence &one, const Next *next) {
+        const i64 beam = set.beam, two = 2 * beam;
+        best.clear(two);
+        for (i64 k = 0; k < one.alive; k++) {
+            const float shift = next[k].most + std::log(next[k].sum);
+            if (shift != shift) one.fault = 1;
+            if (one.totals[k] == NOTHING) continue;
+            for (i64 j = 0; j < next[k].best.count; j++)
+                best.offer(one.totals[k] + (next[k].best.value[j] - shift), k * two + j);
+        }
+        if (one.fault) return true;
+        const i64 length = ++one.cache.time;  // of the hypotheses extended
+        std::vector<i64> parents, tokens;
+        std::vector<float> totals;
+        std::vector<i64> ranks;
+        for (i64 rank = 0; rank < best.count; rank++) {
+            const i64 parent = best.index[rank] / two, token = next[parent].best.index[best.index[rank] % two];
+            if (token != set.end) {
+                if ((i64)totals.size() == beam) continue;
+                parents.push_back(parent), tokens.push_back(token), totals.push_back(best.value[rank]);
+                ranks.push_back(rank);
+            } else if (rank < beam) {
+                keep(one, best, rank, next, true);
+                one.finished++;
+                one.scores.push_back(one.found.back().score);
+                std::stable_sort(one.scores.begin(), one.scores.end(), std::greater<double>());
+                one.scores.pop_back();
+            }
+        }
+        const bool cut = one.limit == length;
+        if (cut && one.finished < set.n_best)
+            for (i64 rank : ranks) keep(one, best, rank, next, false);
+        if (cut || totals.empty() || enough(one, totals[0], length)) return true;
+        while ((i64)totals.size() < beam) parents.push_back(0), tokens.push_back(set.end), totals.push_back(NOTHING);
+        std::vector<std::vector<i64>> history(beam);
+        for (i64 k = 0; k < beam; k++) {
+            history[k] = one.history[parents[k]];
+            history[k].push_back(tokens[k]);
+        }
+        one.history.swap(history);
+        one.totals.swap(totals);
+        one.alive = beam;
+        one.cache.follow(parents.data());
+        return false;
+    }
+
+    bool enough(const Sentence &one, float leading, i64 length) const {
+        const double settled = one.scores.back(), s = (double)leading;
+        if (set.stop == 0) return settled >= s / set.divisors[one.limit];
+        if (set.stop == 1) return settled >= s / set.divisors[length] && one.finished >= set.beam;
+        return (double)one.finished >= set.patience * (double)set.beam && settled > (double)NOTHING;
+    }
+
+    void finish(std::unique_ptr<Sentence> &one) {
+        std::stable_sort(one->found.begin(), one->found.end(), [](const Found &a, const Found &b) {
+            return a.finished != b.finished ? a.finished : a.score > b.score;
+        });
+        if ((i64)one->found.size() > set.n_best) one->found.resize(set.n_best);
+        if (one->found.empty() && !one->fault) one->fault = 2;
+        one->cache = Cache();
+        one->history.clear();
+        std::lock_guard<std::mutex> guard(search.lock);
+        search.done.push_back(std::move(one));
+        search.left--;
+    }
+
+    void run(std::chrono::steady_clock::time_point until) {
+        do {
+            fill();
+            if (active.empty()) return;
+            step();
+        } while (std::chrono::steady_clock::now() < until);
+    }
+};
+
+Search::~Search() = default;
+
+struct Reader {  // of the tensors of a model, in the order of engine/weights.py
+    const float *const *at;
+    const Sizes &s;
+    float eps;
+    const float *take() { return *at++; }
+    void norm(Norm &n, i64 width) {
+        const float *gain = take(), *shift = take();
+        n.gain.assign(gain, gain + width), n.shift.assign(shift, shift + width), n.eps = eps;
+    }
+    void weights(Weights &w, i64 out, i64 in, float fill = 0.f) {
+        const float *matrix = take(), *bias = take();
+        w.pack((int)s.kind, matrix, bias, out, in, fill);
+    }
+    void attention(Attention &a, bool cross) {
+        norm(a.norm, s.width);
+        weights(a.in, cross ? s.q() : s.q() + s.kv(), s.width);
+        if (cross) weights(a.memory, s.kv(), s.width);
+        weights(a.out, s.width, s.heads * s.value);
+    }
+    void feed_forward(FeedForward &f) {
+        norm(f.norm, s.width);
+        weights(f.expand, s.inner, s.width);
+        if (s.activation >= GATED_RECTIFIER) weights(f.gate, s.inner, s.width);
+        weights(f.contract, s.width, s.inner);
+    }
+};
+
+}  // namespace
+
+// sizes: as in Sizes; scales: of the embeddings, of the states before the output projection, and the norms' epsilon.
+extern "C" void *decoding_model(const i64 *sizes, const float *scales, const float *const *tensors) {
+    Model *m = new Model();
+    memcpy(&m->sizes, sizes, sizeof(Sizes));
+    m->scale = scales[0], m->output_scale = scales[1];
+    Reader reader{tensors, m->sizes, scales[2]};
+    for (Embedding *e : {&m->source, &m->target}) {
+        e->table = reader.take();
+        if (m->sizes.embedding_norm) reader.norm(e->norm, m->sizes.width);
+    }
+    m->encoder.resize(m->sizes.encoder_layers);
+    for (EncoderLayer &layer : m->encoder) {
+        reader.attention(layer.own, false);
+        reader.feed_forward(layer.feed_forward);
+    }
+    m->decoder.resize(m->sizes.decoder_layers);
+    for (DecoderLayer &layer : m->decoder) {
+        reader.attention(layer.own, false);
+        reader.attention(layer.cross, true);
+        reader.feed_forward(layer.feed_forward);
+    }
+    if (m->sizes.final_norm) reader.norm(m->encoder_norm, m->sizes.width), reader.norm(m->decoder_norm, m->sizes.width);
+    reader.weights(m->output, m->sizes.target_vocab, m->sizes.width, NOTHING);
+    return m;
+}
+
+extern "C" void decoding_model_free(void *model) { delete (Model *)model; }
+
+// numbers: beam, n_best, stop, begin, end, workers, capacity.
+extern "C" void *decoding_search(const void *model, const i64 *numbers, double patience, const i64 *forbidden,
+                                 i64 forbiddens, const double *divisors, i64 lengths) {
+    Search *search = new Search(*(const Model *)model);
+    search->set = {numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5], numbers[6], patience,
+                   {forbidden, forbidden + forbiddens}, {divisors, divisors + lengths}};
+    for (i64 w = 0; w < search->set.workers; w++) search->workers.push_back(std::make_unique<Worker>(*search));
+    return search;
+}
+
+extern "C" void decoding_search_free(void *search) { delete (Search *)search; }
+
+// The vectors of positions, before anything runs; they belong to the caller.
+extern "C" void decoding_positions(void *search, const float *source, i64 sources, const float *target, i64 targets) {
+    Search &s = *(Search *)search;
+    s.sources = {source, sources}, s.targets = {target, targets};
+}
+
+// Put a sentence at the end of the queue.
+extern "C" void decoding_add(void *search, i64 id, const i64 *words, i64 count, i64 limit, i64 minimum) {
+    Search &s = *(Search *)search;
+    auto one = std::make_unique<Sentence>();
+    one->id = id, one->limit = limit, one->minimum = minimum;
+    one->source.assign(words, words + count);
+    s.waiting.push_back(std::move(one));
+    s.left++;
+}
+
+// Go on for about so long; how many sentences are not done.
+extern "C" i64 decoding_run(void *search, double seconds) {
+    Search &s = *(Search *)search;
+    auto until = std::chrono::steady_clock::now() + std::chrono::microseconds((i64)(seconds * 1e6));
+    const i64 workers = std::min<i64>(s.set.workers, s.left);
+    // Who has sentences of an earlier call must go on with them.
+    i64 busy = 0;
+    for (i64 w = 0; w < s.set.workers; w++)
+        if (!s.workers[w]->active.empty()) busy = w + 1;
+    const i64 team = std::max(workers, busy);
+    if (team <= 1) {
+        s.workers[0]->run(until);
+        return s.left;
+    }
+#pragma omp parallel num_threads((int)team)
+    {
+        const i64 threads = omp_get_num_threads();
+        for (i64 w = omp_get_thread_num(); w < team; w += threads) s.workers[w]->run(until);
+    }
+    return s.left;
+}
+
+// One of the sentences that are done: id, fault, hypotheses and tokens in all; -1 where there is none.
+extern "C" i64 decoding_next(const void *search, i64 *facts) {
+    const Search &s = *(const Search *)search;
+    if (s.done.empty()) return -1;
+    const Sentence &one = *s.done.back();
+    i64 tokens = 0;
+    for (const Found &found : one.found) tokens += (i64)found.tokens.size();
+    facts[0] = one.id, facts[1] = one.fault, facts[2] = (i64)one.found.size(), facts[3] = tokens;
+    return one.id;
+}
+
+// Hand that one over: of each hypothesis the number of its tokens, whether it is finished, log-probability and score.
+extern "C" void decoding_take(void *search, i64 *lengths, i64 *finished, double *totals, double *scores, i64 *tokens) {
+    Search &s = *(Search *)search;
+    const Sentence &one = *s.done.back();
+    for (size_t h = 0; h < one.found.size(); h++) {
+        const Found &found = one.found[h];
+        lengths[h] = (i64)found.tokens.size(), finished[h] = found.finished;
+        totals[h] = (double)found.total, scores[h] = found.score;
+        tokens = std::copy(found.tokens.begin(), found.tokens.end(), tokens);
+    }
+    s.done.pop_back();
+}

@@ -1,0 +1,130 @@
+"""A translator takes the compiled search wherever it has what is asked for, and says so where it has not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from multihead import Translator
+from multihead.engine.search import Engine
+from multihead.errors import ConfigurationError
+from multihead.kernels import native as natively
+from multihead.workflows.translate import Translation
+
+TEXTS = ["eins zwei drei", "", "sieben", "vier fünf", "zehn neun acht eins", "🎉", "eins " * 9]
+
+
+@pytest.fixture(autouse=True)
+def _compiled() -> None:
+    found = natively.decoding()
+    if found.library is None:
+        pytest.skip(found.reason)
+
+
+@pytest.fixture(scope="module")
+def translator(trained: Path) -> Translator:
+    return Translator.load(trained)
+
+
+@contextmanager
+def plainly() -> Iterator[None]:
+    """As where there is no compiler."""
+    before = list(natively._decoding)
+    natively._decoding[:] = [natively.Native(None, "plain decoding: a test")]
+    try:
+        yield
+    finally:
+        natively._decoding[:] = before
+
+
+@contextmanager
+def counted(patch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """How many sentences each compiled search was given."""
+    calls: list[int] = []
+    search = Engine.search
+
+    def counting(self: Engine, sources: Any, *given: Any, **more: Any) -> Any:
+        calls.append(len(sources))
+        return search(self, sources, *given, **more)
+
+    with patch.context() as within:
+        within.setattr(Engine, "search", counting)
+        yield calls
+
+
+def close(one: list[list[Translation]], other: list[list[Translation]], near: float = 1e-4) -> None:
+    assert [[(t.text, t.finished) for t in row] for row in one] == [
+        [(t.text, t.finished) for t in row] for row in other
+    ]
+    for ours, theirs in zip(one, other, strict=True):
+        assert [t.score for t in ours] == pytest.approx([t.score for t in theirs], abs=near)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{}, {"length_penalty": "wu", "alpha": 0.6}, {"stopping": "ahead"}, {"stopping": "patience", "patience": 0.5}],
+)
+@pytest.mark.parametrize("beam", [1, 3])
+def test_it_is_the_search_without_a_compiler(
+    trained: Path, translator: Translator, asked: dict[str, Any], beam: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with counted(monkeypatch) as calls:
+        found = translator.searching(**asked).n_best(TEXTS, beam, beam=beam, min_length=1)
+    assert calls == [len(TEXTS) - 1]  # all in one call
+    with plainly():
+        slow = Translator.load(trained)
+        assert not slow.compiled
+        close(found, slow.searching(**asked).n_best(TEXTS, beam, beam=beam, min_length=1))
+
+
+def test_what_it_has_not_is_searched_as_ever(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    with counted(monkeypatch) as calls:
+        translator.searching(no_repeat=2).translate(TEXTS)
+        translator.searching(without=["one"]).translate(TEXTS)
+        translator.searching(groups=2, beam=4).translate(TEXTS)
+        translator.translate(TEXTS, prefixes=["one"] + [""] * 6)
+        translator.translate(TEXTS, phrases=[["one"]] + [[]] * 6)
+        translator.sample(TEXTS)
+        assert calls == []
+        translator.translate(TEXTS, prefixes=[""] * 7, phrases=[[]] * 7)
+        assert len(calls) == 1
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+def test_other_precisions_translate_what_they_can(translator: Translator, precision: str) -> None:
+    """On a language of eleven words, learned well, rounding costs no word; the score shows that there is some."""
+    other = translator.searching(precision=precision)
+    assert other.compiled
+    known = TEXTS[:5]
+    ours, exact = other.translations(known), translator.translations(known)
+    assert [t.text for t in ours] == [t.text for t in exact]
+    assert [t.score for t in ours] == pytest.approx([t.score for t in exact], abs=0.05)
+    assert [t.score for t in ours] != [t.score for t in exact]
+    for search in (
+        lambda: other.searching(no_repeat=2).translate(known),
+        lambda: other.translate(known, prefixes=["one", "", "", "", ""]),
+        lambda: other.sample(known),
+    ):
+        with pytest.raises(ConfigurationError, match=f"precision {precision} cannot be had here: .*write float32"):
+            search()
+    with plainly(), pytest.raises(ConfigurationError, match="plain decoding: a test"):
+        Translator(translator.bundle).searching(precision=precision).translate(known)
+
+
+def test_a_translator_follows_its_weights(trained: Path) -> None:
+    translator = Translator.load(trained)
+    before = translator.translations(TEXTS)
+    translator.bundle.model.output.weight.data = translator.bundle.model.output.weight.data * 0.5
+    after = translator.translations(TEXTS)
+    assert [t.score for t in after] != [t.score for t in before]
+    with plainly():
+        again = Translator(translator.bundle).translations(TEXTS)
+    close([after], [again])
+
+
+def test_attention_is_of_the_translation_that_translate_gives(translator: Translator) -> None:
+    assert translator.attention(TEXTS[0]).translation == translator.translate(TEXTS[:1])[0]

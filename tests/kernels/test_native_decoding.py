@@ -1,0 +1,58 @@
+"""The compiled search is a library of its own: built when it is first wanted, from all the files that it is made of."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from multihead.kernels import native as natively
+from multihead.kernels.native import build
+
+FOLDER = Path(build.__file__).parent
+
+
+@pytest.mark.parametrize("name", build.SOURCES)
+def test_what_is_included_belongs_to_the_key(name: str) -> None:
+    listed = build.SOURCES[name]
+    included = [re.findall(r'#include "(.*)"', (FOLDER / file).read_text(encoding="utf-8")) for file in listed]
+    assert {file for files in included for file in files} == set(listed[1:])
+
+
+def test_each_library_is_built_by_itself_and_again_when_a_part_changes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    good = natively.decoding().library
+    if good is None:
+        pytest.skip(natively.decoding().reason)
+    built: list[tuple[str, str]] = []
+
+    def copied(_: list[str], source: Path, __: Path, path: Path) -> None:
+        built.append((source.name, path.name))
+        shutil.copy(good._name, path)
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(build, "_compile", copied)
+    said: list[str] = []
+    for name in ("decoding", "decoding", "kernels", "decoding"):
+        build.load(said.append, name)
+    assert built == [("decoding.cpp", "decoding.so"), ("kernels.cpp", "kernels.so")]
+    assert ["compiled decoding" in line for line in said] == [True, False]
+    monkeypatch.setattr(build, "SOURCES", {"decoding": ("decoding.cpp", "network.h")})
+    build.load(said.append, "decoding")
+    assert len(built) == 3
+
+
+def test_every_function_of_the_search_is_declared() -> None:
+    text = (FOLDER / "decoding.cpp").read_text(encoding="utf-8")
+    functions = re.findall(r'extern "C" ([\w ]+ ?\*?)(decoding_\w+)\((.*?)\) \{', text, flags=re.DOTALL)
+    declared = natively._SIGNATURES["decoding"]
+    assert {name for _, name, _ in functions} == set(declared)
+    for result, name, arguments in functions:
+        letters, _, answer = declared[name].partition(":")
+        assert len(letters) == len(arguments.split(","))
+        for letter, argument in zip(letters, arguments.split(","), strict=True):
+            assert letter == ("p" if "*" in argument else "d" if "double" in argument else "l")
+        assert answer == {"void *": "p", "void ": "", "i64 ": "l"}[result]
