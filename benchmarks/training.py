@@ -54,6 +54,8 @@ class Contender:
     """Whether its process is as it is found, without the allocator settings."""
     process: subprocess.Popen[str]
     speeds: list[float] = field(default_factory=list)
+    by_processor: list[float] = field(default_factory=list)
+    """Tokens a second of processor time, which other work on the machine takes less of."""
     losses: list[float] = field(default_factory=list)
     memory: float = 0.0
     peak: float = 0.0
@@ -184,20 +186,27 @@ def turns(
         for contender in contenders[turn % len(contenders) :] + contenders[: turn % len(contenders)]:
             found = contender.run(chosen.updates)
             contender.speeds.append(found["tokens"] / found["seconds"])
+            contender.by_processor.append(found["tokens"] / found["processor"])
     speeds = {contender.case: statistics.median(contender.speeds) for contender in contenders}
     floor = max(speeds[c.case] for c in contenders if c.plain)
+    quiet = {contender.case: statistics.median(contender.by_processor) for contender in contenders}
+    quiet_floor = max(quiet[c.case] for c in contenders if c.plain)
     needed = operations(sizes, some) / statistics.fmean(batch.target_tokens for batch in some)
     print(
         f"{chosen.size}, {machine()['threads']} threads: real target tokens a second, medians of {chosen.rounds} turns"
     )
-    print(f"{'':42}{'tokens/s':>10}{'best peer':>11}{'of peak':>9}{'memory':>9}")
+    print(f"{'':42}{'tokens/s':>10}{'best peer':>11}{'of peak':>9}{'memory':>9}{'processor time':>17}")
     rows = []
     for contender in contenders:
         speed = speeds[contender.case]
         share = speed * needed / contender.peak
-        print(f"{contender.case:42}{speed:10,.0f}{speed / floor:10.2f}x{share:9.0%}{contender.memory / 2**30:7.2f} G")
+        processor = quiet[contender.case] / quiet_floor
+        print(
+            f"{contender.case:42}{speed:10,.0f}{speed / floor:10.2f}x{share:9.0%}{contender.memory / 2**30:7.2f} G"
+            f"{processor:16.2f}x"
+        )
         rows.append({"case": contender.case, "tokens_per_second": speed, "ratio": speed / floor, "of_peak": share,
-                     "memory": contender.memory, "all": contender.speeds})  # fmt: skip
+                     "memory": contender.memory, "processor_ratio": processor, "all": contender.speeds})  # fmt: skip
     return rows
 
 

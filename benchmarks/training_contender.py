@@ -187,14 +187,15 @@ def main() -> None:
         if word == "peak":
             print(json.dumps({"peak": peak(precision)}), flush=True)
             continue
-        losses, tokens, started = [], 0, time.perf_counter()
+        losses, tokens, started, worked = [], 0, time.perf_counter(), time.process_time()
         for _ in range(int(number)):
             step, batch = step + 1, next(batches)
             losses.append(update(batch, step))
             tokens += batch.target_tokens
-        seconds = time.perf_counter() - started
+        seconds, processor = time.perf_counter() - started, time.process_time() - worked
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        print(json.dumps({"seconds": seconds, "tokens": tokens, "losses": losses, "memory": memory}), flush=True)
+        found = {"seconds": seconds, "processor": processor, "tokens": tokens, "losses": losses, "memory": memory}
+        print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
+from multihead.kernels import native as native_module
+
 if TYPE_CHECKING:
     from multihead.workflows.train import Result
 
@@ -116,6 +118,28 @@ class Numbers:
                 [f"--{flag}" if value else f"--no-{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
             )
         return words
+
+
+WithoutThem = Callable[[], contextlib.AbstractContextManager[None]]
+
+
+@pytest.fixture
+def compiled() -> WithoutThem:
+    """Skips where they cannot be built; gives a context in which everything takes its plain form."""
+    found = native_module.native()
+    if found.library is None:
+        pytest.skip(found.reason)
+
+    @contextlib.contextmanager
+    def plainly() -> Iterator[None]:
+        before = list(native_module._found)
+        native_module._found[:] = [native_module.Native(None, "plain kernels: a test")]
+        try:
+            yield
+        finally:
+            native_module._found[:] = before
+
+    return plainly
 
 
 @pytest.fixture

@@ -95,7 +95,10 @@ def test_the_explicit_path_and_a_bias_get_the_causal_mask_written_out() -> None:
 def test_half_precision_trains_in_float32_on_a_cpu(dtype: torch.dtype) -> None:
     query, key, value = tensors(5, 5, dtype)
     assert choose(query, key, value).compute_dtype is None
-    assert choose(query, key.clone().requires_grad_(), value).compute_dtype == torch.float32
+    learned = key.clone().requires_grad_()
+    assert choose(query, learned, value, bias=torch.zeros(5, 5)).compute_dtype == torch.float32
+    short = choose(query, learned, value)  # whose kernel reads bfloat16 and computes in float32 of its own accord
+    assert short.compute_dtype == (None if short.kernel == "short" else torch.float32)
     with torch.no_grad():
         assert choose(query, key.clone().requires_grad_(), value).compute_dtype is None
 
@@ -105,8 +108,11 @@ def test_autocast_decides_the_type_except_for_training_on_a_cpu() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert choose(query, key, value).compute_dtype == torch.bfloat16
         assert choose(query.bfloat16(), key, value).compute_dtype == torch.bfloat16
-        assert choose(query.requires_grad_(), key, value).compute_dtype is None
-        assert choose(query.bfloat16(), key, value).compute_dtype == torch.float32
+        free = torch.zeros(5, 5)  # a bias, which the kernel for short sequences does not take
+        assert choose(query.requires_grad_(), key, value, bias=free).compute_dtype is None
+        assert choose(query.bfloat16(), key, value, bias=free).compute_dtype == torch.float32
+        short = choose(query, key, value)
+        assert short.compute_dtype == (torch.bfloat16 if short.kernel == "short" else None)
     double = tensors(5, 5, torch.float64)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert choose(*double).compute_dtype is None
@@ -123,7 +129,7 @@ def test_explain_says_what_and_why() -> None:
     assert "asked for" in explain(*tensors(5, 5), backend="explicit", scale=1.0)
     assert "dropout" in explain(*tensors(5, 5), dropout_p=0.1)
     query, key, value = tensors(5, 5, torch.bfloat16)
-    assert "float32" in explain(query.requires_grad_(), key, value)
+    assert "float32" in explain(query.requires_grad_(), key, value, bias=torch.zeros(5, 5))
     assert "another width" in explain(query, key, value[..., :3])
     assert "learned" in explain(query, key, value, bias=torch.zeros(5, 5, requires_grad=True))
 

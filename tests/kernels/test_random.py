@@ -7,9 +7,21 @@ import itertools
 import pytest
 import torch
 
+from multihead.errors import ShapeError
 from multihead.kernels.dropout import Dropout, dropout
 from multihead.kernels.native import native
-from multihead.kernels.random import Key, Stream, current, keep_mask, next_key, random_bytes, resume, step, words
+from multihead.kernels.random import (
+    Key,
+    Stream,
+    current,
+    keep_mask,
+    next_key,
+    placed,
+    random_bytes,
+    resume,
+    step,
+    words,
+)
 
 KEYS = [Key(0, 0), Key(2**32 - 1, 2**31), Key(0x12345678, 0x9ABCDEF0, first_row=2**33 + 5, row_stride=3)]
 
@@ -42,9 +54,29 @@ def test_the_compiled_kernels_draw_the_same_bits(key: Key, shape: tuple[int, ...
         mask = torch.empty(shape, dtype=torch.bool)
         library.keep_mask(
             mask.data_ptr(), rows * positions, width, key.low, key.high, key.first_row, key.row_stride, positions,
-            *(level, threads),
+            *(None, level, threads),
         )  # fmt: skip
         assert torch.equal(mask, keep_mask(key, torch.Size(shape), level))
+
+
+def test_packed_tokens_draw_what_they_draw_in_their_batch(compiled) -> None:
+    whole = torch.ones(4, 6, 10)
+    rows, positions = torch.tensor([0, 0, 2, 3, 3, 3]), torch.tensor([0, 1, 0, 0, 2, 5])
+
+    def drawn(x: torch.Tensor, seed: int) -> torch.Tensor:
+        with step(seed, first_row=7, row_stride=2):
+            return dropout(x, 0.5)
+
+    for seed in range(3):
+        with placed(rows, positions):
+            packed = drawn(torch.ones(1, 6, 10), seed)
+            with compiled():
+                plain = drawn(torch.ones(6, 10), seed)
+            with pytest.raises(ShapeError, match="6 packed tokens are known"):
+                drawn(torch.ones(5, 10), seed)
+        want = drawn(whole, seed)[rows, positions]
+        assert torch.equal(packed[0], want)
+        assert torch.equal(plain, want)
 
 
 def test_a_batch_may_be_cut_into_rows_and_positions() -> None:

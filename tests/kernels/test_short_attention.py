@@ -7,7 +7,7 @@ import torch
 
 from multihead.attention.functional import explicit_attention
 from multihead.errors import ConfigurationError, ShapeError
-from multihead.kernels.attention import LONGEST, short_attention, takes
+from multihead.kernels.attention import LONGEST, EndToEnd, packed_short_attention, short_attention, takes
 from multihead.kernels.native import VARIABLE, forget, native
 
 
@@ -131,3 +131,46 @@ def test_what_would_read_past_the_end_is_an_error(compiled):
     long = torch.tensor([100, -3])
     bounded = short_attention(good, good, good, key_lengths=long)
     assert torch.equal(bounded, short_attention(good, good, good, key_lengths=torch.tensor([8, 0])))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("causal", [False, True])
+def test_sequences_end_to_end_are_the_sequences_one_by_one(causal, dtype, compiled):
+    asked = torch.tensor([4, 0, 17, 1])
+    seen = asked if causal else torch.tensor([9, 3, 0, 20])
+    query = heads_of(1, 3, 25, 20, dtype, 1)
+    key, value = (heads_of(1, 3, 36, 20, dtype, seed) for seed in (2, 3))
+    if causal:
+        key, value = (tensor[:, :, :25].detach().requires_grad_() for tensor in (key, value))
+    inputs = (query, key, value)
+    ours = packed_short_attention(query, key, value, EndToEnd(asked, seen), causal=causal, scale=0.3)
+    q, k = 0, 0
+    pieces = []
+    for queries, keys in zip(asked.tolist(), seen.tolist(), strict=True):
+        if queries and keys:
+            one = query[:, :, q : q + queries], key[:, :, k : k + keys], value[:, :, k : k + keys]
+            pieces.append(short_attention(*one, causal=causal, scale=0.3))
+        else:
+            pieces.append(torch.zeros(1, 3, queries, 20, dtype=dtype))
+        q, k = q + queries, k + keys
+    theirs = torch.cat((*pieces, torch.zeros(1, 3, 25 - q, 20, dtype=dtype)), 2)
+    assert torch.equal(ours, theirs)
+    weight = torch.randn(ours.shape, generator=torch.Generator().manual_seed(4)).to(dtype)
+    for mine, want in zip(
+        torch.autograd.grad((ours * weight).sum(), inputs),
+        torch.autograd.grad((theirs * weight).sum(), inputs),
+        strict=True,
+    ):
+        assert torch.equal(mine, want)
+
+
+def test_sequences_that_do_not_fit_are_refused(compiled):
+    query = heads_of(1, 2, 10, 16, torch.float32, 1)
+    lengths = torch.tensor([5, 6])
+    with pytest.raises(ShapeError, match="do not fit into a row of 10"):
+        packed_short_attention(query, query, query, EndToEnd(lengths, lengths))
+    unequal = EndToEnd(torch.tensor([5, 5]), torch.tensor([4, 6]))
+    with pytest.raises(ShapeError, match="as many keys as queries in every sequence"):
+        packed_short_attention(query, query, query, unequal, causal=True)
+    with pytest.raises(ShapeError, match="2 sequences of queries and 1 of keys"):
+        EndToEnd(lengths, lengths[:1])

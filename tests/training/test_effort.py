@@ -14,7 +14,7 @@ def test_a_share_is_of_the_time():
 
 def test_operations_are_about_those_of_the_products_that_are_made(toy):
     """Counted by PyTorch in an update of a wide model on sentences without padding; attention is little there."""
-    model = toy.model(width=64, inner=256, encoder_layers=2, dtype=torch.float32)
+    model = toy.model(width=64, inner=256, encoder_layers=2)  # in float64, which is not packed: no rest behind it
     effort = effort_of(model, model.output, "cpu", "float32")
     pairs = [i for i in range(30) if len(toy.store.source[i]) == len(toy.store.target[i])][:1]
     batch = toy.batch(*pairs)

@@ -21,14 +21,15 @@ from multihead.attention.checks import check_dropout, check_inputs, check_sizes,
 from multihead.attention.flex import block_mask
 from multihead.attention.lowering import Sizes, blocks_of, blocks_pay, lower
 from multihead.attention.masks import Full, Mask
+from multihead.attention.short import Limits, limits_of
 from multihead.attention.variable_length import Sequences, sequences_of
 from multihead.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
-Kernel = Literal["explicit", "sdpa", "blockwise", "flex", "flex_eager", "varlen"]
-Backend = Literal["auto", "explicit", "sdpa", "blockwise", "flex", "flex_eager", "varlen"]
+Kernel = Literal["explicit", "sdpa", "blockwise", "short", "flex", "flex_eager", "varlen"]
+Backend = Literal["auto", "explicit", "sdpa", "blockwise", "short", "flex", "flex_eager", "varlen"]
 
 _BACKENDS: tuple[str, ...] = get_args(Backend)
 
@@ -46,7 +47,8 @@ class Plan:
     Attributes:
         kernel: ``"explicit"`` = scores, softmax and sum one after the other; ``"sdpa"`` = PyTorch's fused
             function; ``"blockwise"`` = the same, once for each of ``blocks``; ``"flex"`` = FlexAttention, compiled
-            (``"flex_eager"``: not compiled); ``"varlen"`` = the variable-length kernel.
+            (``"flex_eager"``: not compiled); ``"varlen"`` = the variable-length kernel; ``"short"`` = our own for
+            short sequences on a CPU.
         is_causal: the kernel applies the causal mask itself (then ``mask`` is None).
         mask: the boolean mask, as small as it can be and still broadcast to [batch, heads, query, key].
         compute_dtype: the type to compute in, if it is not that of the inputs.
@@ -55,6 +57,7 @@ class Plan:
         blocks: the mask of ``"blockwise"``.
         block_mask: the mask of ``"flex"``; None = everything.
         sequences: the mask of ``"varlen"``.
+        limits: the mask of ``"short"``.
     """
 
     kernel: Kernel
@@ -65,6 +68,7 @@ class Plan:
     blocks: tuple[Block, ...] = field(default=(), repr=False)
     block_mask: BlockMask | None = field(default=None, repr=False)
     sequences: Sequences | None = field(default=None, repr=False)
+    limits: Limits | None = field(default=None, repr=False)
 
     @property
     def reason(self) -> str:
@@ -98,11 +102,22 @@ def choose(
     if mask is not None:
         check_sizes(mask, sizes.batch, sizes.heads)
     training = _is_training(query, key, value, bias)
-    if backend == "auto":
+    limits = None
+    if backend == "short" or (backend == "auto" and training and not need_weights and dropout_p == 0):
+        limits = _limits(query, key, value, mask, bias)
+    kernel: Kernel
+    if backend == "auto" and limits is not None:
+        kernel, why = "short", "a short sequence is learned from on a CPU, and the mask is lengths or causal"
+    elif backend == "auto":
         kernel, why = _choose_kernel(mask, sizes, query.device, need_weights, bias is None)
     else:
         kernel, why = backend, "asked for by name"
         refusal = _refusal(backend, query, bias, dropout_p, need_weights, training)
+        if backend == "short" and refusal is None and limits is None:
+            refusal = (
+                "is compiled for a CPU, for float32 or bfloat16, equal heads and widths, few positions, and masks of "
+                "lengths or causal ones: write backend='auto'"
+            )
         if refusal:
             raise ConfigurationError(f"backend={backend!r} {refusal}")
     compute_dtype, why_dtype = _compute_dtype(query, key, value, kernel, training)
@@ -115,7 +130,18 @@ def choose(
     if kernel == "blockwise":
         blocks = blocks_of(Full() if mask is None else mask, sizes, query.device, native_causal=bias is None)
         return Plan(kernel, False, None, compute_dtype, reasons, blocks=blocks)
+    if kernel == "short":
+        return Plan(kernel, False, None, compute_dtype, reasons, limits=limits)
     return _with_structure(kernel, mask, sizes, query.device, compute_dtype, reasons)
+
+
+def _limits(query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, bias: Tensor | Bias | None) -> Limits | None:
+    """The mask as the kernel for short sequences takes it; None where the call is not one for that kernel."""
+    if bias is not None:
+        return None
+    if under_autocast(query) and torch.get_autocast_dtype(query.device.type) not in (query.dtype, torch.bfloat16):
+        return None
+    return limits_of(mask, query, key, value)
 
 
 def _with_structure(
@@ -214,6 +240,8 @@ def _refusal(
                 "it under torch.no_grad()"
             )
         return None
+    if kernel == "short":
+        return None
     if query.device.type != "cuda":
         return f"is a CUDA kernel, and the tensors are on {query.device.type}: write backend='blockwise'"
     if query.dtype not in HALF_TYPES:
@@ -245,7 +273,9 @@ def _compute_dtype(
     if under_autocast(query) and query.dtype != torch.float64:
         wanted = torch.get_autocast_dtype(query.device.type)
         reasons = (f"in autocast's {wanted}",)
-    if training and query.device.type == "cpu" and wanted in HALF_TYPES and not _is_long(query, key, kernel, wanted):
+    if kernel == "short":
+        pass  # which reads either type, and computes in float32
+    elif training and query.device.type == "cpu" and wanted in HALF_TYPES and not _is_long(query, key, kernel, wanted):
         reasons = (f"in float32, because on a CPU the backward pass is many times slower in {wanted}",)
         wanted = torch.float32
     changes = not query.dtype == key.dtype == value.dtype == wanted

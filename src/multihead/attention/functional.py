@@ -25,6 +25,7 @@ from multihead.attention.flex import flexible_attention
 from multihead.attention.fused import fused_attention
 from multihead.attention.masks import Mask
 from multihead.attention.masks.lengths import KnownPadding
+from multihead.attention.short import limited_attention
 from multihead.attention.variable_length import packed_attention
 
 
@@ -66,7 +67,8 @@ def attention(
         backend: ``"auto"`` picks (see :func:`~multihead.attention.backends.explain`). By name: ``"explicit"``, the
             readable reference (differentiable twice); ``"sdpa"``, PyTorch's fused function; ``"blockwise"``, the same
             one block of queries after the other, without the keys that the mask hides; ``"flex"``, FlexAttention,
-            compiled (``"flex_eager"``: not compiled); ``"varlen"``, PyTorch's variable-length kernel on CUDA.
+            compiled (``"flex_eager"``: not compiled); ``"varlen"``, PyTorch's variable-length kernel on CUDA;
+            ``"short"``, our own for training on short sequences on a CPU.
 
     Returns:
         The output, in the query's type, and the weights (before dropout; rows sum to 1, or to 0 where nothing
@@ -92,6 +94,8 @@ def attention(
     with _without_autocast(query.device.type):
         if plan.compute_dtype is not None:
             query, key, value = (tensor.to(plan.compute_dtype) for tensor in (query, key, value))
+        if plan.limits is not None:
+            return limited_attention(query, key, value, plan.limits, scale).to(dtype), None
         padding = KnownPadding(mask)
         if padding.exists and not _looked_at(query):
             query, key, value = padding.hide(query, key, value)

@@ -90,6 +90,7 @@ class _Activation(torch.autograd.Function):
             level = 0  # what was dropped is zero already
         else:
             ctx.save_for_backward(x, bias)
+        ctx.where = where  # what the arguments point at
         ctx.sizes, ctx.arguments, ctx.has_bias = sizes, (*key, level, scale, threads), bias is not None
         return y
 

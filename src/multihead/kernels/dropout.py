@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from multihead.errors import ShapeError
 from multihead.kernels.native import TYPES, library_for, pointer
 from multihead.kernels.random import LEVELS, Key, keep_mask, layout, next_key
 
@@ -34,13 +35,19 @@ class Site(NamedTuple):
         """What the survivors are multiplied by."""
         return LEVELS / (LEVELS - self.level)
 
-    def arguments(self, shape: torch.Size, threads: int | None = None) -> tuple[int | float, ...]:
-        """The last arguments of every compiled kernel, for a tensor of this shape."""
-        positions = layout(shape)[1]
+    def arguments(self, shape: torch.Size, threads: int | None = None) -> tuple[int | float | None, ...]:
+        """The last arguments of every compiled kernel, for a tensor of this shape; valid as long as this lives.
+
+        Raises:
+            ShapeError: rows are packed, and others than these.
+        """
+        rows, positions, _ = layout(shape)
         key = self.key
+        if key.places is not None and len(key.places) != rows * positions:
+            raise ShapeError(f"{len(key.places)} packed tokens are known, got a tensor {list(shape)}")
         return (
-            *(key.low, key.high, key.first_row, key.row_stride, max(1, positions), self.level, self.scale),
-            torch.get_num_threads() if threads is None else threads,
+            *(key.low, key.high, key.first_row, key.row_stride, max(1, positions), pointer(key.places)),
+            *(self.level, self.scale, torch.get_num_threads() if threads is None else threads),
         )
 
     def apply(self, x: Tensor) -> Tensor:

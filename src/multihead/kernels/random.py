@@ -22,7 +22,7 @@ from contextvars import ContextVar
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Int32
+from jaxtyping import Bool, Int32, Int64
 from torch import Tensor
 
 LEVELS = 256
@@ -44,6 +44,8 @@ class Key(NamedTuple):
     """Number in the whole batch of the first row at hand."""
     row_stride: int = 1
     """From one row at hand to the next, in the whole batch."""
+    places: Int64[Tensor, " packed"] | None = None
+    """Where what is at hand stands, if it is packed: see `placed`."""
 
 
 class Stream:
@@ -68,6 +70,7 @@ class Stream:
 
 
 _current: ContextVar[Stream | None] = ContextVar("stream of random keys", default=None)
+_places: ContextVar[Tensor | None] = ContextVar("places of packed rows", default=None)
 
 
 @contextmanager
@@ -97,6 +100,21 @@ def resume(stream: Stream, site: int | None = None) -> Iterator[Stream]:
         _current.reset(token)
 
 
+@contextmanager
+def placed(rows: Int64[Tensor, " packed"], positions: Int64[Tensor, " packed"]) -> Iterator[None]:
+    """Inside, all axes but the last are those of packed tokens: each draws what it would draw in its padded batch.
+
+    Args:
+        rows: the row at hand of each.
+        positions: its position there.
+    """
+    token = _places.set((rows << 32) + positions)
+    try:
+        yield
+    finally:
+        _places.reset(token)
+
+
 def current() -> Stream | None:
     """The stream of the innermost `step`."""
     return _current.get()
@@ -106,16 +124,23 @@ def next_key() -> Key:
     """The key of the next site: of the current `step`, or else drawn from PyTorch's generator of the CPU."""
     stream = _current.get()
     if stream is not None:
-        return stream.key()
-    return Key(*_split(_mix_long(int(torch.empty((), dtype=torch.int64).random_().item()), 0)))
+        key = stream.key()
+    else:
+        key = Key(*_split(_mix_long(int(torch.empty((), dtype=torch.int64).random_().item()), 0)))
+    return key._replace(places=_places.get())
 
 
 def words(
     key: Key, rows: int, positions: int, count: int, device: torch.device | str = "cpu"
 ) -> Int32[Tensor, "{rows} {positions} {count}"]:
     """The random words of the docstring above, by PyTorch's integer operations (which wrap around)."""
-    number = torch.arange(rows, dtype=torch.int64, device=device) * key.row_stride + (key.first_row + key.low)
-    base = _mix(_signed(number))[:, None] ^ torch.arange(positions, dtype=torch.int32, device=device)
+    if key.places is None:
+        number = torch.arange(rows, dtype=torch.int64, device=device)[:, None]
+        position = torch.arange(positions, dtype=torch.int32, device=device)
+    else:
+        place = key.places.to(device).view(rows, positions)
+        number, position = place >> 32, _signed(place)
+    base = _mix(_signed(number * key.row_stride + (key.first_row + key.low))) ^ position
     column = torch.arange(count, dtype=torch.int64, device=device) + key.high
     return _mix(_mix(base)[:, :, None] + _mix(_signed(column)))
 

@@ -159,6 +159,7 @@ class _AddNorm(torch.autograd.Function):
         )
         summed = None if gain is None else (x if total is None else total)
         ctx.save_for_backward(summed, gain, means, rstds)
+        ctx.where = where  # what the arguments point at
         ctx.arguments, ctx.types = arguments, (None if branch is None else branch.dtype, dtype)
         ctx.has_shift = shift is not None
         ctx.set_materialize_grads(False)

@@ -97,6 +97,12 @@ class Embedding(nn.Module):
         time = tokens.size(1)
         return self._sum(tokens, self.positions(torch.arange(time, device=tokens.device), time))
 
+    def packed(
+        self, tokens: Int[Tensor, " packed"], positions: Int[Tensor, " packed"]
+    ) -> Float[Tensor, "1 packed width"]:
+        """Embeds tokens of many rows as one, each at its own position."""
+        return self.at(tokens, positions, int(positions.max()) + 1).transpose(0, 1)
+
     def at(
         self, tokens: Int[Tensor, " rows"], positions: Int[Tensor, " rows"], limit: int
     ) -> Float[Tensor, "rows 1 width"]:

@@ -13,12 +13,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from multihead.attention import Causal, Padding
+from multihead.attention import Causal, EndToEnd, Mask, Padding
+from multihead.kernels.attention import LONGEST, WIDEST
+from multihead.kernels.linear_cross_entropy import Loss, linear_cross_entropy
+from multihead.kernels.native import TYPES, library_for
 from multihead.models.config import TransformerConfig
 from multihead.models.embedding import Embedding
 from multihead.models.initialize import initialize
 from multihead.models.layers import DecoderLayer, EncoderLayer, LayerNorm, Weights
 from multihead.models.network import AttentionWeights, Network, Output, embeddings
+from multihead.models.packing import Packed, pack
 from multihead.models.state import Memory, TransformerState
 
 
@@ -80,6 +84,49 @@ class Transformer(Network):
         With ``embedding_scale`` 'projection' it is they that are scaled, rather than the logits: it is the same.
         """
         return self._run(source, source_lengths, target, False)[0]
+
+    def loss(
+        self,
+        source: Int[Tensor, "batch source"],
+        source_lengths: Int[Tensor, " batch"],
+        target_input: Int[Tensor, "batch target"],
+        target_output: Int[Tensor, "batch target"],
+        *,
+        smoothing: float,
+    ) -> Loss:
+        """As `Network.loss`; where that is learned from on a CPU, from the words alone (`models.packing`)."""
+        if not self._packs(source, target_input):
+            return super().loss(source, source_lengths, target_input, target_output, smoothing=smoothing)
+        real = target_output != self.config.padding_id
+        packed = pack(source, source_lengths, self.config.padding_id)
+        states = self._packed(packed, pack(target_input, real.sum(1), self.config.padding_id))
+        return linear_cross_entropy(states, self.output.weight, target_output[real], smoothing)
+
+    def _packs(self, source: Tensor, target: Tensor) -> bool:
+        """Whether the compiled kernels take all of it, the attention too: dense it would be that of a single row."""
+        every = next(self._decoder_layers()).self_attention
+        heads, longest = every.heads, max(source.shape[1], target.shape[1])
+        alike = every.kv_heads == heads and every.key_width == every.value_width <= WIDEST * heads
+        fits = alike and every.dropout == 0 and longest <= LONGEST and source.device.type == "cpu"
+        if not fits or not torch.is_grad_enabled() or library_for(self.output.weight) is None:
+            return False
+        return not torch.is_autocast_enabled("cpu") or torch.get_autocast_dtype("cpu") in TYPES
+
+    def _packed(self, source: Packed, target: Packed) -> Float[Tensor, "words width"]:
+        """The states of all words of the target: what `hidden` gives, without the padding."""
+        with source.placed():
+            x = self.source_embedding.packed(source.tokens, source.positions)
+            own: Mask = EndToEnd(source.lengths, len(source.tokens))
+            for layer in self.encoder:
+                x, _ = layer(x, own)
+            x = self.encoder_norm(x)
+        with target.placed():
+            y = self.target_embedding.packed(target.tokens, target.positions)
+            own = EndToEnd(target.lengths, len(target.tokens)) & Causal()
+            across = EndToEnd(target.lengths, len(target.tokens), source.lengths, len(source.tokens))
+            for layer in self._decoder_layers():
+                y = layer(y, layer.project_memory(x), own, across).states
+        return self._finish(y)[0, : target.words]
 
     def encode(
         self,

@@ -12,7 +12,7 @@ and pytorch (the same in PyTorch's arguments) stand beside them.
 """
 
 from multihead.attention.masks.algebra import And, Full, Mask, Not, Or, Rule
-from multihead.attention.masks.documents import Document
+from multihead.attention.masks.documents import Document, EndToEnd
 from multihead.attention.masks.intervals import Intervals
 from multihead.attention.masks.lengths import Padding, sequence_mask, zero_padding
 from multihead.attention.masks.positions import Causal, PrefixLM, SlidingWindow
@@ -24,6 +24,7 @@ __all__ = [
     "Causal",
     "Dense",
     "Document",
+    "EndToEnd",
     "Full",
     "Intervals",
     "Mask",

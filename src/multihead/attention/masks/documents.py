@@ -19,6 +19,7 @@ from multihead.attention.masks.algebra import Mask, Rule
 from multihead.attention.masks.drawn import Device
 from multihead.attention.masks.intervals import Intervals
 from multihead.errors import MaskError, ShapeError
+from multihead.kernels.attention import EndToEnd as Sequences
 
 
 class Document(Mask):
@@ -130,6 +131,45 @@ class Document(Mask):
             return f"Document({ids})"
         keys = f"<{list(self.key_ids.shape)}>" if self.key_ids.numel() > 32 else self.key_ids.tolist()
         return f"Document({ids}, key_ids={keys})"
+
+
+class EndToEnd(Document):
+    """Sequences one after the other in a single row: queries of the n-th see keys of the n-th, and nothing else does.
+
+    Args:
+        lengths: [sequences], how many queries each has, in the CPU's memory; positions behind the last sequence see
+            nothing.
+        queries: positions of the row.
+        key_lengths: the same of the keys where they are another row's; None = that row is the queries' own.
+        keys: positions of that row.
+
+    Raises:
+        ShapeError: they do not fit.
+    """
+
+    def __init__(
+        self,
+        lengths: Int[Tensor, " _"],
+        queries: int,
+        key_lengths: Int[Tensor, " _"] | None = None,
+        keys: int | None = None,
+    ) -> None:
+        key_lengths = lengths if key_lengths is None else key_lengths
+        if len(lengths) != len(key_lengths):
+            raise ShapeError(f"{len(lengths)} sequences of queries and {len(key_lengths)} of keys")
+        super().__init__(_numbered(lengths, queries, -1), _numbered(key_lengths, queries if keys is None else keys, -2))
+        self.sequences = Sequences(lengths, key_lengths) if len(lengths) else None
+        """The same for a kernel; None where there is none."""
+
+
+def _numbered(lengths: Int[Tensor, " sequences"], length: int, rest: int) -> Int[Tensor, " {length}"]:
+    """The number of the sequence at each position of a row."""
+    total = int(lengths.sum())
+    if total > length:
+        raise ShapeError(f"sequences of {total} positions do not fit into a row of {length}")
+    ids = torch.full((length,), rest)
+    ids[:total] = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
+    return ids
 
 
 class _Runs:

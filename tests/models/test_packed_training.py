@@ -1,0 +1,140 @@
+"""Training on the words alone is training on the padded batch: the same loss, gradients and dropout masks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from multihead.kernels import random
+from multihead.models.config import TransformerConfig
+from multihead.models.network import Network
+from multihead.models.packing import ROUND, pack
+from multihead.models.transformer import Transformer
+
+LENGTHS = torch.tensor([7, 1, 12, 5, 9])
+TARGETS = torch.tensor([4, 11, 1, 8, 6])
+SETTINGS: list[dict[str, Any]] = [
+    {"norm": "post", "dropout": 0.0},
+    {"norm": "pre", "dropout": 0.4},
+    {"norm": "post", "dropout": 0.4, "feed_forward": "gelu", "embedding_norm": True},
+    {"norm": "pre", "dropout": 0.2, "feed_forward": "swiglu", "positions": "learned", "max_positions": 8},
+    {"norm": "post", "dropout": 0.2, "embedding_scale": "projection", "tie_output": False},
+]
+
+
+def ids(lengths: Tensor, vocabulary: int, seed: int) -> Tensor:
+    """Rows of so many ids from 4 on, and padding (0) to the right."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(4, vocabulary, (len(lengths), int(lengths.max())), generator=generator)
+    return drawn * (torch.arange(drawn.shape[1]) < lengths[:, None])
+
+
+def example(config: TransformerConfig) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """A source, its lengths, and a target as read and as predicted."""
+    target = ids(TARGETS, config.target_vocab, 2)
+    return ids(LENGTHS, config.source_vocab, 1), LENGTHS, target.roll(1, 1) * (target > 0), target
+
+
+def learned(model: Transformer, seed: int, precision: torch.dtype | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+    """Loss and gradients of one step."""
+    model.zero_grad()
+    with random.step(seed), torch.autocast("cpu", precision, enabled=precision is not None):
+        loss = model.loss(*example(model.config), smoothing=0.1)
+    loss.total.backward()
+    return loss.total.detach(), {
+        name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None
+    }
+
+
+def model_of(**settings: Any) -> Transformer:
+    """A small one in float32, as training has it."""
+    torch.manual_seed(3)
+    sizes = {"width": 24, "heads": 3, "inner": 40, "encoder_layers": 2, "decoder_layers": 2}
+    config = TransformerConfig(source_vocab=30, target_vocab=30, padding_id=0, **{**sizes, **settings})
+    return Transformer(config).train()
+
+
+def of_the_padded_batch(model: Transformer, seed: int, precision: torch.dtype | None, monkeypatch: Any) -> Any:
+    """The same by the loss of every network, which knows no packing."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Transformer, "loss", Network.loss)
+        return learned(model, seed, precision)
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: "-".join(str(value) for value in settings.values()))
+def test_loss_and_gradients_are_those_of_the_padded_batch(settings: Any, compiled: Any, monkeypatch: Any) -> None:
+    model = model_of(**settings)
+    assert model._packs(*example(model.config)[::2])
+    loss, gradients = learned(model, 5)
+    want, theirs = of_the_padded_batch(model, 5, None, monkeypatch)
+    torch.testing.assert_close(loss, want, rtol=1e-5, atol=0)
+    with compiled():  # and those of the plain kernels, which never pack
+        assert not model._packs(*example(model.config)[::2])
+        torch.testing.assert_close(learned(model, 5)[0], want, rtol=1e-5, atol=0)
+    assert gradients.keys() == theirs.keys()
+    for name, gradient in gradients.items():
+        scale = theirs[name].abs().max().item()
+        torch.testing.assert_close(
+            gradient, theirs[name], rtol=0, atol=2e-5 * scale + 1e-7, msg=lambda m, n=name: f"{n} {m}"
+        )
+    if settings["dropout"]:
+        assert abs(learned(model, 6)[0] - loss) > 1e-3 * loss  # another seed, another mask
+
+
+def test_in_bfloat16_too(compiled: Any, monkeypatch: Any) -> None:
+    model = model_of(norm="post", dropout=0.3)
+    loss, gradients = learned(model, 5, torch.bfloat16)
+    want, theirs = of_the_padded_batch(model, 5, torch.bfloat16, monkeypatch)
+    torch.testing.assert_close(loss, want, rtol=2e-3, atol=0)
+    for name, gradient in gradients.items():
+        assert (gradient - theirs[name]).norm() <= 0.05 * theirs[name].norm() + 1e-6, name
+
+
+def test_pieces_of_a_batch_add_up_to_it(compiled: Any) -> None:
+    """Rows draw what they draw in the whole batch, wherever it is cut (contract 9)."""
+    model = model_of(norm="pre", dropout=0.3)
+    loss, gradients = learned(model, 5)
+    model.zero_grad()
+    total = torch.zeros(())
+    for start, stop in ((0, 2), (2, 5)):
+        source, lengths, read, predicted = (part[start:stop] for part in example(model.config))
+        with random.step(5, first_row=start):
+            part = model.loss(source[:, : int(lengths.max())], lengths, read, predicted, smoothing=0.1)
+        part.total.backward()
+        total += part.total.detach()
+    torch.testing.assert_close(total, loss, rtol=1e-5, atol=0)
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            torch.testing.assert_close(parameter.grad, gradients[name], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"attention_dropout": 0.1}, {"kv_heads": 1}],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_what_the_kernels_do_not_take_stays_padded(settings: Any, compiled: Any) -> None:
+    model = model_of(**settings)
+    assert not model._packs(*example(model.config)[::2])
+    assert learned(model, 5)[0].isfinite()
+
+
+def test_nothing_is_packed_where_nothing_is_learned_or_compiled(compiled: Any, monkeypatch: Any) -> None:
+    model = model_of()
+    source, _, read, _ = example(model.config)
+    with torch.no_grad():
+        assert not model._packs(source, read)
+    assert not model.double()._packs(source, read)
+
+
+def test_packing_keeps_every_word_in_its_order_and_says_where_it_stood() -> None:
+    source = ids(LENGTHS, 30, 1)
+    packed = pack(source, LENGTHS, 0)
+    assert packed.words == LENGTHS.sum()
+    assert len(packed.tokens) % ROUND == 0
+    assert torch.equal(packed.tokens[: packed.words], source[source > 0])
+    assert torch.equal(source[packed.rows, packed.positions][: packed.words], packed.tokens[: packed.words])
+    assert not packed.tokens[packed.words :].any()

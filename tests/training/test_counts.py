@@ -1,0 +1,115 @@
+"""What an update costs, counted instead of timed: a slow-down is seen on any machine, however busy it is.
+
+Products are counted exactly: an update needs three times those of a forward pass over its words, and makes no others.
+Calls and bytes have budgets, a tenth above what a layer takes now: a pass over memory more does not fit into them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+from multihead.data.batching import Batch, collate
+from multihead.data.store import ParallelStore
+from multihead.kernels import random
+from multihead.models.config import TransformerConfig
+from multihead.models.packing import ROUND
+from multihead.models.transformer import Transformer
+from multihead.training.config import TrainingConfig
+from multihead.training.optimizer import build_optimizer
+from multihead.training.step import train_step
+
+WIDTH, INNER, VOCAB = 32, 48, 60
+CONFIG = TrainingConfig(updates=10)
+LOW = TrainingConfig(updates=10, precision="bfloat16")
+
+CALLS = 480
+"""Operations of PyTorch, views included, that an encoder and a decoder layer may make in an update in bfloat16 (439)."""
+BYTES = 142
+"""Bytes that the two may allocate then for a number of the residual stream, inner layers of 1.5 times the width (129)."""
+
+
+class Counter(TorchDispatchMode):
+    """Calls of PyTorch's operations, and the bytes of the results that are new."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = self.bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Counts, and computes."""
+        result = func(*args, **(kwargs or {}))
+        given = {leaf.untyped_storage().data_ptr() for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+        self.calls += 1
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, Tensor) and leaf.untyped_storage().data_ptr() not in given:
+                self.bytes += leaf.untyped_storage().nbytes()
+        return result
+
+
+def model_of(layers: int) -> Transformer:
+    """Small, with everything that a step has: dropout, tied embeddings, norms."""
+    torch.manual_seed(1)
+    sizes = {"width": WIDTH, "heads": 2, "inner": INNER, "encoder_layers": layers, "decoder_layers": layers}
+    return Transformer(TransformerConfig(source_vocab=VOCAB, target_vocab=VOCAB, padding_id=0, dropout=0.1, **sizes))
+
+
+def batch() -> Batch:
+    """Sentences of many lengths."""
+    rows = [[4 + (i * 7 + j) % 50 for j in range(3 + i % 9)] for i in range(40)]
+    store = ParallelStore.from_lists(rows, [row[::-1][: 2 + len(row) // 2] for row in rows])
+    return collate(store, torch.arange(40).numpy(), pad_id=0, bos_id=2, eos_id=3)
+
+
+def counted(layers: int, config: TrainingConfig) -> Counter:
+    """An update that is not the first one."""
+    model = model_of(layers)
+    optimizer = build_optimizer(model, config)
+    train_step(model, optimizer, [batch()], config, 1, 1e-3)
+    with Counter() as counter:
+        train_step(model, optimizer, [batch()], config, 2, 1e-3)
+    return counter
+
+
+def up(words: int) -> int:
+    """Positions of a packed row."""
+    return -(-words // ROUND) * ROUND
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_an_update_multiplies_what_it_needs_and_nothing_else(layers: int, compiled: Any) -> None:
+    """Three forwards: of each product  y = x W^T  also  dx = dy W  and  dW = dy^T x  (2 operations an element)."""
+    model, some = model_of(layers), batch()
+    with FlopCounterMode(display=False) as counter, random.step(1):
+        model.train().loss(*some.inputs, smoothing=0.1).total.backward()
+    source, target = up(some.source_tokens), up(some.target_tokens)
+    encoder = source * (4 * WIDTH**2 + 2 * WIDTH * INNER)
+    decoder = target * (6 * WIDTH**2 + 2 * WIDTH * INNER) + source * 2 * WIDTH**2
+    output = some.target_tokens * WIDTH * VOCAB
+    assert counter.get_total_flops() == 3 * 2 * (layers * (encoder + decoder) + output)
+
+
+def test_a_layer_makes_few_calls_and_passes_over_memory(compiled: Any) -> None:
+    one, three = counted(1, LOW), counted(3, LOW)
+    tokens = up(batch().source_tokens) + up(batch().target_tokens)
+    calls, size = (three.calls - one.calls) / 2, (three.bytes - one.bytes) / 2 / tokens / WIDTH
+    assert calls <= CALLS
+    assert size <= BYTES
+
+
+def test_more_sentences_are_no_more_calls(compiled: Any) -> None:
+    """A loop over rows would show here."""
+    calls = []
+    for part in (batch().part(0, 20), batch()):
+        model = model_of(1)
+        optimizer = build_optimizer(model, CONFIG)
+        with Counter() as counter:
+            train_step(model, optimizer, [part], CONFIG, 1, 1e-3)
+        calls.append(counter.calls)
+    assert calls[0] == calls[1]
