@@ -162,7 +162,7 @@ def received(monkeypatch):
     """What ``multihead train`` hands to the workflow."""
     got = {}
     monkeypatch.setattr("multihead.workflows.train.train", lambda **wishes: got.update(wishes))
-    monkeypatch.setattr("multihead.cli.process.own_the_process", lambda: None)
+    monkeypatch.setattr("multihead.cli.process.own_the_process", lambda **_: None)
     monkeypatch.setattr("multihead.cli.process.StopSignal", lambda: None)
 
     def call(*words):
@@ -170,7 +170,9 @@ def received(monkeypatch):
             multihead, ["train", *map(str, words)], catch_exceptions=False, standalone_mode=False
         )
         assert result.exit_code == 0
-        wishes = {name: value for name, value in got.items() if name not in ("say", "stop_signal", "use_threads")}
+        wishes = {
+            name: value for name, value in got.items() if name not in ("say", "stop_signal", "use_threads", "processes")
+        }
         got.clear()
         return TrainSettings(**wishes)
 

@@ -1,12 +1,30 @@
-"""What a command sets for its whole process: signals, threads, the allocator. A library call sets none of it."""
+"""What a command sets for its whole process: signals, threads, the allocator. A library call sets none of it.
+
+Of several processes that ``torchrun`` started the first one speaks; only commands that say so work in several.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
 import sys
+from collections.abc import Iterator, Mapping
 from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from multihead.errors import ConfigurationError, MultiheadError
+from multihead.training.launch import launched
+
+if TYPE_CHECKING:
+    from multihead.training.parallel import Processes
+
+
+_STOPPING = (signal.SIGINT, signal.SIGTERM)
+"""Signals that ask to stop."""
 
 
 class ReaderHasGone(Exception):  # noqa: N818 - as with other filters, not an error worth a word
@@ -18,8 +36,7 @@ class StopSignal:
 
     def __init__(self) -> None:
         self.number: int | None = None
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._note)
+        _handle_by(dict.fromkeys(_STOPPING, self._note))
 
     def __call__(self) -> int | None:
         """The signal's number, once there was one."""
@@ -29,7 +46,8 @@ class StopSignal:
         if self.number is not None:
             os._exit(128 + number)
         self.number = number
-        os.write(2, b"\nstopping: the work so far is being saved (once more to stop at once)\n")
+        if launched().rank == 0:
+            os.write(2, b"\nstopping: the work so far is being saved (once more to stop at once)\n")
 
 
 def keep_large_allocations() -> None:
@@ -50,8 +68,55 @@ def keep_large_allocations() -> None:
     mallopt(top_pad, 64 << 20)
 
 
-def own_the_process() -> None:
-    """Called once by a command before it works, and before PyTorch is imported."""
+@contextlib.contextmanager
+def several() -> Iterator[Processes]:
+    """The processes that train together; an error that the first of them knows of is said by that one alone."""
+    from multihead.training.parallel import Several, joined
+
+    processes = joined()
+    try:
+        with contextlib.ExitStack() as stack:
+            with _dying_at_once():
+                there = stack.enter_context(processes)
+            yield there
+    except BaseException as error:
+        if isinstance(processes, Several):
+            _handle_by(dict.fromkeys(_STOPPING, signal.SIG_IGN))  # torchrun's, to all others when one has failed
+            if isinstance(error, MultiheadError) and processes.heard and not processes.first:
+                raise click.exceptions.Exit(error.exit_status) from None
+        raise
+
+
+@contextlib.contextmanager
+def _dying_at_once() -> Iterator[None]:
+    """Where one of several waits for the others, which may never come, there is nothing to save yet."""
+    before = {number: signal.getsignal(number) for number in _STOPPING}
+    if launched().size > 1:
+        _handle_by(dict.fromkeys(_STOPPING, signal.SIG_DFL))
+    yield
+    _handle_by(before)
+
+
+def _handle_by(handlers: Mapping[signal.Signals, Any]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def own_the_process(*, in_several: bool = False) -> None:
+    """Called once by a command before it works, and before PyTorch is imported.
+
+    Args:
+        in_several: whether the command knows how to work in several processes.
+
+    Raises:
+        ConfigurationError: it does not, and there are several.
+    """
+    size = launched().size
+    if size > 1 and not in_several:
+        raise ConfigurationError(
+            f"torchrun started {size} processes, and this command works in one: start it without torchrun "
+            "(several processes are for `multihead train`)"
+        )
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     for name in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
         # A product of every new shape is compiled and kept: with the default of 1,024 they grow to gigabytes.

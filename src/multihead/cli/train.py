@@ -24,15 +24,23 @@ def train(config: Path | None, **flags: Any) -> None:
 
     Only --source, --target and --output are needed: whatever else is not given is chosen from the size of the
     corpus and the machine, printed with the reason, and frozen in the run. The text can also be a file of pairs,
-    several corpora with weights, or a folder of `multihead prepare`.
+    several corpora with weights, or a folder of `multihead prepare`. With several GPUs, or processes:
+    torchrun --nproc-per-node N -m multihead train ...
     """
-    from multihead.cli.process import StopSignal, own_the_process
+    from multihead.cli.process import StopSignal, own_the_process, several
 
     wishes = with_file(TrainSettings, config, flags)
-    own_the_process()
+    own_the_process(in_several=True)
     stop = StopSignal()
     import torch
 
     from multihead.workflows.train import train as run
 
-    run(say=lambda line: click.echo(line, err=True), stop_signal=stop, use_threads=torch.set_num_threads, **wishes)
+    with several() as processes:
+        run(
+            say=lambda line: click.echo(line, err=True),
+            stop_signal=stop,
+            use_threads=torch.set_num_threads,
+            processes=processes,
+            **wishes,
+        )

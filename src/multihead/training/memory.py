@@ -47,7 +47,7 @@ def with_room(
 
     Args:
         attempt: works on ``batches``; runs out of memory or does not, and leaves nothing half done.
-        batches: what is to be cut.
+        batches: what is to be cut; of several processes the parts of all, so that all come to the same room.
         room: what is known to fit; None where nothing is known not to.
         name: says which pairs are in a batch.
 

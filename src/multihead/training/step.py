@@ -4,6 +4,9 @@ An update happens whole or not at all. Loss and gradient are looked at before th
 number, or larger than it may be, is `Refused`: weights and Adam's means are what they were, nothing has to be undone.
 What is let through cannot break them: the squares of a gradient with a finite norm are finite, and Adam moves a weight
 by no more than the rate times max(1, (1 - beta1) / sqrt(1 - beta2)) (Kingma & Ba 2015, 2.1), and by its decay.
+
+Where several processes train together, each is given the same batches, takes its rows of them and makes the same
+update: what is looked at are the sums over all (`training.parallel`).
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from multihead.kernels import random
 from multihead.training.config import TrainingConfig
 from multihead.training.loss import Examples, Trainable, sequence_loss
 from multihead.training.memory import pieces
+from multihead.training.parallel import ALONE, Processes
 
 
 class StepSums(NamedTuple):
@@ -71,6 +75,7 @@ def train_step(
     *,
     largest_norm: float = math.inf,
     room: int | None = None,
+    processes: Processes = ALONE,
 ) -> StepSums:
     """Update number ``step`` from ``batches``, whose gradients are summed and divided by their tokens.
 
@@ -83,17 +88,26 @@ def train_step(
         rate: the learning rate of this update.
         largest_norm: a gradient with a larger norm, before clipping, is refused.
         room: batches of more cells are taken in pieces (`memory.pieces`), to the same gradient; None for no limit.
+        processes: those that share the batches.
 
     Raises:
         Refused: the loss or the gradient is not a finite number, or the gradient is too large; nothing was changed.
+        Elsewhere: another process has ended; nothing was changed.
     """
     model.train()
     optimizer.zero_grad(set_to_none=True)
     for group in optimizer.param_groups:
         group["lr"] = rate
     tokens = sum(batch.target_tokens for batch in batches)
-    parts = [_backwards(model, batch, config, (step, part), tokens, room) for part, batch in enumerate(batches)]
+    shares = processes.attempt(
+        lambda: [
+            _backwards(model, batch, config, (step, part), tokens, room, processes)
+            for part, batch in enumerate(batches)
+        ]
+    )
+    parts = [_added(*of_batch) for of_batch in zip(*shares, strict=True)]
     losses = [loss for loss, _, _ in parts]
+    processes.add_up(model.parameters())
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip or math.inf).item()
     _check(losses, norm, largest_norm, tokens, config, step)
     optimizer.step()
@@ -103,20 +117,32 @@ def train_step(
     )
 
 
-def rehearse(model: Trainable, batch: Examples, config: TrainingConfig, room: int | None) -> None:
+def rehearse(
+    model: Trainable, batch: Examples, config: TrainingConfig, room: int | None, processes: Processes = ALONE
+) -> None:
     """Runs a batch, in its pieces, forwards and backwards, to see whether it fits into memory; changes no weight."""
     model.train()
-    _backwards(model, batch, config, (0, 0), batch.target_tokens, room)
+    processes.attempt(lambda: _backwards(model, batch, config, (0, 0), batch.target_tokens, room, processes))
 
 
 def _backwards(
-    model: Trainable, batch: Examples, config: TrainingConfig, place: tuple[int, int], tokens: int, room: int | None
+    model: Trainable,
+    batch: Examples,
+    config: TrainingConfig,
+    place: tuple[int, int],
+    tokens: int,
+    room: int | None,
+    processes: Processes,
 ) -> tuple[float, float, int]:
-    """Adds a batch's share to the gradient; its loss, loss without smoothing, and tokens guessed right."""
+    """Adds a batch's share to the gradient; its loss, loss without smoothing, and tokens guessed right.
+
+    All three are of the rows that this process takes.
+    """
     loss = nll = 0.0
-    correct = row = 0
+    correct = 0
+    own, row = processes.own(batch)
     seed = step_seed(config.seed, *place)
-    for piece in pieces(batch, room):
+    for piece in pieces(own, room) if own is not None else ():
         torch.manual_seed(step_seed(seed, row) if row else seed)  # for what draws from PyTorch's generator
         low = config.precision == "bfloat16"
         with (
@@ -132,6 +158,12 @@ def _backwards(
         )
         row += len(piece)
     return loss, nll, correct
+
+
+def _added(*shares: tuple[float, float, int]) -> tuple[float, float, int]:
+    """What `_backwards` gives for all rows of a batch."""
+    losses, nlls, counts = zip(*shares, strict=True)
+    return sum(losses), sum(nlls), sum(counts)
 
 
 def _check(

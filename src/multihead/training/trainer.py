@@ -4,6 +4,8 @@ The loop is a function of its state (`RunState`, weights, optimiser): stopped an
 checkpoint it does what it would have done. How a model is judged is handed in as ``evaluate``; what is learned from,
 batch by batch. Which updates are refused is for `training.guard` to say, what happens to batches that do not fit
 for `training.memory`, and how a checkpoint gets to the disk while the loop goes on for `training.saving`.
+
+Several processes run the same loop, each its share of every batch (`training.parallel`); the first one alone writes.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from multihead.training.config import TrainingConfig
 from multihead.training.effort import Effort
 from multihead.training.loss import Examples, Model
 from multihead.training.optimizer import Average, build_optimizer, optimizer_tensors, restore_optimizer
+from multihead.training.parallel import ALONE, Elsewhere, Processes, check_together
 from multihead.training.progress import RunLog, duration, naming
 from multihead.training.saving import Saver
 from multihead.training.schedule import learning_rate
@@ -85,6 +88,7 @@ class Trainer(Generic[Model]):
         folder: the run folder; checkpoints and logs go there.
         log: prints and records.
         checkpoint: where to go on; ``None`` begins.
+        processes: those that train this model together; each of them has a `Trainer`.
     """
 
     def __init__(
@@ -96,7 +100,9 @@ class Trainer(Generic[Model]):
         folder: Path,
         log: RunLog,
         checkpoint: Checkpoint | None,
+        processes: Processes = ALONE,
     ) -> None:
+        self.processes = processes
         self.model, self.config, self.width = model, config, width
         self.checkpoints, self.log = folder / "checkpoints", log
         self.optimizer = build_optimizer(model, config)
@@ -110,9 +116,14 @@ class Trainer(Generic[Model]):
         self._started_at, self._seen_before = self.state.step, self.state.window
 
     @staticmethod
-    def newest_checkpoint(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
-        """What a run in ``folder`` can go on from."""
-        return load_newest(folder / "checkpoints", warn)
+    def newest_checkpoint(folder: Path, warn: Callable[[str], None], processes: Processes = ALONE) -> Checkpoint | None:
+        """What a run in ``folder`` can go on from: read by the first process, for all."""
+        found = load_newest(folder / "checkpoints", warn) if processes.first else None
+        state = processes.exchange(None if found is None else found.state)[0]
+        if state is None:
+            return None
+        parts = (None, None, None) if found is None else (found.model, found.average, found.optimizer)
+        return Checkpoint(state, *map(processes.copied, parts))
 
     def run(self, around: Surroundings[Model]) -> RunState:
         """Trains to the end, or until a signal: then saves and raises.
@@ -121,25 +132,45 @@ class Trainer(Generic[Model]):
             Interrupted: a signal came; everything so far is in a checkpoint.
             DivergenceError: too many updates were refused, or the weights are no finite numbers.
             SurroundingsError: a checkpoint could not be written, or a single pair does not fit into memory.
+            Elsewhere: another process has ended; everything up to the last update that all made is in a checkpoint.
         """
         with self._saver:
-            self._try_largest(around)
-            while not self.finished:
-                self._saver.check()
-                if self._validation_due():
-                    best = self._validate(around)
-                    self._save(lambda copied, best=best: self._keep(copied, best, around))  # type: ignore[misc]
-                elif (number := around.stop_signal()) is not None:
-                    self._save()
-                    self._saver.wait()
-                    raise Interrupted(
-                        number, f"stopped after update {self.state.step}; the same command goes on from there"
-                    )
-                else:
-                    self._update([around.take() for _ in range(self.config.accumulate)], around)
-                    if self.state.step % self.config.log_every == 0:
-                        self._report(around.effort)
+            try:
+                self._loop(around)
+            except Elsewhere as error:  # an update is made when all have done their part: the weights are a whole one's
+                if not self.processes.first:
+                    raise
+                self._save()
+                self._saver.wait()
+                saved = f"saved after update {self.state.step}; the same command goes on from there"
+                raise Elsewhere(f"{error} ({saved})", error.exit_status) from error
+        self.processes.exchange("done")  # nobody is told that it is before everything is on the disk
         return self.state
+
+    def _loop(self, around: Surroundings[Model]) -> None:
+        self._try_largest(around)
+        while not self.finished:
+            self._saver.check()
+            if self._validation_due():
+                best = self._validate(around)
+                self._save(lambda copied, best=best: self._keep(copied, best, around))  # type: ignore[misc]
+            elif (number := self._signalled(around)) is not None:
+                self._save()
+                self._saver.wait()
+                raise Interrupted(
+                    number, f"stopped after update {self.state.step}; the same command goes on from there"
+                )
+            else:
+                self._update([around.take() for _ in range(self.config.accumulate)], around)
+                if self.state.step % self.config.log_every == 0:
+                    self._report(around.effort)
+
+    def _signalled(self, around: Surroundings[Model]) -> int | None:
+        """The number of a signal that any process was given; a look at whether all are at the same place, too."""
+        last = self.state.norms[-1] if self.state.norms else 0.0
+        told = self.processes.exchange((around.stop_signal(), last))
+        check_together(self.state.step, [norm for _, norm in told])
+        return next((number for number, _ in told if number is not None), None)
 
     @property
     def finished(self) -> bool:
@@ -172,7 +203,10 @@ class Trainer(Generic[Model]):
         ready = [batch.to(self.config.device) for batch in batches]
         return self._with_room(
             lambda room: train_step(
-                self.model, self.optimizer, ready, self.config, step, rate, largest_norm=largest_norm, room=room
+                *(self.model, self.optimizer, ready, self.config, step, rate),
+                largest_norm=largest_norm,
+                room=room,
+                processes=self.processes,
             ),
             ready,
             around,
@@ -183,15 +217,18 @@ class Trainer(Generic[Model]):
         if self.state.step == 0 and memory.probes(self.config.device):
             for batch in around.largest():
                 ready = batch.to(self.config.device)
-                self._with_room(lambda room: rehearse(self.model, ready, self.config, room), [ready], around)  # noqa: B023
+                self._with_room(
+                    lambda room: rehearse(self.model, ready, self.config, room, self.processes),  # noqa: B023
+                    [ready],
+                    around,
+                )
                 self.optimizer.zero_grad(set_to_none=True)
 
     def _with_room(
         self, attempt: Callable[[int | None], T], batches: Sequence[Examples], around: Surroundings[Model]
     ) -> T:
-        found, room = memory.with_room(
-            attempt, batches, self.state.room, lambda batch: naming(around.lines(batch.indices))
-        )
+        parts = [part for batch in batches for part in self.processes.parts(batch)]
+        found, room = memory.with_room(attempt, parts, self.state.room, lambda part: naming(around.lines(part.indices)))
         if room != self.state.room:
             self._move(room=room)
             self.log.say(
@@ -233,7 +270,7 @@ class Trainer(Generic[Model]):
         state, seconds = self.state, time.monotonic() - started
         better = state.is_better(result.score, result.loss)
         if better:
-            if self._shadow is None:
+            if self._shadow is None and self.processes.first:
                 self._shadow = copy.deepcopy(self.average.model)
             self._move(best_step=state.step, best_score=result.score, best_loss=result.loss, without_gain=0)
         else:
@@ -295,6 +332,8 @@ class Trainer(Generic[Model]):
     def _save(self, before: Callable[[Checkpoint], None] = lambda _: None) -> None:
         if not guard.are_finite(self.model.parameters()):
             raise self._diverged("weights are no longer finite numbers")
+        if not self.processes.first:
+            return
         average = dict(self.average.model.named_parameters()) if self.config.average else {}
         optimizer = optimizer_tensors(self.model, self.optimizer)
         tensors = dict(self.model.named_parameters())

@@ -1,4 +1,8 @@
-"""The beginning of a run: look at the text and the machine, decide everything, freeze it in ``run.json``."""
+"""The beginning of a run: look at the text and the machine, decide everything, freeze it in ``run.json``.
+
+Of several processes the first one does it; the others `follow`, and take part where it is measured how fast all of them
+train together.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +13,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from multihead import bundle as bundles
 from multihead.bundle import Bundle
 from multihead.errors import Interrupted
-from multihead.kernels.native import native
+from multihead.kernels.native import decoding, native
 from multihead.models.architectures import build_network
 from multihead.models.network import Network
 from multihead.models.network_config import NetworkConfig
@@ -24,6 +29,7 @@ from multihead.training import tensorboard
 from multihead.training.config import TrainingConfig
 from multihead.training.memory import with_room
 from multihead.training.optimizer import Average, build_optimizer
+from multihead.training.parallel import ALONE, Processes
 from multihead.training.progress import RunLog, naming
 from multihead.training.step import train_step
 from multihead.workflows import fine_tune, prepared_folder, run_folder
@@ -39,8 +45,8 @@ from multihead.workflows.planning import (
     choose_training,
     rehearse,
 )
-from multihead.workflows.preparation import Prepared, write_data
-from multihead.workflows.settings import RunConfig, TrainSettings
+from multihead.workflows.preparation import Prepared, reopen, write_data
+from multihead.workflows.settings import DataConfig, RunConfig, TrainSettings
 from multihead.workflows.vocabulary import keep
 
 
@@ -50,11 +56,14 @@ def begin(
     say: Callable[[str], None],
     stop_signal: Callable[[], int | None],
     use_threads: Callable[[int], None],
+    processes: Processes,
 ) -> tuple[RunConfig, Prepared]:
     """Prepares a new run and decides everything about it; leaves nothing behind where that cannot be done."""
-    machine, choices = inspect_machine(), Choices(settings)
-    native(say)  # builds the kernels where that has not been done, before anything is timed
+    machine, choices = _machine(processes), Choices(settings)
+    for build in (native, decoding):  # where that has not been done, before anything is timed
+        build(say)
     require_device(settings.device or machine.device)
+    processes.require(settings.device or machine.device)
     if settings.tensorboard:
         tensorboard.require()
     given = None if settings.from_model is None else bundles.load(settings.from_model)
@@ -65,12 +74,38 @@ def begin(
         prepared = make()
         if (number := stop_signal()) is not None:
             raise Interrupted(number, "stopped while the data were prepared; the same command starts again")
-        config = _decide(choices, prepared, given, machine, say, use_threads)
+        config = _decide(choices, prepared, given, machine, say, use_threads, processes)
         if given is not None:
             fine_tune.write_start(folder, given, averages=config.training.average > 0)
         run_folder.write(folder, config)
     _show(config, machine.name, RunLog(folder, say))
     return config, prepared
+
+
+def follow(
+    settings: TrainSettings, folder: Path, use_threads: Callable[[int], None], processes: Processes
+) -> tuple[RunConfig, Prepared]:
+    """What the other processes do while the first one begins a run, or finds one to go on with."""
+    told: Any
+    while not isinstance(told := processes.from_first(None), RunConfig):
+        model, trial, data = told
+        use_threads(processes.threads(trial.threads))
+        measure(model, trial, reopened(data, folder, settings), processes)
+    return told, reopened(told.data, folder, settings)
+
+
+def reopened(data: DataConfig, folder: Path, settings: TrainSettings) -> Prepared:
+    """The text of a run that has begun: its own, or that of a prepared folder, which may have moved."""
+    return reopen(folder, data) if data.prepared is None else prepared_folder.use_again(data, settings.data)
+
+
+def _machine(processes: Processes) -> Machine:
+    """The machine that all processes have together."""
+    own = inspect_machine()
+    if processes.size == 1:
+        return own
+    name = f"{processes.size} processes with {own.name} each"
+    return replace(own, threads=own.threads * processes.launch.local_size, name=name)
 
 
 def _text(
@@ -99,6 +134,7 @@ def _decide(
     machine: Machine,
     say: Callable[[str], None],
     use_threads: Callable[[int], None],
+    processes: Processes,
 ) -> RunConfig:
     """Everything that the user left open, from what was prepared."""
     settings = choices.settings
@@ -112,7 +148,8 @@ def _decide(
 
     def pace(batch_tokens: int, accumulate: int) -> Pace:
         say("measuring how fast this machine trains the model")
-        use_threads(settings.threads or machine.threads)
+        threads = settings.threads or machine.threads
+        use_threads(processes.threads(threads))
         trial = TrainingConfig(
             updates=1,
             batch_tokens=batch_tokens,
@@ -121,8 +158,11 @@ def _decide(
             device=settings.device or machine.device,
             average=0.99,
             bpe_dropout=settings.bpe_dropout or 0.0,
+            threads=threads,
         )
-        return measure(model, trial, prepared)
+        if processes.size > 1:
+            processes.exchange((model, trial, prepared.config))
+        return measure(model, trial, prepared, processes)
 
     training = choose_training(choices, corpus, model, machine, pace)
     return RunConfig(
@@ -179,8 +219,8 @@ def tell_other_versions(begun_with: dict[str, str], log: RunLog) -> None:
         log.say(f"  begun with {begun_with}, now {versions()}: the result may differ in its last digits")
 
 
-def measure(model: NetworkConfig, trial: TrainingConfig, prepared: Prepared) -> Pace:
-    """Times updates of a throw-away model on real batches, every kind of length among them."""
+def measure(model: NetworkConfig, trial: TrainingConfig, prepared: Prepared, processes: Processes = ALONE) -> Pace:
+    """Times updates of a throw-away model on real batches, every kind of length among them; all processes take part."""
     with torch.random.fork_rng():
         network = build_network(model).to(trial.device)
         optimizer, stream = build_optimizer(network, trial), stream_of(prepared, trial, (0, 0))
@@ -190,8 +230,12 @@ def measure(model: NetworkConfig, trial: TrainingConfig, prepared: Prepared) -> 
             started = time.perf_counter()
             batches = [stream.take().to(trial.device) for _ in range(trial.accumulate)]
             sums, room = with_room(
-                lambda room: train_step(network, optimizer, batches, trial, step, 1e-5, room=room),  # noqa: B023
-                batches,
+                lambda room: train_step(
+                    *(network, optimizer, batches, trial, step, 1e-5),  # noqa: B023
+                    room=room,
+                    processes=processes,
+                ),
+                [part for batch in batches for part in processes.parts(batch)],
                 room,
                 lambda batch: naming(lines_of(prepared, batch.indices)),
             )

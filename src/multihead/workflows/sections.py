@@ -270,7 +270,7 @@ class Machine(Settings):
     precision: Literal["float32", "bfloat16"] | None = None
     """Type of the matrix products in training."""
     threads: int | None = None
-    """Processor threads."""
+    """Processor threads, of all processes of a machine together."""
     device: Literal["cpu", "cuda"] | None = None
     """Where to train."""
     log_every: int | None = None

@@ -9,13 +9,15 @@ A run is a folder (contract 8 of the design; see ARCHITECTURE.md):
     best/               the model folder of the best validation so far
     left-out.tsv        pairs that could not be used
 
-How a new run is decided stands in `workflows.begin`, how models are judged and kept in `workflows.validation`.
+How a new run is decided stands in `workflows.begin`, how models are judged and kept in `workflows.validation`. Several
+processes can train one run (`training.parallel`): the first one holds the folder, decides, writes and speaks.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +26,18 @@ import torch
 from multihead.configuration import build
 from multihead.errors import ConfigurationError
 from multihead.models.architectures import build_network
+from multihead.models.network import Network
 from multihead.training.checkpoint import Checkpoint, RunState
-from multihead.training.effort import effort_of
+from multihead.training.effort import Effort, effort_of
+from multihead.training.parallel import ALONE, Processes, Silent
 from multihead.training.progress import RunLog
 from multihead.training.tensorboard import TensorBoard
 from multihead.training.trainer import Surroundings, Trainer
-from multihead.workflows import prepared_folder, run_folder
+from multihead.workflows import run_folder
 from multihead.workflows.batches import largest, lines_of, stream_of
-from multihead.workflows.begin import begin, tell_other_versions
+from multihead.workflows.begin import begin, follow, reopened, tell_other_versions
 from multihead.workflows.machine import require_device
-from multihead.workflows.preparation import Prepared, reopen
+from multihead.workflows.preparation import Prepared
 from multihead.workflows.settings import RunConfig, TrainSettings
 from multihead.workflows.translate import Translator
 from multihead.workflows.validation import Best
@@ -59,6 +63,7 @@ def train(
     say: Callable[[str], None] = print,
     stop_signal: Callable[[], int | None] = lambda: None,
     use_threads: Callable[[int], None] = lambda _: None,
+    processes: Processes = ALONE,
     **wishes: Any,
 ) -> Result:
     """Trains a translator, or goes on with one that was stopped.
@@ -68,29 +73,51 @@ def train(
         stop_signal: is asked between updates for the number of a signal that wants the run to stop.
         use_threads: is told how many threads the run is frozen to. Commands set them for their process; a library
             call leaves them alone, and results on another number than the run began with differ in the last bits.
+        processes: those that train this run together, all of which call this: ``training.parallel.joined()``.
         **wishes: fields of `TrainSettings`: ``source``, ``target`` and ``output`` are needed for a new run.
 
     Raises:
         InputError: files, settings or the output folder are not what they should be; nothing was overwritten.
-        Interrupted: ``stop_signal`` gave one; the run can go on.
+        Interrupted: ``stop_signal`` gave one, in whichever process; the run can go on.
+        Elsewhere: another process has ended; the run can go on.
     """
     settings = build(TrainSettings, wishes, "the settings")
     if settings.output is None:
         raise ConfigurationError("the run folder is not named: output missing (--output FOLDER)")
     folder = settings.output
-    with run_folder.holding(folder):
-        config = run_folder.begun(folder)
-        if config is None:
-            config, prepared = begin(settings, folder, say, stop_signal, use_threads)
+    with run_folder.holding(folder) if processes.first else contextlib.nullcontext():
+        if processes.first:
+            config, prepared = _begin_or_go_on(settings, folder, say, stop_signal, use_threads, processes)
         else:
-            run_folder.check_same(folder, config, settings)
-            run_folder.clear_up(folder)
-            again = config.data.prepared is not None
-            prepared = prepared_folder.use_again(config.data, settings.data) if again else reopen(folder, config.data)
+            config, prepared = follow(settings, folder, use_threads, processes)
         require_device(config.training.device)
-        use_threads(config.training.threads)
-        with torch.random.fork_rng():
-            return _train(config, prepared, folder, say, stop_signal)
+        processes.require(config.training.device)
+        use_threads(processes.threads(config.training.threads))
+        with torch.random.fork_rng(range(torch.cuda.device_count())):
+            return _train(config, prepared, folder, say, stop_signal, processes)
+
+
+def _begin_or_go_on(
+    settings: TrainSettings,
+    folder: Path,
+    say: Callable[[str], None],
+    stop_signal: Callable[[], int | None],
+    use_threads: Callable[[int], None],
+    processes: Processes,
+) -> tuple[RunConfig, Prepared]:
+    """What the first process does while the others `follow`."""
+    config = run_folder.begun(folder)
+    if config is None:
+        config, prepared = begin(settings, folder, say, stop_signal, use_threads, processes)
+    else:
+        asked = run_folder.asked_for(settings)
+        if config.data.prepared is not None:
+            asked.pop("data", None)  # that folder may have moved: what is in it is checked when it is read
+        run_folder.check_same(folder, asked, config.asked)
+        run_folder.clear_up(folder)
+        prepared = reopened(config.data, folder, settings)
+    processes.from_first(config)
+    return config, prepared
 
 
 def _train(
@@ -99,12 +126,15 @@ def _train(
     folder: Path,
     say: Callable[[str], None],
     stop_signal: Callable[[], int | None],
+    processes: Processes,
 ) -> Result:
-    log = RunLog(folder, say)
+    if not processes.first:
+        say = lambda _: None  # noqa: E731
+    log = RunLog(folder, say) if processes.first else Silent(folder, say)
     training = config.training
     torch.manual_seed(training.seed)
     model = build_network(config.model).to(training.device)
-    checkpoint = Trainer.newest_checkpoint(folder, log.say)
+    checkpoint = Trainer.newest_checkpoint(folder, log.say, processes)
     trainer = Trainer(
         model,
         training,
@@ -112,16 +142,17 @@ def _train(
         folder=folder,
         log=log,
         checkpoint=checkpoint,
+        processes=processes,
     )
     if trainer.finished:
         say(f"this run is finished: {_outcome(trainer.state, folder)}. For another one choose a new folder")
         return _result(trainer.state, folder)
     log.rewind(trainer.state.logged)
-    if training.tensorboard:
+    if training.tensorboard and processes.first:
         log.copy_to(TensorBoard(folder, after=trainer.state.logged))
     _say_from_where(config, checkpoint, log)
     stream = stream_of(prepared, training, trainer.state.position)
-    best = Best(config, prepared, folder)
+    best = Best(config, prepared, folder, processes)
     around = Surroundings(
         stream.take,
         lambda: stream.position,
@@ -130,11 +161,17 @@ def _train(
         stop_signal,
         lines=lambda pairs: lines_of(prepared, pairs),
         largest=lambda: largest(prepared, training),
-        effort=effort_of(model, model.output, training.device, training.precision),
+        effort=_effort(model, config, processes),
     )
     state = trainer.run(around)
     log.say(f"done: {_outcome(state, folder)}")
     return _result(state, folder)
+
+
+def _effort(model: Network, config: RunConfig, processes: Processes) -> Effort:
+    """What all processes could do is what each can while the others do, too."""
+    own = effort_of(model, model.output, config.training.device, config.training.precision)
+    return replace(own, peak=sum(processes.exchange(own.peak)))
 
 
 def _say_from_where(config: RunConfig, checkpoint: Checkpoint | None, log: RunLog) -> None:

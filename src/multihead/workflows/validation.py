@@ -1,4 +1,7 @@
-"""The judge of a run: the loss of the validation set, real translations of it, and the best model so far on disk."""
+"""The judge of a run: the loss of the validation set, real translations of it, and the best model so far on disk.
+
+Several processes that train together share the work of a validation; each has the result of all.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from multihead.metrics.scores import score
 from multihead.models.network import Network
 from multihead.text.tokenizer import Tokenizer
 from multihead.training.loss import sequence_loss
+from multihead.training.parallel import ALONE, Processes, interleaved
 from multihead.training.trainer import Validation
 from multihead.workflows.preparation import Prepared
 from multihead.workflows.settings import RunConfig
@@ -32,10 +36,12 @@ class Best:
         config: everything decided about the run.
         prepared: its text.
         folder: the run folder; the best model goes to ``folder/best``.
+        processes: those that train together.
     """
 
-    def __init__(self, config: RunConfig, prepared: Prepared, folder: Path) -> None:
+    def __init__(self, config: RunConfig, prepared: Prepared, folder: Path, processes: Processes = ALONE) -> None:
         self.config, self.prepared, self.folder = config, prepared, folder
+        self._processes, self._share = processes, slice(processes.rank, None, processes.size)
         lengths = [
             int(a) + int(b) + 2
             for a, b in zip(prepared.valid.source.lengths, prepared.valid.target.lengths, strict=True)
@@ -46,9 +52,15 @@ class Best:
 
     def evaluate(self, model: Network) -> Validation:
         """Loss of all pairs; BLEU and chrF of greedy translations of the first ones."""
-        nll, correct, tokens = self._loss(model)
         sources = self.prepared.valid_sources[:_SENTENCES]
-        hypotheses = Translator(self._bundle(model)).translate(sources, beam=1, batch_tokens=8192)
+        translator = Translator(self._bundle(model))
+        shares = self._processes.exchange(
+            (self._losses(model), translator.translate(sources[self._share], beam=1, batch_tokens=8192))
+        )
+        nll, correct, tokens = 0.0, 0, 0
+        for batch in interleaved([losses for losses, _ in shares]):
+            nll, correct, tokens = nll + batch[0], correct + batch[1], tokens + batch[2]
+        hypotheses = interleaved([translations for _, translations in shares])
         references = self.prepared.valid_targets[:_SENTENCES]
         scores = score(hypotheses, references, self.config.data.target_language)
         perplexity = float(torch.tensor(nll / tokens).clamp(max=100.0).exp())
@@ -67,16 +79,13 @@ class Best:
         return Validation(scores.bleu, nll / tokens, values, summary)
 
     @torch.no_grad()
-    def _loss(self, model: Network) -> tuple[float, int, int]:
-        nll, correct, tokens = 0.0, 0, 0
-        for batch in self._batches:
+    def _losses(self, model: Network) -> list[tuple[float, int, int]]:
+        """Of each batch of this process: the loss, the tokens guessed right, and all of them."""
+        found = []
+        for batch in self._batches[self._share]:
             sums = sequence_loss(model, batch.to(self.config.training.device), 0.0)
-            nll, correct, tokens = (
-                nll + sums.nll.item(),
-                correct + int(sums.correct.item()),
-                tokens + batch.target_tokens,
-            )
-        return nll, correct, tokens
+            found.append((sums.nll.item(), int(sums.correct.item()), batch.target_tokens))
+        return found
 
     def keep(self, model: Network, metrics: dict[str, Any]) -> None:
         """Writes run/best."""

@@ -1,0 +1,198 @@
+"""``torchrun -m multihead train``: real processes, and the same run as one process's, whatever happens to them."""
+
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from multihead.cli.process import StopSignal
+
+PATIENCE = 150.0
+"""Seconds after which something is wrong, however busy the machine is."""
+
+
+class Launched:
+    """A run that torchrun starts, with any number of processes, always the same command otherwise."""
+
+    def __init__(self, numbers, folder, settings):
+        self.run, self.errors, self.flags = folder / "run", folder / "stderr.txt", numbers.flags(settings)
+
+    def start(self, size):
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
+        command += ["-m", "multihead", "train", "--output", str(self.run), *self.flags]
+        with self.errors.open("wb") as stream:
+            own = {**os.environ, "OMP_NUM_THREADS": "1"}
+            self.agent = subprocess.Popen(command, stderr=stream, env=own, start_new_session=True)
+
+    def said(self):
+        return self.errors.read_text(encoding="utf-8", errors="replace")
+
+    def ours(self):
+        """What multihead itself said when it failed: a line each."""
+        return [line for line in self.said().splitlines() if line.startswith("multihead: ")]
+
+    def wait_for(self, text):
+        """Until that was said, or all is over; whether it was."""
+        deadline = time.monotonic() + PATIENCE
+        while text not in self.said() and self.agent.poll() is None:
+            assert time.monotonic() < deadline, self.said()
+            time.sleep(0.002)
+        return text in self.said()
+
+    def workers(self):
+        """The processes, in the order of their ranks."""
+        found = subprocess.run(["pgrep", "-P", str(self.agent.pid)], capture_output=True, text=True, check=True)
+        return sorted(map(int, found.stdout.split()))
+
+    def end(self):
+        return self.agent.wait(PATIENCE)
+
+
+@pytest.fixture
+def launched(numbers, settings, tmp_path):
+    """A run that is over when the test is."""
+    job = Launched(numbers, tmp_path, settings)
+    yield job
+    if job.agent.poll() is None:
+        os.killpg(job.agent.pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def settings(numbers):
+    """All that is random is on."""
+    random_ones = {"dropout": 0.2, "bpe_dropout": 0.1, "accumulate": 2, "seed": 9}
+    short = {"updates": 40, "validate_every": 10, "log_every": 2, "held_out": 10, "batch_tokens": 256}
+    return {**numbers.train, **numbers.settings, **random_ones, **short}
+
+
+@pytest.fixture(scope="module")
+def alone(numbers, settings, tmp_path_factory):
+    """The run of one process."""
+    output = tmp_path_factory.mktemp("alone") / "run"
+    numbers.learn(output, **settings)
+    return output
+
+
+def records(run):
+    return [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def assert_same_run(numbers, one, other):
+    """The same files, and the same log: numbers of tokens exactly, losses within 1e-4."""
+    checkpoints = {name for name in numbers.contents(one) if name.startswith("checkpoints")}
+    assert numbers.contents(one).keys() == numbers.contents(other).keys()
+    assert checkpoints
+    for want, got in zip(records(one), records(other), strict=True):
+        for name in ("kind", "step", "epoch", "target_tokens", "sentences"):
+            assert got.get(name) == want.get(name)
+        assert got["loss"] == pytest.approx(want["loss"], abs=1e-4)
+        assert got["accuracy"] == pytest.approx(want["accuracy"], abs=2e-3)
+    assert math.isfinite(records(one)[-1]["loss"])
+
+
+def test_two_processes_are_stopped_by_a_signal_to_one_and_one_goes_on(numbers, settings, alone, launched):
+    """They train the run that one process trains, and leave what any number of processes goes on with."""
+    launched.start(2)
+    assert launched.wait_for("24/40  epoch"), launched.said()
+    os.kill(launched.workers()[1], signal.SIGTERM)
+    assert launched.end() != 0
+    (line,) = launched.ours()
+    assert line.startswith("multihead: stopped after update ")
+    assert line.endswith("; the same command goes on from there (SIGTERM)")
+    step = int(line.split()[4].rstrip(";"))
+    assert step >= 24
+    assert f"{step:08d}" in {path.name for path in (launched.run / "checkpoints").iterdir()}
+    assert "2 processes with 1 processor thread" in launched.said()
+    assert launched.said().count("20/40  epoch") == 1
+    said = []
+    numbers.learn(launched.run, **settings, say=said.append)
+    assert said[0] == f"going on after update {step} of 40"
+    assert_same_run(numbers, alone, launched.run)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("rank", [0, 1])
+def test_processes_are_killed_and_other_numbers_of_them_go_on(numbers, alone, launched, rank):
+    """SIGKILL of one ends the others within seconds; one, three and two processes go on from what there is."""
+    draw = random.Random(rank)
+    for size, line in ((2, draw.choice([2, 4])), (1, draw.choice([14, 16, 18])), (3, draw.choice([24, 26, 28]))):
+        launched.start(size)
+        assert launched.wait_for(f"{line:>6}/40  epoch"), launched.said()
+        os.kill(launched.workers()[min(rank, size - 1)], signal.SIGKILL)
+        began = time.monotonic()
+        assert launched.end() != 0
+        assert time.monotonic() - began < 20
+        assert (0 if size == 1 else 1) <= len(launched.ours()) < size
+        assert all("has ended without a word" in said for said in launched.ours())
+        assert any("(saved after update " in said for said in launched.ours()) == (size > 1 and rank > 0)
+    launched.start(2)
+    assert launched.end() == 0, launched.said()
+    assert_same_run(numbers, alone, launched.run)
+    launched.start(2)
+    assert launched.end() == 0
+    assert launched.said().count("this run is finished") == 1
+
+
+@pytest.mark.proof
+def test_a_fault_of_one_is_said_once_and_all_end(launched, tmp_path):
+    """Before anything has begun, and while a checkpoint is written, which the first process alone does."""
+    launched.flags += ["--heads", "5"]
+    launched.start(2)
+    assert launched.end() != 0
+    (line,) = launched.ours()
+    assert "heads" in line
+    assert not launched.run.exists()
+    launched.flags = launched.flags[:-2]
+    launched.start(2)
+    assert launched.wait_for("6/40  epoch")
+    (launched.run / "checkpoints").write_text("a file where the checkpoints go")
+    assert launched.end() != 0
+    (line,) = launched.ours()
+    assert "checkpoints" in line
+
+
+@pytest.mark.proof
+def test_the_pace_that_the_updates_are_chosen_by_is_that_of_all(launched):
+    """With --budget in the place of --updates each process takes part in the measurement."""
+    place = launched.flags.index("--updates")
+    launched.flags[place : place + 2] = ["--budget", "4"]
+    launched.start(2)
+    assert launched.end() == 0, launched.said()
+    assert "what fits into 4 s at" in launched.said()
+
+
+@pytest.mark.parametrize("command", [["pointer", "train", "sort"], ["translate", "model"], ["demo"]])
+def test_other_commands_refuse_to_be_several(call, monkeypatch, tmp_path, command):
+    monkeypatch.chdir(tmp_path)
+    for name, value in {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": "4"}.items():
+        monkeypatch.setenv(name, value)
+    for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, "0" if name == "LOCAL_RANK" else "4")
+    ended = call(*command)
+    assert ended.status == 2
+    assert ended.err.startswith("multihead: torchrun started 4 processes, and this command works in one: ")
+    assert ended.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_signal_is_answered_by_the_first_process_alone(monkeypatch, capfd):
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    own = {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+    for name, value in own.items():
+        monkeypatch.setenv(name, value)
+    try:
+        for rank in ("1", "0"):
+            monkeypatch.setenv("RANK", rank)
+            stop = StopSignal()
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert stop() == signal.SIGTERM
+            assert ("stopping" in capfd.readouterr().err) == (rank == "0")
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,361 @@
+"""Three real processes make the updates that one makes; what one of them knows all of them decide by, and nobody waits.
+
+This file is also the program that each of the processes runs: see `main`.
+"""
+
+import copy
+import math
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from multihead.data.batching import BatchStream
+from multihead.data.store import ParallelStore
+from multihead.errors import ConfigurationError, DivergenceError
+from multihead.training import launch, memory, parallel
+from multihead.training import step as step_module
+from multihead.training.loss import sequence_loss
+from multihead.training.optimizer import build_optimizer
+from multihead.training.parallel import ALONE, Elsewhere, Processes, check_together, interleaved, joined, rows_of
+from multihead.training.progress import RunLog
+from multihead.training.step import Refused, train_step
+from multihead.training.trainer import Surroundings, Trainer, Validation
+
+SIZE = 3
+PATIENCE = 120.0
+"""Seconds after which something is wrong, however busy the machine is."""
+
+
+# ------------------------------------------------------------------- what the processes do, and one alone as well
+
+
+def updates(toy, processes, **changes):
+    """Three updates with dropout: of a batch and one with fewer rows than processes, of one row, and in pieces."""
+    model, config = toy.model(dropout=0.3), toy.config(**changes)
+    optimizer, seen = build_optimizer(model, config), []
+    for step, (groups, room) in enumerate((((range(9), (20, 21)), None), (((4,),), None), ((range(12),), 20)), start=1):
+        batches = [toy.batch(*group) for group in groups]
+        sums = train_step(model, optimizer, batches, config, step, 1e-2, room=room, processes=processes)
+        seen.append(tuple(sums))
+    return seen, dict(model.state_dict())
+
+
+def refused(toy, processes, monkeypatch):
+    """An update whose third batch has a row without a finite loss, in one process; what was refused, and the change."""
+    model, config = toy.model(), toy.config()
+    before, optimizer = copy.deepcopy(model), build_optimizer(model, config)
+    batches = [toy.batch(*range(start, start + 5)) for start in (0, 5, 10)]
+
+    def poisoned(model, batch, smoothing):
+        found = sequence_loss(model, batch, smoothing)
+        return found._replace(total=found.total * math.nan) if 14 in batch.indices else found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(step_module, "sequence_loss", poisoned)
+        try:
+            train_step(model, optimizer, batches, config, 7, 1e-2, processes=processes)
+        except Refused as error:
+            same = all(map(torch.equal, model.parameters(), before.parameters()))
+            return str(error), error.parts, same, len(optimizer.state)
+    raise AssertionError("an update was made of what is no number")
+
+
+class Partly(nn.Module):
+    """One parameter that every row uses, one that the rows of the second process use alone, one that nothing uses."""
+
+    def __init__(self, rank):
+        super().__init__()
+        self.all, self.some, self.none = (nn.Parameter(torch.full((2, 2), 1.0 + n)) for n in range(3))
+        self.frozen = nn.Parameter(torch.ones(5), requires_grad=False)
+        loss = (self.all * (rank + 1)).sum() + (self.some.sum() if rank == 1 else 0.0)
+        loss.backward()
+
+
+def short_of_memory(processes, rank):
+    """What all are told when one of them runs out of memory; and that they go on afterwards."""
+
+    def work():
+        if processes.rank == rank:
+            raise torch.OutOfMemoryError("tried to allocate more than there is")
+        return processes.rank
+
+    try:
+        processes.attempt(work)
+    except (RuntimeError, MemoryError) as error:
+        return memory.is_out_of_memory(error), processes.attempt(lambda: processes.rank)
+    raise AssertionError("nobody noticed")
+
+
+def cut(toy, processes):
+    """An update for whose rows the memory of one process is too small until they are in pieces."""
+    model, config = toy.model(dropout=0.3), toy.config()
+    optimizer, batches = build_optimizer(model, config), [toy.batch(*range(18))]
+
+    def hungry(model, batch, smoothing):
+        if processes.rank == 2 and batch.cells > 20:
+            raise torch.OutOfMemoryError("tried to allocate more than there is")
+        return sequence_loss(model, batch, smoothing)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(step_module, "sequence_loss", hungry)
+        sums, room = memory.with_room(
+            lambda room: train_step(model, optimizer, batches, config, 1, 1e-2, room=room, processes=processes),
+            [part for batch in batches for part in processes.parts(batch)],
+            None,
+            lambda batch: "a pair",
+        )
+    return tuple(sums), room, list(model.parameters())
+
+
+def together(toy, processes):
+    """All that a process finds out while everything goes well."""
+    long = "é" * 5000 if processes.rank == 1 else "short"
+    model = Partly(processes.rank)
+    processes.add_up(model.parameters())
+    tensors = {"scalar": torch.tensor(3.0), "half": torch.arange(6).bfloat16().view(2, 3).T, "none": torch.empty(0)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parallel, "_BUCKET", 100)  # several buckets even here
+        found = {
+            "updates": updates(toy, processes),
+            "adamless": updates(toy, processes, clip=0.0, smoothing=0.0, seed=4),
+        }
+    return found | {
+        "exchanged": processes.exchange((processes.rank, long, 0.1)),
+        "first": processes.from_first("mine" if processes.first else None),
+        "gradients": {name: parameter.grad for name, parameter in model.named_parameters()},
+        "copied": processes.copied(tensors if processes.first else None),
+        "memory": short_of_memory(processes, 2),
+        "cut": cut(toy, processes),
+        "refused": refused(toy, processes, pytest.MonkeyPatch()),
+        "threads": [processes.threads(count) for count in (1, 2, 6, 7)],
+    }
+
+
+def main(folder, port):
+    """Of each process: what it found, saved in ``folder``; in the end the second one fails, for a reason."""
+    import torch._dynamo  # what the first optimiser imports, once for all of them
+
+    from conftest import Toy
+
+    toy = Toy(ParallelStore.from_lists(*torch.load(folder / "store.pt")))
+    children = []
+    for rank in range(SIZE):
+        child = os.fork()
+        if child == 0:
+            os.environ |= environment(rank, SIZE, port)
+            save_what_one_finds(toy, folder / f"{rank}.pt")
+            os._exit(0)
+        children.append(child)
+    sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children))
+
+
+def save_what_one_finds(toy, path):
+    processes = joined()
+    try:
+        with processes:
+            found = together(toy, processes)
+            if processes.rank == 1:
+                raise ConfigurationError("no longer wanted")
+            processes.exchange("the others wait")
+    except (ConfigurationError, Elsewhere) as error:
+        found["end"] = type(error).__name__, str(error), error.exit_status, processes.heard
+    torch.save(found, path)
+
+
+# ------------------------------------------------------------------------------------------------- what is asked of it
+
+
+def environment(rank, size, port):
+    """What torchrun says to a process."""
+    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_PORT": port}
+    return {"TORCHELASTIC_RUN_ID": "test", "MASTER_ADDR": "127.0.0.1"} | {name: str(names[name]) for name in names}
+
+
+@pytest.fixture(scope="module")
+def found(toy, tmp_path_factory):
+    """What each of the processes found."""
+    folder = tmp_path_factory.mktemp("found")
+    sides = toy.store.source, toy.store.target
+    torch.save([[list(map(int, side[pair])) for pair in range(30)] for side in sides], folder / "store.pt")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-W", "error", __file__, str(folder), str(port)]
+    subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=PATIENCE, check=True)
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(SIZE)]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"), [("updates", {}), ("adamless", {"clip": 0.0, "smoothing": 0.0, "seed": 4})]
+)
+def test_three_processes_make_the_updates_of_one(toy, found, name, changes):
+    """Loss, guesses, norm and weights, dropout on; among themselves they are equal to the last bit."""
+    sums, weights = updates(toy, ALONE, **changes)
+    for of_process in found:
+        assert of_process[name][0] == found[0][name][0]
+        for got, want in zip(of_process[name][0], sums, strict=True):
+            assert got == pytest.approx(want, rel=1e-10)
+        for key, want in weights.items():
+            assert torch.equal(of_process[name][1][key], found[0][name][1][key])
+            torch.testing.assert_close(of_process[name][1][key], want, rtol=1e-8, atol=1e-8)
+
+
+def test_a_gradient_is_the_sum_of_all_and_one_that_is_nowhere_stays_none(found):
+    for of_process in found:
+        gradients = of_process["gradients"]
+        assert torch.equal(gradients["all"], torch.full((2, 2), 6.0))
+        assert torch.equal(gradients["some"], torch.ones(2, 2))
+        assert gradients["none"] is gradients["frozen"] is None
+
+
+def test_what_is_exchanged_comes_in_order_whole_and_everywhere(found):
+    for of_process in found:
+        assert of_process["exchanged"] == [(0, "short", 0.1), (1, "é" * 5000, 0.1), (2, "short", 0.1)]
+        assert of_process["first"] == "mine"
+
+
+def test_tensors_of_the_first_process_are_copied_to_the_others(found):
+    for of_process in found:
+        copied = of_process["copied"]
+        assert torch.equal(copied["scalar"], torch.tensor(3.0))
+        assert torch.equal(copied["half"], torch.arange(6).bfloat16().view(2, 3).T)
+        assert copied["none"].shape == (0,)
+
+
+def test_all_know_when_one_runs_out_of_memory_and_go_on(found):
+    assert [of_process["memory"] for of_process in found] == [(True, [0, 1, 2])] * SIZE
+
+
+def test_all_cut_their_batches_where_one_has_too_little_memory(toy, found):
+    """And make the update that they would have made."""
+    sums, room, weights = cut(toy, ALONE)
+    assert room is None
+    for of_process in found:
+        got, smaller, parameters = of_process["cut"]
+        assert got == pytest.approx(sums, rel=1e-10)
+        assert smaller == found[0]["cut"][1] <= 20
+        for parameter, want in zip(parameters, weights, strict=True):
+            torch.testing.assert_close(parameter, want, rtol=1e-8, atol=1e-8)
+
+
+def test_what_one_process_cannot_compute_all_refuse(toy, found, monkeypatch):
+    message, parts, same, moments = refused(toy, ALONE, monkeypatch)
+    assert (parts, same, moments) == ((2,), True, 0)
+    assert [of_process["refused"] for of_process in found] == [(message, parts, same, moments)] * SIZE
+
+
+def test_who_leaves_says_why_and_the_others_leave_too(found):
+    ends = [of_process["end"] for of_process in found]
+    told = "the process of rank 1 of 3 has ended: no longer wanted"
+    assert ends == [("Elsewhere", told, 2, True), ("ConfigurationError", "no longer wanted", 2, True), ends[0]]
+
+
+def test_threads_are_shared_out(found):
+    assert [of_process["threads"] for of_process in found] == [[1, 1, 2, 2]] * SIZE
+    assert ALONE.threads(7) == 7
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+@pytest.mark.parametrize("rows", [1, 2, 7, 8, 100])
+def test_the_parts_of_a_batch_are_all_its_rows_in_order(rows, size):
+    places = [rows_of(rows, rank, size) for rank in range(size)]
+    assert [row for start, stop in places for row in range(start, stop)] == list(range(rows))
+    sizes = [stop - start for start, stop in places]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+@pytest.mark.parametrize("count", [0, 1, 4, 11])
+def test_shares_are_put_together_again(count, size):
+    whole = [f"item {number}" for number in range(count)]
+    assert interleaved([whole[rank::size] for rank in range(size)]) == whole
+
+
+def test_processes_that_come_apart_are_noticed():
+    check_together(5, [0.0, 0.0])
+    check_together(5, [1.0, 1.0 + 1e-6])
+    with pytest.raises(DivergenceError, match=r"update 5: .* no longer at the same weights .*1, 1\.5"):
+        check_together(5, [1.0, 1.5])
+
+
+def test_one_process_takes_the_batch_as_it_is(toy):
+    batch = toy.batch(1, 2, 3)
+    assert ALONE.own(batch) == (batch, 0)
+    assert ALONE.parts(batch) == [batch]
+    assert ALONE.own(batch)[0] is batch
+
+
+def test_who_is_alone_does_not_import_what_joins_processes(monkeypatch):
+    """A process group is torchrun's to ask for."""
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    assert launch.launched() == (0, 1, 0, 1)
+    with joined() as processes:
+        assert processes is ALONE
+
+
+class Leaving(Processes):
+    """This process, until the one that it trains with ends, at some exchange."""
+
+    def __init__(self, exchanges):
+        super().__init__(launch.Launch())
+        self.left = exchanges
+
+    def exchange(self, value):
+        self.left -= 1
+        if self.left < 0:
+            raise Elsewhere("the process of rank 1 of 2 has ended: bad luck", 7)
+        return [value]
+
+    def attempt(self, work):
+        return self.exchange(work())
+
+    def add_up(self, parameters):
+        pass
+
+    def copied(self, tensors):
+        return tensors
+
+    def require(self, device):
+        pass
+
+
+def run(toy, folder, processes):
+    """Eight updates; the state in which they end."""
+    log, said = RunLog(folder, lambda _: None), []
+    checkpoint = Trainer.newest_checkpoint(folder, said.append)
+    config = toy.config(updates=8, validate_every=4, average=0.8)
+    model = toy.model(dropout=0.3)
+    own = {"width": 8, "folder": folder, "log": log, "checkpoint": checkpoint, "processes": processes}
+    trainer = Trainer(model, config, **own)
+    position = trainer.state.position
+    stream = BatchStream(toy.store, 24, config.seed, pad_id=0, bos_id=2, eos_id=3, position=position)
+    judge = lambda model: Validation(0.0, sequence_loss(model, toy.batch(1), 0.0).nll.item(), {}, "")  # noqa: E731
+    return trainer.run(Surroundings(stream.take, lambda: stream.position, judge, lambda *_: None, lambda: None))
+
+
+@pytest.mark.parametrize("exchanges", [0, 1, 6, 7, 15])
+def test_who_is_left_alone_saves_what_all_have_done(toy, tmp_path, exchanges):
+    """Two exchanges an update: one before it, one in it. The run goes on as if nobody had ended."""
+    for name in ("whole", "left"):
+        (tmp_path / name).mkdir()
+    whole = run(toy, tmp_path / "whole", ALONE)
+    done = exchanges // 2
+    message = rf"rank 1 of 2 has ended: bad luck \(saved after update {done}; the same command goes on from there\)"
+    with pytest.raises(Elsewhere, match=message) as caught:
+        run(toy, tmp_path / "left", Leaving(exchanges))
+    assert caught.value.exit_status == 7
+    assert max(path.name for path in (tmp_path / "left" / "checkpoints").iterdir()) == f"{done:08d}"
+    assert run(toy, tmp_path / "left", ALONE) == whole
+    weights = [(tmp_path / name / "checkpoints/00000008/model.safetensors").read_bytes() for name in ("whole", "left")]
+    assert weights[0] == weights[1]
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))
