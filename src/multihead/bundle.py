@@ -102,10 +102,19 @@ def load(folder: Path, device: str = "cpu") -> Bundle:
     )
 
 
+_OTHERS = {
+    "pointer": "a pointer network, which does not translate; see `multihead pointer --help`",
+    "hierarchical": "a classifier, which does not translate; see `multihead classify --help`",
+    "bert-classifier": "a classifier, which does not translate; see `multihead classify --help`",
+    "bert": "a BERT, which does not translate; see `multihead fill-mask --help`",
+}
+"""What networks are for that are kept in the same kind of folder."""
+
+
 def _network_config(config: dict[str, Any], folder: Path) -> NetworkConfig:
     architecture = model_folder.architecture_of(config)
-    if architecture == "pointer":
-        raise FormatError(f"{folder}: a pointer network, which does not translate; see `multihead pointer --help`")
+    if architecture in _OTHERS:
+        raise FormatError(f"{folder}: {_OTHERS[architecture]}")
     for name, cls in ARCHITECTURES.items():
         if name == architecture:
             return settings_of(cls, config["model"], folder / CONFIG)

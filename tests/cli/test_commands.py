@@ -207,9 +207,12 @@ def test_the_commands():
         "average",
         "attention",
         "plot",
-        "pointer",
         "bpe",
         "demo",
+        "pretrain",
+        "fill-mask",
+        "classify",
+        "pointer",
     ]
 
 

@@ -50,7 +50,8 @@ def test_it_goes_on_and_translates(old, numbers):
 
 
 def test_its_settings_are_still_compared(old, numbers):
-    run_folder.check_same(old, run_folder.begun(old), TrainSettings(width=8, updates=12, source="train.de"))
+    settings = TrainSettings(width=8, updates=12, source="train.de")
+    run_folder.check_same(old, run_folder.asked_for(settings), run_folder.begun(old).asked)
     with pytest.raises(ConfigurationError, match="width was 8, now 16"):
         numbers.learn(old, width=16)
 

@@ -17,11 +17,14 @@ from multihead import __version__
 from multihead.cli.attention import attention
 from multihead.cli.average import average
 from multihead.cli.bpe import bpe
+from multihead.cli.classify import classify
 from multihead.cli.demo import demo
 from multihead.cli.evaluate import evaluate
+from multihead.cli.fill_mask import fill_mask
 from multihead.cli.plot import plot
 from multihead.cli.pointer import pointer
 from multihead.cli.prepare import prepare
+from multihead.cli.pretrain import pretrain
 from multihead.cli.process import ReaderHasGone
 from multihead.cli.train import train
 from multihead.cli.translate import translate
@@ -34,7 +37,10 @@ def multihead() -> None:
     """Attention and sequence-to-sequence Transformers: two text files become a translator."""
 
 
-for command in (train, translate, evaluate, prepare, average, attention, plot, pointer, bpe, demo):
+for command in (
+    *(train, translate, evaluate, prepare, average, attention, plot, bpe, demo),
+    *(pretrain, fill_mask, classify, pointer),
+):
     multihead.add_command(command)
 
 

@@ -17,7 +17,7 @@ from multihead.workflows.sections import HEADINGS, section_of
 F = TypeVar("F", bound=Callable[..., Any])
 
 _FOLDERS = ("output", "data", "from_model")
-_FILES = ("source", "target", "valid_source", "valid_target")
+_FILES = ("source", "target", "valid_source", "valid_target", "text", "valid_text")
 _METAVARS = {"budget": "TIME", "preset": "NAME", "corpus": "FILES", **dict.fromkeys(_FOLDERS, "FOLDER")}
 _METAVARS |= dict.fromkeys(_FILES, "FILE")
 

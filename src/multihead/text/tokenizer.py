@@ -159,6 +159,14 @@ class Tokenizer:
             raise
         return ids
 
+    def encode_rest(self, text: str) -> list[int]:
+        """The ids of what goes on after something else: there is no word mark in front but for a space of its own.
+
+        Raises:
+            DataError: the text has a lone surrogate.
+        """
+        return [i for piece in self._pieces_between_literal_marks(text) for i in piece]
+
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """``[encode(text) for text in texts]``, on all processors.
 
@@ -181,7 +189,7 @@ class Tokenizer:
         found: list[tuple[list[int], list[int]]] = []
         for text, encoding in zip(texts, self._encodings(texts), strict=True):
             if MARK in text:
-                pieces = list(self._pieces_between_literal_marks(text))
+                pieces = list(self._pieces_between_literal_marks(f" {text}"))
                 ids = [i for piece in pieces for i in piece]
                 found.append((ids, [number for number, piece in enumerate(pieces) for _ in piece]))
             else:
@@ -198,14 +206,13 @@ class Tokenizer:
             raise
 
     def _encode_with_literal_marks(self, text: str) -> list[int]:
-        return [i for piece in self._pieces_between_literal_marks(text) for i in piece]
+        return self.encode_rest(f" {text}")  # the space becomes the mark that begins every line
 
     def _pieces_between_literal_marks(self, text: str) -> Iterator[list[int]]:
         """As the library does it, step by step, between the literal marks, which become their bytes."""
         check_unicode(text, "the text")
         split, model = self._backend.pre_tokenizer, self._backend.model
-        # The space in front becomes the mark that begins every line.
-        for number, segment in enumerate(f" {text}".split(MARK)):
+        for number, segment in enumerate(text.split(MARK)):
             if number:
                 yield self._literal_mark
             for piece, _ in split.pre_tokenize_str(segment.replace(" ", MARK)):

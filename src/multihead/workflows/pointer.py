@@ -24,7 +24,6 @@ import torch
 from multihead.configuration import build
 from multihead.data.batching import Batch
 from multihead.data.pointing import collate, generator
-from multihead.errors import ConfigurationError
 from multihead.files import write_text
 from multihead.models.pointer_network import PointerNetwork
 from multihead.training.checkpoint import RunState
@@ -90,7 +89,7 @@ def train(
         if config is None:
             config = _begin(problem, settings, folder, say)
         else:
-            _check_same(folder, config, {"problem": problem, **run_folder.asked_for(settings)})
+            run_folder.check_same(folder, {"problem": problem, **run_folder.asked_for(settings)}, config.asked)
             run_folder.clear_up(folder)
         require_device(config.training.device)
         use_threads(config.training.threads)
@@ -149,16 +148,6 @@ def _show(config: PointerRun, log: RunLog) -> None:
     log.say(f"a pointer network for '{config.task.problem}'; decided (run.json has it all):")
     for name, value in shown.items():
         log.say(f"  {name:<14} {value}  ({config.reasons.get(name, 'the usual value')})")
-
-
-def _check_same(folder: Path, config: PointerRun, asked: dict[str, object]) -> None:
-    """Refuses to go on with a run whose settings are not those that it was begun with; fewer are as good."""
-    changes = run_folder.changed(asked, config.asked)
-    if changes:
-        raise ConfigurationError(
-            f"{folder}: holds a run with other settings ({changes}). To go on with it leave them as they were, "
-            "or leave them out; for a new run choose a new folder by --output"
-        )
 
 
 def _train(

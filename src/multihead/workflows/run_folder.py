@@ -20,13 +20,18 @@ from multihead.configuration import Settings
 from multihead.errors import ConfigurationError, FormatError
 from multihead.files import explained, is_unfinished, remove, remove_unfinished, write_text
 from multihead.workflows import lock
-from multihead.workflows.settings import RUN_VERSION, RunConfig, TrainSettings
+from multihead.workflows.settings import RUN_VERSION, RunConfig
 
 _MARKER = ".multihead-preparing"
 RUN, PREPARED = "run.json", "prepared.json"
-TRANSLATOR, POINTER = "translator", "pointer"
+TRANSLATOR, POINTER, CLASSIFIER, PRETRAIN = "translator", "pointer", "classifier", "pretrain"
 """What a run's ``kind`` can be; the runs of translators do not say theirs."""
-_KINDS = {TRANSLATOR: ("`multihead train`", "translator"), POINTER: ("`multihead pointer train`", "pointer network")}
+_KINDS = {
+    TRANSLATOR: ("`multihead train`", "translator"),
+    POINTER: ("`multihead pointer train`", "pointer network"),
+    CLASSIFIER: ("`multihead classify train`", "classifier"),
+    PRETRAIN: ("`multihead pretrain`", "BERT"),
+}
 """The command that makes a run of each, and the name of what is trained."""
 
 Decided = TypeVar("Decided", bound=Settings)
@@ -164,18 +169,13 @@ def read(folder: Path, cls: type[Decided], kind: str, newest: int) -> Decided | 
     return config
 
 
-def check_same(folder: Path, config: RunConfig, settings: TrainSettings) -> None:
+def check_same(folder: Path, asked: dict[str, object], begun_with: dict[str, object]) -> None:
     """Refuses to go on with a run whose settings are not those that it was begun with; fewer are as good.
 
-    A folder of prepared text may have moved: what is in it is checked when it is read.
-
     Raises:
-        ConfigurationError: names each setting that differs, as it was and as it is now.
+        ConfigurationError: some differ; they are named.
     """
-    asked = asked_for(settings)
-    if config.data.prepared is not None:
-        asked.pop("data", None)
-    changes = changed(asked, config.asked)
+    changes = changed(asked, begun_with)
     if changes:
         raise ConfigurationError(
             f"{folder}: holds a run with other settings ({changes}). To go on with it leave them as they were, "

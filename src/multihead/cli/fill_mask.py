@@ -1,0 +1,70 @@
+"""``multihead fill-mask``: which words may stand where "[MASK]" stands; see `workflows.fill_mask`.
+
+Texts stand on the command line, or come through standard input, one a line: as many lines come out as go in.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from multihead.errors import DataError, InputError
+
+if TYPE_CHECKING:
+    from multihead.workflows.fill_mask import Candidate, MaskFiller
+
+
+@click.command("fill-mask")
+@click.argument("model", type=click.Path(path_type=Path), metavar="MODEL")
+@click.argument("texts", nargs=-1, metavar="[TEXT]...")
+@click.option(
+    "--top", type=click.IntRange(min=1), default=5, show_default=True, metavar="NUMBER", help="Words for each [MASK]."
+)
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to run.")
+def fill_mask(model: Path, texts: tuple[str, ...], top: int, device: str) -> None:
+    """Tell the most probable words for each [MASK] of a TEXT, with their probabilities.
+
+    MODEL is a folder of `multihead pretrain`, or a BERT in the format of Hugging Face. Without a TEXT lines are read
+    from standard input; each becomes one line: the text with its most probable words, and behind a tab for each [MASK]
+    the words with their probabilities.
+
+    \b
+      multihead fill-mask run "A dog [MASK] in the grass."
+    """
+    from multihead.cli.process import own_the_process
+    from multihead.text.bert_words import HIDDEN
+
+    for text in texts:
+        if HIDDEN not in text:
+            raise InputError(f"there is no {HIDDEN} in '{text}': write it in the place of the word that is to be told")
+    own_the_process()
+    from multihead.cli.streams import filter_lines
+    from multihead.workflows.fill_mask import MaskFiller
+
+    filler = MaskFiller.load(model, device)
+    if not texts:
+        filter_lines(lambda lines, number: _lines(filler, lines, number, top))
+        return
+    for filled in filler.fill(texts, top):
+        click.echo(filled.text)
+        for candidates in filled.candidates:
+            click.echo("  " + "  ".join(f"{word} {probability:.1%}" for word, probability in candidates))
+
+
+def _lines(filler: MaskFiller, lines: list[str], number: int, top: int) -> list[str]:
+    """One line for each; the lines before one that is too long are written before the error."""
+    from multihead.cli.streams import NAME, write_lines
+
+    limit = filler.model.config.max_positions
+    for place, line in enumerate(lines):
+        count = filler.count(line)
+        if count > limit:
+            write_lines(_lines(filler, lines[:place], number, top))
+            raise DataError(f"{count} tokens, but this model reads {limit} at most; shorten it", NAME, number + place)
+    return ["\t".join([filled.text, *map(_column, filled.candidates)]) for filled in filler.fill(lines, top)]
+
+
+def _column(candidates: tuple[Candidate, ...]) -> str:
+    return " ".join(f"{word} {probability:.4f}" for word, probability in candidates)

@@ -1,0 +1,41 @@
+"""``multihead pretrain``: see `workflows.pretrain`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from multihead.cli.options import Command, flags_of, with_file
+from multihead.workflows.pretrain_settings import PretrainSettings
+
+
+@click.command(cls=Command)
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="TOML file with any of the settings below.",
+)
+@flags_of(PretrainSettings)
+def pretrain(config: Path | None, **flags: Any) -> None:
+    """Pre-train a BERT from plain text; the same command goes on with a run that was stopped.
+
+    Only --text and --output are needed: a sentence a line, an empty line between documents. Whatever else is not given
+    is chosen from the size of the text and the machine, printed with the reason, and frozen in the run.
+
+    \b
+      multihead pretrain --text corpus.txt --output run
+      multihead fill-mask run "A dog [MASK] in the grass."
+    """
+    from multihead.cli.process import StopSignal, own_the_process
+
+    wishes = with_file(PretrainSettings, config, flags)
+    own_the_process()
+    stop = StopSignal()
+    import torch
+
+    from multihead.workflows.pretrain import pretrain as run
+
+    run(say=lambda line: click.echo(line, err=True), stop_signal=stop, use_threads=torch.set_num_threads, **wishes)
