@@ -1,0 +1,199 @@
+"""``multihead classify train | predict | evaluate``: which label a document has; see `workflows.classify`.
+
+Texts come through standard input, a document a line: as many lines come out as go in.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from multihead.cli.options import Command, flags_of, with_file
+from multihead.errors import ConfigurationError, DataError, InputError
+from multihead.workflows.classify_settings import ClassifySettings, ClassifyWishes, Files
+
+if TYPE_CHECKING:
+    from multihead.inspection.shades import Explained
+    from multihead.workflows.classify_model import Answer, DocumentClassifier
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@click.group()
+def classify() -> None:
+    """Classify documents: hierarchical attention, whose weights show what mattered, or a BERT.
+
+    \b
+      multihead classify train --data train.tsv --output run
+      multihead classify predict run --explain < documents.txt
+      multihead classify evaluate run --data test.tsv
+    """
+
+
+def _file(name: str, metavar: str) -> Callable[[F], F]:
+    """The flag of a field of `Files`."""
+    text = " ".join((Files.model_fields[name].description or "").split())
+    flag = f"--{name.replace('_', '-')}"
+    return click.option(flag, name, type=click.Path(path_type=Path), metavar=metavar, help=text)
+
+
+@classify.command(cls=Command)
+@_file("data", "FILE")
+@_file("valid", "FILE")
+@_file("output", "FOLDER")
+@_file("from_model", "FOLDER")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="TOML file with any of these settings.",
+)
+@flags_of(ClassifyWishes)
+def train(config: Path | None, **flags: Any) -> None:
+    """Train a classifier; the same command goes on with a run that was stopped.
+
+    What is not given is chosen, printed and frozen in the run.
+    """
+    from multihead.cli.process import StopSignal, own_the_process
+
+    wishes = with_file(ClassifySettings, config, flags)
+    own_the_process()
+    stop = StopSignal()
+    import torch
+
+    from multihead.workflows.classify import train as run
+
+    run(say=lambda line: click.echo(line, err=True), stop_signal=stop, use_threads=torch.set_num_threads, **wishes)
+
+
+_MODEL = click.argument("model", type=click.Path(path_type=Path))
+_DEVICE = click.option(
+    "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to compute."
+)
+
+
+@classify.command()
+@_MODEL
+@click.option(
+    "--top",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="NUMBER",
+    help="Labels a document, the most probable first.",
+)
+@click.option("--explain", is_flag=True, help="Show each document with its attention weights as shades.")
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the documents with their shades as a page of HTML, too.",
+)
+@_DEVICE
+def predict(model: Path, top: int, explain: bool, html: Path | None, device: str) -> None:
+    """Print label TAB probability of each document of standard input: one a line, tabs between its paragraphs.
+
+    An empty line stays one. Shades are colours where standard output is a terminal, and percentages elsewhere.
+    """
+    from multihead.cli.process import own_the_process
+
+    if html is not None and (html.exists() or not html.absolute().parent.is_dir()):
+        what = (
+            "exists already; nothing was overwritten" if html.exists() else "there is no such folder to write it into"
+        )
+        raise ConfigurationError(f"{html}: {what}. Choose another name")
+    own_the_process()
+    from multihead.cli.streams import filter_lines
+    from multihead.workflows.classify_model import DocumentClassifier
+
+    classifier = DocumentClassifier.load(model, device)
+    if not explain and html is None:
+        filter_lines(lambda lines, number: _answered(classifier, lines, number, top))
+        return
+    if not classifier.explains:
+        raise ConfigurationError(
+            f"{model}: explain: only a hierarchical network weighs sentences and words; train with --model hierarchical"
+        )
+    _explain(classifier, explain, html, top)
+
+
+def _answered(classifier: DocumentClassifier, lines: list[str], number: int, top: int) -> list[str]:
+    """A line for each."""
+    from multihead.cli.streams import NAME
+
+    full = [place for place, line in enumerate(lines) if line.strip()]
+    try:
+        answers = classifier.classify([lines[place] for place in full])
+    except InputError:
+        for place in full:  # which of them is it
+            try:
+                classifier.classify([lines[place]])
+            except InputError as error:
+                raise DataError(str(error), NAME, number + place) from None
+        raise
+    written = [""] * len(lines)
+    for place, answer in zip(full, answers, strict=True):
+        written[place] = _line(answer, top)
+    return written
+
+
+def _line(answer: Answer, top: int) -> str:
+    ranked = list(answer.probabilities.items())[:top]
+    return "\t".join(f"{label}\t{probability:.4f}" for label, probability in ranked)
+
+
+def _explain(classifier: DocumentClassifier, explain: bool, html: Path | None, top: int) -> None:
+    """Documents with their shades, as they arrive; the page at the end."""
+    from multihead.cli.streams import filter_lines
+    from multihead.files import write_text
+    from multihead.inspection.shades import page, terminal
+
+    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    documents: list[Explained] = []
+
+    def show(lines: list[str], number: int) -> list[str]:
+        shown = _answered(classifier, lines, number, top)
+        for place, line in enumerate(lines):
+            if line.strip():
+                explained = classifier.explained(line)
+                if html is not None:
+                    documents.append(explained)
+                if explain:
+                    shown[place] = f"{terminal(explained, colour=colour)}\n"
+        return shown
+
+    filter_lines(show)
+    if html is not None:
+        write_text(html, page(documents))
+
+
+@classify.command()
+@_MODEL
+@click.option(
+    "--data",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Documents with their labels, as for training.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+@_DEVICE
+def evaluate(model: Path, data: Path, as_json: bool, device: str) -> None:
+    """Print accuracy, macro-F1, the scores of each label and the confusion matrix."""
+    import json
+
+    from multihead.cli.process import own_the_process
+    from multihead.cli.progress import counter
+
+    own_the_process()
+    from multihead.workflows.classify import DocumentClassifier
+    from multihead.workflows.classify import evaluate as run
+
+    with counter("classified", "documents") as count:
+        found = run(DocumentClassifier.load(model, device), data, progress=count)
+    click.echo(json.dumps(found.as_dict(), ensure_ascii=False) if as_json else str(found))

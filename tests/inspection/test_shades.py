@@ -1,0 +1,144 @@
+"""Shades: darkest where the weights say so; whatever a document holds reaches neither the terminal nor the browser."""
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from multihead.inspection.shades import Explained, Shade, page, terminal
+
+
+def sentence(weight, *words):
+    return Shade(weight, parts=tuple(Shade(share, text) for text, share in words))
+
+
+FLAT = Explained("good 90.0%", sentence(1.0, ("A", 0.05), (" fine", 0.9), (" day", 0.05)))
+TWO = Explained(
+    "bad 75.0%",
+    Shade(
+        1.0,
+        parts=(
+            sentence(0.1, ("All", 0.4), (" well", 0.6)),
+            sentence(0.9, ("An", 0.0), (" awful", 0.8), (" end", 0.2)),
+        ),
+    ),
+)
+DEEP = Explained(
+    "x 50.0%", Shade(1.0, parts=(Shade(0.3, parts=TWO.document.parts), Shade(0.7, parts=TWO.document.parts)))
+)
+
+
+class Read(HTMLParser):
+    """What a browser would show, and every tag and attribute on the way."""
+
+    def __init__(self):
+        super().__init__(convert_charrefs=True)
+        self.text, self.tags, self.styles, self.open = "", [], {}, []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        if tag not in ("meta",):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "style" not in self.open:
+            self.text += data
+            if "span" in self.open:
+                self.styles[data] = self.tags[-1][1]
+
+
+def read(*documents, **options):
+    found = Read()
+    found.feed(page(documents, **options))
+    found.close()
+    assert found.open == []
+    return found
+
+
+def test_without_colours_shares_are_numbers():
+    assert terminal(FLAT, colour=False) == "good 90.0%\n 100% A fine(90) day"
+    assert terminal(TWO, colour=False).splitlines() == [
+        "bad 75.0%",
+        "1  10% All(40) well(60)",
+        "2  90% An awful(80) end(20)",
+    ]
+    assert [line[:8] for line in terminal(DEEP, colour=False).splitlines()[1:]] == [
+        "1.1   3%",
+        "1.2  27%",
+        "2.1   7%",
+        "2.2  63%",
+    ]
+
+
+def colours(text):
+    """The words, each with its background; 0 for none."""
+    found = {}
+    for colour, word in re.findall(
+        r"(?:\x1b\[38;5;16;48;5;(\d+)m)?([A-Za-z]+)(?:\x1b\[0m)?", re.sub(r"\x1b\[0m", "", text)
+    ):
+        found[word] = int(colour or 0)
+    return found
+
+
+def test_with_colours_the_words_are_the_same_and_shades_follow_the_weights():
+    text = terminal(TWO, colour=True)
+    assert re.sub(r"\x1b\[[\d;]*m", "", text) == re.sub(r"\(\d+\)", "", terminal(TWO, colour=False))
+    found = colours(text.split("\n", 1)[1])
+    # sqrt(0.9) 0.8 is the largest, sqrt(0.1) 0.6 a quarter of it; the nearer to white, the higher the number
+    assert found["awful"] < found["end"] <= 230
+    assert found["awful"] == min(colour for colour in found.values() if colour)
+    assert found["An"] == 0
+
+
+def test_a_page_has_the_words_and_their_shares():
+    found = read(TWO, DEEP, title="Two & three")
+    assert found.text.count("Two & three") == 2
+    assert "An awful end" in found.text
+    style = read(TWO).styles
+    assert style["awful"]["title"] == "80.0%"
+    assert style["awful"]["style"] == "background: rgba(255, 140, 0, 1.000)"
+    strength = (0.1**0.5 * 0.6) / (0.9**0.5 * 0.8)
+    assert style["well"]["style"] == f"background: rgba(255, 140, 0, {strength:.3f})"
+    paragraphs = [attributes for tag, attributes in read(DEEP).tags if tag == "p"]
+    assert [attributes["title"] for attributes in paragraphs] == ["1.1: 3.0%", "1.2: 27.0%", "2.1: 7.0%", "2.2: 63.0%"]
+    assert [attributes.get("class") for attributes in paragraphs] == ["first", None, "first", None]
+    assert read(FLAT).text.count("A fine day") == 1
+
+
+def test_a_page_needs_nothing_else():
+    text = page([TWO])
+    assert not re.search(r"https?:|src=|@import|url\(|<script|<link", text)
+
+
+NASTY = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=y>',
+    "'&amp;",
+    "\x1b[2J",
+    "\x00\x9b\u202e",
+    "</style>",
+    "{title}",
+]
+
+
+@pytest.mark.parametrize("text", NASTY)
+def test_nothing_in_a_document_is_obeyed(text):
+    nasty = Explained(text, Shade(1.0, parts=(sentence(1.0, (text, 0.5), (f" {text}", 0.5)),)))
+    found = read(nasty, title=text)
+    assert {tag for tag, _ in found.tags} == {"html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "span"}
+    assert all(name in ("charset", "name", "content", "class", "style", "title") for _, a in found.tags for name in a)
+    plain = re.sub(r"\x1b\[(?:38;5;16;48;5;\d+|0)m", "", terminal(nasty, colour=True))
+    assert all(character.isprintable() or character == "\n" for character in plain)
+    if text.isprintable():
+        assert found.text.count(text) >= 4
+        assert plain.count(text) == 3
+
+
+def test_a_document_of_one_word_or_without_weight_is_shown():
+    lonely = Explained("a", Shade(1.0, parts=(Shade(1.0, "hello"),)))
+    assert "hello" in terminal(lonely, colour=True)
+    weightless = Explained("a", Shade(1.0, parts=(Shade(0.0, "hello"),)))
+    assert "hello" in page([weightless])
