@@ -1,0 +1,137 @@
+"""The Chinese pages say what the English ones say: the same blocks in the same order, the same names, the same places.
+
+What a failing test prints is what is to be copied, and to where. That the code runs and prints what stands below it is
+checked where the English pages are (`test_documents`, `test_pages`).
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from multihead.data.synthetic import possible_sources, split
+from multihead.workflows.demo import TEST, TRAIN
+
+ROOT = Path(__file__).resolve().parent.parent
+
+PAGES = {
+    "README.md": "README.zh-CN.md",
+    "docs/attention.md": "docs/attention.zh-CN.md",
+    "docs/from-the-documents.md": "docs/from-the-documents.zh-CN.md",
+}
+"""Each English page and its Chinese one."""
+
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+CHINESE = re.compile(r"[\u4e00-\u9fff]")
+ADDED = ("make demo SOURCE=zh", "zh-en: ")
+"""With what the blocks begin that only a Chinese page has: the demo's Chinese pair, and what it printed."""
+
+
+class Block(NamedTuple):
+    """A fenced block and where it stands."""
+
+    line: int
+    language: str
+    text: str
+
+
+def read(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def blocks(page: str) -> list[Block]:
+    text = read(page)
+    return [Block(text[: found.start()].count("\n") + 1, found[1], found[2]) for found in FENCED.finditer(text)]
+
+
+def prose(page: str) -> str:
+    return FENCED.sub("", read(page))
+
+
+def codes(page: str) -> set[str]:
+    """What stands between backticks."""
+    return {" ".join(text.split()) for text in re.findall(r"`([^`]+)`", prose(page))}
+
+
+@pytest.mark.parametrize(("english", "chinese"), PAGES.items(), ids=PAGES)
+def test_the_blocks_are_the_same_in_the_same_order(english: str, chinese: str) -> None:
+    """Code, commands and what they print, letter by letter; of a drawn tree the paths, since its words are prose."""
+    theirs, ours = blocks(english), [block for block in blocks(chinese) if not block.text.startswith(ADDED)]
+    for their, our in zip(theirs, ours, strict=False):
+        if their.language:
+            assert our[1:] == their[1:], (
+                f"{chinese}, line {our.line}, is to be this block of {english}, line {their.line} (or it is missing "
+                f"there):\n```{their.language}\n{their.text}```"
+            )
+        else:
+            paths = [[re.match(r" *\S*", line) for line in block.text.splitlines()] for block in (our, their)]
+            drawn, wanted = ([found[0] for found in lines if found] for lines in paths)
+            assert drawn == wanted, (
+                f"{chinese}, line {our.line}: the paths of this tree are to be those of {english}, line {their.line}"
+            )
+    missing = [f"{english}, line {block.line}" for block in theirs[len(ours) :]]
+    too_many = [f"{chinese}, line {block.line}" for block in ours[len(theirs) :]]
+    assert (missing, too_many) == ([], []), f"blocks to copy: {missing}; blocks to take out: {too_many}"
+
+
+@pytest.mark.parametrize(("english", "chinese"), PAGES.items(), ids=PAGES)
+def test_the_names_are_the_same(english: str, chinese: str) -> None:
+    """Every name, flag and command that one mentions, the other mentions."""
+    left_out = codes(english) - codes(chinese)
+    added = {code for code in codes(chinese) - codes(english) if code not in ("zh", "->", 'pip install -e ".[zh]"')}
+    assert left_out == set(), f"{english} has them, {chinese} does not"
+    assert added == set(), f"{chinese} has them, {english} does not"
+
+
+@pytest.mark.parametrize(("english", "chinese"), PAGES.items(), ids=PAGES)
+def test_the_tables_have_the_same_rows(english: str, chinese: str) -> None:
+    """So many in each table: traps and names that are added to one are added to the other."""
+    tables = [re.findall(r"(?:^\|.*\n)+", prose(page), re.MULTILINE) for page in (english, chinese)]
+    theirs, ours = ([(table.splitlines()[2][:60], table.count("\n")) for table in found] for found in tables)
+    assert len(ours) == len(theirs)
+    unlike = [(their, our) for their, our in zip(theirs, ours, strict=True) if their[1] != our[1]]
+    assert unlike == [], f"tables of {english} and of {chinese}, each with its first row and its length"
+
+
+@pytest.mark.parametrize(("english", "chinese"), PAGES.items(), ids=PAGES)
+def test_the_links_lead_to_the_same_pages(english: str, chinese: str) -> None:
+    """To the Chinese page, where there is one; and every one leads somewhere."""
+    folder = (ROOT / chinese).parent
+    theirs, ours = (set(re.findall(r"\]\(([^)#\s]+)", prose(page))) for page in (english, chinese))
+    translated = {(ROOT / page).resolve(): (ROOT / other).resolve() for page, other in PAGES.items()}
+    found = {(folder / link).resolve() for link in ours}
+    wanted = {link: translated.get((folder / link).resolve(), (folder / link).resolve()) for link in theirs}
+    own = (ROOT / chinese).resolve()  # the link to the other language
+    assert [link for link, path in wanted.items() if path not in found | {own}] == [], f"links of {english}"
+    assert [link for link in sorted(ours) if "://" not in link and not (folder / link).exists()] == []
+
+
+@pytest.mark.parametrize(("english", "chinese"), PAGES.items(), ids=PAGES)
+def test_the_prose_is_chinese(english: str, chinese: str) -> None:
+    """Each paragraph of it; and its first lines lead to the English page."""
+    paragraphs = [part for part in re.split(r"\n\s*\n", prose(chinese)) if part.strip()]
+    text = [part for part in paragraphs if not part.startswith("#")]  # a heading may be the name of a file
+    assert [part for part in text if not CHINESE.search(part)] == []
+    assert "�" not in read(chinese)
+    assert Path(english).name in read(chinese).splitlines()[2]
+
+
+@pytest.mark.parametrize("english", PAGES)
+def test_an_english_page_leads_to_its_chinese_one(english: str) -> None:
+    assert f"]({Path(PAGES[english]).name})" in read(english)
+
+
+def test_the_chinese_pair_of_the_demo_is_the_one_shown() -> None:
+    """`multihead demo` ends with the first of its test set, which does not change with the size of the others."""
+    (shown,) = [block.text for block in blocks("README.zh-CN.md") if block.text.startswith("zh-en: ")]
+    _, _, test = split("zh", "en", train=0, valid=0, test=TEST, seed=1)
+    begun, ended = shown.split("some of them:\n")
+    translated = [line.split("   (right: ")[0].strip().split("  ->  ") for line in ended.splitlines()]
+    assert [source for source, _ in translated] == [example.source for example in test[: len(translated)]]
+    patterns = {line.split()[0] for line in begun.splitlines() if line.startswith("  ")} - {"in"}
+    assert patterns == {example.pattern for example in test}
+    assert f"{TRAIN:,} training examples out of {sum(possible_sources().values()):,} possible" in begun
+    assert f"exactly right, of {TEST:,} that were not in the training data" in begun
