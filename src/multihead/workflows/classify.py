@@ -15,7 +15,6 @@ What is chosen is in `workflows.classify_settings`, what classifies in `workflow
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +32,9 @@ from multihead.models.classifier_config import BertClassifierConfig
 from multihead.text.bert_words import read_words
 from multihead.training.checkpoint import Checkpoint, RunState, save
 from multihead.training.progress import RunLog
-from multihead.training.trainer import Surroundings, Trainer
+from multihead.training.trainer import Surroundings
 from multihead.workflows import run_folder
-from multihead.workflows.begin import tell_other_versions, versions
+from multihead.workflows.begin import versions
 from multihead.workflows.classify_data import Read, learn_words, read, write_store
 from multihead.workflows.classify_evaluation import Best, evaluate
 from multihead.workflows.classify_model import Answer, DocumentClassifier
@@ -53,17 +52,11 @@ from multihead.workflows.machine import inspect_machine, require_device
 from multihead.workflows.pretrained import PretrainedBert
 
 __all__ = ["Answer", "DocumentClassifier", "Result", "evaluate", "train"]
+from multihead.workflows.run import Finished, Kind, carry_out, show, train_to_the_end
 
 
-@dataclass(frozen=True)
-class Result:
-    """A finished run."""
-
-    folder: Path
-    updates: int
-    best_step: int
-    best_score: float
-    """Accuracy on the validation set, in percent."""
+class Result(Finished):
+    """A finished run; its score is the accuracy on the validation set, in percent."""
 
     def classifier(self) -> DocumentClassifier:
         """The best model."""
@@ -93,17 +86,14 @@ def train(
     if settings.output is None:
         raise ConfigurationError("the run folder is not named: output missing (--output FOLDER)")
     folder = settings.output
-    with run_folder.holding(folder):
-        config = run_folder.read(folder, ClassifyRun, run_folder.CLASSIFIER, RUN_VERSION)
-        if config is None:
-            config = _begin(settings, folder, say)
-        else:
-            run_folder.check_same(folder, run_folder.asked_for(settings), config.asked)
-            run_folder.clear_up(folder)
-        require_device(config.training.device)
-        use_threads(config.training.threads)
-        with torch.random.fork_rng():
-            return _train(config, folder, say, stop_signal)
+    return carry_out(
+        folder,
+        Kind(run_folder.CLASSIFIER, ClassifyRun, RUN_VERSION),
+        run_folder.asked_for(settings),
+        begin=lambda: _begin(settings, folder, say),
+        work=lambda config: _train(config, folder, say, stop_signal),
+        use_threads=use_threads,
+    )
 
 
 def _begin(settings: ClassifySettings, folder: Path, say: Callable[[str], None]) -> ClassifyRun:
@@ -180,55 +170,29 @@ def _show(config: ClassifyRun, found: Read, store: ParallelStore, log: RunLog) -
             for name in ("batch_tokens", "updates", "learning_rate", "warmup", "average", "threads")
         },
     }
-    for name, value in shown.items():
-        log.say(f"  {name:<14} {value}  ({config.reasons.get(name, 'the usual value')})")
+    show(config, shown, log)
 
 
 def _train(
     config: ClassifyRun, folder: Path, say: Callable[[str], None], stop_signal: Callable[[], int | None]
 ) -> Result:
-    log, training, data = RunLog(folder, say), config.training, folder / "data"
-    words, train_store, valid = read_words(data / "words"), *map(ParallelStore.open, (data / "train", data / "valid"))
-    model = _drawn(config).to(training.device)
-    checkpoint = Trainer.newest_checkpoint(folder, log.say)
-    trainer = Trainer(model, training, width=config.model.width, folder=folder, log=log, checkpoint=checkpoint)
-    if trainer.finished:
-        say(f"this run is finished: {_outcome(trainer.state, folder)}. For another one choose a new folder by --output")
-        return _result(trainer.state, folder)
-    log.rewind(trainer.state.logged)
-    if trainer.state.step:
-        log.say(f"going on after update {trainer.state.step} of {training.updates}")
-        tell_other_versions(config.versions, log)
-    elif config.from_model is not None:
-        log.say(f"beginning with the encoder of {config.from_model.path}")
-    stream = DocumentStream(
-        train_store,
-        training.batch_tokens,
-        training.seed,
-        DocumentClassifier(model, words, config.reading).batch,
-        trainer.state.position,
-    )
-    best = Best(config, words, valid, folder)
-    around = Surroundings(
-        stream.take,
-        lambda: stream.position,
-        best.evaluate,
-        best.keep,
-        stop_signal,
-        lines=lambda rows: {config.data.path: sorted(train_store.lines[rows].tolist())},
-    )
-    state = trainer.run(around)
-    log.say(f"done: {_outcome(state, folder)}")
-    return _result(state, folder)
+    training, data = config.training, folder / "data"
+    words, learned, valid = read_words(data / "words"), *map(ParallelStore.open, (data / "train", data / "valid"))
+    model, best = _drawn(config).to(training.device), Best(config, words, valid, folder)
+    batch = DocumentClassifier(model, words, config.reading).batch
 
+    def around(state: RunState) -> Surroundings[Classifier]:
+        stream = DocumentStream(learned, training.batch_tokens, training.seed, batch, state.position)
+        return Surroundings(
+            stream.take,
+            lambda: stream.position,
+            best.evaluate,
+            best.keep,
+            stop_signal,
+            lines=lambda rows: {config.data.path: sorted(learned.lines[rows].tolist())},
+        )
 
-def _outcome(state: RunState, folder: Path) -> str:
-    return (
-        f"{state.step} updates; the best model, of update {state.best_step}, gets {state.best_score:.2f}% of the "
-        f"validation set right and is in {folder / 'best'}"
-    )
-
-
-def _result(state: RunState, folder: Path) -> Result:
-    assert state.best_score is not None
-    return Result(folder, state.step, state.best_step, state.best_score)
+    start = None if config.from_model is None else f"beginning with the encoder of {config.from_model.path}"
+    merit = "gets {:.2f}% of the validation set right"
+    done = train_to_the_end(model, config.model.width, config, folder, say, around, merit=merit, start=start)
+    return Result(**vars(done))

@@ -15,7 +15,6 @@ it had not been. What solves problems is `Pointer`, in `workflows.pointer_search
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +27,9 @@ from multihead.files import write_text
 from multihead.models.pointer_network import PointerNetwork
 from multihead.training.checkpoint import RunState
 from multihead.training.progress import RunLog
-from multihead.training.trainer import Surroundings, Trainer
+from multihead.training.trainer import Surroundings
 from multihead.workflows import run_folder
-from multihead.workflows.begin import tell_other_versions, versions
+from multihead.workflows.begin import versions
 from multihead.workflows.machine import inspect_machine, require_device
 from multihead.workflows.pointer_evaluation import TRAINING, Best, evaluate
 from multihead.workflows.pointer_search import Answer, Pointer
@@ -44,17 +43,11 @@ from multihead.workflows.pointer_settings import (
 )
 
 __all__ = ["Answer", "Pointer", "Result", "evaluate", "train"]
+from multihead.workflows.run import Finished, Kind, carry_out, show, train_to_the_end
 
 
-@dataclass(frozen=True)
-class Result:
-    """A finished run."""
-
-    folder: Path
-    updates: int
-    best_step: int
-    best_score: float
-    """Percent of the validation set that greedy search gets exactly right."""
+class Result(Finished):
+    """A finished run; its score is the percentage of the validation set that greedy search gets exactly right."""
 
     def pointer(self) -> Pointer:
         """The best model."""
@@ -84,17 +77,14 @@ def train(
     """
     settings = build(PointerSettings, wishes, "the settings")
     folder = settings.output or default_folder(problem)
-    with run_folder.holding(folder):
-        config = run_folder.read(folder, PointerRun, run_folder.POINTER, RUN_VERSION)
-        if config is None:
-            config = _begin(problem, settings, folder, say)
-        else:
-            run_folder.check_same(folder, {"problem": problem, **run_folder.asked_for(settings)}, config.asked)
-            run_folder.clear_up(folder)
-        require_device(config.training.device)
-        use_threads(config.training.threads)
-        with torch.random.fork_rng():
-            return _train(config, folder, say, stop_signal)
+    return carry_out(
+        folder,
+        Kind(run_folder.POINTER, PointerRun, RUN_VERSION),
+        {"problem": problem, **run_folder.asked_for(settings)},
+        begin=lambda: _begin(problem, settings, folder, say),
+        work=lambda config: _train(config, folder, say, stop_signal),
+        use_threads=use_threads,
+    )
 
 
 class Examples:
@@ -146,39 +136,19 @@ def _show(config: PointerRun, log: RunLog) -> None:
         **{name: getattr(training, name) for name in ("updates", "learning_rate", "warmup", "average", "threads")},
     }
     log.say(f"a pointer network for '{config.task.problem}'; decided (run.json has it all):")
-    for name, value in shown.items():
-        log.say(f"  {name:<14} {value}  ({config.reasons.get(name, 'the usual value')})")
+    show(config, shown, log)
 
 
 def _train(
     config: PointerRun, folder: Path, say: Callable[[str], None], stop_signal: Callable[[], int | None]
 ) -> Result:
-    log, training = RunLog(folder, say), config.training
-    torch.manual_seed(training.seed)
-    model = PointerNetwork(config.model).to(training.device)
-    checkpoint = Trainer.newest_checkpoint(folder, log.say)
-    trainer = Trainer(model, training, width=config.model.width, folder=folder, log=log, checkpoint=checkpoint)
-    if trainer.finished:
-        say(f"this run is finished: {_outcome(trainer.state, folder)}. For another one choose a new folder by --output")
-        return _result(trainer.state, folder)
-    log.rewind(trainer.state.logged)
-    if checkpoint is not None:
-        log.say(f"going on after update {checkpoint.state.step} of {training.updates}")
-        tell_other_versions(config.versions, log)
-    examples, best = Examples(config, trainer.state.position[1]), Best(config, folder)
-    around = Surroundings(examples.take, lambda: examples.position, best.evaluate, best.keep, stop_signal)
-    state = trainer.run(around)
-    log.say(f"done: {_outcome(state, folder)}")
-    return _result(state, folder)
+    torch.manual_seed(config.training.seed)
+    model, best = PointerNetwork(config.model).to(config.training.device), Best(config, folder)
 
+    def around(state: RunState) -> Surroundings[PointerNetwork]:
+        examples = Examples(config, state.position[1])
+        return Surroundings(examples.take, lambda: examples.position, best.evaluate, best.keep, stop_signal)
 
-def _outcome(state: RunState, folder: Path) -> str:
-    return (
-        f"{state.step} updates; the best model, of update {state.best_step}, gets {state.best_score:.2f}% of the "
-        f"validation set exactly right (greedy) and is in {folder / 'best'}"
-    )
-
-
-def _result(state: RunState, folder: Path) -> Result:
-    assert state.best_score is not None
-    return Result(folder, state.step, state.best_step, state.best_score)
+    merit = "gets {:.2f}% of the validation set exactly right (greedy)"
+    done = train_to_the_end(model, config.model.width, config, folder, say, around, merit=merit)
+    return Result(**vars(done))

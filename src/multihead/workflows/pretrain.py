@@ -14,7 +14,6 @@ What the model answers says `workflows.fill_mask`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +32,9 @@ from multihead.text.bert_words import BertWords
 from multihead.training import tensorboard
 from multihead.training.checkpoint import RunState
 from multihead.training.progress import RunLog
-from multihead.training.tensorboard import TensorBoard
-from multihead.training.trainer import Surroundings, Trainer, Validation
+from multihead.training.trainer import Surroundings, Validation
 from multihead.workflows import pretrain_text, run_folder
-from multihead.workflows.begin import tell_other_versions, versions
+from multihead.workflows.begin import versions
 from multihead.workflows.machine import Machine, inspect_machine, require_device
 from multihead.workflows.pretrain_settings import (
     RUN_VERSION,
@@ -50,17 +48,11 @@ from multihead.workflows.pretrain_settings import (
 )
 from multihead.workflows.pretrain_text import Stored
 from multihead.workflows.pretrained import PretrainedBert
+from multihead.workflows.run import Finished, Kind, carry_out, show, train_to_the_end
 
 
-@dataclass(frozen=True)
-class Result:
-    """A finished run."""
-
-    folder: Path
-    updates: int
-    best_step: int
-    best_score: float
-    """Percent of the hidden words of the validation set that are told right."""
+class Result(Finished):
+    """A finished run; its score is the percentage of hidden words of the validation set that are told right."""
 
     def bert(self) -> PretrainedBert:
         """The best model."""
@@ -90,17 +82,14 @@ def pretrain(
     if settings.output is None:
         raise ConfigurationError("the run folder is not named: output missing (--output FOLDER)")
     folder = settings.output
-    with run_folder.holding(folder):
-        config = run_folder.read(folder, PretrainRun, run_folder.PRETRAIN, RUN_VERSION)
-        if config is None:
-            config = _begin(settings, folder, say, stop_signal)
-        else:
-            run_folder.check_same(folder, run_folder.asked_for(settings), config.asked)
-            run_folder.clear_up(folder)
-        require_device(config.training.device)
-        use_threads(config.training.threads)
-        with torch.random.fork_rng():
-            return _train(config, folder, say, stop_signal)
+    return carry_out(
+        folder,
+        Kind(run_folder.PRETRAIN, PretrainRun, RUN_VERSION),
+        run_folder.asked_for(settings),
+        begin=lambda: _begin(settings, folder, say, stop_signal),
+        work=lambda config: _train(config, folder, say, stop_signal),
+        use_threads=use_threads,
+    )
 
 
 # --------------------------------------------------------------------------- a run begins
@@ -166,8 +155,7 @@ def _show(config: PretrainRun, log: RunLog) -> None:
             for name in ("batch_tokens", "updates", "learning_rate", "warmup", "average", "precision", "threads")
         },
     }
-    for name, value in shown.items():
-        log.say(f"  {name:<14} {value}  ({config.reasons.get(name, 'the usual value')})")
+    show(config, shown, log)
 
 
 # --------------------------------------------------------------------------- a run goes on
@@ -176,36 +164,26 @@ def _show(config: PretrainRun, log: RunLog) -> None:
 def _train(
     config: PretrainRun, folder: Path, say: Callable[[str], None], stop_signal: Callable[[], int | None]
 ) -> Result:
-    log, training = RunLog(folder, say), config.training
-    stored = pretrain_text.open_text(folder)
+    training, stored = config.training, pretrain_text.open_text(folder)
     torch.manual_seed(training.seed)
-    model = Bert(config.model).to(training.device)
-    checkpoint = Trainer.newest_checkpoint(folder, log.say)
-    trainer = Trainer(model, training, width=config.model.width, folder=folder, log=log, checkpoint=checkpoint)
-    if trainer.finished:
-        say(f"this run is finished: {_outcome(trainer.state, folder)}. For another one choose a new folder")
-        return _result(trainer.state, folder)
-    log.rewind(trainer.state.logged)
-    if training.tensorboard:
-        log.copy_to(TensorBoard(folder, after=trainer.state.logged))
-    if checkpoint is not None:
-        log.say(f"going on after update {checkpoint.state.step} of {training.updates}")
-        tell_other_versions(config.versions, log)
+    model, best = Bert(config.model).to(training.device), Best(config, stored, folder)
     rows = _rows(stored.words, stored.train, config.text, training.seed)
-    stream = MaskedStream(*rows, training.batch_tokens, trainer.state.position)
-    best = Best(config, stored, folder)
-    around = Surroundings(
-        stream.take,
-        lambda: stream.position,
-        best.evaluate,
-        best.keep,
-        stop_signal,
-        lines=lambda sentences: {config.text.text.path: stored.train.lines_of(sentences)},
-        largest=lambda: [Batches(*rows, 0, training.batch_tokens).largest],
-    )
-    state = trainer.run(around)
-    log.say(f"done: {_outcome(state, folder)}")
-    return _result(state, folder)
+
+    def around(state: RunState) -> Surroundings[Bert]:
+        stream = MaskedStream(*rows, training.batch_tokens, state.position)
+        return Surroundings(
+            stream.take,
+            lambda: stream.position,
+            best.evaluate,
+            best.keep,
+            stop_signal,
+            lines=lambda sentences: {config.text.text.path: stored.train.lines_of(sentences)},
+            largest=lambda: [Batches(*rows, 0, training.batch_tokens).largest],
+        )
+
+    merit = "tells {:.2f}% of the hidden words of the validation set"
+    done = train_to_the_end(model, config.model.width, config, folder, say, around, merit=merit)
+    return Result(**vars(done))
 
 
 def _rows(words: BertWords, store: DocumentStore, text: PretrainText, seed: int) -> tuple[SentencePairs, Corruption]:
@@ -265,15 +243,3 @@ def judge(model: Bert, batches: list[MaskedBatch], device: str) -> dict[str, flo
         pairs += int(asked.sum())
     found = {"loss": loss / words, "accuracy": hits / words}
     return found | ({"next_sentence": right / pairs} if pairs else {})
-
-
-def _outcome(state: RunState, folder: Path) -> str:
-    return (
-        f"{state.step} updates; the best model, of update {state.best_step}, tells {state.best_score:.2f}% of the "
-        f"hidden words of the validation set and is in {folder / 'best'}"
-    )
-
-
-def _result(state: RunState, folder: Path) -> Result:
-    assert state.best_score is not None
-    return Result(folder, state.step, state.best_step, state.best_score)
