@@ -30,9 +30,9 @@ CONFIG = TrainingConfig(updates=10)
 LOW = TrainingConfig(updates=10, precision="bfloat16")
 
 CALLS = 480
-"""Operations of PyTorch, views included, that an encoder and a decoder layer may make in an update in bfloat16 (439)."""
+"""Operations of PyTorch, views included, of an encoder and a decoder layer in an update in bfloat16 (439 now)."""
 BYTES = 142
-"""Bytes that the two may allocate then for a number of the residual stream, inner layers of 1.5 times the width (129)."""
+"""Bytes that they allocate for each number of the residual stream, inner layers 1.5 times as wide (129 now)."""
 
 
 class Counter(TorchDispatchMode):

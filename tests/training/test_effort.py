@@ -1,6 +1,5 @@
 """How hard the machine works: operations as counted one by one, the peak as a rate."""
 
-import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from multihead.training.effort import Effort, effort_of, peak

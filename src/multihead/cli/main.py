@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import click
 
 from multihead import __version__
+from multihead.cli.align import align
 from multihead.cli.attention import attention
 from multihead.cli.average import average
 from multihead.cli.bpe import bpe
@@ -26,6 +27,8 @@ from multihead.cli.pointer import pointer
 from multihead.cli.prepare import prepare
 from multihead.cli.pretrain import pretrain
 from multihead.cli.process import ReaderHasGone
+from multihead.cli.score import score
+from multihead.cli.selftest import selftest
 from multihead.cli.train import train
 from multihead.cli.translate import translate
 from multihead.errors import MultiheadError
@@ -39,6 +42,7 @@ def multihead() -> None:
 
 for command in (
     *(train, translate, evaluate, prepare, average, attention, plot, bpe, demo),
+    *(score, align, selftest),
     *(pretrain, fill_mask, classify, pointer),
 ):
     multihead.add_command(command)

@@ -1,0 +1,114 @@
+"""``multihead selftest``: what is promised of every model, checked on one; see `workflows.selftest`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from multihead.errors import ConfigurationError, MultiheadError
+
+if TYPE_CHECKING:
+    from multihead.workflows.selftest import Report
+
+_LINES_NAMED = 20
+
+
+@click.group()
+def selftest() -> None:
+    """Check on a model of your own what is promised of every one."""
+
+
+@selftest.command()
+@click.argument("model", metavar="RUN", type=click.Path(path_type=Path))
+@click.option(
+    "--source",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Text to translate; plain or compressed (gz, xz, zst).",
+)
+@click.option(
+    "--size", "sizes", type=int, multiple=True, metavar="NUMBER", help="Lines in a batch; may be repeated. [2, 8, 32]"
+)
+@click.option("--beam", type=int, metavar="NUMBER", help="Hypotheses of the beam search; 1 is greedy. [RUN's own]")
+@click.option("--seed", type=int, default=0, show_default=True, metavar="NUMBER", help="Of the other order.")
+@click.option("--bound", type=float, metavar="NUMBER", help="What rounding may do to a log-probability. [0.0001]")
+@click.option("--plain", is_flag=True, help="Search by PyTorch where compiled code would do it.")
+@click.option("--json", "as_json", is_flag=True, help="Write the report for programs.")
+@click.option(
+    "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to compute."
+)
+def batch(
+    model: Path,
+    source: Path,
+    sizes: tuple[int, ...],
+    beam: int | None,
+    seed: int,
+    bound: float | None,
+    plain: bool,
+    as_json: bool,
+    device: str,
+) -> None:
+    """Translate each line alone, in batches, all together and in another order, and count lines that differ.
+
+    Each line that differs is proved to be a near-tie, in which rounding decides, or named as a fault; then the exit
+    status is 1. RUN is a run or model folder.
+    """
+    from multihead.cli.options import check_search
+    from multihead.cli.process import own_the_process
+    from multihead.cli.progress import counter
+
+    check_search(beam, None)
+    own_the_process()
+    from multihead.data.corpus import read_lines
+    from multihead.workflows import selftest as workflow
+    from multihead.workflows.translate import Translator
+    from multihead.workflows.translate_file import check_input
+
+    if any(size < 1 for size in sizes):
+        raise ConfigurationError(f"--size: expected at least 1, got {min(sizes)}")
+    sizes = sizes or workflow.SIZES
+    lines = check_input(source).lines
+    translator = Translator.load(model, device)
+    if beam is not None:
+        translator = translator.searching(beam=beam)
+    with counter("made", "translations", (len(sizes) + 3) * lines) as count:
+        report = workflow.check_batches(
+            translator,
+            list(read_lines(source)),
+            sizes=sizes,
+            seed=seed,
+            bound=workflow.BOUND if bound is None else bound,
+            plain=plain,
+            progress=count,
+        )
+    click.echo(_as_json(report) if as_json else _as_text(report))
+    if report.unproved:
+        named = ", ".join(map(str, report.unproved[:_LINES_NAMED]))
+        more = len(report.unproved) - _LINES_NAMED
+        raise MultiheadError(
+            f"what these lines are translated with changes more than rounding can: {named}"
+            + (f" and {more} more" if more > 0 else "")
+        )
+
+
+def _as_text(report: Report) -> str:
+    searched = "compiled code" if report.compiled else "PyTorch"
+    rows = [f"{report.lines:,} lines, alone and in company, searched by {searched}"]
+    rows += [f"{name}: {count:,} lines differ" for name, count in report.passes.items()]
+    for one in report.differences:
+        proof = one.proof or "not a near-tie"
+        rows.append(f"line {one.line}, {one.where}: {proof}, scores {one.scores[0]:.6f} and {one.scores[1]:.6f}")
+        rows += [f"  alone       {one.alone}", f"  in company  {one.other}"]
+    proved = len(report.differing) - len(report.unproved)
+    rows.append(f"{len(report.differing):,} of {report.lines:,} lines differ, {proved:,} of them near-ties")
+    return "\n".join(rows)
+
+
+def _as_json(report: Report) -> str:
+    content = {**asdict(report), "differing": report.differing, "unproved": report.unproved}
+    return json.dumps(content, ensure_ascii=False)
