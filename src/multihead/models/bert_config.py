@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from multihead.configuration import Settings
-from multihead.models.config import TransformerConfig
+from multihead.models.config import TransformerConfig, check_heads, check_vocabulary
 
 
 class BertConfig(Settings):
@@ -50,13 +50,8 @@ class BertConfig(Settings):
 
     @model_validator(mode="after")
     def _fits(self) -> BertConfig:
-        if self.width % self.heads:
-            raise ValueError(
-                f"width must be a multiple of heads, got width {self.width} and {self.heads} heads: take "
-                f"{(self.width // self.heads + 1) * self.heads}"
-            )
-        if self.padding_id >= self.vocab:
-            raise ValueError(f"padding_id must be an entry of the vocabulary, got {self.padding_id} of {self.vocab}")
+        check_heads(self.width, self.heads)
+        check_vocabulary(self.vocab, self.padding_id)
         return self
 
     @property

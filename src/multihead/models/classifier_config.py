@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from multihead.configuration import Settings
 from multihead.models.bert_config import BertConfig
+from multihead.models.config import check_heads, check_vocabulary
 
 
 class HierarchicalConfig(Settings):
@@ -49,13 +50,9 @@ class HierarchicalConfig(Settings):
             raise ValueError(
                 f"width must be even for encoder = '{self.encoder}', got {self.width}: take {self.width + 1}"
             )
-        if self.encoder == "transformer" and self.width % self.heads:
-            raise ValueError(
-                f"width must be a multiple of heads, got width {self.width} and {self.heads} heads: take "
-                f"{(self.width // self.heads + 1) * self.heads}"
-            )
-        if self.padding_id >= self.vocab:
-            raise ValueError(f"padding_id must be an entry of the vocabulary, got {self.padding_id} of {self.vocab}")
+        if self.encoder == "transformer":
+            check_heads(self.width, self.heads)
+        check_vocabulary(self.vocab, self.padding_id)
         return self
 
     @property

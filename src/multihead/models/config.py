@@ -87,11 +87,8 @@ class TransformerConfig(Settings):
 
     @model_validator(mode="after")
     def _fits(self) -> TransformerConfig:
-        if self.width % self.heads and None in (self.key_dim, self.value_dim):
-            raise ValueError(
-                f"width must be a multiple of heads, got width {self.width} and {self.heads} heads: take "
-                f"{(self.width // self.heads + 1) * self.heads}, or set key_dim and value_dim"
-            )
+        if None in (self.key_dim, self.value_dim):
+            check_heads(self.width, self.heads, ", or set key_dim and value_dim")
         if self.width % 2 and self.positions == "sinusoidal":
             raise ValueError(f"width must be even for sinusoidal positions, got {self.width}: take {self.width + 1}")
         if self.kv_heads is not None and self.heads % self.kv_heads:
@@ -148,6 +145,29 @@ def check_vocabularies(source: int, target: int, padding_id: int, tied: bool) ->
             f"padding_id must be an entry of both vocabularies, got {padding_id} with {source} source and {target} "
             "target entries"
         )
+
+
+def check_heads(width: int, heads: int, or_else: str = "") -> None:
+    """What width and heads of a network with heads have to be.
+
+    Raises:
+        ValueError: the width cannot be shared among the heads; says which would do, ``or_else``.
+    """
+    if width % heads:
+        raise ValueError(
+            f"width must be a multiple of heads, got width {width} and {heads} heads: take "
+            f"{(width // heads + 1) * heads}{or_else}"
+        )
+
+
+def check_vocabulary(vocab: int, padding_id: int) -> None:
+    """What the vocabulary of a network that reads one text has to be.
+
+    Raises:
+        ValueError: the padding id is not in it.
+    """
+    if padding_id >= vocab:
+        raise ValueError(f"padding_id must be an entry of the vocabulary, got {padding_id} of {vocab}")
 
 
 class GenerationConfig(Settings):

@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from multihead.configuration import Settings
+from multihead.models.config import check_heads
 
 PADDING, BEGIN, END, FIRST = 0, 1, 2, 3
 """What fills short rows, what every target starts from, what ends it, and the symbol of the first input."""
@@ -47,11 +48,8 @@ class PointerConfig(Settings):
                 f"width must be even for a bidirectional encoder, got {self.width}: take {self.width + 1}, half of "
                 "it for each direction"
             )
-        if self.encoder == "transformer" and self.width % self.heads:
-            raise ValueError(
-                f"width must be a multiple of heads, got width {self.width} and {self.heads} heads: take "
-                f"{(self.width // self.heads + 1) * self.heads}"
-            )
+        if self.encoder == "transformer":
+            check_heads(self.width, self.heads)
         if self.positions and self.encoder != "transformer":
             raise ValueError(
                 f"positions are for encoder = 'transformer', got '{self.encoder}', which reads the inputs in their "
