@@ -45,6 +45,15 @@ def test_linear_rises_to_its_peak_and_falls_to_zero_after_the_last_update():
     assert rising[0] == pytest.approx(2e-3 / 100)
 
 
+def test_a_trapezoid_is_high_until_its_last_quarter():
+    found = rates(settings("trapezoid"), range(1, 1002))
+    assert found[:100] == pytest.approx([2e-3 * step / 100 for step in range(1, 101)])
+    assert found[99:750] == [2e-3] * 651
+    assert found[-1] == 0.0  # update 1001, which never is
+    falling = [before - after for before, after in itertools.pairwise(found[750:])]
+    assert falling == pytest.approx([2e-3 / 250] * len(falling), rel=1e-6)
+
+
 def test_inverse_square_root():
     found = rates(settings("inverse_sqrt"), range(1, 1001))
     assert found[99] == max(found) == 2e-3

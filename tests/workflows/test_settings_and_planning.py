@@ -373,7 +373,7 @@ def test_a_setting_of_another_network_is_refused(architecture):
 
 @pytest.mark.parametrize("architecture", [None, *ARCHITECTURES])
 @pytest.mark.parametrize("machine", [SLOW, FAST])
-@pytest.mark.parametrize("schedule", [None, "noam", "inverse_sqrt", "cosine", "constant"])
+@pytest.mark.parametrize("schedule", [None, "noam", "inverse_sqrt", "cosine", "trapezoid", "constant"])
 @pytest.mark.parametrize("pairs", [2, 100, 4_999, 30_000, 150_000, 3_000_000])
 def test_every_choice_can_be_made_and_has_a_reason(pairs, schedule, machine, architecture):
     settings = TrainSettings(schedule=schedule, model=architecture)
@@ -464,13 +464,13 @@ def test_max_positions_are_learned_ones():
 
 
 @pytest.mark.parametrize("width", [128, 512])
-@pytest.mark.parametrize("schedule", ["linear", "cosine", "inverse_sqrt", "noam"])
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "trapezoid", "inverse_sqrt", "noam"])
 def test_all_schedules_that_fall_have_the_same_peak(schedule, width):
     """Whatever the unit of the setting: what is highest in the run is what suits the width."""
     decided, _ = decide(TrainSettings(schedule=schedule, width=width, heads=4, updates=5000))
     config = TrainingConfig(**{name: decided[name] for name in TrainingConfig.model_fields})
     assert max(learning_rate(config, step, width) for step in range(1, 5001)) == pytest.approx(0.64 / width)
-    assert (config.patience == 0) is (schedule in ("linear", "cosine"))
+    assert (config.patience == 0) is (schedule in ("linear", "cosine", "trapezoid"))
 
 
 def test_a_given_model_is_trained_more_carefully_and_for_less_long():

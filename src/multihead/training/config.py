@@ -20,7 +20,7 @@ class TrainingConfig(Settings):
     """Padded tokens a side in a batch: rows times the longer of the two widths."""
     accumulate: int = Field(default=1, ge=1)
     """Batches whose gradients are summed for one update."""
-    schedule: Literal["linear", "cosine", "inverse_sqrt", "noam", "constant"] = "linear"
+    schedule: Literal["linear", "cosine", "trapezoid", "inverse_sqrt", "noam", "constant"] = "linear"
     """How the learning rate goes on after the warm-up: see `training.schedule`."""
     learning_rate: float = Field(default=1e-3, gt=0)
     """The highest learning rate; for 'noam' the factor lr_mul instead."""

@@ -9,10 +9,12 @@ With t the step (from 1), W the warm-up, T the number of updates, D the model wi
                     (Loshchilov & Hutter 2017, eq. 5, one period without a restart)
     inverse_sqrt    eta * min(t / W, sqrt(W / t))
     constant        eta * min(t / W, 1)
+    trapezoid       eta * min(t / W, 1, 4 (T + 1 - t) / T)                  (constant with a cool-down: Haegele et al.
+                    2024; ours is the last quarter)
     noam            eta * D^-0.5 * min(t^-0.5, t * W^-1.5)                  (Vaswani et al. 2017, 5.3; eta is lr_mul)
 
-All rise in a straight line until t = W and are continuous there; linear and cosine reach 0 at T + 1, right after the
-last update. Noam is inverse_sqrt with the peak eta / sqrt(D W).
+All rise in a straight line until t = W and are continuous there; linear, cosine and trapezoid reach 0 at T + 1, right
+after the last update. Noam is inverse_sqrt with the peak eta / sqrt(D W).
 """
 
 from __future__ import annotations
@@ -20,6 +22,9 @@ from __future__ import annotations
 import math
 
 from multihead.training.config import TrainingConfig
+
+_COOLING = 4
+"""The rate of 'trapezoid' falls in the last of so many parts of the run."""
 
 
 def learning_rate(config: TrainingConfig, step: int, width: int) -> float:
@@ -44,6 +49,8 @@ def _afterwards(config: TrainingConfig, step: int, warmup: int) -> float:
             return (config.updates + 1 - step) / falling
         case "cosine":
             return 1.0 if step < warmup else (1 + math.cos(math.pi * min((step - warmup) / falling, 1.0))) / 2
+        case "trapezoid":
+            return min(1.0, _COOLING * (config.updates + 1 - step) / config.updates)
         case "inverse_sqrt":
             return math.sqrt(warmup / step)
         case _:

@@ -253,7 +253,7 @@ def choose_rate(choices: Choices, schedule: str, width: int, warmup: int) -> tup
 
 def choose_patience(schedule: str) -> tuple[int, str]:
     """Validations without gain before training ends."""
-    if schedule in ("linear", "cosine"):
+    if schedule in ("linear", "cosine", "trapezoid"):
         return 0, "the schedule has its best models at its end"
     return 10, "so many without gain are no accident"
 

@@ -89,7 +89,7 @@ class _Training(Settings):
     """Padded tokens in a batch."""
     accumulate: int | None = None
     """Batches to an update."""
-    schedule: Literal["linear", "cosine", "inverse_sqrt", "noam", "constant"] | None = None
+    schedule: Literal["linear", "cosine", "trapezoid", "inverse_sqrt", "noam", "constant"] | None = None
     """How the learning rate goes on after the warm-up."""
     learning_rate: float | None = None
     """The highest learning rate."""

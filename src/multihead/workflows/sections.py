@@ -208,7 +208,7 @@ class Training(Settings):
     """Padded tokens a side in a batch."""
     accumulate: int | None = None
     """Batches to an update."""
-    schedule: Literal["linear", "cosine", "inverse_sqrt", "noam", "constant"] | None = None
+    schedule: Literal["linear", "cosine", "trapezoid", "inverse_sqrt", "noam", "constant"] | None = None
     """How the learning rate goes on after the warm-up."""
     learning_rate: float | None = None
     """The highest learning rate; lr_mul for noam."""
