@@ -11,7 +11,7 @@ Version 2 has more settings of networks and of search than version 1; version 3 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +105,25 @@ def read_config(folder: Path) -> dict[str, Any]:
 def architecture_of(config: dict[str, Any]) -> str:
     """Which kind of network ``config.json`` describes; the first versions knew Transformers only."""
     return str(config["model"].get("architecture", "transformer"))
+
+
+def require_architecture(folder: Path, config: dict[str, Any], among: Collection[str], what: str, maker: str) -> str:
+    """The kind of network that ``config.json`` describes, which has to be one of ``among``.
+
+    Args:
+        folder: where it stands.
+        config: what `read_config` gave.
+        among: the kinds that would do.
+        what: they are called.
+        maker: the command that makes one.
+
+    Raises:
+        FormatError: it is another one.
+    """
+    architecture = architecture_of(config)
+    if architecture not in among:
+        raise FormatError(f"{folder}: the network in it is '{architecture}', not a {what}, which `{maker}` makes")
+    return architecture
 
 
 def settings_of(cls: type[SettingsType], values: object, path: Path) -> SettingsType:

@@ -10,9 +10,9 @@ import torch
 
 from multihead import Translator, files
 from multihead.errors import ConfigurationError, DataError, FormatError, InputError, Interrupted, SurroundingsError
+from multihead.training.trainer import Trainer
 from multihead.workflows import begin as beginning
 from multihead.workflows import run_folder, validation
-from multihead.workflows import train as module
 from multihead.workflows.settings import RunConfig
 
 SHORT = {"updates": 12, "validate_every": 5, "log_every": 3, "dropout": 0.3, "seed": 3}
@@ -182,7 +182,7 @@ def test_killed_anywhere_the_same_command_ends_the_same(
         "beginning": beginning,
         "run_folder": run_folder,
         "validation.bundles": validation.bundles,
-        "Trainer": module.Trainer,
+        "Trainer": Trainer,
     }[owner]
     original = getattr(owner, name)
 

@@ -103,10 +103,10 @@ class EndToEnd:
         if len(query_lengths) != len(key_lengths) or not len(query_lengths):
             raise ShapeError(f"{len(query_lengths)} sequences of queries and {len(key_lengths)} of keys")
         queries, keys = (side.to(torch.int64).contiguous() for side in (query_lengths, key_lengths))
-        self.query_total, self.key_total = int(queries.sum()), int(keys.sum())
         self.rows = _Rows(
             *(len(queries), int(queries.max()), int(keys.max())),
             *(keys, queries, keys.cumsum(0) - keys, queries.cumsum(0) - queries),
+            (int(queries.sum()), int(keys.sum())),
         )
         self.longest = max(self.rows.queries, self.rows.keys)
         self.aligned = torch.equal(queries, keys)
@@ -136,7 +136,8 @@ def packed_short_attention(
         ShapeError: the sequences are longer than the row, or a causal mask over other keys than queries.
     """
     _check(query, key, value, sequences.longest)
-    for total, tensor in ((sequences.query_total, query), (sequences.key_total, key)):
+    assert sequences.rows.totals is not None
+    for total, tensor in zip(sequences.rows.totals, (query, key), strict=True):
         if total > tensor.shape[2]:
             raise ShapeError(f"sequences of {total} positions do not fit into a row of {tensor.shape[2]}")
     if causal and not sequences.aligned:
@@ -156,6 +157,8 @@ class _Rows(NamedTuple):
     key_starts: Tensor | None
     """Where each begins in the one row of a packed tensor; None = each has a row of its own."""
     query_starts: Tensor | None
+    totals: tuple[int, int] | None = None
+    """Queries and keys of all sequences of a packed row."""
 
     def sizes(self, query: Tensor) -> Any:
         """Those of the job."""
@@ -169,9 +172,8 @@ class _Rows(NamedTuple):
 
     def hush(self, of_queries: Tensor, *of_keys: Tensor) -> None:
         """Zeros behind the last sequence of a packed row, which no kernel writes."""
-        for lengths, tensors in ((self.query_lengths, (of_queries,)), (self.key_lengths, of_keys)):
-            if tensors and self.key_starts is not None and lengths is not None:
-                total = int(lengths.sum())
+        if self.totals is not None:
+            for total, tensors in zip(self.totals, ((of_queries,), of_keys), strict=True):
                 for tensor in tensors:
                     tensor[:, :, total:] = 0
 

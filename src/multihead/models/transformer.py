@@ -1,4 +1,4 @@
-"""The encoder-decoder Transformer (Vaswani et al. 2017, Figure 1): for training, and one step at a time.
+"""The encoder-decoder Transformer (Vaswani et al. 2017, Figure 1): for training, packed or padded, and step by step.
 
 Layers come from `models.layers`, embeddings from `models.embedding`; what decoding remembers is in `models.state`.
 What it shares with every network, the loss among it, is `models.network`'s. Search stands in `multihead.decoding`: it

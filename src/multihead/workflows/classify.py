@@ -24,7 +24,6 @@ from multihead.configuration import build
 from multihead.data.labelled import counts_of
 from multihead.data.nested import DocumentStream
 from multihead.data.store import ParallelStore
-from multihead.errors import ConfigurationError
 from multihead.files import explained, write_text
 from multihead.models.bert import Bert
 from multihead.models.classifier import BertClassifier, Classifier, build_classifier
@@ -83,9 +82,7 @@ def train(
         Interrupted: ``stop_signal`` gave one; the run can go on.
     """
     settings = build(ClassifySettings, wishes, "the settings")
-    if settings.output is None:
-        raise ConfigurationError("the run folder is not named: output missing (--output FOLDER)")
-    folder = settings.output
+    folder = run_folder.named(settings.output)
     return carry_out(
         folder,
         Kind(run_folder.CLASSIFIER, ClassifyRun, RUN_VERSION),
@@ -178,11 +175,12 @@ def _train(
 ) -> Result:
     training, data = config.training, folder / "data"
     words, learned, valid = read_words(data / "words"), *map(ParallelStore.open, (data / "train", data / "valid"))
-    model, best = _drawn(config).to(training.device), Best(config, words, valid, folder)
+    model = _drawn(config).to(training.device)
     batch = DocumentClassifier(model, words, config.reading).batch
 
     def around(state: RunState) -> Surroundings[Classifier]:
         stream = DocumentStream(learned, training.batch_tokens, training.seed, batch, state.position)
+        best = Best(config, words, valid, folder)
         return Surroundings(
             stream.take,
             lambda: stream.position,
@@ -193,6 +191,6 @@ def _train(
         )
 
     start = None if config.from_model is None else f"beginning with the encoder of {config.from_model.path}"
-    merit = "gets {:.2f}% of the validation set right"
+    merit = ", gets {:.2f}% of the validation set right and is in"
     done = train_to_the_end(model, config.model.width, config, folder, say, around, merit=merit, start=start)
     return Result(**vars(done))

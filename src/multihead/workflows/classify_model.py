@@ -78,12 +78,9 @@ class DocumentClassifier:
         require_device(device)
         folder = model_folder.locate(Path(path))
         config = model_folder.read_config(folder)
-        architecture = model_folder.architecture_of(config)
-        if architecture not in _CONFIGS:
-            raise FormatError(
-                f"{folder}: the network in it is '{architecture}', not a classifier, which `multihead classify train` "
-                "makes"
-            )
+        architecture = model_folder.require_architecture(
+            folder, config, _CONFIGS, "classifier", "multihead classify train"
+        )
         file = folder / model_folder.CONFIG
         reading = model_folder.settings_of(Reading, config.get("reading"), file)
         sizes = model_folder.settings_of(_CONFIGS[architecture], config["model"], file)

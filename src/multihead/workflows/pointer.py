@@ -143,12 +143,12 @@ def _train(
     config: PointerRun, folder: Path, say: Callable[[str], None], stop_signal: Callable[[], int | None]
 ) -> Result:
     torch.manual_seed(config.training.seed)
-    model, best = PointerNetwork(config.model).to(config.training.device), Best(config, folder)
+    model = PointerNetwork(config.model).to(config.training.device)
 
     def around(state: RunState) -> Surroundings[PointerNetwork]:
-        examples = Examples(config, state.position[1])
+        examples, best = Examples(config, state.position[1]), Best(config, folder)
         return Surroundings(examples.take, lambda: examples.position, best.evaluate, best.keep, stop_signal)
 
-    merit = "gets {:.2f}% of the validation set exactly right (greedy)"
+    merit = ", gets {:.2f}% of the validation set exactly right (greedy) and is in"
     done = train_to_the_end(model, config.model.width, config, folder, say, around, merit=merit)
     return Result(**vars(done))

@@ -82,12 +82,7 @@ class Pointer:
         require_device(device)
         folder = model_folder.locate(Path(path))
         config = model_folder.read_config(folder)
-        architecture = model_folder.architecture_of(config)
-        if architecture != "pointer":
-            raise FormatError(
-                f"{folder}: the network in it is '{architecture}', not a pointer network, which "
-                "`multihead pointer train` makes"
-            )
+        model_folder.require_architecture(folder, config, ("pointer",), "pointer network", "multihead pointer train")
         file = folder / model_folder.CONFIG
         task = model_folder.settings_of(Task, config.get("task"), file)
         model = PointerNetwork(model_folder.settings_of(PointerConfig, config["model"], file))

@@ -25,7 +25,6 @@ from multihead.data.corruption import Corruption
 from multihead.data.documents import DocumentStore
 from multihead.data.masked_batches import Batches, MaskedBatch, MaskedStream
 from multihead.data.sentence_pairs import SentencePairs
-from multihead.errors import ConfigurationError
 from multihead.files import write_text
 from multihead.models.bert import Bert
 from multihead.text.bert_words import BertWords
@@ -79,9 +78,7 @@ def pretrain(
         Interrupted: ``stop_signal`` gave one; the run can go on.
     """
     settings = build(PretrainSettings, wishes, "the settings")
-    if settings.output is None:
-        raise ConfigurationError("the run folder is not named: output missing (--output FOLDER)")
-    folder = settings.output
+    folder = run_folder.named(settings.output)
     return carry_out(
         folder,
         Kind(run_folder.PRETRAIN, PretrainRun, RUN_VERSION),
@@ -166,11 +163,11 @@ def _train(
 ) -> Result:
     training, stored = config.training, pretrain_text.open_text(folder)
     torch.manual_seed(training.seed)
-    model, best = Bert(config.model).to(training.device), Best(config, stored, folder)
-    rows = _rows(stored.words, stored.train, config.text, training.seed)
+    model = Bert(config.model).to(training.device)
 
     def around(state: RunState) -> Surroundings[Bert]:
-        stream = MaskedStream(*rows, training.batch_tokens, state.position)
+        rows = _rows(stored.words, stored.train, config.text, training.seed)
+        stream, best = MaskedStream(*rows, training.batch_tokens, state.position), Best(config, stored, folder)
         return Surroundings(
             stream.take,
             lambda: stream.position,
@@ -181,7 +178,7 @@ def _train(
             largest=lambda: [Batches(*rows, 0, training.batch_tokens).largest],
         )
 
-    merit = "tells {:.2f}% of the hidden words of the validation set"
+    merit = ", tells {:.2f}% of the hidden words of the validation set and is in"
     done = train_to_the_end(model, config.model.width, config, folder, say, around, merit=merit)
     return Result(**vars(done))
 

@@ -107,11 +107,7 @@ class PretrainedBert:
 
 def _read_own(folder: Path) -> tuple[Bert, BertWords]:
     config = model_folder.read_config(folder)
-    architecture = model_folder.architecture_of(config)
-    if architecture != "bert":
-        raise FormatError(
-            f"{folder}: the network in it is '{architecture}', not a BERT, which `multihead pretrain` makes"
-        )
+    model_folder.require_architecture(folder, config, ("bert",), "BERT", "multihead pretrain")
     model = Bert(model_folder.settings_of(BertConfig, config["model"], folder / model_folder.CONFIG))
     model_folder.fill(model, folder, config)
     words = read_words(folder)

@@ -1,8 +1,8 @@
-"""What the runs of one process have in common, whatever they train: how they begin or go on, and how they end.
+"""What all runs have in common, whatever they train: how they begin or go on, and how they end.
 
 What is decided, what is learned from and how models are judged is the business of the workflow that calls this:
-`workflows.pointer`, `workflows.pretrain`, `workflows.classify`. A translator's run, which several processes may share,
-is in `workflows.train`.
+`workflows.pointer`, `workflows.pretrain`, `workflows.classify`. A translator's run (`workflows.train`), which several
+processes may share, begins in its own way (`workflows.begin`) and ends as all do.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from multihead.configuration import Settings
 from multihead.training.checkpoint import Checkpoint, RunState
 from multihead.training.config import TrainingConfig
 from multihead.training.loss import Model
+from multihead.training.parallel import ALONE, Processes, Silent
 from multihead.training.progress import RunLog
 from multihead.training.tensorboard import TensorBoard
 from multihead.training.trainer import Surroundings, Trainer
@@ -70,7 +71,7 @@ class Finished:
     updates: int
     best_step: int
     best_score: float
-    """What the best model is chosen by, in percent."""
+    """What the best model is chosen by."""
 
 
 def carry_out(
@@ -125,6 +126,7 @@ def train_to_the_end(
     *,
     merit: str,
     start: str | None = None,
+    processes: Processes = ALONE,
 ) -> Finished:
     """Trains, from the newest checkpoint if there is one, and says how it ended.
 
@@ -135,17 +137,22 @@ def train_to_the_end(
         folder: of the run.
         say: is told each line of progress.
         around: what the loop is given, from the state in which it begins.
-        merit: what the best model does with its score, as in "gets {:.2f}% right".
+        merit: what is said between the update of the best model and its folder, as in ", gets {:.2f}% right and is in".
         start: what is said where it begins with a checkpoint of update 0.
+        processes: those that train it together; the first one speaks and writes.
     """
-    log = RunLog(folder, say)
-    checkpoint = Trainer.newest_checkpoint(folder, log.say)
-    trainer = Trainer(model, config.training, width=width, folder=folder, log=log, checkpoint=checkpoint)
+    if not processes.first:
+        say = lambda _: None  # noqa: E731
+    log = RunLog(folder, say) if processes.first else Silent(folder, say)
+    checkpoint = Trainer.newest_checkpoint(folder, log.say, processes)
+    trainer = Trainer(
+        model, config.training, width=width, folder=folder, log=log, checkpoint=checkpoint, processes=processes
+    )
     if trainer.finished:
         say(f"this run is finished: {_outcome(trainer.state, folder, merit)}. For another one choose a new folder")
         return _finished(trainer.state, folder)
     log.rewind(trainer.state.logged)
-    if config.training.tensorboard:
+    if config.training.tensorboard and processes.first:
         log.copy_to(TensorBoard(folder, after=trainer.state.logged))
     _say_from_where(config, checkpoint, start, log)
     state = trainer.run(around(trainer.state))
@@ -163,8 +170,8 @@ def _say_from_where(config: Decided, checkpoint: Checkpoint | None, start: str |
 
 
 def _outcome(state: RunState, folder: Path, merit: str) -> str:
-    best = f"the best model, of update {state.best_step}, {merit.format(state.best_score)}"
-    return f"{state.step} updates; {best} and is in {folder / 'best'}"
+    best = f"the best model, of update {state.best_step}{merit.format(state.best_score)}"
+    return f"{state.step} updates; {best} {folder / 'best'}"
 
 
 def _finished(state: RunState, folder: Path) -> Finished:

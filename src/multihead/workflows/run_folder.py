@@ -123,6 +123,17 @@ def is_begun(folder: Path, final: str) -> bool:
     return False
 
 
+def named(folder: Path | None) -> Path:
+    """The run folder that was asked for.
+
+    Raises:
+        ConfigurationError: none was.
+    """
+    if folder is None:
+        raise ConfigurationError("the run folder is not named: output missing (--output FOLDER)")
+    return folder
+
+
 def begun(folder: Path) -> RunConfig | None:
     """The decisions of the run that stands in ``folder``; ``None`` where one can begin. Changes nothing.
 
@@ -139,7 +150,7 @@ def read(folder: Path, cls: type[Decided], kind: str, newest: int) -> Decided | 
     Args:
         folder: where the run stands.
         cls: what it is to be.
-        kind: `TRANSLATOR` or `POINTER`.
+        kind: `TRANSLATOR`, or another of those above.
         newest: the version of this file that this multihead writes.
 
     Raises:

@@ -17,41 +17,32 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from multihead.configuration import build
-from multihead.errors import ConfigurationError
 from multihead.models.architectures import build_network
 from multihead.models.network import Network
-from multihead.training.checkpoint import Checkpoint, RunState
+from multihead.training.checkpoint import RunState
 from multihead.training.effort import Effort, effort_of
-from multihead.training.parallel import ALONE, Processes, Silent
-from multihead.training.progress import RunLog
-from multihead.training.tensorboard import TensorBoard
-from multihead.training.trainer import Surroundings, Trainer
+from multihead.training.parallel import ALONE, Processes
+from multihead.training.trainer import Surroundings
 from multihead.workflows import run_folder
 from multihead.workflows.batches import largest, lines_of, stream_of
-from multihead.workflows.begin import begin, follow, reopened, tell_other_versions
+from multihead.workflows.begin import begin, follow, reopened
 from multihead.workflows.machine import require_device
 from multihead.workflows.preparation import Prepared
+from multihead.workflows.run import Finished, train_to_the_end
 from multihead.workflows.settings import RunConfig, TrainSettings
 from multihead.workflows.translate import Translator
 from multihead.workflows.validation import Best
 
 
-@dataclass(frozen=True)
-class Result:
-    """A finished run."""
-
-    folder: Path
-    updates: int
-    best_step: int
-    best_score: float
-    """BLEU of greedy search on the validation set."""
+class Result(Finished):
+    """A finished run; its score is the BLEU of greedy search on the validation set."""
 
     def translator(self) -> Translator:
         """The best model."""
@@ -82,9 +73,7 @@ def train(
         Elsewhere: another process has ended; the run can go on.
     """
     settings = build(TrainSettings, wishes, "the settings")
-    if settings.output is None:
-        raise ConfigurationError("the run folder is not named: output missing (--output FOLDER)")
-    folder = settings.output
+    folder = run_folder.named(settings.output)
     with run_folder.holding(folder) if processes.first else contextlib.nullcontext():
         if processes.first:
             config, prepared = _begin_or_go_on(settings, folder, say, stop_signal, use_threads, processes)
@@ -128,70 +117,38 @@ def _train(
     stop_signal: Callable[[], int | None],
     processes: Processes,
 ) -> Result:
-    if not processes.first:
-        say = lambda _: None  # noqa: E731
-    log = RunLog(folder, say) if processes.first else Silent(folder, say)
     training = config.training
     torch.manual_seed(training.seed)
     model = build_network(config.model).to(training.device)
-    checkpoint = Trainer.newest_checkpoint(folder, log.say, processes)
-    trainer = Trainer(
+
+    def around(state: RunState) -> Surroundings[Network]:
+        stream, best = stream_of(prepared, training, state.position), Best(config, prepared, folder, processes)
+        return Surroundings(
+            stream.take,
+            lambda: stream.position,
+            best.evaluate,
+            best.keep,
+            stop_signal,
+            lines=lambda pairs: lines_of(prepared, pairs),
+            largest=lambda: largest(prepared, training),
+            effort=_effort(model, config, processes),
+        )
+
+    done = train_to_the_end(
         model,
-        training,
-        width=config.model.width,
-        folder=folder,
-        log=log,
-        checkpoint=checkpoint,
+        config.model.width,
+        config,
+        folder,
+        say,
+        around,
+        merit=" with a validation BLEU of {:.2f} (greedy), is in",
+        start=None if config.from_model is None else f"fine-tuning the model of {config.from_model.path}",
         processes=processes,
     )
-    if trainer.finished:
-        say(f"this run is finished: {_outcome(trainer.state, folder)}. For another one choose a new folder")
-        return _result(trainer.state, folder)
-    log.rewind(trainer.state.logged)
-    if training.tensorboard and processes.first:
-        log.copy_to(TensorBoard(folder, after=trainer.state.logged))
-    _say_from_where(config, checkpoint, log)
-    stream = stream_of(prepared, training, trainer.state.position)
-    best = Best(config, prepared, folder, processes)
-    around = Surroundings(
-        stream.take,
-        lambda: stream.position,
-        best.evaluate,
-        best.keep,
-        stop_signal,
-        lines=lambda pairs: lines_of(prepared, pairs),
-        largest=lambda: largest(prepared, training),
-        effort=_effort(model, config, processes),
-    )
-    state = trainer.run(around)
-    log.say(f"done: {_outcome(state, folder)}")
-    return _result(state, folder)
+    return Result(**vars(done))
 
 
 def _effort(model: Network, config: RunConfig, processes: Processes) -> Effort:
     """What all processes could do is what each can while the others do, too."""
     own = effort_of(model, model.output, config.training.device, config.training.precision)
     return replace(own, peak=sum(processes.exchange(own.peak)))
-
-
-def _say_from_where(config: RunConfig, checkpoint: Checkpoint | None, log: RunLog) -> None:
-    """Nothing where a new run begins."""
-    if checkpoint is None:
-        return
-    if config.from_model is not None and checkpoint.state.step == 0:
-        log.say(f"fine-tuning the model of {config.from_model.path}")
-    else:
-        log.say(f"going on after update {checkpoint.state.step} of {config.training.updates}")
-    tell_other_versions(config.versions, log)
-
-
-def _outcome(state: RunState, folder: Path) -> str:
-    return (
-        f"{state.step} updates; the best model, of update {state.best_step} with a validation BLEU of "
-        f"{state.best_score:.2f} (greedy), is in {folder / 'best'}"
-    )
-
-
-def _result(state: RunState, folder: Path) -> Result:
-    assert state.best_score is not None
-    return Result(folder, state.step, state.best_step, state.best_score)
