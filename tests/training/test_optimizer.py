@@ -2,6 +2,7 @@
 
 import copy
 
+import pytest
 import torch
 from torch import nn
 
@@ -102,8 +103,9 @@ def test_frozen_parameters_stay():
     assert not torch.equal(model.output.weight, network().output.weight)
 
 
-def test_state_put_into_another_optimizer_goes_on_bit_for_bit():
-    settings = config(weight_decay=0.01)
+@pytest.mark.parametrize("kind", ["adam", "muon"])
+def test_state_put_into_another_optimizer_goes_on_bit_for_bit(kind):
+    settings = config(weight_decay=0.01, optimizer=kind)
     whole = network()
     some_updates(whole, build_optimizer(whole, settings), 0, 8)
     first = network()

@@ -88,6 +88,7 @@ OTHER = {
     "budget": "1h30m",
     "batch_tokens": 321,
     "accumulate": 3,
+    "optimizer": "adam",
     "schedule": "noam",
     "learning_rate": 0.123,
     "warmup": 45,
@@ -425,12 +426,26 @@ def test_without_a_budget_a_slow_machine_does_less_than_a_fast_one():
 def test_the_pace_is_measured_for_the_batch_that_was_chosen():
     asked = []
 
-    def pace(tokens, accumulate):
-        asked.append((tokens, accumulate))
+    def pace(trial):
+        asked.append((trial.batch_tokens, trial.accumulate, trial.optimizer))
         return Pace(0.1, 3000.0)
 
-    decide(TrainSettings(batch_tokens=777, accumulate=2), pace=pace)
-    assert asked == [(777, 2)]
+    decide(TrainSettings(batch_tokens=777, accumulate=2, optimizer="muon"), pace=pace)
+    assert asked == [(777, 2, "muon")]
+
+
+def test_muon_where_its_products_are_few_beside_those_of_an_update():
+    """The best for a new Transformer; never where a paper's schedule or another model's weights are asked for."""
+
+    def chosen(**wishes):
+        return decide(TrainSettings(**wishes))[0]["optimizer"]
+
+    assert chosen() == "muon"
+    assert chosen(batch_tokens=1024) == "adam"
+    assert chosen(batch_tokens=1024, accumulate=4) == "muon"
+    assert chosen(width=512) == "adam"
+    assert chosen(schedule="noam") == chosen(model="recurrent") == "adam"
+    assert chosen(batch_tokens=1024, optimizer="muon") == "muon"
 
 
 def test_two_vocabularies_are_never_tied():

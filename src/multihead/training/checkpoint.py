@@ -3,7 +3,7 @@
     checkpoints/00001200/
         model.safetensors        the weights
         average.safetensors      their moving average, where there is one
-        optimizer.safetensors    Adam's two moments and step of each parameter
+        optimizer.safetensors    Adam's two moments and step of each parameter, Muon's momentum of those it moves
         state.json               where the run stands: a `RunState`
         manifest.json            the SHA-256 of each file above; written last
 

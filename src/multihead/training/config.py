@@ -35,6 +35,8 @@ class TrainingConfig(Settings):
     updates; 0 skips only those that are no finite numbers. See `training.guard`."""
     skip_limit: int = Field(default=10, ge=0)
     """Updates of the last 100 that may have been skipped before the run stops."""
+    optimizer: Literal["adam", "muon"] = "adam"
+    """What moves the weights; 'muon': linear maps by `training.muon`, all else by Adam."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
     """Adam's decay of the mean of gradients."""
     beta2: float = Field(default=0.98, ge=0, lt=1)

@@ -71,6 +71,9 @@ class Trainable(Protocol):
     def parameters(self) -> Iterator[nn.Parameter]:
         """As in `torch.nn.Module`."""
 
+    def modules(self) -> Iterator[nn.Module]:
+        """As in `torch.nn.Module`: itself and all parts."""
+
     def train(self, mode: bool = True) -> object:
         """As in `torch.nn.Module`."""
 

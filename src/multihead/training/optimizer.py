@@ -1,4 +1,4 @@
-"""Adam with decoupled weight decay, and the moving average of the weights.
+"""Adam with decoupled weight decay, alone or for what Muon (`training.muon`) leaves to it, and the moving average.
 
     theta' <- d theta' + (1 - d) theta,    d = min(decay, (1 + t) / (10 + t))
 
@@ -16,26 +16,32 @@ from torch import Tensor
 
 from multihead.training.config import TrainingConfig
 from multihead.training.loss import Model, Trainable
+from multihead.training.muon import Muon, linear_maps
 
 
-def build_optimizer(model: Trainable, config: TrainingConfig) -> torch.optim.AdamW:
-    """AdamW (Loshchilov & Hutter 2019); vectors (biases, norms) do not decay."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
+def build_optimizer(model: Trainable, config: TrainingConfig) -> torch.optim.Optimizer:
+    """AdamW (Loshchilov & Hutter 2019) or Muon with it; vectors (biases, norms) do not decay."""
+    maps = linear_maps(model) if config.optimizer == "muon" else {}
+    parameters = [p for p in model.parameters() if p.requires_grad and p not in maps]
     groups = [
         {"params": [p for p in parameters if p.dim() > 1], "weight_decay": config.weight_decay},
         {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(
+    adam = torch.optim.AdamW(
         [group for group in groups if group["params"]],
         lr=0.0,
         betas=(config.beta1, config.beta2),
         eps=1e-9,
         fused=True,
     )
+    if not maps:
+        return adam
+    products = torch.bfloat16 if config.precision == "bfloat16" else torch.float32
+    return Muon(maps, adam, weight_decay=config.weight_decay, dtype=products)
 
 
-def optimizer_tensors(model: Trainable, optimizer: torch.optim.AdamW) -> dict[str, Tensor]:
-    """The optimiser's state as named tensors: ``<parameter>/<exp_avg|exp_avg_sq|step>``."""
+def optimizer_tensors(model: Trainable, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimiser's state as named tensors: ``<parameter>/<exp_avg|exp_avg_sq|step|momentum>``."""
     tensors: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():
@@ -43,7 +49,7 @@ def optimizer_tensors(model: Trainable, optimizer: torch.optim.AdamW) -> dict[st
     return tensors
 
 
-def restore_optimizer(model: Trainable, optimizer: torch.optim.AdamW, tensors: dict[str, Tensor]) -> None:
+def restore_optimizer(model: Trainable, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
     """Puts back what `optimizer_tensors` took out."""
     parameters = dict(model.named_parameters())
     for key, value in tensors.items():

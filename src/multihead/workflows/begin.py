@@ -146,20 +146,9 @@ def _decide(
         model = fine_tune.choose_model(choices, given.model.config)
         prepared = _with_languages(choices, prepared, given)
 
-    def pace(batch_tokens: int, accumulate: int) -> Pace:
+    def pace(trial: TrainingConfig) -> Pace:
         say("measuring how fast this machine trains the model")
-        threads = settings.threads or machine.threads
-        use_threads(processes.threads(threads))
-        trial = TrainingConfig(
-            updates=1,
-            batch_tokens=batch_tokens,
-            accumulate=accumulate,
-            precision=settings.precision or ("bfloat16" if machine.fast_bfloat16 else "float32"),
-            device=settings.device or machine.device,
-            average=0.99,
-            bpe_dropout=settings.bpe_dropout or 0.0,
-            threads=threads,
-        )
+        use_threads(processes.threads(trial.threads))
         if processes.size > 1:
             processes.exchange((model, trial, prepared.config))
         return measure(model, trial, prepared, processes)

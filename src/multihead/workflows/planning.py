@@ -24,6 +24,9 @@ T = TypeVar("T")
 _UPDATING = 0.88
 """Share of a run's time that goes into updates; the rest is for validation and for a machine with other work."""
 
+_MUON = 10
+"""Tokens of an update for each unit of width from which Muon's products are less than a third of it."""
+
 _FINE_TUNING = 0.25
 """How much of a new model's training one repays that has learned already."""
 
@@ -196,9 +199,9 @@ def choose_training(
     corpus: Corpus,
     model: NetworkConfig,
     machine: Machine,
-    pace: Callable[[int, int], Pace],
+    pace: Callable[[TrainingConfig], Pace],
 ) -> TrainingConfig:
-    """The settings of training; ``pace(batch_tokens, accumulate)`` measures when it has to."""
+    """The settings of training; ``pace`` measures updates of some settings when it has to."""
     take, own = choices.take, TrainingConfig.model_fields
     precision = "bfloat16" if machine.fast_bfloat16 else "float32"
     hardware = "the hardware multiplies it fastest" if machine.fast_bfloat16 else "there is no fast bfloat16 here"
@@ -208,9 +211,13 @@ def choose_training(
         "precision": take("precision", lambda: (precision, hardware)),
         "threads": take("threads", lambda: (machine.threads, "what PyTorch uses here")),
         "seed": take("seed", lambda: (1, "any would do")),
+        "bpe_dropout": take("bpe_dropout", lambda: (own["bpe_dropout"].default, "the usual value")),
     }
     values["batch_tokens"], values["accumulate"] = choose_batch(choices, corpus, machine)
-    updates = choose_updates(choices, corpus, lambda: pace(values["batch_tokens"], values["accumulate"]))
+    tokens = values["batch_tokens"] * values["accumulate"]
+    values["optimizer"] = take("optimizer", lambda: choose_optimizer(choices, model, tokens))
+    trial = build(TrainingConfig, {**values, "updates": 1, "average": 0.99}, "the settings of training")
+    updates = choose_updates(choices, corpus, lambda: pace(trial))
     schedule = take("schedule", lambda: ("linear", "ends at 0 when the run ends, the best for a known length"))
     warmup = take("warmup", lambda: choose_warmup(choices, updates))
     horizon = 1 - 1 / max(0.06 * updates, 10.0)
@@ -224,10 +231,23 @@ def choose_training(
         "patience": take("patience", lambda: choose_patience(schedule)),
         "log_every": take("log_every", lambda: (max(min(updates // 60, 100), 1), "some 60 lines")),
     }
-    usual = ("smoothing", "clip", "skip_above", "skip_limit", "weight_decay", "bpe_dropout")
+    usual = ("smoothing", "clip", "skip_above", "skip_limit", "weight_decay")
     for name in (*usual, "keep_checkpoints", "tensorboard"):
         values[name] = take(name, lambda name=name: (own[name].default, "the usual value"))  # type: ignore[misc]
     return build(TrainingConfig, values, "the settings of training")
+
+
+def choose_optimizer(choices: Choices, model: NetworkConfig, tokens: int) -> tuple[str, str]:
+    """Adam or Muon, whose products take as long for a small batch as for a large one of so many ``tokens``."""
+    if model.architecture != "transformer":
+        return "adam", "Muon was tried with the Transformer alone"
+    if choices.settings.from_model is not None:
+        return "adam", "what was learned is kept"
+    if choices.asked("schedule") == "noam":
+        return "adam", "the paper's"
+    if tokens < _MUON * model.width:
+        return "adam", f"Muon's own products would be too much for updates of {tokens:,} tokens at width {model.width}"
+    return "muon", "learns more from each sentence than Adam"
 
 
 def choose_warmup(choices: Choices, updates: int) -> tuple[int, str]:
@@ -284,5 +304,5 @@ def rehearse(settings: TrainSettings, pairs: int, machine: Machine, model: Netwo
     """
     choices, corpus = Choices(settings), Corpus(pairs, 20 * pairs, 8000, 8000, 0)
     model = model or choose_model(choices, corpus, machine)
-    choose_training(choices, corpus, model, machine, lambda _tokens, _batches: Pace(1.0, 1000.0))
+    choose_training(choices, corpus, model, machine, lambda _: Pace(1.0, 1000.0))
     choose_generation(choices)

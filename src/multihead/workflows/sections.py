@@ -208,6 +208,8 @@ class Training(Settings):
     """Padded tokens a side in a batch."""
     accumulate: int | None = None
     """Batches to an update."""
+    optimizer: Literal["adam", "muon"] | None = None
+    """What moves the weights: Adam, or Muon, which learns more from each sentence."""
     schedule: Literal["linear", "cosine", "trapezoid", "inverse_sqrt", "noam", "constant"] | None = None
     """How the learning rate goes on after the warm-up."""
     learning_rate: float | None = None

@@ -1,0 +1,118 @@
+"""Muon: steps that are orthogonal, PyTorch's own as an oracle, and maps that share a matrix moved each by itself."""
+
+import pytest
+import torch
+from torch import nn
+
+from multihead.attention.multihead import PackedLinear
+from multihead.models.architectures import build_network
+from multihead.models.config import TransformerConfig
+from multihead.training import muon
+from multihead.training.config import TrainingConfig
+from multihead.training.muon import Muon, linear_maps, orthogonal
+from multihead.training.optimizer import build_optimizer
+
+
+def with_singular_values(*values, rows=6, columns=9, seed=0):
+    """P S Q^T and P Q^T."""
+    torch.manual_seed(seed)
+    p, _ = torch.linalg.qr(torch.randn(rows, len(values)))
+    q, _ = torch.linalg.qr(torch.randn(columns, len(values)))
+    return p @ torch.diag(torch.tensor(values)) @ q.T, p @ q.T
+
+
+def only_maps(weights, **settings):
+    """A Muon of these weights, each a map, and nothing for Adam."""
+    rest = torch.optim.AdamW([nn.Parameter(torch.zeros(1))], lr=0.0)
+    return Muon({weight: (len(weight),) for weight in weights}, rest, **settings)
+
+
+def steps(optimizer, parameters, gradients, rate=0.02):
+    for each in gradients:
+        for parameter, gradient in zip(parameters, each, strict=True):
+            parameter.grad = gradient.clone()
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.step()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(6, 9), (9, 6), (7, 7)])
+def test_what_is_left_of_a_matrix_are_its_directions(shape, dtype):
+    given, directions = with_singular_values(3.0, 1.0, 0.3, 0.1, rows=shape[0], columns=shape[1])
+    found = orthogonal(torch.stack([given, 100 * given]), dtype)
+    assert (found - directions).norm(dim=(1, 2)).max() < (0.3 if dtype == torch.float32 else 0.6)  # of a norm of 2
+    values = torch.linalg.svdvals(found)
+    assert values[:, :4].min() > 0.85
+    assert values[:, :4].max() < 1.15
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=0.02)  # the length of a gradient does not matter
+
+
+def test_nothing_stays_nothing():
+    assert torch.equal(orthogonal(torch.zeros(2, 3, 4)), torch.zeros(2, 3, 4))
+
+
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this PyTorch has no Muon to compare with")
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_equals_pytorchs_with_its_coefficients(monkeypatch, decay):
+    monkeypatch.setattr(muon, "_COEFFICIENTS", ((3.4445, -4.7750, 2.0315),) * 5)
+    monkeypatch.setattr(muon, "_SAFE", 1.0)
+    torch.manual_seed(1)
+    start = [torch.randn(8, 12), torch.randn(12, 8), torch.randn(8, 8)]
+    gradients = [[torch.randn_like(weight) for weight in start] for _ in range(4)]
+    ours, theirs = ([nn.Parameter(weight.clone()) for weight in start] for _ in range(2))
+    steps(only_maps(ours, weight_decay=decay, dtype=torch.bfloat16), ours, gradients)
+    reference = torch.optim.Muon(
+        theirs, lr=0.0, weight_decay=decay, momentum=muon.MOMENTUM, adjust_lr_fn="match_rms_adamw"
+    )
+    steps(reference, theirs, gradients)
+    for mine, other, before in zip(ours, theirs, start, strict=True):
+        moved = (other - before).norm()
+        assert moved > 0.02
+        assert (mine - other).norm() < 0.03 * moved  # both round to bfloat16, in another order
+
+
+def test_maps_in_one_matrix_move_as_if_they_were_apart():
+    torch.manual_seed(2)
+    packed = PackedLinear(8, (8, 4, 12))
+    apart = [nn.Parameter(part.detach().clone()) for part in packed.weight.split_with_sizes([8, 4, 12])]
+    gradient = torch.randn(24, 8)
+    rest = torch.optim.AdamW([packed.bias], lr=0.0)
+    steps(Muon({packed.weight: packed.sizes}, rest), [packed.weight], [[gradient]])
+    steps(only_maps(apart), apart, [list(gradient.split_with_sizes([8, 4, 12]))])
+    torch.testing.assert_close(packed.weight, torch.cat(apart), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_vocabulary_and_vectors_are_left_to_adam(tied):
+    sizes = {"width": 16, "heads": 2, "inner": 24, "encoder_layers": 2, "decoder_layers": 1}
+    config = TransformerConfig(
+        source_vocab=20, target_vocab=20, padding_id=0, tie_embeddings=tied, tie_output=tied, **sizes
+    )
+    model = build_network(config)
+    maps = linear_maps(model)
+    names = {name for name, parameter in model.named_parameters() if parameter in maps}
+    inside = {name for name, parameter in model.named_parameters() if name[:2] in ("en", "de") and parameter.dim() == 2}
+    assert names == inside
+    assert {sum(rows) == len(weight) for weight, rows in maps.items()} == {True}
+    optimizer = build_optimizer(model, TrainingConfig(updates=3, optimizer="muon"))
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.01
+    optimizer.step()
+    for name, parameter in model.named_parameters():
+        assert set(optimizer.state[parameter]) == (
+            {"momentum"} if name in inside else {"exp_avg", "exp_avg_sq", "step"}
+        )
+
+
+def test_what_has_no_gradient_does_not_move():
+    weights = [nn.Parameter(torch.randn(3, 4)), nn.Parameter(torch.randn(3, 4))]
+    before = weights[1].detach().clone()
+    optimizer = only_maps(weights)
+    weights[0].grad = torch.randn(3, 4)
+    optimizer.param_groups[0]["lr"] = 0.1
+    optimizer.step()
+    assert torch.equal(weights[1], before)
+    assert weights[1] not in optimizer.state or not optimizer.state[weights[1]]
