@@ -15,6 +15,7 @@ BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 TINY = {
     "attention.py": ["--tiny", "--rounds", "1"],
     "decoding.py": ["--size", "toy", "--rounds", "1", "--sentences", "4", "--single", "1"],
+    "doctor.py": ["--pairs", "2000"],
     "kernels.py": ["--tiny", "--rounds", "1"],
     "marginals.py": ["--batch", "2", "--length", "5", "--rounds", "1"],
     "recurrent.py": ["--tiny", "--rounds", "1"],

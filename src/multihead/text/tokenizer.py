@@ -134,6 +134,11 @@ class Tokenizer:
         return self._parts
 
     @property
+    def entries(self) -> tuple[bytes, ...]:
+        """What each id adds to a decoded text (`bytes_of_entries`)."""
+        return self._bytes
+
+    @property
     def specials(self) -> Specials:
         """The strings of the special symbols."""
         return Specials(*self._parts.vocabulary[:FIRST_BYTE])

@@ -35,6 +35,7 @@ from multihead.training.step import train_step
 from multihead.workflows import fine_tune, prepared_folder, run_folder
 from multihead.workflows.batches import lines_of, stream_of
 from multihead.workflows.corpora import look_through
+from multihead.workflows.doctor_quick import tell_findings
 from multihead.workflows.machine import Machine, inspect_machine, require_device
 from multihead.workflows.planning import (
     Choices,
@@ -78,7 +79,9 @@ def begin(
         if given is not None:
             fine_tune.write_start(folder, given, averages=config.training.average > 0)
         run_folder.write(folder, config)
-    _show(config, machine.name, RunLog(folder, say))
+    log = RunLog(folder, say)
+    _show(config, machine.name, log)
+    tell_findings(settings, config, prepared, folder, log.say)
     return config, prepared
 
 

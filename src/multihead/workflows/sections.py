@@ -297,9 +297,10 @@ HEADINGS = ("Folders", "Text", "Subwords", "Model", "Recurrent model", "Training
 
 
 def section_of(cls: type[Settings], name: str) -> str:
-    """The heading under which a field stands: that of the class which declares it."""
-    return next(
+    """The heading under which a field stands: that of the class which declares it; "" if that has none."""
+    headings = (
         str(vars(base)["heading"])
         for base in cls.__mro__
         if name in vars(base).get("__annotations__", {}) and "heading" in vars(base)
     )
+    return next(headings, "")
