@@ -2,49 +2,43 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import click
+
+from multihead.cli.scoring import FILE, remark_on, remark_on_cut, scoring_flags
+from multihead.cli.searching import check_counts, machine_flags, search_flags, translator_for, wishes_of
 
 
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option(
-    "--source",
-    required=True,
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Text to translate; plain or compressed (gz, xz, zst).",
-)
-@click.option(
-    "--target",
-    required=True,
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Its translation, line by line.",
-)
-@click.option("--beam", type=int, metavar="NUMBER", help="Hypotheses of the beam search. [the model's own]")
-@click.option("--alpha", type=float, metavar="NUMBER", help="Length penalty. [the model's own]")
-@click.option("--min-length", type=int, metavar="NUMBER", help="Least tokens of a translation. [the model's own]")
-@click.option(
-    "--max-length",
-    type=int,
-    metavar="NUMBER",
-    help="Most tokens of a translation, the end symbol counted. [the model's own]",
-)
-@click.option("--save", type=click.Path(path_type=Path), metavar="FILE", help="Also write the translations here.")
+@click.option("--source", required=True, **FILE, help="Text to translate; plain or compressed (gz, xz, zst).")
+@click.option("--target", required=True, **FILE, help="Its translation, line by line.")
+@click.option("--save", **FILE, help="Also write the translations here.")
+@scoring_flags
+@search_flags
+@machine_flags
 def evaluate(
     model: Path,
     source: Path,
     target: Path,
-    beam: int | None,
-    alpha: float | None,
-    min_length: int | None,
-    max_length: int | None,
     save: Path | None,
+    language: str | None,
+    tokenize: Any,
+    resamples: int | None,
+    as_json: bool,
+    batch_tokens: int,
+    threads: int | None,
+    device: str,
+    **asked: Any,
 ) -> None:
-    """Translate --source with MODEL and score the result against --target: BLEU and chrF with signatures."""
-    from multihead.cli.options import check_search
+    """Translate --source with MODEL and score the result against --target.
+
+    BLEU, chrF and TER are printed, each with its 95% interval and its signature; what the references look like, if they
+    are not as people write, is said on standard error. To compare models see multihead compare.
+    """
     from multihead.cli.process import own_the_process
     from multihead.cli.progress import counter
     from multihead.data.corpus import check_parallel
@@ -55,27 +49,30 @@ def evaluate(
         raise ConfigurationError(f"{save}: exists already; nothing was overwritten. Choose another name")
     if save is not None and not save.parent.is_dir():
         raise ConfigurationError(f"{save}: there is no folder {save.parent} to write it into; make it first")
-    check_search(beam, alpha, min_length, max_length)
+    wishes = wishes_of(asked)
+    check_counts(batch_tokens=batch_tokens, threads=threads)
     lines = check_parallel(source, target).lines
     own_the_process()
     from multihead.workflows.evaluate import evaluate as run
 
+    translator = translator_for(model, wishes, threads, device)
     with counter("translated", "sentences", lines) as count:
         result = run(
-            model,
+            translator,
             source,
             target,
-            beam=beam,
-            alpha=alpha,
-            min_length=min_length,
-            max_length=max_length,
+            language=language,
+            tokenize=tokenize,
+            resamples=resamples,
+            batch_tokens=batch_tokens,
             progress=count,
         )
     if save is not None:
         write_text(save, "".join(line + "\n" for line in result.hypotheses))
-    click.echo(str(result.scores))
-    click.echo(
-        f"{result.sentences:,} sentences in {result.seconds:.1f} s, {result.sentences / result.seconds:,.0f} a second"
-    )
-    if result.cut:
-        click.echo(f"the length limit was reached in lines {', '.join(map(str, result.cut[:20]))}", err=True)
+    if as_json:
+        click.echo(json.dumps({"model": str(model), **result.as_dict()}, ensure_ascii=False))
+    else:
+        speed = result.sentences / result.seconds
+        click.echo(f"{result}\n{result.sentences:,} sentences in {result.seconds:.1f} s, {speed:,.0f} a second")
+    remark_on("the references", result.remarks)
+    remark_on_cut(str(model), result.cut)

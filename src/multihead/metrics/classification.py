@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from multihead.attention.drawing import display_width
 from multihead.errors import InputError
+from multihead.metrics.tables import table
 
 Counts = npt.NDArray[np.int64]
 
@@ -93,7 +93,7 @@ class Classification:
             [label, *(f"{count:,}" if count else "·" for count in row)]
             for label, row in zip(self.labels, self.confusion, strict=True)
         ]
-        return "\n\n".join((head, _table(each), _table(matrix)))
+        return "\n\n".join((head, table(each), table(matrix)))
 
     def _right_predicted_actual(self) -> tuple[Counts, Counts, Counts]:
         return self.confusion.diagonal(), self.confusion.sum(0), self.confusion.sum(1)
@@ -118,15 +118,3 @@ def classification(actual: Sequence[int], predicted: Sequence[int], labels: Sequ
     confusion = np.zeros((len(labels), len(labels)), np.int64)
     np.add.at(confusion, (np.asarray(actual), np.asarray(predicted)), 1)
     return Classification(tuple(labels), confusion)
-
-
-def _table(rows: list[list[str]]) -> str:
-    """Columns side by side: the first to the left, all others to the right."""
-    widths = [max(map(display_width, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(
-            cell + " " * (width - display_width(cell)) if place == 0 else " " * (width - display_width(cell)) + cell
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    )

@@ -2,7 +2,8 @@
 
 Papineni et al. 2002 (BLEU), Popović 2015 (chrF), Post 2018 (why a score needs a signature). Scores are cased
 and of detokenised text: what the user gets, against what the user gave. How words are told apart is chosen
-from the target language and stands in the signature. Significance tests are left to `significance`.
+from the target language (`tokenisation`) and stands in the signature. TER, intervals and tests of significance are
+left to `significance`.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from multihead.errors import InputError
+from multihead.metrics.tokenisation import bleu as bleu_of
 
 # ISO 639-1
 _LANGUAGES = """
@@ -25,10 +26,6 @@ mt my na nb nd ne ng nl nn no nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro
 sl sm sn so sq sr ss st su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi
 yo za zh zu
 """
-
-# Written without spaces between words (or, in Korean, with spaces between larger units). Splitting them into
-# words needs packages that not everybody has; characters give the same score on every machine.
-_BY_CHARACTER = frozenset({"ja", "ko", "th", "lo", "km", "my", "bo", "dz"})
 
 
 @dataclass(frozen=True)
@@ -60,15 +57,8 @@ def score(hypotheses: Sequence[str], references: Sequence[str], target_language:
     Raises:
         InputError: there is nothing to score, or not one reference for each translation.
     """
-    if isinstance(hypotheses, str) or isinstance(references, str):
-        raise InputError("got one string to score, expected a list of sentences: score([hypothesis], [reference])")
-    if len(hypotheses) != len(references):
-        counts = f"{len(hypotheses)} translations but {len(references)} references"
-        raise InputError(f"{counts}; expected one reference for each, in the same order")
-    if not len(hypotheses):
-        raise InputError("no translations to score; expected at least one sentence")
-    # force: or sacreBLEU logs a guess that the text was tokenised, wherever 100 lines end in " ."
-    bleu, chrf = BLEU(tokenize=_tokenizer(target_language), force=True), CHRF()
+    check_lines(hypotheses, references)
+    bleu, chrf = bleu_of(target_language), CHRF()
     bleu_score = bleu.corpus_score(list(hypotheses), [list(references)])
     chrf_score = chrf.corpus_score(list(hypotheses), [list(references)])
     return Scores(
@@ -79,11 +69,33 @@ def score(hypotheses: Sequence[str], references: Sequence[str], target_language:
     )
 
 
-def _tokenizer(language: str | None) -> str:
-    code = (language or "").lower().replace("_", "-").split("-")[0]
-    if code == "zh":
-        return "zh"
-    return "char" if code in _BY_CHARACTER else "13a"
+def sentence_scores(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
+    """chrF of each translation by itself: of the usual scores the one that single sentences can be ranked by.
+
+    Raises:
+        InputError: as `score`.
+    """
+    check_lines(hypotheses, references)
+    chrf = CHRF()
+    return [
+        float(chrf.sentence_score(hypothesis, [reference]).score)
+        for hypothesis, reference in zip(hypotheses, references, strict=True)
+    ]
+
+
+def check_lines(hypotheses: Sequence[str], references: Sequence[str]) -> None:
+    """Refuses what cannot be scored.
+
+    Raises:
+        InputError: one string for a list; nothing; not one reference for each translation.
+    """
+    if isinstance(hypotheses, str) or isinstance(references, str):
+        raise InputError("got one string to score, expected a list of sentences: score([hypothesis], [reference])")
+    if len(hypotheses) != len(references):
+        counts = f"{len(hypotheses)} translations but {len(references)} references"
+        raise InputError(f"{counts}; expected one reference for each, in the same order")
+    if not len(hypotheses):
+        raise InputError("no translations to score; expected at least one sentence")
 
 
 def language_of(path: str | Path) -> str | None:

@@ -1,0 +1,83 @@
+"""``multihead compare``: see `workflows.compare`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from multihead.cli.scoring import FILE, NUMBER, remark_on, remark_on_cut, scoring_flags
+from multihead.cli.searching import check_counts, machine_flags, search_flags, translator_for, wishes_of
+
+
+@click.command()
+@click.argument("systems", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--source", **FILE, help="Text to translate, plain or compressed; not needed if all SYSTEMS are files.")
+@click.option("--target", required=True, **FILE, help="Its translation, line by line.")
+@click.option(
+    "--test",
+    type=click.Choice(["randomization", "bootstrap"]),
+    default="randomization",
+    show_default=True,
+    help="Of significance: paired approximate randomization, or the paired bootstrap.",
+)
+@click.option("--trials", **NUMBER, help="Of the randomization. [10000]")
+@click.option("--show", **NUMBER, default=5, show_default=True, help="How many of the sentences that differ most.")
+@scoring_flags
+@search_flags
+@machine_flags
+def compare(
+    systems: tuple[Path, ...],
+    source: Path | None,
+    target: Path,
+    test: Any,
+    trials: int | None,
+    show: int,
+    language: str | None,
+    tokenize: Any,
+    resamples: int | None,
+    as_json: bool,
+    batch_tokens: int,
+    threads: int | None,
+    device: str,
+    **asked: Any,
+) -> None:
+    """Compare translations of one test set: SYSTEMS are runs, model folders, or files with a translation a line.
+
+    The first is what all others are compared with. BLEU, chrF and TER are printed with 95% intervals and with p, the
+    probability that so large a difference is chance; then lengths and repetitions, and the sentences that differ most.
+    Flags of the search hold for every model.
+    """
+    from multihead.cli.process import own_the_process
+    from multihead.cli.progress import counter
+    from multihead.data.corpus import scan
+
+    wishes = wishes_of(asked)
+    check_counts(batch_tokens=batch_tokens, threads=threads)
+    lines = scan(target).lines
+    own_the_process()
+    from multihead.workflows.compare import compare as run
+    from multihead.workflows.compare import models_among
+
+    with counter("translated", "sentences", lines * models_among(systems)) as count:
+        result = run(
+            *systems,
+            target=target,
+            source=source,
+            language=language,
+            tokenize=tokenize,
+            test=test,
+            resamples=resamples,
+            trials=trials,
+            show=show,
+            batch_tokens=batch_tokens,
+            load=lambda folder: translator_for(folder, wishes, threads, device),
+            progress=count,
+        )
+    click.echo(json.dumps(result.as_dict(), ensure_ascii=False) if as_json else str(result))
+    remark_on("the references", result.remarks)
+    for system in result.systems:
+        remark_on(f"{system.name}: the translations", system.remarks)
+        remark_on_cut(system.name, system.cut)

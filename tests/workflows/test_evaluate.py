@@ -1,0 +1,111 @@
+"""An evaluation's numbers are those of the scores; every search that can be asked of `translate` can be evaluated."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from multihead import Translator, evaluate
+from multihead.errors import ConfigurationError
+from multihead.metrics.scores import score
+from multihead.metrics.significance import measure
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def few(numbers: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Six pairs: searches that are not compiled take their time."""
+    return numbers.write(tmp_path_factory.mktemp("few"), "few", numbers.pairs(6, 3))
+
+
+@pytest.fixture(scope="module")
+def references(numbers: Any) -> list[str]:
+    return numbers.test["target"].read_text(encoding="utf-8").split("\n")[:-1]
+
+
+def test_numbers_are_those_of_the_scores(trained: Path, numbers: Any, references: list[str]) -> None:
+    result = evaluate(trained, **numbers.test, beam=2, resamples=60)
+    assert result.hypotheses == Translator.load(trained).translate(
+        numbers.test["source"].read_text(encoding="utf-8").split("\n")[:-1], beam=2
+    )
+    assert result.scores == score(result.hypotheses, references, "en")
+    assert result.measured == measure([result.hypotheses], references, "en", resamples=60)
+    assert (result.language, result.search.beam, result.sentences) == ("en", 2, 20)
+    assert [remark.kind for remark in result.remarks] == ["lower-cased"]  # "one two three"
+    content = json.loads(json.dumps(result.as_dict()))
+    assert content["search"] == result.search.model_dump(mode="json")
+    assert [one["score"] for one in content["measures"]] == [one.score for one in result.measured.systems[0]]
+    assert [line.split()[0] for line in str(result).split("\n")] == ["BLEU", "chrF2", "TER", "95%"]
+
+
+def test_a_language_or_tokenizer_that_is_named_decides(trained: Path, numbers: Any) -> None:
+    translator = Translator.load(trained)
+    zh = evaluate(translator, **numbers.test, language="zh", resamples=40).measured.systems[0]
+    assert "|tok:zh|" in zh[0].signature
+    assert "|asian:yes|" in zh[2].signature
+    other = evaluate(translator, **numbers.test, tokenize="char", resamples=40)
+    assert "|tok:char|" in other.scores.bleu_signature
+
+
+def test_what_cannot_be_measured_is_refused_before_anything_is_translated(numbers: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="resamples: expected at least 40, got 3"):
+        evaluate(tmp_path / "no model at all", **numbers.test, resamples=3)
+
+
+@pytest.mark.parametrize(
+    ("flags", "settings"),
+    [
+        ((), {}),
+        (("--beam", 1, "--max-length", 4), {"beam": 1, "max_length": 4}),
+        (("--alpha", 0.2, "--length-penalty", "wu", "--min-length", 7), {"alpha": 0.2, "length_penalty": "wu"}),
+        (("--without", "one", "--without", "two"), {"without": ["one", "two"]}),
+        (("--no-repeat", 1), {"no_repeat": 1}),
+        (("--length-factor", 0.1, "--length-margin", 2), {"length_factor": 0.1, "length_margin": 2}),
+        (("--beam", 4, "--groups", 2, "--diversity", 9), {"beam": 4, "groups": 2, "diversity": 9.0}),
+        (("--stopping", "patience", "--patience", 0.3), {"stopping": "patience", "patience": 0.3}),
+    ],
+)
+def test_a_flag_is_the_setting_of_that_name(
+    call: Any, trained: Path, few: dict[str, Path], tmp_path: Path, flags: tuple[Any, ...], settings: dict[str, Any]
+) -> None:
+    settings |= {"min_length": 7} if "--min-length" in flags else {}
+    files = ("--source", few["source"], "--target", few["target"], "--save", tmp_path / "saved")
+    ended = call("evaluate", trained, *files, "--resamples", 40, "--json", "--threads", 1, *flags)
+    assert ended.status == 0
+    wanted = evaluate(Translator.load(trained).searching(**settings), **few, resamples=40)
+    assert (tmp_path / "saved").read_text(encoding="utf-8").split("\n")[:-1] == wanted.hypotheses
+    content = json.loads(ended.text)
+    assert content.pop("model") == str(trained)
+    assert {**content, "seconds": wanted.seconds} == json.loads(json.dumps(wanted.as_dict()))
+    assert ("the length limit was reached in lines" in ended.err) == bool(wanted.cut)
+    assert "the references look lower-cased: 6 of 6 lines" in ended.err
+
+
+def test_the_command_for_people(call: Any, trained: Path, numbers: Any) -> None:
+    files = ("--source", numbers.test["source"], "--target", numbers.test["target"])
+    ended = call("evaluate", trained, *files, "--resamples", 50)
+    wanted = evaluate(trained, **numbers.test, resamples=50)
+    assert ended.text.startswith(str(wanted) + "\n20 sentences in ")
+    assert "50 bootstrap resamples; seed 12345" in ended.text
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--resamples", 2), "resamples: expected at least 40, got 2"),
+        (("--tokenize", "words"), "'words' is not one of"),
+        (("--batch-tokens", 0), "--batch-tokens: expected at least 1"),
+        (("--beam", 4, "--groups", 3), "groups must divide the beam"),
+        (("--patience", 0), "patience"),
+    ],
+)
+def test_what_the_command_cannot_be_asked(
+    call: Any, trained: Path, numbers: Any, flags: tuple[Any, ...], said: str
+) -> None:
+    ended = call("evaluate", trained, "--source", numbers.test["source"], "--target", numbers.test["target"], *flags)
+    assert (ended.status, ended.out) == (2, b"")
+    assert said in ended.err
