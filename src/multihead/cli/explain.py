@@ -1,0 +1,109 @@
+"""``multihead explain``: why a sentence is translated so; see `workflows.explain`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from multihead.cli.searching import search_flags, wishes_of
+from multihead.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from multihead.workflows.explain import Explanation
+
+
+@click.command()
+@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("sentence")
+@click.option(
+    "-o",
+    "--output",
+    "page",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write a page of HTML here: one file, which needs no network.",
+)
+@click.option(
+    "--png",
+    "picture",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Draw which word looked at which: FILE ends in .png, .svg or .pdf.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print everything for programs; docs/explain.md has the fields.")
+@click.option("--translation", metavar="TEXT", help="Explain this translation instead of the model's own.")
+@click.option(
+    "--alternatives", type=int, default=5, show_default=True, metavar="NUMBER", help="Of each word and of each token."
+)
+@click.option(
+    "--n-best", type=int, default=1, show_default=True, metavar="NUMBER", help="Translations that the search looks for."
+)
+@click.option(
+    "--layer", type=int, metavar="NUMBER", help="Of the decoder, to link words by; from 1. [the last but one]"
+)
+@search_flags
+def explain(
+    model: Path,
+    sentence: str,
+    page: Path | None,
+    picture: Path | None,
+    as_json: bool,
+    translation: str | None,
+    alternatives: int,
+    n_best: int,
+    layer: int | None,
+    **asked: Any,
+) -> None:
+    """Show why MODEL (a run or model folder) translates SENTENCE as it does.
+
+    Without a file to write, a table: of each word how probable it was, where it looked, and what it could have been.
+    The page has that and the attention of every head, the tokens, the search as a tree and the way of the tensors.
+    """
+    from multihead.cli.process import own_the_process
+
+    wishes = wishes_of(asked)
+    own_the_process()
+    _check_files(page, picture)
+    from multihead.workflows.align import Aligning
+    from multihead.workflows.explain import explain as workflow
+    from multihead.workflows.translate import Translator
+
+    translator = Translator.load(model).searching(**wishes)
+    explained = workflow(
+        translator, sentence, translation, alternatives=alternatives, n_best=n_best, aligning=Aligning(layer)
+    )
+    _show(explained, page, picture, as_json)
+
+
+def _check_files(page: Path | None, picture: Path | None) -> None:
+    """Refuses, before a model is loaded, what cannot be written."""
+    if picture is not None:
+        from multihead.inspection.fonts import default_font
+        from multihead.inspection.plots import check_path
+
+        default_font()  # says what to install where nothing can be drawn
+        check_path(picture)
+    if page is not None and (page.is_dir() or not page.parent.is_dir()):
+        raise ConfigurationError(f"{page}: give the name of a file, in a folder that exists, to write the page to")
+    if page is not None and picture is not None and page.resolve() == picture.resolve():
+        raise ConfigurationError(f"{page}: asked for as page and as picture; give each a name of its own")
+    for path in (page, picture):
+        if path is not None and path.exists():
+            raise ConfigurationError(f"{path}: exists already; nothing was overwritten. Choose another name")
+
+
+def _show(explained: Explanation, page: Path | None, picture: Path | None, as_json: bool) -> None:
+    from multihead.files import write_text
+    from multihead.inspection.explained_text import explained_text
+
+    if page is not None:
+        write_text(page, explained.page())
+    if picture is not None:
+        explained.picture(picture)
+    if as_json:
+        click.echo(json.dumps(explained.content(), ensure_ascii=False, allow_nan=False))
+    elif page is None and picture is None:
+        click.echo(explained_text(explained.content()))
