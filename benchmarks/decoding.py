@@ -3,7 +3,8 @@
 The same weights for all, converted; the same beam, length penalty 1 and stopping rule (so many finished hypotheses as
 the beam is wide); words in and out where a model is named, by the same tokenizer. A process for each contender, which
 take turns, so that whatever else the machine does meets all of them; outputs are compared before anything is timed.
-Seconds of the clock and of the processor are told apart: on a busy machine the latter say more.
+Seconds of the clock and of the processor are told apart: on a busy machine the latter say more. Of our steps it is told
+what share goes into reordering the hypotheses of a beam.
 
 Without ``--model`` the weights are random, and as such a model never ends a sentence every translation has ``--steps``
 symbols. The text is Multi30k's test set of 2016 where it is found, and made otherwise. MULTIHEAD_PEERS names a folder
@@ -52,6 +53,7 @@ class Runs:
     seconds: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
     single: dict[str, float] = field(default_factory=dict)
+    reordering: float | None = None
 
     @property
     def case(self) -> str:
@@ -136,7 +138,7 @@ def rows_of(runs: list[Runs], references: list[str] | None, sentences: int) -> I
         same = sum(a == b for a, b in zip(one.outputs, first.outputs, strict=True)) / sentences
         bleu = score(one.outputs, references, "en").bleu if references else None
         yield {"case": one.case, "sentences_per_second": sentences / seconds, "per_cpu_second": sentences / cpu,
-               "same": same, "bleu": bleu, **one.single}  # fmt: skip
+               "same": same, "bleu": bleu, "reordering": one.reordering, **one.single}  # fmt: skip
 
 
 def main() -> None:
@@ -173,16 +175,19 @@ def turns(contenders: list[Contender], chosen: Namespace, references: list[str] 
             one.batch()
     for one in runs if chosen.single else ():
         one.single = one.contender.ask(f"single {one.beam} {chosen.single}")
+    for one in runs:
+        one.reordering = one.contender.ask(f"reordering {one.beam}")["reordering"] if one.beam > 1 else None
     rows = list(rows_of(runs, references, chosen.sentences))
     print(f"{chosen.model or chosen.size}, {machine()['threads']} threads, {chosen.sentences} sentences; medians of "
           f"{chosen.rounds} turns")  # fmt: skip
-    heads = ("sent/s", "per CPU-s", "p50 ms", "p99 ms", "same", "BLEU")
+    heads = ("sent/s", "per CPU-s", "p50 ms", "p99 ms", "same", "reorder", "BLEU")
     print(f"{'':40}" + "".join(f"{head:>11}" for head in heads))
     for row in rows:
         numbers = [row["sentences_per_second"], row["per_cpu_second"], row.get("p50"), row.get("p99")]
         shown = "".join("          -" if number is None else f"{number:11,.1f}" for number in numbers)
+        share = "          -" if row["reordering"] is None else f"{row['reordering']:11.1%}"
         bleu = "" if row["bleu"] is None else f"{row['bleu']:11.2f}"
-        print(f"{row['case']:40}{shown}{row['same']:11.1%}{bleu}")
+        print(f"{row['case']:40}{shown}{row['same']:11.1%}{share}{bleu}")
     return rows
 
 

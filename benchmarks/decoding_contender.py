@@ -1,8 +1,9 @@
 """One contender of `decoding.py`, in a process of its own: it translates when it is told to, and says how long it took.
 
 Threads and the OpenMP library of a process belong to it alone, so contenders cannot share one. Lines on standard input:
-``batch BEAM`` translates everything, ``single BEAM N`` the first N sentences one by one; each is answered by a line of
-JSON. The peers' own code is not here: they are imported, and given our weights.
+``batch BEAM`` translates everything, ``single BEAM N`` the first N sentences one by one, ``reordering BEAM`` says what
+share of our steps that takes; each is answered by a line of JSON. The peers' own code is not here: they are imported,
+and given our weights.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from multihead import bundle as bundles
 from multihead.attention import MultiHeadAttention
 from multihead.data.batching import batches_by_tokens, collate_source
 from multihead.decoding.beam import beam_search
+from multihead.decoding.beams import Settings
 from multihead.decoding.greedy import greedy_search
 from multihead.decoding.hypothesis import Hypothesis
 from multihead.decoding.stepper import Symbols
@@ -71,17 +73,31 @@ class Work:
         return [self.bundle.target_tokenizer.decode(row) for row in found] if self.bundle else found
 
 
-def compiled(work: Work, precision: str) -> Translate:
+class Compiled:
     """Ours."""
-    engine = Engine(work.model, PRECISIONS[[str(name) for name in PRECISIONS].index(precision)])
 
-    def translate(sources: Ids, beam: int) -> Ids:
-        found = engine.search(
-            sources, work.symbols, max_lengths=work.limits(sources), min_lengths=work.least, beam=beam, stop=Patience()
-        )
+    def __init__(self, work: Work, precision: str) -> None:
+        self._work = work
+        self._engine = Engine(work.model, PRECISIONS[[str(name) for name in PRECISIONS].index(precision)])
+
+    def __call__(self, sources: Ids, beam: int) -> Ids:
+        """Translations."""
+        found = self._engine.search(
+            sources, self._work.symbols, max_lengths=self._work.limits(sources), min_lengths=self._work.least,
+            beam=beam, stop=Patience(),
+        )  # fmt: skip
         return [list(hypotheses[0].tokens) for hypotheses in found]
 
-    return translate
+    def reordering(self, sources: Ids, beam: int) -> float:
+        """The share of the steps' time that goes into reordering hypotheses with their keys and values."""
+        limits = self._work.limits(sources)
+        with self._engine.open(Settings(self._work.symbols, beam, stop=Patience()), max(limits)) as running:
+            for number, (source, limit) in enumerate(zip(sources, limits, strict=True)):
+                running.add(number, source, limit, self._work.least)
+            while running.left:
+                list(running.run(1.0))
+            reordering, stepping = running.seconds
+        return reordering / stepping
 
 
 def eager(work: Work) -> Translate:
@@ -277,7 +293,7 @@ def marian_layer(layer: Any) -> dict[str, torch.Tensor]:
 def contender(name: str, precision: str, work: Work, folder: Path) -> Translate:
     """By name."""
     if name == "multihead":
-        return compiled(work, precision)
+        return Compiled(work, precision)
     if name == "multihead eager":
         return eager(work)
     return marian(work) if name == "transformers" else ctranslate2(work, precision, name.split()[1], folder)
@@ -296,6 +312,13 @@ def main() -> None:
             started, cpu = time.perf_counter(), time.process_time()
             outputs = work.decode(translate(work.encode(given["sources"]), int(beam)))
             answer = {"seconds": time.perf_counter() - started, "cpu": time.process_time() - cpu, "outputs": outputs}
+        elif word == "reordering":
+            share = (
+                translate.reordering(work.encode(given["sources"]), int(beam))
+                if isinstance(translate, Compiled)
+                else None
+            )
+            answer = {"reordering": share}
         else:
             taken = []
             for source in given["sources"][: int(more[0])]:

@@ -200,6 +200,11 @@ def test_the_new_folder_has_what_is_new():
     for name in fields.keys() - old.keys() - dropouts:
         assert fields[name] != TransformerConfig.model_fields[name].default, name
     assert load(FOLDERS / "v3").model.config.architecture == "recurrent"
+    types = [
+        {tensor.dtype for tensor in load_file(FOLDERS / f"v{version}" / "model.safetensors").values()}
+        for version in (3, 4)
+    ]
+    assert types == [{torch.float32}, {torch.float32, torch.int8}]
 
 
 def test_what_an_old_folder_does_not_say_is_the_default():

@@ -23,6 +23,7 @@ from multihead.models.architectures import build_network
 from multihead.models.config import GenerationConfig
 from multihead.models.network import Network
 from multihead.models.network_config import ARCHITECTURES, NetworkConfig
+from multihead.rounding import Rounding
 from multihead.text.tokenizer import Tokenizer
 
 __all__ = ["FORMAT_VERSION", "Bundle", "load", "locate", "save"]
@@ -42,7 +43,7 @@ class Bundle:
     target_language: str | None = None
 
 
-def save(folder: Path, bundle: Bundle, metrics: dict[str, Any], made_by: str) -> None:
+def save(folder: Path, bundle: Bundle, metrics: dict[str, Any], made_by: str, rounding: Rounding | None = None) -> None:
     """Writes a model folder, whole or not at all; a model that stands there is replaced.
 
     Args:
@@ -50,6 +51,7 @@ def save(folder: Path, bundle: Bundle, metrics: dict[str, Any], made_by: str) ->
         bundle: the translator.
         metrics: what was measured, for metrics.json and the card.
         made_by: a sentence on where it comes from, for the card.
+        rounding: of its matrices (`multihead.rounding`), for a smaller file.
 
     Raises:
         FormatError: something that is not a model stands there; it is left alone.
@@ -71,7 +73,7 @@ def save(folder: Path, bundle: Bundle, metrics: dict[str, Any], made_by: str) ->
             "target_language": bundle.target_language,
         }
 
-    model_folder.save(folder, bundle.model, bundle.model.config, parts)
+    model_folder.save(folder, bundle.model, bundle.model.config, parts, rounding)
 
 
 def load(folder: Path, device: str = "cpu") -> Bundle:

@@ -5,7 +5,8 @@ What else belongs to a model (tokenizers, how it is searched) and what its setti
 the settings from `read_config`.
 
 `FORMAT_VERSION` is a promise: newer code reads every older folder, and takes what it does not say as the default.
-Version 2 has more settings of networks and of search than version 1; version 3 has other networks than Transformers.
+Version 2 has more settings of networks and of search than version 1; version 3 has other networks than Transformers;
+version 4 has rounded weights, and is written for those alone, so that older code reads whatever else is written here.
 """
 
 from __future__ import annotations
@@ -23,8 +24,12 @@ from torch import Tensor, nn
 from multihead.configuration import Settings, SettingsType, build
 from multihead.errors import ConfigurationError, FormatError
 from multihead.files import sha256_of, standing_folder, whole_folder, write_tensors
+from multihead.rounding import Rounding, pack, unpack
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
+
+_WHOLE = 3
+"""The version of a folder whose weights are whole."""
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
@@ -33,7 +38,11 @@ AGAIN = "copy the whole model folder again"
 
 
 def save(
-    folder: Path, model: nn.Module, settings: Settings, parts: Callable[[Path], dict[str, Any]] = lambda _: {}
+    folder: Path,
+    model: nn.Module,
+    settings: Settings,
+    parts: Callable[[Path], dict[str, Any]] = lambda _: {},
+    rounding: Rounding | None = None,
 ) -> None:
     """Writes a model folder, whole or not at all; a model that stands there is replaced.
 
@@ -43,6 +52,7 @@ def save(
         settings: of the network; they say its ``architecture``.
         parts: writes what else belongs to the model into the folder it is given, and returns what config.json is to
             have besides version, settings and the SHA-256 of the weights.
+        rounding: keep the matrices so (`multihead.rounding`), but for the vectors of positions.
 
     Raises:
         FormatError: something that is not a model stands there; it is left alone.
@@ -51,13 +61,21 @@ def save(
     if folder.exists() and not (folder / CONFIG).is_file() and not (folder.is_dir() and not any(folder.iterdir())):
         raise FormatError(f"{folder}: holds something that is not a model; nothing was touched. Choose a new folder")
     with whole_folder(folder) as draft:
-        write_tensors(draft / WEIGHTS, dict(model.named_parameters()))
+        tensors: dict[str, Tensor] = dict(model.named_parameters())
+        if rounding is not None:
+            matrices = [name for name, tensor in tensors.items() if tensor.dim() == 2 and _POSITIONS not in name]
+            tensors = pack(tensors, matrices, rounding)
+        write_tensors(draft / WEIGHTS, tensors)
         config = {
-            "format_version": FORMAT_VERSION,
+            "format_version": _WHOLE if rounding is None else FORMAT_VERSION,
             "model": settings.model_dump(mode="json"),
             "weights": sha256_of(draft / WEIGHTS),
         }
         write_json(draft / CONFIG, config | parts(draft))
+
+
+_POSITIONS = "positions."
+"""In the name of a table of positions."""
 
 
 def locate(folder: Path) -> Path:
@@ -161,7 +179,10 @@ def fill(model: nn.Module, folder: Path, config: dict[str, Any]) -> None:
 
 
 def _read_weights(path: Path, digest: object) -> dict[str, Tensor]:
-    """The tensors of the file whose SHA-256 is ``digest``; a folder that was made by hand may name none."""
+    """The tensors of the file whose SHA-256 is ``digest``; a folder that was made by hand may name none.
+
+    Those that were rounded come as float32 again.
+    """
     try:
         found, tensors = sha256_of(path), load_file(path)
     except (OSError, SafetensorError) as error:
@@ -171,7 +192,10 @@ def _read_weights(path: Path, digest: object) -> dict[str, Tensor]:
             f"{path}: not the weights that {CONFIG} was written with, or damaged (their SHA-256 is {found[:12]}..., "
             f"it says {str(digest)[:12]}...); {AGAIN}"
         )
-    return tensors
+    try:
+        return unpack(tensors)
+    except ValueError as error:
+        raise FormatError(f"{path}: damaged: {error}; {AGAIN}") from None
 
 
 def read_json(path: Path) -> dict[str, Any]:

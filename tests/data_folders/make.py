@@ -35,7 +35,7 @@ NETWORK = {
     "encoder_attention": "tree",
     "dropout": 0.05,
 }
-"""Version 3: a network that is no Transformer, with its settings at other values than the defaults."""
+"""Since version 3: a network that is no Transformer, with its settings at other values than the defaults."""
 SEARCH = GenerationConfig(beam=3, alpha=0.7, min_length=1, max_length=30)
 TRAINING = TrainingConfig(updates=1500, learning_rate=0.01, warmup=50, smoothing=0.0)
 
@@ -63,7 +63,7 @@ def main() -> None:
     """Trains for some seconds and writes ``v<version>/``, ``v<version>.source.txt`` and ``v<version>.target.txt``."""
     torch.set_num_threads(1)
     folder = HERE / f"v{FORMAT_VERSION}"
-    save(folder, learned(), {}, "Made by tests/data_folders/make.py.")
+    save(folder, learned(), {}, "Made by tests/data_folders/make.py.", "int8")  # version 4: rounded weights
     translated = Translator.load(folder).translate(SENTENCES)
     for side, lines in (("source", SENTENCES), ("target", translated)):
         folder.with_name(f"{folder.name}.{side}.txt").write_text("".join(f"{x}\n" for x in lines), encoding="utf-8")

@@ -24,6 +24,7 @@ from multihead.decoding.beams import Beams, Settings, search_beams
 from multihead.decoding.candidates import Candidates, extend, part
 from multihead.decoding.hypothesis import Hypothesis, Limits
 from multihead.decoding.length_penalty import LengthPenalty, power
+from multihead.decoding.recording import Recorder
 from multihead.decoding.restrictions import Restriction
 from multihead.decoding.stepper import S, Stepper, Symbols
 from multihead.decoding.stopping import Stop, usual_stop
@@ -43,6 +44,8 @@ def beam_search(
     n_best: int = 1,
     stop: Stop | None = None,
     restrictions: Sequence[Restriction] = (),
+    coverage: float = 0.0,
+    recorder: Recorder | None = None,
 ) -> list[list[Hypothesis]]:
     """The ``n_best`` hypotheses of each sentence: finished ones before unfinished ones, then by score.
 
@@ -63,13 +66,17 @@ def beam_search(
         stop: when a sentence's search may stop before its limit; by default where no more can be gained (`Exact`), or,
             with a beam of 1, at the first end, as greedy search does.
         restrictions: what no hypothesis may contain, and what each must begin with.
+        coverage: beta of the coverage penalty (`coverage.py`); a model that attends is needed where it is not 0.
+        recorder: writes down what happens.
 
     Raises:
         ShapeError, ConfigurationError: limits or restrictions that do not fit the batch or leave no room for the end
             symbol after the minimum, or settings outside their ranges.
         MultiheadError: the model gave NaN, or a sentence has nothing that is permitted.
     """
-    settings = Settings(symbols, beam, n_best, alpha, penalty, stop or usual_stop(beam), restrictions)
+    settings = Settings(
+        symbols, beam, n_best, alpha, penalty, stop or usual_stop(beam), restrictions, 1, coverage, recorder
+    )
     return search_beams(stepper, source, lengths, max_lengths, min_lengths, settings, _MostProbable(beam, symbols.end))
 
 

@@ -15,13 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
+from multihead.decoding import coverage
 from multihead.decoding.candidates import Candidates
+from multihead.decoding.coverage import Coverage
 from multihead.decoding.hypothesis import (
     Hypothesis,
     Limits,
@@ -31,8 +33,9 @@ from multihead.decoding.hypothesis import (
     refuse_nan,
 )
 from multihead.decoding.length_penalty import LengthPenalty, divisors, power
+from multihead.decoding.recording import Recorder
 from multihead.decoding.restrictions import Restriction, Rows, restrict
-from multihead.decoding.stepper import S, Stepper, Symbols
+from multihead.decoding.stepper import Attending, S, Stepper, Symbols
 from multihead.decoding.stopping import Exact, Standing, Stop
 from multihead.errors import ConfigurationError
 
@@ -52,6 +55,10 @@ class Settings:
     restrictions: Sequence[Restriction] = ()
     parties: int = 1
     """Of each sentence."""
+    coverage: float = 0.0
+    """beta of `coverage.py`; 0: nobody asks what the model looks at."""
+    recorder: Recorder | None = None
+    """Writes down what happens; None: nobody does, and it costs nothing."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +82,8 @@ class Beams:
     """begin, y_1 ... y_t."""
     marks: Int[Tensor, "parties beam"] | None = None
     """What a choice notes of each hypothesis."""
+    coverage: Coverage | None = None
+    """What each has looked at, the step under way included."""
 
     @property
     def length(self) -> int:
@@ -112,7 +121,7 @@ def search_beams(
         ShapeError, ConfigurationError: limits or restrictions that do not fit the batch, settings outside their range.
         MultiheadError: the model gave NaN, or a sentence has nothing that is permitted.
     """
-    check(settings)
+    check(settings, stepper)
     limits = limit_tensor(max_lengths, source.shape[0], source.device)
     minimums = minimum_tensor(min_lengths, limits)
     for restriction in settings.restrictions:
@@ -121,26 +130,37 @@ def search_beams(
     table = divisors(settings.penalty, settings.alpha, longest, source.device)
     forbidden = torch.tensor(settings.symbols.forbidden, dtype=torch.long, device=source.device)
     beams = _begin(limits, minimums, marks, settings)
+    if settings.coverage:
+        covered = coverage.begin(settings.coverage, lengths, source.shape[1], settings.parties)
+        beams = replace(beams, coverage=covered)
     found: list[list[Hypothesis]] = [[] for _ in range(len(beams.numbers))]
     state = stepper.start(source, lengths) if found else None
     while state is not None:
         # At first the parties of a sentence are one row.
         shared = settings.parties if beams.length == 1 else 1
         tokens = beams.history[::shared, :, -1].flatten()
-        log_probabilities, state = stepper.step(tokens, state)
+        log_probabilities, state, beams = _step(stepper, tokens, state, beams, shared)
         log_probabilities = log_probabilities.repeat_interleave(shared, dim=0) if shared > 1 else log_probabilities
         permitted = _permit(log_probabilities, beams, forbidden, least, settings)
         ending, going = choice.choose(beams, permitted)
         refuse_nan(float(going.totals.sum() + ending.totals.sum()))
         beams = _finish(beams, ending, table, settings, found)
         staying = _retire(beams, going, table, settings, found)
+        if settings.recorder is not None:
+            settings.recorder.note(beams.numbers, beams.totals, permitted, ending, going, staying, found)
         state = _follow(state, beams, going, staying, shared) if len(staying) else None
         beams = _advance(beams, going, staying)
     return [_rank(hypotheses, settings) for hypotheses in found]
 
 
-def check(settings: Settings) -> None:
-    """Refuse settings outside their ranges."""
+def check(settings: Settings, stepper: Stepper[Any] | None = None) -> None:
+    """Refuse settings outside their ranges, or that ask for more than the model can."""
+    coverage.check(settings.coverage)
+    if settings.coverage and stepper is not None and not isinstance(stepper, Attending):
+        raise ConfigurationError(
+            f"coverage needs a model that says what it looks at (step_attending), and a {type(stepper).__name__} does "
+            "not: leave coverage at 0"
+        )
     if settings.beam < 1:
         raise ConfigurationError(f"beam must be at least 1, got {settings.beam}")
     if not 1 <= settings.n_best <= settings.beam:
@@ -169,6 +189,18 @@ def _begin(
         history=torch.full_like(numbers, settings.symbols.begin)[:, None, None],
         marks=None if marks is None else marks.repeat_interleave(parties)[:, None],
     )
+
+
+def _step(
+    stepper: Stepper[S], tokens: Int[Tensor, " rows"], state: S, beams: Beams, shared: int
+) -> tuple[Float[Tensor, "rows vocab"], S, Beams]:
+    """The model's step; what it looked at is noted where somebody asks. ``shared``: parties a row."""
+    if beams.coverage is None:
+        return *stepper.step(tokens, state), beams
+    assert isinstance(stepper, Attending)
+    log_probabilities, attention, state = stepper.step_attending(tokens, state)
+    covered = beams.coverage.grow(attention.repeat_interleave(shared, dim=0))
+    return log_probabilities, state, replace(beams, coverage=covered)
 
 
 def _permit(
@@ -200,9 +232,17 @@ def _finish(
     """Keep the candidates that end; count them and note the best scores."""
     ends = ending.totals > -torch.inf
     _collect(beams, ending, ends, settings, found)
-    ended = ending.totals.double() / table[beams.length]
+    ended = _scores(beams, ending, table)
     scores, _ = torch.cat([beams.scores, ended], dim=1).topk(settings.n_best, dim=1)
     return replace(beams, finished=beams.finished + ends.sum(dim=1), scores=scores)
+
+
+def _scores(
+    beams: Beams, candidates: Candidates, table: Float[Tensor, " lengths"]
+) -> Float[Tensor, "parties candidates"]:
+    """Of the candidates, if they end here."""
+    scores = candidates.totals.double() / table[beams.length]
+    return scores if beams.coverage is None else scores + beams.coverage.score.gather(1, candidates.parents)
 
 
 def _retire(
@@ -223,6 +263,7 @@ def _retire(
         finished=beams.finished,
         settled=beams.scores[:, -1],
         leading=going.totals.amax(dim=1).double(),
+        now=_scores(beams, going, table).amax(dim=1),
         divisors=table,
     )
     done = cut | settings.stop.done(standing) | ~alive.any(dim=1)
@@ -245,8 +286,12 @@ def _collect(
     history = beams.history[place, candidates.parents[place, rank], 1:]
     sequences = torch.cat([history, candidates.tokens[place, rank, None]], dim=1).tolist()
     totals = candidates.totals[place, rank].tolist()
-    for number, sequence, total in zip(beams.numbers[place].tolist(), sequences, totals, strict=True):
-        found[number].append(_make(sequence, total, settings))
+    made = [_make(sequence, total, settings) for sequence, total in zip(sequences, totals, strict=True)]
+    if beams.coverage is not None:
+        covered = beams.coverage.score[place, candidates.parents[place, rank]].tolist()
+        made = [replace(one, score=one.score + more) for one, more in zip(made, covered, strict=True)]
+    for number, hypothesis in zip(beams.numbers[place].tolist(), made, strict=True):
+        found[number].append(hypothesis)
 
 
 def _make(sequence: list[int], total: float, settings: Settings) -> Hypothesis:
@@ -273,6 +318,7 @@ def _advance(beams: Beams, going: Candidates, staying: Int[Tensor, " staying"]) 
         totals=going.totals[staying],
         history=torch.cat([history, going.tokens[staying, :, None]], dim=2),
         marks=None if going.marks is None else going.marks[staying],
+        coverage=None if beams.coverage is None else beams.coverage.follow(staying, going.parents[staying]),
     )
 
 

@@ -24,6 +24,7 @@ from multihead.decoding.beams import Beams, Settings, check, search_beams
 from multihead.decoding.candidates import Candidates, extend, part
 from multihead.decoding.hypothesis import Hypothesis, Limits
 from multihead.decoding.length_penalty import LengthPenalty, power
+from multihead.decoding.recording import Recorder
 from multihead.decoding.restrictions import Restriction
 from multihead.decoding.stepper import S, Stepper, Symbols
 from multihead.decoding.stopping import Stop, usual_stop
@@ -46,6 +47,8 @@ def diverse_beam_search(
     n_best: int = 1,
     stop: Stop | None = None,
     restrictions: Sequence[Restriction] = (),
+    coverage: float = 0.0,
+    recorder: Recorder | None = None,
 ) -> list[list[Hypothesis]]:
     """The ``n_best`` hypotheses of each sentence: the best one of every group, then the second ones, and so on.
 
@@ -67,6 +70,8 @@ def diverse_beam_search(
         n_best: how many hypotheses to hand back, at most ``beam``.
         stop: when a group has what it needs; a sentence is done when all its groups are. As `beam_search` has it.
         restrictions: what no hypothesis may contain, and what each must begin with.
+        coverage: as `beam_search` has it.
+        recorder: writes down what happens.
 
     Raises:
         ShapeError, ConfigurationError, MultiheadError: as `beam_search`; groups that do not divide the beam, or a
@@ -79,7 +84,16 @@ def diverse_beam_search(
     check(Settings(symbols, beam, n_best))
     each = beam // groups
     settings = Settings(
-        symbols, each, -(-n_best // groups), alpha, penalty, stop or usual_stop(each), restrictions, groups
+        symbols,
+        each,
+        -(-n_best // groups),
+        alpha,
+        penalty,
+        stop or usual_stop(each),
+        restrictions,
+        groups,
+        coverage,
+        recorder,
     )
     choice = _OneAfterTheOther(each, groups, strength, symbols.end)
     found = search_beams(stepper, source, lengths, max_lengths, min_lengths, settings, choice)

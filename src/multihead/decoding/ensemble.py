@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from multihead.decoding.stepper import State, Stepper
+from multihead.decoding.stepper import Attending, State, Stepper
 from multihead.errors import ConfigurationError, ShapeError
 
 
@@ -87,13 +87,35 @@ class Ensemble:
             ShapeError: their vocabularies differ in size.
         """
         steps = [stepper.step(tokens, own) for stepper, own in zip(self._steppers, state.states, strict=True)]
-        sizes = [row.shape[1] for row, _ in steps]
+        return self._mean_of([row for row, _ in steps]), EnsembleState(tuple(own for _, own in steps))
+
+    def step_attending(
+        self, tokens: Int[Tensor, " rows"], state: EnsembleState
+    ) -> tuple[Float[Tensor, "rows vocab"], Float[Tensor, "rows source"], EnsembleState]:
+        """The same, and the mean of what the models attend to.
+
+        Raises:
+            ShapeError: their vocabularies differ in size.
+            ConfigurationError: one of them cannot say what it looks at.
+        """
+        steps = []
+        for stepper, own in zip(self._steppers, state.states, strict=True):
+            if not isinstance(stepper, Attending):
+                raise ConfigurationError(
+                    f"a {type(stepper).__name__} in the ensemble does not say what it looks at (step_attending): leave "
+                    "it out, or coverage at 0"
+                )
+            steps.append(stepper.step_attending(tokens, own))
+        attention = sum(weight * looked for weight, (_, looked, _) in zip(self._weights, steps, strict=True))
+        assert isinstance(attention, Tensor)
+        return self._mean_of([row for row, _, _ in steps]), attention, EnsembleState(tuple(own for *_, own in steps))
+
+    def _mean_of(self, found: list[Tensor]) -> Float[Tensor, "rows vocab"]:
+        sizes = [row.shape[1] for row in found]
         if len(set(sizes)) > 1:
             raise ShapeError(f"the models of an ensemble need one vocabulary, got sizes {sizes}")
-        rows = torch.stack([row for row, _ in steps])
+        rows = torch.stack(found)
         weights = torch.tensor(self._weights, dtype=rows.dtype, device=rows.device)[:, None, None]
         if self._mean == "probabilities":
-            mean = (rows + weights.log()).logsumexp(dim=0)
-        else:
-            mean = (rows * weights).sum(dim=0).log_softmax(dim=1)
-        return mean, EnsembleState(tuple(own for _, own in steps))
+            return (rows + weights.log()).logsumexp(dim=0)
+        return (rows * weights).sum(dim=0).log_softmax(dim=1)

@@ -7,8 +7,7 @@ system", equation 14). An alpha found for one form is not the best for the other
 are compared by probability, which favours short ones.
 
 A penalty of one's own is a function like these two: positive, and never smaller for a longer hypothesis, on which
-`stopping.Exact` relies. The coverage penalty of the same equation is not here: it needs attention weights, which a
-`Stepper` does not give (a table of numbers has none).
+`stopping.Exact` relies. The coverage penalty of the same equation stands in `coverage.py`.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from multihead.decoding.hypothesis import Hypothesis, Limits, limit_tensor
 from multihead.decoding.length_penalty import LengthPenalty, power
 from multihead.decoding.phrases import Automaton, Phrase, automaton
 from multihead.decoding.ranking import best
+from multihead.decoding.recording import Recorder
 from multihead.decoding.restrictions import Restriction
 from multihead.decoding.stepper import S, Stepper, Symbols
 from multihead.decoding.stopping import Stop, usual_stop
@@ -49,6 +50,8 @@ def lexical_beam_search(
     n_best: int = 1,
     stop: Stop | None = None,
     restrictions: Sequence[Restriction] = (),
+    coverage: float = 0.0,
+    recorder: Recorder | None = None,
 ) -> list[list[Hypothesis]]:
     """The ``n_best`` hypotheses of each sentence in which all its phrases appear, as `beam_search` orders them.
 
@@ -65,6 +68,8 @@ def lexical_beam_search(
         penalty: in which form.
         n_best: how many hypotheses to hand back, at most ``beam``.
         stop: as `beam_search` has it.
+        coverage: as `beam_search` has it.
+        recorder: writes down what happens.
         restrictions: what no hypothesis may contain, and what each must begin with. They are stronger than phrases, and
             can make them impossible.
 
@@ -75,7 +80,9 @@ def lexical_beam_search(
     """
     limits = limit_tensor(max_lengths, source.shape[0], source.device)
     automata = _automata(phrases, limits, symbols)
-    settings = Settings(symbols, beam, n_best, alpha, penalty, stop or usual_stop(beam), restrictions)
+    settings = Settings(
+        symbols, beam, n_best, alpha, penalty, stop or usual_stop(beam), restrictions, 1, coverage, recorder
+    )
     choice = _Banks.of(automata, beam, symbols.end, source.device)
     marks = torch.zeros_like(limits)
     return search_beams(stepper, source, lengths, max_lengths, min_lengths, settings, choice, marks)

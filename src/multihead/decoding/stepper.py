@@ -62,6 +62,16 @@ class Stepper(Protocol[S]):
         """Append a symbol to each row; give the log-probabilities of the one after it, and the new state."""
 
 
+@runtime_checkable
+class Attending(Stepper[S], Protocol[S]):
+    """A stepper that can also say what it looked at, for searches that ask (`coverage.py`)."""
+
+    def step_attending(
+        self, tokens: Int[Tensor, " rows"], state: S
+    ) -> tuple[Float[Tensor, "rows vocab"], Float[Tensor, "rows source"], S]:
+        """As `Stepper.step`; and how much the symbol after it attends to each source symbol, 0 beyond the source."""
+
+
 @dataclass(frozen=True)
 class Symbols:
     """The symbols that a search must know.

@@ -31,6 +31,8 @@ class Standing:
     """The score of the last of the n best finished ones; -inf where fewer are finished."""
     leading: Float[Tensor, " sentences"]
     """log p of the best hypothesis that goes on; -inf where none does."""
+    now: Float[Tensor, " sentences"]
+    """The highest score that any of those which go on would have if it ended here; -inf where none does."""
     divisors: Float[Tensor, " lengths"]
     """The length penalty of each length."""
 
@@ -49,9 +51,9 @@ class Exact:
 
     A hypothesis of log-probability s can only lose probability, s' <= s <= 0, and penalty(n') <= penalty(limit) for all
     lengths n' that it may reach. So its score will be s' / penalty(n') <= s / penalty(limit), and of equal scores the
-    one that finished first counts. In floating point too: additions and divisions round monotonically. (Huang, Zhao
-    and Ma 2017, "When to finish? Optimal beam search for neural text generation", section 3, has the bound for alpha
-    0.)
+    one that finished first counts. In floating point too: additions and divisions round monotonically. A coverage
+    penalty (`coverage.py`) adds at most 0 to the score in the end, so the bound stays one. (Huang, Zhao and Ma 2017,
+    "When to finish? Optimal beam search for neural text generation", section 3, has it for alpha 0.)
 
     The larger alpha, and the further away the limit, the later it stops; with alpha 0 at the first chance.
     """
@@ -71,8 +73,7 @@ class Ahead:
 
     def done(self, standing: Standing) -> Bool[Tensor, " sentences"]:
         """Where K are finished, and ahead."""
-        ahead = standing.settled >= standing.leading / standing.divisors[standing.length]
-        return ahead & (standing.finished >= standing.beam)
+        return (standing.settled >= standing.now) & (standing.finished >= standing.beam)
 
 
 @dataclass(frozen=True)

@@ -4,30 +4,32 @@ from __future__ import annotations
 
 from typing import Any
 
+from multihead.decoding.shortlist import Shortlist
 from multihead.engine.search import Engine, why_not
 from multihead.engine.weights import Precision, version
 from multihead.models.network import Network
 
 
 class Engines:
-    """One of each precision, of one model at a time."""
+    """One of each precision, with and without a shortlist, of one model at a time."""
 
     def __init__(self) -> None:
-        self._made: dict[Precision, Engine] = {}
+        self._made: dict[tuple[Precision, bool], Engine] = {}
         self._refused: tuple[Network, Any, str] | None = None
 
-    def of(self, model: Network, precision: Precision) -> Engine | str:
+    def of(self, model: Network, precision: Precision, shortlist: Shortlist | None = None) -> Engine | str:
         """The compiled search of a model, or why there is none."""
-        found = self._made.get(precision)
-        if found is not None and found.model is model and found.current:
+        kind = precision, shortlist is not None
+        found = self._made.get(kind)
+        if found is not None and found.model is model and found.shortlist is shortlist and found.current:
             return found
         now = version(model)
         if self._refused is not None and self._refused[0] is model and self._refused[1] == now:
             return self._refused[2]
-        self._made.pop(precision, None)
+        self._made.pop(kind, None)
         reason = why_not(model)
         if reason is not None:
             self._refused = model, now, reason
             return reason
-        self._made[precision] = engine = Engine(model, precision)
+        self._made[kind] = engine = Engine(model, precision, shortlist)
         return engine

@@ -4,8 +4,8 @@ Sentences join the running batch and leave it at any step; hypotheses of differe
 positions, and nothing is padded. What is found for a sentence does not depend on what else is translated, on the order
 or on the number of threads, to the last bit. In float32 it is what `decoding.beam.beam_search` finds, but for
 rounding: where two hypotheses are equally probable up to that, another one may win. bfloat16 and int8 round the
-weights, once, and what they are multiplied by; sums are float32, of integers exact. They also keep the keys and values
-that the decoder attends to in bfloat16.
+weights and the vectors of symbols, once (`multihead.rounding`), and what they are multiplied by; sums are float32, of
+integers exact. They also keep the keys and values that the decoder attends to in bfloat16.
 
 What a step computes is in kernels/native/: network.h, products.h. Other searches, restrictions, other networks and
 devices are `decoding`'s and PyTorch's alone.
@@ -33,6 +33,7 @@ from multihead.decoding.hypothesis import (
     refuse_nan,
 )
 from multihead.decoding.length_penalty import LengthPenalty, divisors, power
+from multihead.decoding.shortlist import Shortlist
 from multihead.decoding.stepper import Symbols
 from multihead.decoding.stopping import Ahead, Exact, Patience, Stop, usual_stop
 from multihead.engine.weights import Precision, parts_of, positions_of, refusal, version
@@ -65,19 +66,21 @@ class Engine:
     Args:
         model: whose translations are searched.
         precision: of its products.
+        shortlist: translations are made of the symbols that it names for their source, and of no others: it finds what
+            is found with `decoding.shortlist.Shortlisted`.
 
     Raises:
         ConfigurationError: it cannot be had for this model, or here.
     """
 
-    def __init__(self, model: Network, precision: Precision = "float32") -> None:
+    def __init__(self, model: Network, precision: Precision = "float32", shortlist: Shortlist | None = None) -> None:
         reason = why_not(model)
         if reason is not None:
             raise ConfigurationError(f"the compiled search cannot be had: {reason}; use decoding.beam")
         assert isinstance(model, Transformer)
         library = native_decoding().library
         assert library is not None
-        self.model, self.precision, self._library = model, precision, library
+        self.model, self.precision, self.shortlist, self._library = model, precision, shortlist, library
         self.version = version(model)
         parts = parts_of(model, precision)
         self._tables = parts.tensors[0], parts.tensors[3 if model.config.embedding_norm else 1]
@@ -88,14 +91,21 @@ class Engine:
             (ctypes.c_float * len(parts.scales))(*parts.scales),
             (ctypes.c_void_p * len(parts.tensors))(*[pointer(tensor) for tensor in parts.tensors]),
         )
+        self.shortlist_handle: int | None = None
+        if shortlist is not None:
+            shortlist.check(model.config.source_vocab, model.config.target_vocab)
+            always, starts, more = (array.ctypes.data for array in shortlist.arrays)
+            self.shortlist_handle = library.decoding_shortlist(self.handle, always, len(shortlist.always), starts, more)
 
     def __del__(self) -> None:
+        if hasattr(self, "shortlist_handle"):
+            self._library.decoding_shortlist_free(self.shortlist_handle)
         if hasattr(self, "handle"):
             self._library.decoding_model_free(self.handle)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies are made anew, of the copied model."""
-        return Engine, (self.model, self.precision)
+        return Engine, (self.model, self.precision, self.shortlist)
 
     @property
     def current(self) -> bool:
@@ -150,14 +160,15 @@ class Engine:
         """A search to which sentences can be added while it runs.
 
         Args:
-            settings: as `decoding.beams` has them, without restrictions and with one party.
+            settings: as `decoding.beams` has them, without restrictions and coverage and with one party.
             longest: the highest length limit that a sentence will have.
             workers: threads; by default PyTorch's number.
         """
         check(settings)
-        if settings.beam > WIDEST or type(settings.stop) not in _STOPS or settings.restrictions or settings.parties > 1:
+        others = settings.restrictions or settings.parties > 1 or settings.coverage
+        if settings.beam > WIDEST or type(settings.stop) not in _STOPS or others:
             raise ConfigurationError(
-                f"the compiled search has beams up to {WIDEST}, one party and no restrictions, and stops by "
+                f"the compiled search has beams up to {WIDEST}, one party, no restrictions or coverage, and stops by "
                 f"{', '.join(kind.__name__ for kind in _STOPS)}; use decoding.beam"
             )
         return Running(self, self._library, settings, longest, workers or torch.get_num_threads())
@@ -183,6 +194,8 @@ class Running:
             settings.penalty, settings.alpha, longest, torch.device("cpu")
         ).contiguous()
         symbols = settings.symbols
+        if engine.shortlist is not None:
+            engine.shortlist.check_end(symbols.end)
         target = engine.model.config.target_vocab
         if max(symbols.begin, symbols.end) >= target:
             raise ConfigurationError(f"{symbols} are not of a vocabulary of {target} entries")
@@ -193,7 +206,7 @@ class Running:
         forbidden = symbols.forbidden
         self._search: int | None = library.decoding_search(
             engine.handle, _integers(numbers), patience,
-            _integers(forbidden), len(forbidden), pointer(table), len(table),
+            _integers(forbidden), len(forbidden), pointer(table), len(table), engine.shortlist_handle,
         )  # fmt: skip
 
         self._reach = 0
@@ -251,6 +264,44 @@ class Running:
         while self._library.decoding_next(self._search, facts) >= 0:
             number, fault, count, tokens = facts
             yield number, self._take(count, tokens, fault)
+
+    def drop(self, number: int) -> bool:
+        """Forgets a sentence: it leaves the queue or the running batch, and nothing of it is handed over.
+
+        To be called between two calls of `run`, like `leading`. The others go on as if it had never been there.
+
+        Args:
+            number: as it was added.
+
+        Returns:
+            Whether there was one that had not been handed over.
+        """
+        self._refuse_closed()
+        left = int(self._library.decoding_drop(self._search, number))
+        self.left = self.left if left < 0 else left
+        return left >= 0
+
+    def leading(self, number: int) -> tuple[int, ...] | None:
+        """The symbols so far of the most probable hypothesis of a sentence that goes on, for a view of work under way.
+
+        Another one may win; with a beam of 1 it is what the translation begins with. None while the sentence waits,
+        when it is done, and where there is none of that number.
+        """
+        self._refuse_closed()
+        count = int(self._library.decoding_leading(self._search, number, None))
+        if count < 0:
+            return None
+        symbols = (ctypes.c_int64 * count)()
+        self._library.decoding_leading(self._search, number, symbols)
+        return tuple(symbols)
+
+    @property
+    def seconds(self) -> tuple[float, float]:
+        """What all threads have spent on reordering beams with their keys and values, and on steps, that included."""
+        self._refuse_closed()
+        seconds = (ctypes.c_double * 2)()
+        self._library.decoding_seconds(self._search, seconds)
+        return seconds[0], seconds[1]
 
     def _refuse_closed(self) -> None:
         if self._search is None:

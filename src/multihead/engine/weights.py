@@ -17,9 +17,11 @@ from multihead.models.embedding import Embedding, LearnedPositions, sinusoid
 from multihead.models.layers import DecoderLayer, EncoderLayer, FeedForward, GatedFeedForward, Residual
 from multihead.models.network import Network
 from multihead.models.transformer import Transformer
+from multihead.rounding import rounded
 
 Precision = Literal["float32", "bfloat16", "int8"]
-"""Of the matrix products: of their weights, which are rounded once, and of what they are multiplied by."""
+"""Of the matrix products: of their weights, which are rounded once (`multihead.rounding`), and of what they are
+multiplied by. The vectors of symbols are rounded as weights are."""
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
@@ -78,7 +80,9 @@ def parts_of(model: Transformer, precision: Precision) -> Parts:
     ]
     tensors: list[Tensor | None] = []
     for embedding in (model.source_embedding, model.target_embedding):
-        tensors += [embedding.table.weight, *(_norm(embedding.norm) if embedded else ())]
+        table = embedding.table.weight.detach()
+        table = table if precision == "float32" else rounded(table, precision)
+        tensors += [table, *(_norm(embedding.norm) if embedded else ())]
     for layer in model.encoder:
         assert isinstance(layer, EncoderLayer)
         tensors += [*_own(layer.self_residual, layer.self_attention)]

@@ -193,21 +193,23 @@ class DecoderLayer(nn.Module):
         cache: KeyValue | None,
         self_mask: Mask | None,
         memory_mask: Mask,
-    ) -> tuple[Float[Tensor, "rows 1 width"], KeyValue]:
+        *,
+        need_weights: bool = False,
+    ) -> tuple[Float[Tensor, "rows 1 width"], KeyValue, Float[Tensor, "sentences heads group source"] | None]:
         """One new position a row: the same as `forward` on it, with the earlier ones in ``cache``.
 
         The rows of one sentence are consecutive and equally many, so they are queries of one attention: its memory
-        is stored and read once, not once a hypothesis.
+        is stored and read once, not once a hypothesis. So are the weights of the attention to it, on request.
         """
         attended, _, cache = self.self_attention.step(self.self_residual.enter(y), cache, mask=self_mask)
         y = self.self_residual.add(y, attended)
         sentences = memory.key.size(0)
         group = y.size(0) // max(sentences, 1)  # a state may have lost all its rows
         together = self.cross_residual.enter(y).reshape(sentences, group, y.size(-1))
-        attended, _ = self.cross_attention.attend(together, memory, mask=memory_mask)
+        attended, weights = self.cross_attention.attend(together, memory, mask=memory_mask, need_weights=need_weights)
         y = self.cross_residual.add(y, attended.reshape(y.shape))
         y = self.feed_forward_residual.add(y, self.feed_forward(self.feed_forward_residual.enter(y)))
-        return y, cache
+        return y, cache, weights
 
     def project_memory(self, memory: Float[Tensor, "batch source width"]) -> KeyValue:
         """Keys and values of the encoder's output: computed once a sentence."""

@@ -132,9 +132,20 @@ class RecurrentTranslator(Network):
         self, tokens: Int[Tensor, " rows"], state: RecurrentState
     ) -> tuple[Float[Tensor, "rows vocab"], RecurrentState]:
         """Log-probabilities of the token after ``tokens``, which are each row's latest."""
-        joined, following = self.decoder.step(self.target_words(tokens), state)
-        logits = self.output(self.dropout(joined))
-        return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32)), following
+        joined, following, _ = self.decoder.step(self.target_words(tokens), state)
+        return self._log_probabilities(joined), following
+
+    def step_attending(
+        self, tokens: Int[Tensor, " rows"], state: RecurrentState
+    ) -> tuple[Float[Tensor, "rows vocab"], Float[Tensor, "rows source"], RecurrentState]:
+        """The same, and what is attended to."""
+        joined, following, weights = self.decoder.step(self.target_words(tokens), state, need_weights=True)
+        assert weights is not None
+        return self._log_probabilities(joined), weights.flatten(0, 1), following
+
+    def _log_probabilities(self, joined: Tensor) -> Tensor:
+        logits: Tensor = self.output(self.dropout(joined))
+        return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
     def _run(
         self, source: Tensor, source_lengths: Tensor, target: Tensor, need_weights: bool

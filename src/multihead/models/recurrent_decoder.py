@@ -65,6 +65,17 @@ class Decoded(NamedTuple):
     """What it attended to, on request."""
 
 
+class Stepped(NamedTuple):
+    """What a decoder makes of one more word a row."""
+
+    joined: Float[Tensor, "rows width"]
+    """h~, before dropout and the output projection."""
+    state: RecurrentState
+    """The one after it."""
+    weights: Float[Tensor, "sentences group source"] | None
+    """What each row attended to, on request, the rows of a sentence together."""
+
+
 class RecurrentDecoder(nn.Module, ABC):
     """What both ways have in common: layers, attention, and where they start.
 
@@ -110,10 +121,8 @@ class RecurrentDecoder(nn.Module, ABC):
         """A whole target, whose words are known (teacher forcing), from the state that `start` gives."""
 
     @abstractmethod
-    def step(
-        self, words: Float[Tensor, "rows width"], state: RecurrentState
-    ) -> tuple[Float[Tensor, "rows width"], RecurrentState]:
-        """One more word a row: h~, and the state after it."""
+    def step(self, words: Float[Tensor, "rows width"], state: RecurrentState, *, need_weights: bool = False) -> Stepped:
+        """One more word a row."""
 
     def _ask(
         self, query: Tensor, memory: Memory, mask: Mask, need_weights: bool = False
@@ -168,17 +177,15 @@ class AskingBefore(RecurrentDecoder):
         joined = self._join(top, words, torch.stack(contexts, 1))
         return Decoded(joined, torch.stack(queries, 1), _stacked(weights))
 
-    def step(
-        self, words: Float[Tensor, "rows width"], state: RecurrentState
-    ) -> tuple[Float[Tensor, "rows width"], RecurrentState]:
+    def step(self, words: Float[Tensor, "rows width"], state: RecurrentState, *, need_weights: bool = False) -> Stepped:
         """The same for one word."""
-        context, _ = self._ask(state.layers[0][0], state.memory, state.memory.mask)
+        context, weights = self._ask(state.layers[0][0], state.memory, state.memory.mask, need_weights)
         layers, x = [], words
         for index, layer in enumerate(self._stack()):
             below = self.dropout(x) if index else x
             layers.append(layer.step(layer.project(below), state.layers[index], None if index else context))
             x = layers[-1][0]
-        return self._join(x, words, context), RecurrentState(state.memory, tuple(layers))
+        return Stepped(self._join(x, words, context), RecurrentState(state.memory, tuple(layers)), weights)
 
     def _join(self, state: Tensor, words: Tensor, context: Tensor) -> Tensor:
         joined: Tensor = self.readout(torch.cat((state, words, context.to(state.dtype)), -1)).tanh()
@@ -227,14 +234,12 @@ class AskingAfter(RecurrentDecoder):
             weights.append(weight)
         return Decoded(torch.stack(states, 1), torch.stack(queries, 1), _stacked(weights))
 
-    def step(
-        self, words: Float[Tensor, "rows width"], state: RecurrentState
-    ) -> tuple[Float[Tensor, "rows width"], RecurrentState]:
+    def step(self, words: Float[Tensor, "rows width"], state: RecurrentState, *, need_weights: bool = False) -> Stepped:
         """The same for one word."""
         layers = self._advance(next(self._stack()).project(words), state.layers, state.fed)
-        context, _ = self._ask(layers[-1][0], state.memory, state.memory.mask)
+        context, weights = self._ask(layers[-1][0], state.memory, state.memory.mask, need_weights)
         joined = self._join(layers[-1][0], context)
-        return joined, RecurrentState(state.memory, layers, None if state.fed is None else joined)
+        return Stepped(joined, RecurrentState(state.memory, layers, None if state.fed is None else joined), weights)
 
     def _advance(self, projected: Tensor, layers: tuple[Held, ...], fed: Tensor | None) -> tuple[Held, ...]:
         """Every layer one position on; ``projected`` is the first one's."""

@@ -175,18 +175,39 @@ class Transformer(Network):
         self, tokens: Int[Tensor, " rows"], state: TransformerState
     ) -> tuple[Float[Tensor, "rows vocab"], TransformerState]:
         """Log-probabilities of the token after ``tokens``, which are each row's latest."""
+        log_probabilities, _, following = self._step(tokens, state, None)
+        return log_probabilities, following
+
+    def step_attending(
+        self, tokens: Int[Tensor, " rows"], state: TransformerState
+    ) -> tuple[Float[Tensor, "rows vocab"], Float[Tensor, "rows source"], TransformerState]:
+        """The same; and what is attended to, the mean over the heads of the last layer but one, or of the only one.
+
+        That layer aligns best (Garg et al. 2019, "Jointly learning to align and translate with Transformer models").
+        """
+        log_probabilities, weights, following = self._step(tokens, state, max(len(self.decoder) - 2, 0))
+        assert weights is not None
+        return log_probabilities, weights.mean(1).flatten(0, 1), following
+
+    def _step(
+        self, tokens: Tensor, state: TransformerState, watched: int | None
+    ) -> tuple[Tensor, Tensor | None, TransformerState]:
         time = state.time + 1
         y = self.target_embedding.at(tokens, state.positions, time)
         mask = None if state.padding is None else ~Padding(state.padding)
         memory_mask = state.memory.mask
         grown = []
+        looked: Tensor | None = None
         for index, layer in enumerate(self._decoder_layers()):
             cache = None if state.cache is None else state.cache[index]
-            y, cache = layer.step(y, state.memory.layers[index], cache, mask, memory_mask)
+            y, cache, weights = layer.step(
+                y, state.memory.layers[index], cache, mask, memory_mask, need_weights=index == watched
+            )
             grown.append(cache)
+            looked = weights if index == watched else looked
         logits = self.output(self._finish(y[:, 0]))
         following = TransformerState(state.memory, tuple(grown), state.positions + 1, state.padding)
-        return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32)), following
+        return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32)), looked, following
 
     def _decoder_layers(self) -> Iterator[DecoderLayer]:
         """The decoder's layers under their own type, which `nn.ModuleList` forgets."""

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-SOURCES = {"kernels": ("kernels.cpp",), "decoding": ("decoding.cpp", "network.h", "products.h")}
+SOURCES = {"kernels": ("kernels.cpp",), "decoding": ("decoding.cpp", "network.h", "products.h", "packing.h", "tiles.h")}
 """The files of each library; the first is compiled, and the others are part of it."""
 
 SECONDS = 300

@@ -20,7 +20,6 @@ namespace {
 
 const float NOTHING = -std::numeric_limits<float>::infinity();
 const i64 TILE = 4;    // panels of the vocabulary at a time
-const i64 TOGETHER = 24;  // rows at a time
 
 struct Settings {
     i64 beam, n_best, stop, begin, end, workers, capacity;  // stop: 0 exact, 1 ahead, 2 patience
@@ -36,8 +35,43 @@ struct Found {
     bool finished;
 };
 
+// Columns of the output projection, and the symbols that they are.
+struct Columns {
+    const Weights *weights = nullptr;
+    const i64 *symbols = nullptr;  // of whole panels; none: as they are numbered
+    std::vector<i64> never;        // columns that are not chosen
+    i64 end = -1;                  // that of the end symbol
+
+    // Of a sorted list of symbols, which is filled up to whole panels.
+    void of(const Weights &chosen, std::vector<i64> &sorted, const Settings &set) {
+        weights = &chosen, never.clear(), end = -1;
+        const auto last = sorted.begin() + chosen.out;
+        const auto place = [&](i64 symbol) {
+            const auto at = std::lower_bound(sorted.begin(), last, symbol);
+            return at == last || *at != symbol ? -1 : (i64)(at - sorted.begin());
+        };
+        for (i64 symbol : set.forbidden)
+            if (place(symbol) >= 0) never.push_back(place(symbol));
+        end = place(set.end);
+        sorted.resize(chosen.panels * PANEL, set.end);
+        symbols = sorted.data();
+    }
+};
+
+// What a translation is made of: symbols for every source, and others for each symbol of it.
+struct Shortlist {
+    const Model &model;
+    std::vector<i64> always, starts, more;
+    std::vector<char> common;  // whether a symbol is among the first
+    std::vector<u32> words;
+    Weights weights;
+};
+
 struct Sentence {
     i64 id, limit, minimum;
+    Columns columns;  // its own ones, where there is a shortlist
+    Weights weights;
+    std::vector<i64> symbols;
     std::vector<i64> source;
     Cache cache;
     i64 alive = 1;  // rows: 1, then the beam
@@ -90,7 +124,7 @@ struct Next {
         best.clear(places);
     }
 
-    void see(float *logits, i64 first, i64 count, const Settings &set) {
+    void see(float *logits, i64 first, i64 count, const Columns &of) {
         vf tops = *(const vf *)logits, more = {};
         for (i64 i = LANES; i < count; i += LANES) {
             const vf x = *(const vf *)(logits + i);
@@ -102,12 +136,12 @@ struct Next {
         for (i64 i = 0; i < count; i += LANES) more += falling(*(const vf *)(logits + i) - most);
         for (int i = 0; i < LANES; i++) sum += more[i];
         if (!(top > best.bar)) return;
-        for (i64 symbol : set.forbidden)
-            if (symbol >= first && symbol < first + count) logits[symbol - first] = NOTHING;
-        if (no_end && set.end >= first && set.end < first + count) logits[set.end - first] = NOTHING;
+        for (i64 column : of.never)
+            if (column >= first && column < first + count) logits[column - first] = NOTHING;
+        if (no_end && of.end >= first && of.end < first + count) logits[of.end - first] = NOTHING;
         for (i64 i = 0; i < count; i += LANES) {
             if (!any_above(*(const vf *)(logits + i), best.bar)) continue;
-            for (i64 j = i; j < i + LANES; j++) best.offer(logits[j], first + j);
+            for (i64 j = i; j < i + LANES; j++) best.offer(logits[j], of.symbols ? of.symbols[first + j] : first + j);
         }
     }
 };
@@ -115,6 +149,9 @@ struct Next {
 struct Search {
     const Model &model;
     Settings set;
+    const Shortlist *shortlist = nullptr;
+    Columns columns;  // for all sentences
+    std::vector<i64> symbols;
     Positions sources, targets;
     std::deque<std::unique_ptr<Sentence>> waiting;
     std::vector<std::unique_ptr<Sentence>> done;
@@ -135,6 +172,8 @@ struct Worker {
     std::vector<Next> next;
     Block logits;
     Best best;
+    std::vector<char> seen;
+    double reordering = 0, stepping = 0;  // seconds so far
 
     explicit Worker(Search &search)
         : search(search), set(search.set), machine(search.model, search.sources, search.targets) {}
@@ -170,26 +209,60 @@ struct Worker {
             one->totals.assign(1, 0.f);
             one->history.assign(1, {});
             one->scores.assign(set.n_best, (double)NOTHING);
+            if (search.shortlist) choose(*one, *search.shortlist);
             active.push_back(std::move(one));
         }
     }
 
-    void project() {
-        const Weights &w = search.model.output;
-        const i64 count = (i64)rows.size(), stride = TILE * PANEL;
-        float *y = logits.get<float>(TOGETHER * stride);
+    // The symbols that the sentence may have besides those that all have.
+    void choose(Sentence &one, const Shortlist &from) {
+        seen.resize(from.common.size());
+        for (i64 word : one.source)
+            for (i64 i = from.starts[word]; i < from.starts[word + 1]; i++) {
+                const i64 symbol = from.more[i];
+                if (from.common[symbol] || seen[symbol]) continue;
+                seen[symbol] = 1;
+                one.symbols.push_back(symbol);
+            }
+        for (i64 symbol : one.symbols) seen[symbol] = 0;
+        std::sort(one.symbols.begin(), one.symbols.end());
+        one.weights.choose(search.model.output, from.words, one.symbols.data(), (i64)one.symbols.size(), NOTHING);
+        one.columns.of(one.weights, one.symbols, set);
+    }
+
+    // Logits of some columns for rows begin ... end.
+    void project(const Columns &of, i64 begin, i64 end) {
+        const Weights &w = *of.weights;
+        const bool unit = w.kind != FLOAT32 && tiles::used();
+        const i64 stride = TILE * PANEL, together = unit ? 2 * DEEP : 4 * ROWS;  // rows at a time
+        float *y = logits.get<float>(together * stride);
         for (i64 panel = 0; panel < w.panels; panel += TILE) {
             const i64 last = std::min(panel + TILE, w.panels);
-            for (i64 begin = 0; begin < count; begin += TOGETHER) {
-                const i64 end = std::min(begin + TOGETHER, count);
-                product(w, machine.scratch.rows, begin, end, panel, last, y, stride, SET);
-                for (i64 r = begin; r < end; r++)
-                    next[r].see(y + (r - begin) * stride, panel * PANEL, (last - panel) * PANEL, set);
+            for (i64 from = begin; from < end; from += together) {
+                const i64 to = std::min(from + together, end);
+                product(w, machine.scratch.rows, from, to, panel, last, y, stride, SET);
+                for (i64 r = from; r < to; r++)
+                    next[r].see(y + (r - from) * stride, panel * PANEL, (last - panel) * PANEL, of);
             }
         }
     }
 
+    void project() {
+        project(search.columns, 0, (i64)rows.size());
+        if (!search.shortlist) return;
+        i64 r = 0;
+        for (auto &one : active) {
+            project(one->columns, r, r + one->alive);
+            r += one->alive;
+        }
+    }
+
+    static double since(std::chrono::steady_clock::time_point began) {
+        return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+    }
+
     void step() {
+        const auto began = std::chrono::steady_clock::now();
         rows.clear();
         for (auto &one : active) {
             one->cache.grow(machine.s.kv() * (machine.s.kind == FLOAT32 ? 4 : 2));
@@ -209,6 +282,7 @@ struct Worker {
             r += width;
         }
         active.erase(std::remove(active.begin(), active.end(), nullptr), active.end());
+        stepping += since(began);
     }
 
     void keep(Sentence &one, const Best &from, i64 rank, const Next *next, bool finished) {
@@ -255,6 +329,7 @@ struct Worker {
             for (i64 rank : ranks) keep(one, best, rank, next, false);
         if (cut || totals.empty() || enough(one, totals[0], length)) return true;
         while ((i64)totals.size() < beam) parents.push_back(0), tokens.push_back(set.end), totals.push_back(NOTHING);
+        const auto began = std::chrono::steady_clock::now();
         std::vector<std::vector<i64>> history(beam);
         for (i64 k = 0; k < beam; k++) {
             history[k] = one.history[parents[k]];
@@ -264,6 +339,7 @@ struct Worker {
         one.totals.swap(totals);
         one.alive = beam;
         one.cache.follow(parents.data());
+        reordering += since(began);
         return false;
     }
 
@@ -281,6 +357,7 @@ struct Worker {
         if ((i64)one->found.size() > set.n_best) one->found.resize(set.n_best);
         if (one->found.empty() && !one->fault) one->fault = 2;
         one->cache = Cache();
+        one->weights = Weights();
         one->history.clear();
         std::lock_guard<std::mutex> guard(search.lock);
         search.done.push_back(std::move(one));
@@ -355,12 +432,34 @@ extern "C" void *decoding_model(const i64 *sizes, const float *scales, const flo
 
 extern "C" void decoding_model_free(void *model) { delete (Model *)model; }
 
-// numbers: beam, n_best, stop, begin, end, workers, capacity.
+// always: symbols for every source, in order; more[starts[w] ... starts[w + 1]]: for those that have the symbol w.
+extern "C" void *decoding_shortlist(const void *model, const i64 *always, i64 count, const i64 *starts,
+                                    const i64 *more) {
+    const Model &m = *(const Model *)model;
+    const i64 sources = m.sizes.source_vocab;
+    Shortlist *s = new Shortlist{m, {always, always + count}, {starts, starts + sources + 1},
+                                 {more, more + starts[sources]}, std::vector<char>(m.sizes.target_vocab),
+                                 m.output.columns(), {}};
+    for (i64 symbol : s->always) s->common[symbol] = 1;
+    s->weights.choose(m.output, s->words, always, count, NOTHING);
+    return s;
+}
+
+extern "C" void decoding_shortlist_free(void *shortlist) { delete (Shortlist *)shortlist; }
+
+// numbers: beam, n_best, stop, begin, end, workers, capacity; with a shortlist of this model, or none.
 extern "C" void *decoding_search(const void *model, const i64 *numbers, double patience, const i64 *forbidden,
-                                 i64 forbiddens, const double *divisors, i64 lengths) {
+                                 i64 forbiddens, const double *divisors, i64 lengths, const void *shortlist) {
     Search *search = new Search(*(const Model *)model);
     search->set = {numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5], numbers[6], patience,
                    {forbidden, forbidden + forbiddens}, {divisors, divisors + lengths}};
+    search->shortlist = (const Shortlist *)shortlist;
+    if (search->shortlist) {
+        search->symbols = search->shortlist->always;
+        search->columns.of(search->shortlist->weights, search->symbols, search->set);
+    } else {
+        search->columns = {&search->model.output, nullptr, search->set.forbidden, search->set.end};
+    }
     for (i64 w = 0; w < search->set.workers; w++) search->workers.push_back(std::make_unique<Worker>(*search));
     return search;
 }
@@ -383,6 +482,41 @@ extern "C" void decoding_add(void *search, i64 id, const i64 *words, i64 count, 
     s.left++;
 }
 
+// The sentence of this number is forgotten, wherever it is; how many are not done, or -1 where there was none.
+extern "C" i64 decoding_drop(void *search, i64 id) {
+    Search &s = *(Search *)search;
+    const auto is_it = [&](const std::unique_ptr<Sentence> &one) { return one->id == id; };
+    const auto forget = [&](auto &among) {
+        const auto at = std::find_if(among.begin(), among.end(), is_it);
+        if (at == among.end()) return false;
+        among.erase(at);
+        return true;
+    };
+    if (forget(s.done)) return s.left;
+    bool there = forget(s.waiting);
+    for (auto &worker : s.workers) there = there || forget(worker->active);
+    return there ? (i64)--s.left : -1;
+}
+
+// Whether products go by the processor's matrix unit from now on, where it is wanted.
+extern "C" i64 decoding_matrix_unit(i64 wanted) {
+    tiles::wanted = wanted != 0;
+    return tiles::used();
+}
+
+// How many tokens the most probable unfinished hypothesis of a sentence has, -1 where it waits or is done; the tokens,
+// where they are wanted.
+extern "C" i64 decoding_leading(const void *search, i64 id, i64 *tokens) {
+    for (const auto &worker : ((const Search *)search)->workers)
+        for (const auto &one : worker->active) {
+            if (one->id != id) continue;
+            const std::vector<i64> &leading = one->history[0];
+            if (tokens) std::copy(leading.begin(), leading.end(), tokens);
+            return (i64)leading.size();
+        }
+    return -1;
+}
+
 // Go on for about so long; how many sentences are not done.
 extern "C" i64 decoding_run(void *search, double seconds) {
     Search &s = *(Search *)search;
@@ -403,6 +537,13 @@ extern "C" i64 decoding_run(void *search, double seconds) {
         for (i64 w = omp_get_thread_num(); w < team; w += threads) s.workers[w]->run(until);
     }
     return s.left;
+}
+
+// Seconds that all threads together have spent on reordering hypotheses, and on steps, that included.
+extern "C" void decoding_seconds(const void *search, double *seconds) {
+    seconds[0] = seconds[1] = 0;
+    for (const auto &worker : ((const Search *)search)->workers)
+        seconds[0] += worker->reordering, seconds[1] += worker->stepping;
 }
 
 // One of the sentences that are done: id, fault, hypotheses and tokens in all; -1 where there is none.

@@ -18,13 +18,6 @@ from multihead.workflows.translate import Translation
 TEXTS = ["eins zwei drei", "", "sieben", "vier fünf", "zehn neun acht eins", "🎉", "eins " * 9]
 
 
-@pytest.fixture(autouse=True)
-def _compiled() -> None:
-    found = natively.decoding()
-    if found.library is None:
-        pytest.skip(found.reason)
-
-
 @pytest.fixture(scope="module")
 def translator(trained: Path) -> Translator:
     return Translator.load(trained)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import random
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,7 +12,6 @@ import torch
 import torch.nn.functional as F
 
 from multihead.attention.multihead import PackedLinear
-from multihead.data.batching import collate_source
 from multihead.decoding.beam import beam_search
 from multihead.decoding.beams import Settings
 from multihead.decoding.greedy import greedy_search
@@ -29,79 +27,14 @@ from multihead.engine.search import Engine, why_not
 from multihead.engine.weights import PRECISIONS
 from multihead.errors import ConfigurationError, MultiheadError, ShapeError
 from multihead.kernels import native as natively
-from multihead.models.config import TransformerConfig
 from multihead.models.embedding import sinusoid
 from multihead.models.recurrent import RecurrentTranslator
 from multihead.models.recurrent_config import RecurrentConfig
-from multihead.models.transformer import Transformer
-
-VOCAB = 90
-SYMBOLS = Symbols(begin=2, end=3, forbidden=(0, 1, 2))
-NEAR = 1e-4
-"""Log-probabilities as near as this are one but for rounding."""
-
-MODELS: dict[str, dict[str, Any]] = {
-    "post-norm": {},
-    "pre-norm": {"norm": "pre"},
-    "learned positions, gelu": {"positions": "learned", "max_positions": 7, "feed_forward": "gelu"},
-    "one head of keys, swiglu": {"kv_heads": 1, "feed_forward": "swiglu", "final_norm": True},
-    "two heads of keys, reglu": {"width": 64, "heads": 4, "kv_heads": 2, "feed_forward": "reglu"},
-    "odd widths, no biases": {
-        "width": 42, "heads": 3, "key_dim": 5, "value_dim": 7, "attention_bias": False, "inner": 33,
-        "tie_output": False, "tie_embeddings": False, "embedding_scale": "none",
-    },
-    "geglu, normed embeddings": {
-        "feed_forward": "geglu", "embedding_norm": True, "embedding_scale": "projection", "norm": "pre",
-    },
-    "wide heads": {"width": 128, "heads": 2, "norm_eps": 1e-3},
-}  # fmt: skip
 
 
-def model_of(name: str = "post-norm", seed: int = 1) -> Transformer:
-    """Every number drawn, gains, shifts and biases too."""
-    torch.manual_seed(seed)
-    sizes = {"width": 32, "heads": 2, "inner": 48, "encoder_layers": 2, "decoder_layers": 2}
-    model = Transformer(TransformerConfig(source_vocab=VOCAB, target_vocab=VOCAB, **{**sizes, **MODELS[name]})).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.15 * torch.randn_like(parameter))
-    return model
-
-
-def sentences(count: int = 8, longest: int = 16, seed: int = 1) -> list[list[int]]:
-    """Ids with the end symbol."""
-    draw = random.Random(seed)
-    return [[*(draw.randrange(4, VOCAB) for _ in range(draw.randint(1, longest))), 3] for _ in range(count)]
-
-
-def limits_of(sources: list[list[int]]) -> tuple[list[int], list[int]]:
-    draw = random.Random(2)
-    return [draw.randint(4, 12) for _ in sources], [draw.randint(0, 3) for _ in sources]
-
-
-def padded(sources: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-    return collate_source([row[:-1] for row in sources], 0, 3)
-
-
-def alike(got: list[Hypothesis], expected: list[Hypothesis], near: float = NEAR) -> bool:
-    """The same, but where two of them are equally probable up to rounding."""
-    assert len(got) == len(expected)
-    assert [h.score for h in got] == pytest.approx([h.score for h in expected], abs=near)
-    assert [h.finished for h in got] == [h.finished for h in expected]
-    return [h.tokens for h in got] == [h.tokens for h in expected]
-
-
-@pytest.fixture(autouse=True)
-def _compiled() -> None:
-    found = natively.decoding()
-    if found.library is None:
-        pytest.skip(found.reason)
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_it_finds_what_the_search_in_pytorch_finds(name: str) -> None:
-    model, sources = model_of(name), sentences()
-    limits, least = limits_of(sources)
+def test_it_finds_what_the_search_in_pytorch_finds(drawn: Any, kind: str) -> None:
+    model, sources = drawn.model(kind), drawn.sentences()
+    limits, least = drawn.limits(sources)
     engine = Engine(model)
     for beam, n_best, more in (
         (1, 1, {}),
@@ -110,36 +43,38 @@ def test_it_finds_what_the_search_in_pytorch_finds(name: str) -> None:
         (5, 2, {"stop": Patience(1.5), "alpha": 0.0}),
     ):
         asked = {"max_lengths": limits, "min_lengths": least, "beam": beam, "n_best": n_best, **more}
-        expected = beam_search(model, *padded(sources), SYMBOLS, **asked)  # type: ignore[arg-type]
-        found = engine.search(sources, SYMBOLS, **asked, workers=2)  # type: ignore[arg-type]
-        same = [alike(one, other) for one, other in zip(found, expected, strict=True)]
+        expected = beam_search(model, *drawn.padded(sources), drawn.symbols, **asked)  # type: ignore[arg-type]
+        found = engine.search(sources, drawn.symbols, **asked, workers=2)  # type: ignore[arg-type]
+        same = [drawn.alike(one, other) for one, other in zip(found, expected, strict=True)]
         assert sum(same) >= len(same) - 1  # a near-tie
 
 
-def test_a_beam_of_one_is_greedy() -> None:
-    model, sources = model_of(), sentences()
-    found = Engine(model).search(sources, SYMBOLS, max_lengths=12, beam=1)
-    expected = greedy_search(model, *padded(sources), SYMBOLS, max_lengths=12)
+def test_a_beam_of_one_is_greedy(drawn: Any) -> None:
+    model, sources = drawn.model(), drawn.sentences()
+    found = Engine(model).search(sources, drawn.symbols, max_lengths=12, beam=1)
+    expected = greedy_search(model, *drawn.padded(sources), drawn.symbols, max_lengths=12)
     for (one,), other in zip(found, expected, strict=True):
         assert one.tokens == other.tokens
-        assert one.score == pytest.approx(other.score, abs=NEAR)
+        assert one.score == pytest.approx(other.score, abs=drawn.near)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("beam", [1, 3])
-def test_its_company_changes_no_bit_of_a_sentence(precision: Any, beam: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_company_changes_no_bit_of_a_sentence(
+    drawn: Any, precision: Any, beam: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Alone, in any order, with any number of threads and rows, joining later: equal to the last bit."""
-    engine, sources = Engine(model_of("pre-norm"), precision), sentences(24)
+    engine, sources = Engine(drawn.model("pre-norm"), precision), drawn.sentences(24)
     asked: dict[str, Any] = {"max_lengths": 14, "beam": beam, "n_best": beam}
-    together = engine.search(sources, SYMBOLS, workers=1, **asked)
-    assert engine.search(sources, SYMBOLS, workers=3, **asked) == together
-    assert engine.search(sources[::-1], SYMBOLS, workers=1, **asked) == together[::-1]
-    assert [engine.search([one], SYMBOLS, workers=2, **asked)[0] for one in sources] == together
+    together = engine.search(sources, drawn.symbols, workers=1, **asked)
+    assert engine.search(sources, drawn.symbols, workers=3, **asked) == together
+    assert engine.search(sources[::-1], drawn.symbols, workers=1, **asked) == together[::-1]
+    assert [engine.search([one], drawn.symbols, workers=2, **asked)[0] for one in sources] == together
     monkeypatch.setattr(module, "ROWS", 4)
-    assert engine.search(sources, SYMBOLS, workers=2, **asked) == together
+    assert engine.search(sources, drawn.symbols, workers=2, **asked) == together
     joining: list[list[Hypothesis]] = [[]] * len(sources)
     stop = Patience() if beam == 1 else Exact()
-    with engine.open(Settings(SYMBOLS, beam, beam, stop=stop), 14, 2) as running:
+    with engine.open(Settings(drawn.symbols, beam, beam, stop=stop), 14, 2) as running:
         for number, source in enumerate(sources):
             running.add(number, source, 14)
             for place, hypotheses in running.run(0.0):  # a step
@@ -163,15 +98,15 @@ def rounded(x: torch.Tensor, precision: str, rows: bool) -> torch.Tensor:
 @pytest.mark.parametrize("name", ["pre-norm", "odd widths, no biases", "geglu, normed embeddings"])
 @pytest.mark.parametrize("precision", ["bfloat16", "int8"])
 def test_a_precision_rounds_both_sides_of_every_product_and_what_is_kept(
-    name: str, precision: Any, monkeypatch: pytest.MonkeyPatch
+    drawn: Any, name: str, precision: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The model in PyTorch, rounded in the same places, gives the compiled search's probabilities."""
-    model, sources = model_of(name), sentences(10)
+    model, sources = drawn.model(name), drawn.sentences(10)
     engine = Engine(model, precision)
-    found = [hypotheses[0] for hypotheses in engine.search(sources, SYMBOLS, max_lengths=9, beam=2)]
+    found = [hypotheses[0] for hypotheses in engine.search(sources, drawn.symbols, max_lengths=9, beam=2)]
 
     def scores() -> torch.Tensor:
-        forced = force(model, *padded(sources), [h.tokens for h in found], SYMBOLS)
+        forced = force(model, *drawn.padded(sources), [h.tokens for h in found], drawn.symbols)
         return torch.tensor([sum(one[: len(h.tokens) + h.finished]) for one, h in zip(forced, found, strict=True)])
 
     got, exact, linear = torch.tensor([h.log_probability for h in found]), scores(), F.linear
@@ -190,6 +125,9 @@ def test_a_precision_rounds_both_sides_of_every_product_and_what_is_kept(
         monkeypatch.setattr(projection, "forward", forward)
 
     monkeypatch.setattr(F, "linear", product)
+    with torch.no_grad():
+        for embedding in {model.source_embedding, model.target_embedding}:
+            embedding.table.weight.copy_(rounded(embedding.table.weight, precision, False))
     for layer in model.decoder:
         keep_rounded(layer.self_attention.in_projection)  # type: ignore[arg-type, union-attr]
         keep_rounded(layer.cross_attention.in_projection)  # type: ignore[arg-type, union-attr]
@@ -200,34 +138,34 @@ def test_a_precision_rounds_both_sides_of_every_product_and_what_is_kept(
     assert error.max() < 0.5 * rounding.max()
 
 
-def test_no_sentence_is_too_long() -> None:
+def test_no_sentence_is_too_long(drawn: Any) -> None:
     """Its positions are computed beyond those that lie in a table; the longest comes last."""
-    model = model_of("pre-norm")
-    sources = [*sentences(2), [5, 9] * 350 + [3]]
+    model = drawn.model("pre-norm")
+    sources = [*drawn.sentences(2), [5, 9] * 350 + [3]]
     engine = Engine(model)
-    found = engine.search(sources, SYMBOLS, max_lengths=6, beam=1)
-    expected = greedy_search(model, *padded(sources), SYMBOLS, max_lengths=6)
+    found = engine.search(sources, drawn.symbols, max_lengths=6, beam=1)
+    expected = greedy_search(model, *drawn.padded(sources), drawn.symbols, max_lengths=6)
     for (one,), other in zip(found, expected, strict=True):
         assert one.log_probability == pytest.approx(other.log_probability, rel=1e-4)
     for table in engine.positions(1500):
         assert torch.equal(table, sinusoid(torch.arange(len(table)), model.config.width))
         assert len(table) >= 1500
-    learned = Engine(model_of("learned positions, gelu"))
+    learned = Engine(drawn.model("learned positions, gelu"))
     assert torch.equal(learned.positions(1500)[1], learned.model.target_embedding.positions.table.weight)
 
 
-def test_nothing_in_nothing_out() -> None:
-    assert Engine(model_of()).search([], SYMBOLS, max_lengths=9) == []
+def test_nothing_in_nothing_out(drawn: Any) -> None:
+    assert Engine(drawn.model()).search([], drawn.symbols, max_lengths=9) == []
 
 
-def test_every_sentence_is_told_of_once() -> None:
+def test_every_sentence_is_told_of_once(drawn: Any) -> None:
     told: list[int] = []
-    Engine(model_of()).search(sentences(), SYMBOLS, max_lengths=9, progress=told.append)
-    assert sum(told) == len(sentences())
+    Engine(drawn.model()).search(drawn.sentences(), drawn.symbols, max_lengths=9, progress=told.append)
+    assert sum(told) == len(drawn.sentences())
 
 
-def test_what_cannot_be_is_refused_in_words() -> None:
-    engine, sources = Engine(model_of()), sentences(3)
+def test_what_cannot_be_is_refused_in_words(drawn: Any) -> None:
+    engine, sources = Engine(drawn.model()), drawn.sentences(3)
     for asked, message in (
         ({"beam": 256}, "beams up to 255"),
         ({"beam": 0}, "beam must be at least 1"),
@@ -237,17 +175,17 @@ def test_what_cannot_be_is_refused_in_words() -> None:
         ({"alpha": -1.0}, "not negative"),
     ):
         with pytest.raises(ConfigurationError, match=message):
-            engine.search(sources, SYMBOLS, **{"max_lengths": 9, **asked})  # type: ignore[arg-type]
+            engine.search(sources, drawn.symbols, **{"max_lengths": 9, **asked})  # type: ignore[arg-type]
     with pytest.raises(ShapeError, match="one number, or one each"):
-        engine.search(sources, SYMBOLS, max_lengths=[9])
-    for ids in ([], [-1], [VOCAB]):
-        with pytest.raises(ConfigurationError, match=f"ids from 0 to {VOCAB - 1}"):
-            engine.search([ids], SYMBOLS, max_lengths=9)
+        engine.search(sources, drawn.symbols, max_lengths=[9])
+    for ids in ([], [-1], [drawn.vocab]):
+        with pytest.raises(ConfigurationError, match=f"ids from 0 to {drawn.vocab - 1}"):
+            engine.search([ids], drawn.symbols, max_lengths=9)
     with pytest.raises(ConfigurationError, match="not of a vocabulary"):
-        engine.search(sources, Symbols(2, VOCAB, ()), max_lengths=9)
-    with pytest.raises(ConfigurationError, match="no restrictions"):
-        engine.open(Settings(SYMBOLS, 2, restrictions=[NoRepeat(2)]), 9)
-    running = engine.open(Settings(SYMBOLS, 2), 9)
+        engine.search(sources, Symbols(2, drawn.vocab, ()), max_lengths=9)
+    with pytest.raises(ConfigurationError, match="no restrictions or coverage"):
+        engine.open(Settings(drawn.symbols, 2, restrictions=[NoRepeat(2)]), 9)
+    running = engine.open(Settings(drawn.symbols, 2), 9)
     with pytest.raises(ConfigurationError, match="limit <= 9"):
         running.add(0, sources[0], 10)
     running.__exit__(None, None, None)
@@ -255,76 +193,80 @@ def test_what_cannot_be_is_refused_in_words() -> None:
         running.add(0, sources[0], 9)
 
 
-def test_several_of_pythons_threads_can_search_at_once() -> None:
-    engine, sources = Engine(model_of()), sentences(12)
-    alone = engine.search(sources, SYMBOLS, max_lengths=12, beam=2)
+def test_several_of_pythons_threads_can_search_at_once(drawn: Any) -> None:
+    engine, sources = Engine(drawn.model()), drawn.sentences(12)
+    alone = engine.search(sources, drawn.symbols, max_lengths=12, beam=2)
     with ThreadPoolExecutor(3) as pool:
-        found = list(pool.map(lambda _: engine.search(sources, SYMBOLS, max_lengths=12, beam=2, workers=2), range(6)))
+        found = list(
+            pool.map(lambda _: engine.search(sources, drawn.symbols, max_lengths=12, beam=2, workers=2), range(6))
+        )
     assert found == [alone] * 6
 
 
-def test_nothing_permitted_is_said() -> None:
-    engine = Engine(model_of())
-    everything = tuple(range(3)) + tuple(range(4, VOCAB))
+def test_nothing_permitted_is_said(drawn: Any) -> None:
+    engine = Engine(drawn.model())
+    everything = tuple(range(3)) + tuple(range(4, drawn.vocab))
     with pytest.raises(MultiheadError, match="every permitted symbol the probability 0"):
-        engine.search(sentences(2), Symbols(2, 3, everything), max_lengths=9, min_lengths=1)
+        engine.search(drawn.sentences(2), Symbols(2, 3, everything), max_lengths=9, min_lengths=1)
 
 
-def test_numbers_that_run_over_are_said() -> None:
-    model = model_of("pre-norm")
+def test_numbers_that_run_over_are_said(drawn: Any) -> None:
+    model = drawn.model("pre-norm")
     with torch.no_grad():
         model.output.weight.mul_(1e38)
     with pytest.raises(MultiheadError, match="NaN"):
-        Engine(model).search(sentences(2), SYMBOLS, max_lengths=9)
+        Engine(model).search(drawn.sentences(2), drawn.symbols, max_lengths=9)
 
 
-def test_models_that_it_is_not_for() -> None:
-    assert why_not(model_of()) is None
+def test_models_that_it_is_not_for(drawn: Any) -> None:
+    assert why_not(drawn.model()) is None
     recurrent = RecurrentTranslator(RecurrentConfig(source_vocab=9, target_vocab=9, width=8))
     assert "RecurrentTranslator" in str(why_not(recurrent))
-    assert "not float32" in str(why_not(model_of().double()))
-    watched = model_of()
+    assert "not float32" in str(why_not(drawn.model().double()))
+    watched = drawn.model()
     handle = watched.decoder[0].register_forward_hook(lambda *_: None)
     assert "hooks" in str(why_not(watched))
     handle.remove()
     assert why_not(watched) is None
     watched.encoder[0].feed_forward = torch.nn.Identity()  # type: ignore[union-attr]
     assert "not a Transformer's own" in str(why_not(watched))
-    broken = model_of()
+    broken = drawn.model()
     with torch.no_grad():
         broken.output.weight[5, 0] = torch.nan
     with pytest.raises(ConfigurationError, match="not a finite number"):
         Engine(broken)
 
 
-def test_looking_draws_no_random_number() -> None:
-    model = model_of()
+def test_looking_draws_no_random_number(drawn: Any) -> None:
+    model = drawn.model()
     before = torch.get_rng_state()
-    Engine(model).search(sentences(2), SYMBOLS, max_lengths=5)
+    Engine(model).search(drawn.sentences(2), drawn.symbols, max_lengths=5)
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_changed_weights_are_noticed_and_copies_are_made_anew() -> None:
-    model, engines, sources = model_of(), keeping.Engines(), sentences(4)
+def test_changed_weights_are_noticed_and_copies_are_made_anew(drawn: Any) -> None:
+    model, engines, sources = drawn.model(), keeping.Engines(), drawn.sentences(4)
     first = engines.of(model, "float32")
     assert isinstance(first, Engine)
     assert engines.of(model, "float32") is first
     for copied in (copy.deepcopy(first), pickle.loads(pickle.dumps(first))):
         assert copied.handle != first.handle
-        assert copied.search(sources, SYMBOLS, max_lengths=9) == first.search(sources, SYMBOLS, max_lengths=9)
+        assert copied.search(sources, drawn.symbols, max_lengths=9) == first.search(
+            sources, drawn.symbols, max_lengths=9
+        )
     with torch.no_grad():
         model.output.weight.mul_(0.5)
     assert not first.current
     second = engines.of(model, "float32")
     assert isinstance(second, Engine)
-    (expected,) = beam_search(model, *padded(sources[:1]), SYMBOLS, max_lengths=9)
-    assert alike(second.search(sources[:1], SYMBOLS, max_lengths=9)[0], expected)
+    (expected,) = beam_search(model, *drawn.padded(sources[:1]), drawn.symbols, max_lengths=9)
+    assert drawn.alike(second.search(sources[:1], drawn.symbols, max_lengths=9)[0], expected)
     other = RecurrentTranslator(RecurrentConfig(source_vocab=9, target_vocab=9, width=8))
     assert engines.of(other, "int8") == engines.of(other, "int8") == why_not(other)
 
 
-def test_without_a_compiler_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = model_of()
+def test_without_a_compiler_there_is_a_reason(drawn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = drawn.model()
     monkeypatch.setenv(natively.VARIABLE, "0")
     natively.forget()
     try:

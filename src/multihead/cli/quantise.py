@@ -1,0 +1,30 @@
+"""``multihead quantise``: see `workflows.quantise`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import click
+
+
+@click.command()
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option(
+    "--output", type=click.Path(path_type=Path), required=True, metavar="FOLDER", help="The model folder to write."
+)
+@click.option(
+    "--precision",
+    type=click.Choice(["bfloat16", "int8"]),
+    default="int8",
+    show_default=True,
+    help="Of the weights: half or a quarter of the size.",
+)
+def quantise(model: Path, output: Path, precision: Literal["bfloat16", "int8"]) -> None:
+    """Write a model with rounded weights: a smaller file, for `translate --precision`."""
+    from multihead.cli.process import own_the_process
+
+    own_the_process()
+    from multihead.workflows.quantise import quantise as run
+
+    run(model, output=output, precision=precision, say=lambda line: click.echo(line, err=True))

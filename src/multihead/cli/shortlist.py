@@ -1,0 +1,41 @@
+"""``multihead shortlist``: see `workflows.shortlist`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="A run, or a folder of `multihead prepare`, with the text the model was trained on. [MODEL]",
+)
+@click.option(
+    "--always",
+    type=int,
+    default=1024,
+    show_default=True,
+    metavar="NUMBER",
+    help="So many of the most frequent target tokens are for every sentence.",
+)
+@click.option(
+    "--candidates",
+    type=int,
+    default=40,
+    show_default=True,
+    metavar="NUMBER",
+    help="So many translations of each source token.",
+)
+def shortlist(model: Path, data: Path | None, always: int, candidates: int) -> None:
+    """Learn which target tokens a source can need, for `translate --shortlist`: faster, with nearly the same text."""
+    from multihead.cli.process import own_the_process
+
+    own_the_process()
+    from multihead.workflows.shortlist import shortlist as run
+
+    run(model, data=data, always=always, candidates=candidates, say=lambda line: click.echo(line, err=True))

@@ -1,0 +1,160 @@
+"""A search over part of the vocabulary: the symbols that a translation of this source can be expected to need.
+
+The output projection is much of a step's work, and of most symbols one knows beforehand that they will not come. Each
+sentence x has a set of its own, V_x = always + the union of the candidates of each of its symbols, and a model's
+probabilities are those within it:
+
+    p_x(y) = exp(z_y) / sum_{v in V_x} exp(z_v)        y in V_x
+
+(Jean et al. 2015, "On using very large target vocabulary for neural machine translation", section 3.2; L'Hostis,
+Grangier and Auli 2016, "Vocabulary selection strategies for neural machine translation".) Greedy search finds just what
+it finds with all other symbols forbidden; in a beam, hypotheses compete with probabilities that are a little larger.
+
+Here is what it means, for every search, by masking; the compiled search (`multihead.engine`) leaves the products out.
+Where candidates come from is `workflows.shortlist`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from multihead.decoding.stepper import Attending, State, Stepper
+from multihead.errors import ConfigurationError
+
+Ids = npt.NDArray[np.int64]
+
+
+class Shortlist:
+    """What translations are made of.
+
+    Args:
+        always: symbols of the target for every source, the end symbol among them.
+        starts: of source symbol s the candidates are ``candidates[starts[s]:starts[s + 1]]``.
+        candidates: symbols of the target.
+
+    Raises:
+        ConfigurationError: starts that do not fit, or negative symbols.
+    """
+
+    def __init__(
+        self, always: Sequence[int] | Ids, starts: Sequence[int] | Ids, candidates: Sequence[int] | Ids
+    ) -> None:
+        self.always: Ids = np.unique(np.asarray(always, dtype=np.int64))
+        self._starts: Ids = np.ascontiguousarray(starts, dtype=np.int64)
+        self._candidates: Ids = np.ascontiguousarray(candidates, dtype=np.int64)
+        steps = np.diff(self._starts, prepend=0)
+        if not len(self._starts) or steps.min() < 0 or self._starts[0] or self._starts[-1] != len(self._candidates):
+            raise ConfigurationError(
+                f"a shortlist's starts grow from 0 to its {len(self._candidates)} candidates, got {self._starts[:5]} "
+                f"... {self._starts[-1:]}"
+            )
+        if min(self.always.min(initial=0), self._candidates.min(initial=0)) < 0:
+            raise ConfigurationError("a shortlist's symbols are ids counted from 0, got a negative one")
+
+    @property
+    def arrays(self) -> tuple[Ids, Ids, Ids]:
+        """``always``, in order and each once, ``starts`` and ``candidates``."""
+        return self.always, self._starts, self._candidates
+
+    def of(self, source: Sequence[int]) -> Ids:
+        """V_x of a source, in order."""
+        parts = [self._candidates[self._starts[symbol] : self._starts[symbol + 1]] for symbol in source]
+        found: Ids = np.unique(np.concatenate([self.always, *parts]))
+        return found
+
+    def check(self, source_vocab: int, target_vocab: int) -> None:
+        """Refuse a model of other vocabularies.
+
+        Raises:
+            ConfigurationError: it is.
+        """
+        most = max(self.always.max(initial=0), self._candidates.max(initial=0))
+        if len(self._starts) != source_vocab + 1 or most >= target_vocab:
+            raise ConfigurationError(
+                f"this shortlist is of a vocabulary of {len(self._starts) - 1} source entries and target entries up to "
+                f"{most}, the model's have {source_vocab} and {target_vocab}: make one for this model"
+            )
+
+    def check_end(self, end: int) -> None:
+        """Refuse a search whose hypotheses could never end.
+
+        Raises:
+            ConfigurationError: the end symbol is not always there.
+        """
+        if end not in self.always:
+            raise ConfigurationError(f"a shortlist always has the end symbol, which is {end}: make another one")
+
+
+@dataclass(frozen=True)
+class ShortlistedState:
+    """What the model remembers, and what each hypothesis is made of."""
+
+    state: Any
+    """A `State`; of which class is the model's business."""
+    permitted: Bool[Tensor, "rows vocab"]
+
+    @property
+    def rows(self) -> int:
+        """The number of hypotheses."""
+        state: State = self.state
+        return state.rows
+
+    def select(self, rows: Int[Tensor, " rows"]) -> ShortlistedState:
+        """The state of these rows, in this order."""
+        return ShortlistedState(self.state.select(rows), self.permitted[rows])
+
+    def join(self, other: ShortlistedState) -> ShortlistedState:
+        """The rows of this state followed by those of the other."""
+        return ShortlistedState(self.state.join(other.state), torch.cat((self.permitted, other.permitted)))
+
+
+class Shortlisted:
+    """A `Stepper` whose probabilities are another's within the shortlist of each source.
+
+    Args:
+        stepper: the model.
+        shortlist: of its vocabularies.
+        target_vocab: entries of the target's.
+    """
+
+    def __init__(self, stepper: Stepper[Any], shortlist: Shortlist, target_vocab: int) -> None:
+        self._stepper, self._shortlist, self._vocab = stepper, shortlist, target_vocab
+
+    def start(self, source: Int[Tensor, "batch source"], lengths: Int[Tensor, " batch"]) -> ShortlistedState:
+        """The model's state, and the symbols of each sentence."""
+        permitted = torch.zeros(len(lengths), self._vocab, dtype=torch.bool)
+        for row, symbols, length in zip(permitted, source.tolist(), lengths.tolist(), strict=True):
+            row[torch.from_numpy(self._shortlist.of(symbols[:length]))] = True
+        return ShortlistedState(self._stepper.start(source, lengths), permitted.to(source.device))
+
+    def step(
+        self, tokens: Int[Tensor, " rows"], state: ShortlistedState
+    ) -> tuple[Float[Tensor, "rows vocab"], ShortlistedState]:
+        """The model's step, and its probabilities within the shortlist."""
+        rows, following = self._stepper.step(tokens, state.state)
+        return self._within(rows, state), ShortlistedState(following, state.permitted)
+
+    def step_attending(
+        self, tokens: Int[Tensor, " rows"], state: ShortlistedState
+    ) -> tuple[Float[Tensor, "rows vocab"], Float[Tensor, "rows source"], ShortlistedState]:
+        """The same, and what the model attends to.
+
+        Raises:
+            ConfigurationError: it cannot say.
+        """
+        if not isinstance(self._stepper, Attending):
+            raise ConfigurationError(f"a {type(self._stepper).__name__} does not say what it looks at (step_attending)")
+        rows, attention, following = self._stepper.step_attending(tokens, state.state)
+        return self._within(rows, state), attention, ShortlistedState(following, state.permitted)
+
+    @staticmethod
+    def _within(rows: Tensor, state: ShortlistedState) -> Tensor:
+        return rows.masked_fill(~state.permitted, -torch.inf).log_softmax(1)

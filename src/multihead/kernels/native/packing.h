@@ -1,0 +1,250 @@
+// Numbers as matrix products take them: weights that are packed once, and rows of x, in float32, bfloat16 or int8.
+//
+// Both factors are rows of 32-bit words: one float32, two bfloat16 or four bytes of consecutive k. Weights lie in
+// panels of 64 columns, word by word. In int8, W is rounded to 127 steps either way for each column, x to 255 steps for
+// each row as it comes. The products are products.h's and tiles.h's.
+
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+#include <vector>
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+#if defined(__AMX_INT8__) && defined(__AMX_BF16__) && defined(__AVX512F__) && defined(__linux__)
+#define MATRIX_UNIT  // the compiler knows the processor's: Intel's AMX
+#endif
+
+namespace packed {
+
+typedef int64_t i64;
+typedef uint32_t u32;
+
+enum Kind { FLOAT32 = 0, BFLOAT16 = 1, INT8 = 2 };
+
+#ifdef __AVX512F__
+constexpr int LANES = 16, VECTORS = 4, ROWS = 6;
+#else
+constexpr int LANES = 8, VECTORS = 2, ROWS = 6;
+#endif
+typedef float vf __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+typedef int32_t vi __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+typedef u32 vu __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+typedef uint16_t vh __attribute__((vector_size(LANES * 2), aligned(2), may_alias));
+
+constexpr i64 PANEL = 64;  // columns
+constexpr i64 PART = LANES * VECTORS;
+constexpr i64 DEEP = 16;   // words and, at most, rows that the matrix unit takes at once
+
+static inline i64 up(i64 n, i64 to = PANEL) { return (n + to - 1) / to * to; }
+
+// Memory that begins at a cache line and is not cleared.
+struct Block {
+    void *at = nullptr;
+    size_t size = 0;
+    Block() = default;
+    Block(Block &&other) noexcept : at(std::exchange(other.at, nullptr)), size(std::exchange(other.size, 0)) {}
+    Block &operator=(Block &&other) noexcept {
+        std::swap(at, other.at), std::swap(size, other.size);
+        return *this;
+    }
+    ~Block() { free(at); }
+    template <class T>
+    T *get(size_t count) {
+        size_t bytes = (count * sizeof(T) + 127) / 64 * 64;
+        if (bytes > size) {
+            free(at);
+            at = aligned_alloc(64, bytes);
+            if (!at) abort();
+            size = bytes;
+        }
+        return (T *)at;
+    }
+};
+
+static inline u32 bits(float x) { return __builtin_bit_cast(u32, x); }
+static inline float number(u32 x) { return __builtin_bit_cast(float, x); }
+static inline u32 rounded(float x) {  // to bfloat16, to nearest even; no NaN comes here
+    u32 u = bits(x);
+    return (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+}
+
+// Numbers at rest: float32, or bfloat16 as the upper half of one.
+static inline vf several(const float *from) { return *(const vf *)from; }
+static inline vf several(const uint16_t *from) { return (vf)(__builtin_convertvector(*(const vh *)from, vu) << 16); }
+static inline float single(float x) { return x; }
+static inline float single(uint16_t x) { return number((u32)x << 16); }
+
+static inline void lay(const float *from, i64 count, float *to) { memcpy(to, from, count * 4); }
+static inline void lay(const float *from, i64 count, uint16_t *to) {
+#pragma omp simd
+    for (i64 i = 0; i < count; i++) to[i] = (uint16_t)rounded(from[i]);
+}
+
+// Of a row; where there is a matrix unit, as many as fill its tiles.
+static inline i64 words(int kind, i64 width) {
+    const i64 count = kind == FLOAT32 ? width : kind == BFLOAT16 ? (width + 1) / 2 : (width + 3) / 4;
+#ifdef MATRIX_UNIT
+    if (kind != FLOAT32) return up(count, DEEP);
+#endif
+    return count;
+}
+
+struct Weights {
+    int kind = FLOAT32;
+    i64 in = 0, out = 0, depth = 0, panels = 0;
+    Block data;
+    std::vector<float> bias, scale;  // of each column, as many as there are in whole panels
+    std::vector<int32_t> sums;       // of each column's bytes
+
+    // w [out, in]; the columns that fill up the last panel get `fill` as their bias.
+    void pack(int kind, const float *w, const float *b, i64 out, i64 in, float fill = 0.f) {
+        this->kind = kind, this->in = in, this->out = out;
+        depth = words(kind, in), panels = up(out) / PANEL;
+        u32 *to = data.get<u32>(panels * depth * PANEL);
+        bias.assign(panels * PANEL, fill);
+        scale.assign(panels * PANEL, 0.f);
+        sums.assign(panels * PANEL, 0);
+        std::vector<u32> some(PANEL * depth);
+        for (i64 n = 0; n < panels * PANEL; n++) {
+            u32 *column = &some[n % PANEL * depth];
+            memset(column, 0, depth * 4);
+            if (n < out) bias[n] = b ? b[n] : 0.f, round_column(w + n * in, column, n);
+            if (n % PANEL < PANEL - 1) continue;
+            for (i64 first = 0; first < depth; first += 16)  // turned over, within what the nearest cache holds
+                for (i64 c = 0; c < PANEL; c++)
+                    for (i64 k = first; k < std::min(first + 16, depth); k++) to[k * PANEL + c] = some[c * depth + k];
+            to += depth * PANEL;
+        }
+    }
+
+    // The words of every column, one column after the other.
+    std::vector<u32> columns() const {
+        std::vector<u32> found(out * depth);
+        for (i64 n = 0; n < out; n++) {
+            const u32 *from = (const u32 *)data.at + n / PANEL * depth * PANEL + n % PANEL;
+            for (i64 k = 0; k < depth; k++) found[n * depth + k] = from[k * PANEL];
+        }
+        return found;
+    }
+
+    // Some columns of others, whose words are given as `columns` gives them; to the bit what they are there.
+    void choose(const Weights &from, const std::vector<u32> &words, const i64 *some, i64 count, float fill) {
+        kind = from.kind, in = from.in, out = count, depth = from.depth, panels = up(count) / PANEL;
+        u32 *to = data.get<u32>(panels * depth * PANEL);
+        bias.assign(panels * PANEL, fill);
+        scale.assign(panels * PANEL, 0.f);
+        sums.assign(panels * PANEL, 0);
+        if (panels) memset(to + (panels - 1) * depth * PANEL, 0, depth * PANEL * 4);
+        for (i64 n = 0; n < count; n++) {
+            bias[n] = from.bias[some[n]], scale[n] = from.scale[some[n]], sums[n] = from.sums[some[n]];
+            const u32 *column = &words[some[n] * depth];
+            u32 *place = to + n / PANEL * depth * PANEL + n % PANEL;
+            for (i64 k = 0; k < depth; k++) place[k * PANEL] = column[k];
+        }
+    }
+
+    void round_column(const float *row, u32 *to, i64 n) {
+        if (kind == FLOAT32) memcpy(to, row, in * 4);
+        if (kind == BFLOAT16) {
+            uint16_t *half = (uint16_t *)to;
+#pragma omp simd
+            for (i64 k = 0; k < in; k++) half[k] = (uint16_t)rounded(row[k]);
+        }
+        if (kind != INT8) return;
+        int8_t *byte = (int8_t *)to;
+        float most = 0.f;
+#pragma omp simd reduction(max : most)
+        for (i64 k = 0; k < in; k++) most = std::fabs(row[k]) > most ? std::fabs(row[k]) : most;
+        if (most < 1e-30f) most = 0.f;  // 127 / most would run over
+        const float steps = most > 0.f ? 127.f / most : 0.f;
+        int32_t sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (i64 k = 0; k < in; k++) {
+            const int32_t q = (int32_t)__builtin_rintf(row[k] * steps);
+            byte[k] = (int8_t)q;
+            sum += q;
+        }
+        scale[n] = most / 127.f, sums[n] = sum;
+    }
+};
+
+// Rows of x as words, and in int8 what a step is worth and which byte is zero.
+struct Rows {
+    u32 *at = nullptr;
+    i64 stride = 0;
+    float *steps = nullptr;
+    int32_t *zeros = nullptr;
+    Block block, first, second;
+
+    void reserve(int kind, i64 rows, i64 width) {
+        stride = words(kind, width);
+        at = block.get<u32>(rows * stride + 16);
+        steps = first.get<float>(rows);
+        zeros = second.get<int32_t>(rows);
+    }
+
+    void fill(int kind, i64 row, const float *x, i64 width) {
+        u32 *to = at + row * stride;
+        if (kind == FLOAT32) memcpy(to, x, width * 4);
+        if (kind == BFLOAT16) {
+            uint16_t *half = (uint16_t *)to;
+            for (i64 k = width; k < stride * 2; k++) half[k] = 0;
+#pragma omp simd
+            for (i64 k = 0; k < width; k++) half[k] = (uint16_t)rounded(x[k]);
+        }
+        if (kind != INT8) return;
+        float most = 0.f, least = 0.f;
+#pragma omp simd reduction(max : most) reduction(min : least)
+        for (i64 k = 0; k < width; k++) {
+            most = x[k] > most ? x[k] : most;
+            least = x[k] < least ? x[k] : least;
+        }
+        // What is nowhere negative, as behind a rectifier, has twice as many steps.
+        int32_t zero = least < 0.f ? 128 : 0;
+        float largest = most > -least ? most : -least, top = zero ? 127.f : 255.f;
+        float scale = largest > 0.f ? top / largest : 0.f;
+        steps[row] = largest / top;
+        zeros[row] = zero;
+        uint8_t *byte = (uint8_t *)to;
+        for (i64 k = width; k < stride * 4; k++) byte[k] = 0;
+#pragma omp simd
+        for (i64 k = 0; k < width; k++) byte[k] = (uint8_t)((int32_t)__builtin_rintf(x[k] * scale) + zero);
+    }
+};
+
+template <int KIND>
+struct SumOf {
+    typedef vf type;
+};
+template <>
+struct SumOf<INT8> {
+    typedef vi type;
+};
+template <int KIND>
+using Sum = typename SumOf<KIND>::type;
+
+enum Mode { SET = 0, ADD = 1, RELU = 2 };
+
+// Some columns of a row, from `n` on, when their sums are known.
+template <int KIND>
+static inline void settle(Sum<KIND> sum, const Weights &w, const Rows &x, i64 row, i64 n, float *y, int mode) {
+    vf value;
+    if constexpr (KIND == INT8) {
+        const vi whole = sum - x.zeros[row] * *(const vi *)&w.sums[n];
+        value = __builtin_convertvector(whole, vf) * (x.steps[row] * *(const vf *)&w.scale[n]);
+    } else {
+        value = sum;
+    }
+    value += *(const vf *)&w.bias[n];
+    if (mode == ADD) value += *(const vf *)y;
+    if (mode == RELU) value = value > 0.f ? value : (value != value ? value : vf{});
+    *(vf *)y = value;
+}
+
+}  // namespace packed

@@ -1,0 +1,156 @@
+"""A model's shortlist: which target symbols its translations are made of, learnt from the pairs of its run.
+
+    V_x = the so many most frequent target symbols, and the end symbol
+        + for each source symbol s the so many most probable translations by t( . | s)      (`data.lexicon`)
+        + s itself, where both sides share a vocabulary: names and numbers
+
+It stands beside the weights, in a file of the model folder, and says for which tokenizers it was made. What it means
+to a search is `decoding.shortlist`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from multihead import bundle as bundles
+from multihead.bundle import Bundle
+from multihead.data import lexicon
+from multihead.data.lexicon import Lexicon
+from multihead.data.store import ParallelStore
+from multihead.decoding.shortlist import Ids, Shortlist
+from multihead.errors import ConfigurationError, FormatError
+from multihead.files import whole_file, write_tensors
+from multihead.text.tokenizer import Tokenizer
+
+FILE = "shortlist.safetensors"
+
+_AGAIN = "make it again by `multihead shortlist`"
+
+
+def shortlist(
+    model: str | Path,
+    *,
+    data: str | Path | None = None,
+    always: int = 1024,
+    candidates: int = 40,
+    say: Callable[[str], None] = print,
+) -> Path:
+    """Makes the shortlist of a model and puts it into its folder; one that stands there is replaced.
+
+    Args:
+        model: a run or a model folder.
+        data: a run, or a folder of `multihead prepare`, with pairs in the model's subwords; by default the run itself.
+        always: how many of the most frequent target symbols every translation may have.
+        candidates: how many translations of each source symbol.
+        say: is told how large it is.
+
+    Returns:
+        The file.
+
+    Raises:
+        ConfigurationError: numbers that cannot be; pairs in other subwords, or none.
+        FormatError: no model.
+    """
+    if always < 1 or candidates < 0:
+        raise ConfigurationError(f"always is at least 1 and candidates at least 0, got {always} and {candidates}")
+    folder = bundles.locate(Path(model))
+    bundle = bundles.load(folder)
+    pairs = _pairs(Path(data or model), bundle)
+    made = choose(
+        pairs, len(bundle.source_tokenizer), len(bundle.target_tokenizer), always, candidates, _shared(bundle)
+    )
+    names, digests = ("always", "starts", "candidates"), _digests(bundle)
+    path = folder / FILE
+    with whole_file(path) as draft:
+        arrays = dict(zip(names, map(torch.from_numpy, made.arrays), strict=True))
+        write_tensors(draft, arrays | {name: torch.tensor(list(digest), dtype=torch.uint8) for name, digest in digests})
+    sizes = [len(made.of(pairs.source[place].tolist())) for place in range(0, len(pairs), -(-len(pairs) // 1000))]
+    say(f"{path}: {np.mean(sizes):.0f} of {len(bundle.target_tokenizer)} target symbols for a sentence of the text")
+    return path
+
+
+def choose(
+    pairs: ParallelStore, source_vocab: int, target_vocab: int, always: int, candidates: int, shared: bool
+) -> Shortlist:
+    """The shortlist of some pairs; ``shared``: source symbols are target symbols, too."""
+    ids, _ = pairs.target.gather(np.arange(len(pairs)))
+    frequent = np.argsort(-np.bincount(ids, minlength=target_vocab), kind="stable")[:always]
+    found = lexicon.learn(pairs, source_vocab, target_vocab)
+    words, targets = best(found, candidates)
+    if shared:
+        words, targets = (np.append(side, np.arange(source_vocab)) for side in (words, targets))
+    keys = np.unique(words * target_vocab + targets)
+    words, targets = np.divmod(keys, target_vocab)
+    starts = np.searchsorted(words, np.arange(source_vocab + 1))
+    return Shortlist(np.append(frequent, Tokenizer.eos_id), starts, targets)
+
+
+def best(found: Lexicon, count: int) -> tuple[Ids, Ids]:
+    """The ``count`` most probable translations of each source symbol, the empty word left out."""
+    order = np.lexsort((-found.probability, found.source))
+    words, targets = found.source[order], found.target[order]
+    rank = np.arange(len(words)) - np.searchsorted(words, words)
+    kept = (rank < count) & (words < words.max(initial=0))  # the empty word comes last
+    return words[kept], targets[kept]
+
+
+def read(folder: Path | None, bundle: Bundle) -> Shortlist:
+    """The shortlist that stands in a model's folder.
+
+    Args:
+        folder: the model's, or its run's.
+        bundle: the model, which the shortlist has to be for.
+
+    Raises:
+        ConfigurationError: there is none, or it was made for other subwords.
+        FormatError: it is damaged.
+    """
+    path = None if folder is None else bundles.locate(folder) / FILE
+    if path is None or not path.is_file():
+        raise ConfigurationError(
+            f"{path or 'this model'}: there is no shortlist: make one by `multihead shortlist`, or search without"
+        )
+    try:
+        tensors = load_file(path)
+        made = Shortlist(*(tensors[name].numpy() for name in ("always", "starts", "candidates")))
+        digests = {name: bytes(tensors[name].tolist()) for name, _ in _digests(bundle)}
+    except (OSError, SafetensorError, KeyError, ConfigurationError) as error:
+        raise FormatError(f"{path}: damaged ({error}); {_AGAIN}") from None
+    if digests != dict(_digests(bundle)):
+        raise ConfigurationError(f"{path}: made for other subwords than this model's; {_AGAIN}")
+    return made
+
+
+def _pairs(folder: Path, bundle: Bundle) -> ParallelStore:
+    """The pairs of a run or prepared folder, in the model's subwords."""
+    place = folder / "data"
+    if not (place / "train").is_dir():
+        raise ConfigurationError(
+            f"{folder}: has no pairs of text ({place / 'train'}): name a run, or a folder of `multihead prepare`, with "
+            "--data"
+        )
+    for side, digest in _digests(bundle):
+        path = place / f"{side}.tokenizer.json"
+        if bytes.fromhex(Tokenizer.load(path).digest) != digest:
+            raise ConfigurationError(f"{path}: not the subwords of the model; name the text that it was trained on")
+    store = ParallelStore.open(place / "train")
+    if not len(store):
+        raise ConfigurationError(f"{place / 'train'}: holds no pairs")
+    return store
+
+
+def _digests(bundle: Bundle) -> list[tuple[str, bytes]]:
+    return [
+        ("source", bytes.fromhex(bundle.source_tokenizer.digest)),
+        ("target", bytes.fromhex(bundle.target_tokenizer.digest)),
+    ]
+
+
+def _shared(bundle: Bundle) -> bool:
+    return bundle.source_tokenizer.digest == bundle.target_tokenizer.digest

@@ -1,0 +1,103 @@
+"""Transformers of every shape with drawn weights, sentences for them, and what it means that two searches agree."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+
+from multihead.data.batching import collate_source
+from multihead.decoding.hypothesis import Hypothesis
+from multihead.decoding.stepper import Symbols
+from multihead.kernels import native as natively
+from multihead.models.config import TransformerConfig
+from multihead.models.transformer import Transformer
+
+VOCAB = 90
+SYMBOLS = Symbols(begin=2, end=3, forbidden=(0, 1, 2))
+NEAR = 1e-4
+"""Log-probabilities as near as this are one but for rounding."""
+
+MODELS: dict[str, dict[str, Any]] = {
+    "post-norm": {},
+    "pre-norm": {"norm": "pre"},
+    "learned positions, gelu": {"positions": "learned", "max_positions": 7, "feed_forward": "gelu"},
+    "one head of keys, swiglu": {"kv_heads": 1, "feed_forward": "swiglu", "final_norm": True},
+    "two heads of keys, reglu": {"width": 64, "heads": 4, "kv_heads": 2, "feed_forward": "reglu"},
+    "odd widths, no biases": {
+        "width": 42, "heads": 3, "key_dim": 5, "value_dim": 7, "attention_bias": False, "inner": 33,
+        "tie_output": False, "tie_embeddings": False, "embedding_scale": "none",
+    },
+    "geglu, normed embeddings": {
+        "feed_forward": "geglu", "embedding_norm": True, "embedding_scale": "projection", "norm": "pre",
+    },
+    "wide heads": {"width": 128, "heads": 2, "norm_eps": 1e-3},
+}  # fmt: skip
+
+
+def model_of(name: str = "post-norm", seed: int = 1) -> Transformer:
+    """Every number drawn, gains, shifts and biases too."""
+    torch.manual_seed(seed)
+    sizes = {"width": 32, "heads": 2, "inner": 48, "encoder_layers": 2, "decoder_layers": 2}
+    model = Transformer(TransformerConfig(source_vocab=VOCAB, target_vocab=VOCAB, **{**sizes, **MODELS[name]})).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.15 * torch.randn_like(parameter))
+    return model
+
+
+def sentences(count: int = 8, longest: int = 16, seed: int = 1) -> list[list[int]]:
+    """Ids with the end symbol."""
+    draw = random.Random(seed)
+    return [[*(draw.randrange(4, VOCAB) for _ in range(draw.randint(1, longest))), 3] for _ in range(count)]
+
+
+def limits_of(sources: list[list[int]]) -> tuple[list[int], list[int]]:
+    draw = random.Random(2)
+    return [draw.randint(4, 12) for _ in sources], [draw.randint(0, 3) for _ in sources]
+
+
+def padded(sources: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    return collate_source([row[:-1] for row in sources], 0, 3)
+
+
+def alike(got: list[Hypothesis], expected: list[Hypothesis], near: float = NEAR) -> bool:
+    """The same, but where two of them are equally probable up to rounding."""
+    assert len(got) == len(expected)
+    assert [h.score for h in got] == pytest.approx([h.score for h in expected], abs=near)
+    assert [h.finished for h in got] == [h.finished for h in expected]
+    return [h.tokens for h in got] == [h.tokens for h in expected]
+
+
+@pytest.fixture(autouse=True)
+def _compiled() -> None:
+    found = natively.decoding()
+    if found.library is None:
+        pytest.skip(found.reason)
+
+
+class Drawn:
+    """What the tests of this folder share."""
+
+    vocab = VOCAB
+    symbols = SYMBOLS
+    near = NEAR
+    model = staticmethod(model_of)
+    sentences = staticmethod(sentences)
+    limits = staticmethod(limits_of)
+    padded = staticmethod(padded)
+    alike = staticmethod(alike)
+
+
+@pytest.fixture(scope="session")
+def drawn() -> Drawn:
+    return Drawn()
+
+
+@pytest.fixture(params=list(MODELS))
+def kind(request: pytest.FixtureRequest) -> str:
+    """Of each model in turn."""
+    name: str = request.param
+    return name

@@ -1,0 +1,55 @@
+"""Products by the processor's matrix unit are those without it: of bytes to the last bit, of bfloat16 but for the order
+of their sums. Where there is no such unit there is nothing to compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from multihead.engine.search import Engine
+from multihead.kernels import native as natively
+
+
+@pytest.fixture
+def use() -> Iterator[Callable[[bool], bool]]:
+    """Turns the unit on and off; says whether it is on."""
+    library = natively.decoding().library
+    assert library is not None
+    if not library.decoding_matrix_unit(1):
+        pytest.skip("this processor has no matrix unit, or the system does not lend it")
+    yield lambda wanted: bool(library.decoding_matrix_unit(int(wanted)))
+    library.decoding_matrix_unit(1)
+
+
+@pytest.mark.parametrize("beam", [1, 5])
+def test_bytes_are_multiplied_as_without_it(drawn: Any, kind: str, beam: int, use: Callable[[bool], bool]) -> None:
+    """For widths that fill no tile, one row, several tiles of them, and what one tile repeats of another."""
+    engine, sources = Engine(drawn.model(kind), "int8"), drawn.sentences(45)
+    asked: dict[str, Any] = {"max_lengths": 7, "beam": beam, "n_best": beam, "workers": 1}
+    assert use(True)
+    found = engine.search(sources, drawn.symbols, **asked)
+    assert not use(False)
+    assert engine.search(sources, drawn.symbols, **asked) == found
+
+
+def test_bfloat16_differs_by_the_order_of_its_sums(drawn: Any, use: Callable[[bool], bool]) -> None:
+    """That is little beside what rounding to bfloat16 changes, and nothing that a sentence's company changes."""
+    model, sources = drawn.model("pre-norm"), drawn.sentences(40)
+    engine, asked = Engine(model, "bfloat16"), {"max_lengths": 1, "beam": 1, "workers": 1}
+
+    def scores(of: Engine) -> torch.Tensor:
+        """Of the first symbol, which is the same one but for a near-tie."""
+        return torch.tensor([one.log_probability for (one,) in of.search(sources, drawn.symbols, **asked)])
+
+    exact = scores(Engine(model))
+    assert use(True)
+    by_unit = scores(engine)
+    assert not use(False)
+    without = scores(engine)
+    assert not torch.equal(by_unit, without)  # else the unit was not asked
+    assert (by_unit - without).abs().median() < 0.1 * (by_unit - exact).abs().median()
+    alone = [engine.search([source], drawn.symbols, **asked)[0] for source in sources]
+    assert alone == engine.search(sources, drawn.symbols, **asked)
