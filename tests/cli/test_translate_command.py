@@ -4,6 +4,7 @@ import gzip
 import json
 import lzma
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,9 @@ import zstandard
 from multihead import Translator
 from multihead.workflows import lines
 from multihead.workflows import translate as module
+from multihead.workflows.long_lines import most_tokens
+from multihead.workflows.rendering import Rendering
+from multihead.workflows.shortlist import FILE, shortlist
 
 SMALL = 14
 """Lines in a window, so that a short file has several."""
@@ -198,7 +202,9 @@ def whole(trained, long_text):
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         translator = Translator.load(trained)
-        rendering = lines.Rendering(translator.search_settings(beam=2), n_best=2)
+        line, sentence = most_tokens(translator)
+        search = translator.search_settings(beam=2)
+        rendering = Rendering(search, n_best=2, max_source=line, max_sentence=sentence)
         given = long_text.read_text(encoding="utf-8").split("\n")[:-1]
         windows = list(lines.translated(translator, iter(given), rendering))
         torch.set_num_threads(threads)
@@ -252,18 +258,95 @@ def test_an_interrupted_one_says_how_far_it_came(call, trained, long_text, whole
     assert job.output.read_bytes() == whole
 
 
+def test_another_shortlist_makes_another_file(call, trained, text, tmp_path, small_windows, monkeypatch):
+    """It is remade while a file is unfinished: who goes on would mix two."""
+    run, output = shutil.copytree(trained, tmp_path / "run"), tmp_path / "out"
+    shortlist(run, always=1, candidates=12, say=lambda _: None)
+    words = ("translate", run, "--input", text, "--output", output, "--shortlist", "--threads", 1)
+    original, calls = module.Translator.n_best, []
+
+    def stopped(self, *arguments, **named):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return original(self, *arguments, **named)
+
+    monkeypatch.setattr(module.Translator, "n_best", stopped)
+    assert "stopped after line 14 of 24" in call(*words).err
+    first = (run / "best" / FILE).read_bytes()
+    shortlist(run, always=1, candidates=2, say=lambda _: None)
+    one_line(call(*words, "--resume"), "shortlist_file was ")
+    (run / "best" / FILE).write_bytes(first)
+    assert call(*words, "--resume").status == 0
+    assert output.read_bytes().count(b"\n") == 24
+
+
+ALL_AT_ONCE = (
+    *("--sample", 2, "--temperature", 1.2, "--mbr", "chrf", "--max-source", 9, "--scores"),
+    *("--guard", "retry", "--guard-closer", "--guard-threshold", 0.95, "--max-length", 10),
+)
+
+
+def test_whatever_is_asked_a_killed_process_goes_on(call, trained, numbers, tmp_path, small_windows):
+    """Samples, their consensus, the guard's second search, parts of lines, side files: the same bytes."""
+    source, prefixes = tmp_path / "in.de", tmp_path / "prefixes"
+    source.write_text("".join(text + "\n" for text, _ in numbers.pairs(30, 8)), encoding="utf-8")
+    prefixes.write_text("".join("two\n" if number % 5 == 0 else "\n" for number in range(30)))
+    job = Job(trained, source, tmp_path, *ALL_AT_ONCE, "--prefixes", prefixes)
+    one_line(call(*job.words, "--resume"), "out: nothing of it has been done", "begin without --resume")
+    whole = tmp_path / "whole"
+    assert call(*[whole if word == str(job.output) else word for word in job.words]).status == 0
+    job.start()
+    assert job.stop_after(SMALL, signal.SIGKILL)[0] == -signal.SIGKILL
+    done = job.done()
+    assert SMALL <= done < 30
+    for flags, said in (
+        (("--seed", 1), "sampling was "),
+        (("--mbr", "bleu"), "mbr was chrf, now bleu"),
+        (("--guard", "mark"), "guard was "),
+        (("--max-source", 0), "max_source was 9, now None"),
+        (("--with", trained), "model was "),
+    ):
+        one_line(call(*job.words, "--resume", *flags), "out.part: ", said)
+    before = prefixes.read_text()
+    prefixes.write_text(before.replace("two", "six"))
+    one_line(call(*job.words, "--resume"), "prefixes was ")
+    prefixes.write_text(before)
+    assert job.done() == done
+    assert call(*job.words, "--resume").status == 0
+    assert job.output.read_bytes() == whole.read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.de", "out", "prefixes", "whole"]
+
+
+DEMANDING = ("--beam", 2, "--n-best", 2, "--scores", "--guard", "mark", "--guard-threshold", 0.3)
+
+
 @pytest.mark.proof
-@pytest.mark.parametrize("seed", [1, 2])
-def test_killed_at_25_random_moments(call, trained, numbers, tmp_path, small_windows, seed):
-    """A signal of either kind, at any moment after the first line was done."""
-    source = tmp_path / "in.de"
-    source.write_text("".join(text + "\n" for text, _ in numbers.pairs(2000, seed)), encoding="utf-8")
-    flags = ("--beam", 2, "--scores")
+@pytest.mark.parametrize(
+    ("seed", "kills", "count", "flags", "demanding"),
+    [
+        (1, 25, 2000, ("--beam", 2, "--scores"), False),
+        (2, 8, 180, DEMANDING, True),
+        (3, 8, 180, ALL_AT_ONCE, False),
+        (4, 8, 180, ("--beam", 1, "--guard", "retry", "--guard-threshold", 0.2), True),
+    ],
+)
+def test_killed_at_random_moments(
+    call, trained, numbers, tmp_path, small_windows, seed, kills, count, flags, demanding
+):
+    """A signal of either kind, at any moment after the first line was done; with side files and the guard, too."""
+    source, prefixes = tmp_path / "in.de", tmp_path / "prefixes"
+    source.write_text("".join(text + "\n" for text, _ in numbers.pairs(count, seed)), encoding="utf-8")
+    prefixes.write_text("".join("two\n" if number % 5 == 0 else "\n" for number in range(count)))
+    if demanding:
+        flags = (*flags, "--prefixes", prefixes)
     words = ("--input", source, "--output", tmp_path / "whole", "--threads", 1)
     assert call("translate", trained, *words, *flags).status == 0
     job, draw = Job(trained, source, tmp_path, *flags), random.Random(seed)
     stopped = 0
-    for _ in range(25):
+    for _ in range(kills):
+        if job.output.exists():
+            break
         job.start()
         before = job.done()
         deadline = time.monotonic() + PATIENCE
@@ -272,14 +355,15 @@ def test_killed_at_25_random_moments(call, trained, numbers, tmp_path, small_win
             time.sleep(0.001)
         time.sleep(draw.uniform(0.0, 0.5))
         status, said = job.stop_after(0, draw.choice([signal.SIGKILL, signal.SIGINT]))
-        assert status in (-signal.SIGKILL, 130, 0), said
+        whole = job.output.exists() and not job.record.exists()  # its work done, a process ends by a signal as any does
+        assert status in (-signal.SIGKILL, 130, 0) or (whole and status == -signal.SIGINT), said
         assert "Traceback" not in said
-        stopped += status != 0
-    assert stopped >= 15
+        stopped += not whole
+    assert stopped >= 2
     if not job.output.exists():
         assert call(*job.words).status == 0
     assert job.output.read_bytes() == (tmp_path / "whole").read_bytes()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.de", "out", "whole"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.de", "out", "prefixes", "whole"]
 
 
 @pytest.mark.proof

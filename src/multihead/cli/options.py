@@ -42,10 +42,14 @@ class Command(click.Command):
                     formatter.write_dl(records)
 
 
-def flags_of(cls: type[Settings]) -> Callable[[F], F]:
+def flags_of(cls: type[Settings], otherwise: Callable[[str], str] = lambda _: "") -> Callable[[F], F]:
     """A decorator that gives a command one flag for each field of ``cls``: ``vocab_size`` is ``--vocab-size``.
 
     A field that holds several values is a flag that can be repeated.
+
+    Args:
+        cls: the settings.
+        otherwise: what to say, from a field's name, of what holds where its flag is not given.
     """
 
     def decorate(function: F) -> F:
@@ -57,7 +61,7 @@ def flags_of(cls: type[Settings]) -> Callable[[F], F]:
             options: dict[str, Any] = {} if kind is click.BOOL else {"type": kind, "metavar": _metavar(name, kind)}
             if several:
                 options |= {"multiple": True, "callback": _none_for_none}
-            text = " ".join((field.description or "").split())
+            text = " ".join(f"{field.description or ''} {otherwise(name)}".split())
             function = click.option(spelling, name, default=None, help=text, cls=_flag_under(heading), **options)(
                 function
             )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from multihead.cli.searching import check_counts, machine_flags
 from multihead.cli.streams import NAME, decoded, write_lines
 from multihead.data.corpus import LineStream, ParallelScan, check_parallel, read_lines
 from multihead.errors import ConfigurationError, DataError
@@ -24,7 +25,6 @@ Change = Callable[[list[str], list[str], Callable[[int], None]], list[str]]
 """(sources, targets, what is told how many more are done) -> a line for each pair."""
 
 _FILE: Any = {"type": click.Path(path_type=Path), "metavar": "FILE"}
-_NUMBER: Any = {"type": int, "metavar": "NUMBER"}
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,7 @@ def pair_command(function: F) -> F:
         click.argument("model", type=click.Path(path_type=Path)),
         click.option("--source", **_FILE, help="Sentences, one a line; plain or compressed (gz, xz, zst)."),
         click.option("--target", **_FILE, help="Their translations, line by line."),
-        click.option("--batch-tokens", **_NUMBER, default=4096, show_default=True, help="Memory against speed."),
-        click.option("--threads", **_NUMBER, help="Processor threads. [every core]"),
-        click.option(
-            "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to compute."
-        ),
+        machine_flags,
     )
     for decoration in reversed(decorations):
         function = decoration(function)
@@ -68,9 +64,7 @@ def write_for_pairs(asked: Asked, verb: str, make: Callable[[Translator], Change
         ConfigurationError: one file of the two, numbers below 1.
         DataError: files that are not parallel text; a line that is no pair. What came before it in a pipe is written.
     """
-    for name, value in (("batch-tokens", asked.batch_tokens), ("threads", asked.threads)):
-        if value is not None and value < 1:
-            raise ConfigurationError(f"--{name}: expected at least 1, got {value}")
+    check_counts(batch_tokens=asked.batch_tokens, threads=asked.threads)
     if (asked.source is None) != (asked.target is None):
         missing = "--target" if asked.target is None else "--source"
         raise ConfigurationError(f"{missing} is missing: give both files, or none to read source TAB target lines")

@@ -1,6 +1,6 @@
 """``multihead translate``: lines in, lines out, through standard input and output or from file to file.
 
-See `workflows.lines` for what is written and `workflows.translate_file` for what happens when it is stopped.
+See `workflows.rendering` for what is written and `workflows.translate_file` for what happens when it is stopped.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from multihead.cli.options import check_search
+from multihead.cli.asking import Asked, asking_flags
+from multihead.cli.searching import check_counts, machine_flags, search_flags, translator_for, wishes_of
 from multihead.cli.streams import NAME, decoded, write_lines
 from multihead.data.compressed import open_text
 from multihead.data.corpus import LineStream, TextScan
 from multihead.errors import ConfigurationError, DataError, Interrupted
 
 if TYPE_CHECKING:
-    from multihead.workflows.lines import Rendering
+    from multihead.workflows.rendering import Rendering
+    from multihead.workflows.side_files import SideFiles
     from multihead.workflows.translate import Translator
 
 
@@ -39,119 +41,70 @@ if TYPE_CHECKING:
     help="Write here instead of to standard output; stopped, the same command goes on. Needs --input.",
 )
 @click.option(
-    "--beam", type=int, metavar="NUMBER", help="Hypotheses of the beam search; 1 is greedy. [the model's own]"
+    "--resume",
+    is_flag=True,
+    help="Go on with what an earlier command has done of --output, and refuse to begin anew.",
 )
-@click.option("--alpha", type=float, metavar="NUMBER", help="Length penalty. [the model's own]")
-@click.option(
-    "--length-penalty",
-    type=click.Choice(["power", "wu"]),
-    help="Its form: |y|^alpha, or that of Wu et al. 2016. [power]",
-)
-@click.option(
-    "--stopping",
-    type=click.Choice(["exact", "ahead", "patience"]),
-    help="When the search of a line stops: when nothing can change, when the best finished are ahead, or when "
-    "--patience times the beam are finished. [exact]",
-)
-@click.option("--patience", type=float, metavar="NUMBER", help="For --stopping patience. [1]")
-@click.option("--no-repeat", type=int, metavar="NUMBER", help="No sequence of so many tokens twice. [0: any]")
-@click.option("--without", multiple=True, metavar="TEXT", help="A word or phrase not to be used; may be repeated.")
-@click.option("--groups", type=int, metavar="NUMBER", help="Diverse beam search in so many groups. [1: not]")
-@click.option("--diversity", type=float, metavar="NUMBER", help="How far groups keep away from each other. [0.5]")
-@click.option("--min-length", type=int, metavar="NUMBER", help="Least tokens of a translation. [the model's own]")
-@click.option(
-    "--max-length",
-    type=int,
-    metavar="NUMBER",
-    help="Most tokens of a translation, the end symbol counted. [the model's own]",
-)
-@click.option(
-    "--n-best",
-    type=int,
-    metavar="NUMBER",
-    help="Write so many translations of each line, as rows: line TAB score TAB text, best first.",
-)
-@click.option("--scores", is_flag=True, help="Write such a row for the best translation of each line.")
-@click.option(
-    "--batch-tokens",
-    type=int,
-    default=4096,
-    show_default=True,
-    metavar="NUMBER",
-    help="Memory against speed.",
-)
-@click.option(
-    "--precision",
-    type=click.Choice(["float32", "bfloat16", "int8"]),
-    help="Of the matrix products; the last two are faster, and round. [float32]",
-)
-@click.option("--threads", type=int, metavar="NUMBER", help="Processor threads. [every core]")
-@click.option(
-    "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to compute."
-)
+@asking_flags
+@search_flags
+@machine_flags
 def translate(
     model: Path,
     source: Path | None,
     output: Path | None,
-    beam: int | None,
-    alpha: float | None,
-    min_length: int | None,
-    max_length: int | None,
-    n_best: int | None,
-    scores: bool,
+    resume: bool,
     batch_tokens: int,
     threads: int | None,
     device: str,
-    **asked: Any,
+    **flags: Any,
 ) -> None:
     """Translate standard input, or a file, with MODEL (a run or model folder), a sentence a line.
 
     As many lines come out as go in, in order; an empty line stays empty.
     """
     from multihead.cli.process import own_the_process
-    from multihead.workflows.growing_file import check_free
 
-    check_search(beam, alpha, min_length, max_length)
-    for name, value in (("batch-tokens", batch_tokens), ("threads", threads), ("n-best", n_best)):
-        if value is not None and value < 1:
-            raise ConfigurationError(f"--{name}: expected at least 1, got {value}")
-    if output is not None and source is None:
+    wishes = wishes_of(Asked.wishes(flags))
+    asked = Asked.of(flags)
+    check_counts(batch_tokens=batch_tokens, threads=threads, n_best=asked.n_best)
+    _check_output(source, output, resume)
+    own_the_process()
+    from multihead.workflows.translate_file import check_input
+
+    text, files = None if source is None else check_input(source), asked.files()
+    if text is not None:
+        files.check_lines(text)
+    translator = asked.together(translator_for(model, wishes, threads, device), device)
+    rendering = asked.rendering(translator, batch_tokens)
+    if text is None:
+        _through_pipe(translator, rendering, files, sys.stdin.buffer)
+    elif output is None:
+        with open_text(text.path) as stream:
+            _through_pipe(translator, rendering, files, stream, text)
+    else:
+        _to_file(translator, rendering, files, asked.digest(model), text, output)
+
+
+def _check_output(source: Path | None, output: Path | None, resume: bool) -> None:
+    """Refuses an output that cannot be begun, or with ``resume`` gone on with."""
+    from multihead.workflows.growing_file import check_begun, check_free
+
+    if output is None:
+        if resume:
+            raise ConfigurationError("--resume needs --output: only a file can be gone on with")
+        return
+    if source is None:
         raise ConfigurationError(
             "--output needs --input: what comes through a pipe cannot be read again by who goes on. "
             "To write a file from standard input write '> FILE'"
         )
-    if output is not None:
-        check_free(output)
-    own_the_process()
-    import torch
-
-    from multihead.kernels.native import decoding
-    from multihead.workflows.lines import Rendering
-    from multihead.workflows.translate import Translator
-    from multihead.workflows.translate_file import check_input
-
-    text = None if source is None else check_input(source)
-    if threads is not None:
-        torch.set_num_threads(threads)
-    if device == "cpu":
-        decoding(lambda line: click.echo(line, err=True))  # built once for this machine, in some seconds
-    translator = Translator.load(model, device)
-    wishes = {"beam": beam, "alpha": alpha, "min_length": min_length, "max_length": max_length, **asked}
-    # A flag that may be repeated and was not given is empty.
-    translator = translator.searching(**{name: value for name, value in wishes.items() if value not in (None, ())})
-    search = translator.search_settings()
-    rendering = Rendering(search, n_best, scores, batch_tokens)
-    if text is None:
-        _through_pipe(translator, rendering, sys.stdin.buffer)
-    elif output is None:
-        with open_text(text.path) as stream:
-            _through_pipe(translator, rendering, stream, text)
-    else:
-        _to_file(translator, rendering, model, text, output)
+    check_free(output)
+    if resume:
+        check_begun(output)
 
 
 def _through_pipe(
-    translator: Translator, rendering: Rendering, stream: LineStream, text: TextScan | None = None
+    translator: Translator, rendering: Rendering, files: SideFiles, stream: LineStream, text: TextScan | None = None
 ) -> None:
     """To standard output, window after window; up to the first line that is no text."""
     from multihead.cli.progress import counter
@@ -160,7 +113,8 @@ def _through_pipe(
     fault: list[DataError] = []
     name, total = (NAME, None) if text is None else (text.path, text.lines)
     with counter("translated", "lines", total) as count:
-        for window in translated(translator, decoded(stream, name, fault), rendering, progress=count):
+        lines = decoded(stream, name, fault)
+        for window in translated(translator, lines, rendering, files=files, progress=count):
             write_lines(window.rows)
             for remark in window.remarks:
                 click.echo(remark, err=True)
@@ -168,11 +122,13 @@ def _through_pipe(
         raise fault[0]
 
 
-def _to_file(translator: Translator, rendering: Rendering, model: Path, text: TextScan, output: Path) -> None:
+def _to_file(
+    translator: Translator, rendering: Rendering, files: SideFiles, model: str, text: TextScan, output: Path
+) -> None:
     """Into a file; stopped, it says from where the same command will go on."""
     from multihead.cli.progress import counter
     from multihead.workflows.growing_file import lines_done
-    from multihead.workflows.translate_file import model_digest, translate_file
+    from multihead.workflows.translate_file import translate_file
 
     def remark(line: str) -> None:
         click.echo(line, err=True)
@@ -181,10 +137,11 @@ def _to_file(translator: Translator, rendering: Rendering, model: Path, text: Te
         try:
             translate_file(
                 translator,
-                model_digest(model),
+                model,
                 text,
                 output,
                 rendering,
+                files=files,
                 begin=count.begin,
                 progress=count,
                 remark=remark,

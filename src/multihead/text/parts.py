@@ -16,7 +16,9 @@ from collections.abc import Iterator
 PARAGRAPH = "\t"
 """What stands between the paragraphs of a document."""
 
-_END = re.compile(r"""[.!?…]+["'”’»)\]]*(?=\s)|[。！？]+[”’」』）]*""")
+_END = re.compile(r"""(?<![.!?…])[.!?…]++["'”’“»«)\]]*+(?=\s)|(?<![。！？])[。！？]++[”’」』）]*+""")
+"""From the first mark of a run on, never a shorter one: a line of nothing but full stops takes no square of time."""
+_SOMETHING = re.compile(r"\S")
 
 
 def paragraphs_of(text: str, separator: str | None = None) -> list[list[str]]:
@@ -28,17 +30,17 @@ def paragraphs_of(text: str, separator: str | None = None) -> list[list[str]]:
     """
     found = []
     for paragraph in text.split(PARAGRAPH):
-        cut = _pieces(paragraph) if separator is None else paragraph.split(separator)
+        cut = sentences_of(paragraph) if separator is None else paragraph.split(separator)
         found.append([sentence.strip() for sentence in cut if sentence.strip()])
     return [sentences for sentences in found if sentences]
 
 
-def _pieces(paragraph: str) -> Iterator[str]:
+def sentences_of(paragraph: str) -> Iterator[str]:
     """A paragraph, each piece up to the end of a sentence; together they are the paragraph."""
     start = 0
     for end in _END.finditer(paragraph):
-        following = paragraph[end.end() :].lstrip()[:1]
-        if following and not following.islower():
+        following = _SOMETHING.search(paragraph, end.end())
+        if following is not None and not following[0].islower():
             yield paragraph[start : end.end()]
             start = end.end()
     yield paragraph[start:]

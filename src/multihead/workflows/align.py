@@ -24,12 +24,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from multihead.data.batching import collate_source
 from multihead.errors import ConfigurationError
 from multihead.models.layers import Weights
-from multihead.models.network import Network
-from multihead.text.tokenizer import Tokenizer, bytes_of_entries
-from multihead.workflows.pairs import PairBatch, check_pairs, pair_batches
+from multihead.models.network import AttentionWeights
+from multihead.workflows.pairs import check_pairs, pair_batches, taught
 from multihead.workflows.translate import Translator
 
 Link = tuple[int, int]
@@ -90,28 +88,29 @@ def align(
     texts = [[side[place] for place in work] for side in (sources, targets)]
     read, written = (tokenizer.encode_batch(side) for tokenizer, side in zip(tokenizers, texts, strict=True))
     words = [
-        [words_of(entries, text, ids) for text, ids in zip(side, encoded, strict=True)]
-        for entries, side, encoded in zip(map(_entries, tokenizers), texts, (read, written), strict=True)
+        [words_of(tokenizer.entries, text, ids) for text, ids in zip(side, encoded, strict=True)]
+        for tokenizer, side, encoded in zip(tokenizers, texts, (read, written), strict=True)
     ]
     results: list[list[Link]] = [[] for _ in sources]
     for batch in pair_batches(bundle.model, read, written, batch_tokens):
-        weights = _looked_at(bundle.model, batch, aligning)
+        _, recorded = taught(bundle.model, batch)
+        weights = looked_at(recorded, aligning)
         for row, place in zip(weights, batch.places, strict=True):
             source, target = (side[place] for side in words)
-            results[work[place]] = _links(row[: len(target), : len(source)], source, target, aligning.mutual)
+            of_words = between_words(row[: len(target), : len(source)], source, target)
+            results[work[place]] = links_of(of_words, aligning.mutual)
         if progress is not None:
             progress(len(batch.places))
     return results
 
 
-@torch.no_grad()
-def _looked_at(model: Network, batch: PairBatch, aligning: Aligning) -> Float[Tensor, "batch target source"]:
-    """The mean over the heads of the layer, on the host; row t wrote target token t."""
-    ended, _ = collate_source(batch.targets, Tokenizer.pad_id, Tokenizer.eos_id)
-    given = ended.roll(1, dims=1)
-    given[:, 0] = Tokenizer.bos_id
-    output = model.eval()(batch.source, batch.lengths, given.to(batch.source.device), need_weights=True)
-    weights = _layer(output.weights.cross, aligning.layer).mean(1)
+def looked_at(recorded: AttentionWeights, aligning: Aligning) -> Float[Tensor, "batch target source"]:
+    """The mean over the heads of the layer, on the host; row t wrote target token t.
+
+    Raises:
+        ConfigurationError: a layer that there is not, a model without attention to the source.
+    """
+    weights = _layer(recorded.cross, aligning.layer).mean(1)
     return (weights[:, 1:] if aligning.shift else weights).cpu()
 
 
@@ -124,13 +123,19 @@ def _layer(recorded: tuple[Weights, ...], layer: int | None) -> Weights:
     return recorded[chosen - 1]
 
 
-def _links(
+def between_words(
     weights: Float[Tensor, "target source"],
     source: Float[Tensor, "source source_words"],
     target: Float[Tensor, "target target_words"],
-    mutual: bool,
-) -> list[Link]:
-    words = (target / target.sum(0)).T @ weights @ source
+) -> Float[Tensor, "target_words source_words"]:
+    """A_wv: how much each word of the target looked at each of the source."""
+    return (target / target.sum(0)).T @ weights @ source
+
+
+def links_of(words: Float[Tensor, "target_words source_words"], mutual: bool = False) -> list[Link]:
+    """The link of each target word that looked at anything; none where the source has no words."""
+    if not words.numel():
+        return []
     best, chosen = words.max(1)
     links = [(place, word) for word, place in enumerate(chosen.tolist()) if best[word] > 0]
     favourites = words.argmax(0).tolist()
@@ -165,7 +170,3 @@ def words_of(entries: Sequence[bytes], text: str, ids: Sequence[int]) -> Float[T
         start = stop
     assert start == len(numbers), "the tokens do not spell the text"
     return words
-
-
-def _entries(tokenizer: Tokenizer) -> list[bytes]:
-    return list(bytes_of_entries(tokenizer.parts.vocabulary))

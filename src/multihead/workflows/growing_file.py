@@ -147,6 +147,19 @@ def check_free(path: Path) -> None:
         raise ConfigurationError(f"{path}: there is no folder {path.parent} to write it into; make it first")
 
 
+def check_begun(path: Path) -> None:
+    """Refuses a file of which nothing has been done.
+
+    Raises:
+        ConfigurationError: neither its part nor its record is there.
+    """
+    if not (part_of(path).exists() or record_of(path).exists()):
+        raise ConfigurationError(
+            f"{path}: nothing of it has been done ({part_of(path).name} is not there): there is nothing to go on with; "
+            "begin without --resume"
+        )
+
+
 def part_of(path: Path) -> Path:
     """Where a file stands while it grows."""
     return path.with_name(f"{path.name}.part")

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from jaxtyping import Int
+import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from multihead.data.batching import batches_by_tokens, collate_source
 from multihead.errors import ConfigurationError, InputError
-from multihead.models.network import Network
+from multihead.models.network import AttentionWeights, Network, Output
 from multihead.text.tokenizer import Tokenizer
 
 
@@ -65,3 +66,13 @@ def pair_batches(
     for places in batches_by_tokens(lengths, batch_tokens):
         source, real = collate_source([sources[place] for place in places], Tokenizer.pad_id, Tokenizer.eos_id)
         yield PairBatch(places, source.to(device), real.to(device), [targets[place] for place in places])
+
+
+@torch.no_grad()
+def taught(model: Network, batch: PairBatch) -> tuple[Float[Tensor, "batch target vocab"], AttentionWeights]:
+    """Logits and all weights while the targets are written: position t is for target token t, the end symbol last."""
+    ended, _ = collate_source(batch.targets, Tokenizer.pad_id, Tokenizer.eos_id)
+    given = ended.roll(1, dims=1)
+    given[:, 0] = Tokenizer.bos_id
+    output: Output = model.eval()(batch.source, batch.lengths, given.to(batch.source.device), need_weights=True)
+    return output.logits, output.weights or AttentionWeights((), (), ())

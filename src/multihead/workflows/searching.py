@@ -19,12 +19,12 @@ from multihead.decoding.hypothesis import Hypothesis
 from multihead.decoding.length_penalty import LengthPenalty, power, wu
 from multihead.decoding.lexical import lexical_beam_search
 from multihead.decoding.phrases import automaton
+from multihead.decoding.recording import Recorder
 from multihead.decoding.restrictions import NoRepeat, Prefix, Restriction, Without
-from multihead.decoding.stepper import Symbols
+from multihead.decoding.stepper import Stepper, Symbols
 from multihead.decoding.stopping import Ahead, Patience, Stop
 from multihead.engine.search import WIDEST, Engine
 from multihead.errors import ConfigurationError, InputError
-from multihead.models.network import Network
 from multihead.text.tokenizer import Tokenizer
 from multihead.workflows.search_settings import SearchSettings
 
@@ -79,11 +79,30 @@ def _alternatives(phrase: str | Sequence[str], number: int) -> list[str]:
     return alternatives
 
 
+class RoomError(ConfigurationError):
+    """A demand that does not fit into the length limit of its text.
+
+    Args:
+        place: of the text, counted from 0.
+        name: what is demanded: "prefix" or "phrases".
+        needed: tokens, the end symbol counted.
+        limit: what the text may have.
+    """
+
+    def __init__(self, place: int, name: str, needed: int, limit: int) -> None:
+        self.place, self.name = place, name
+        self.reason = (
+            f"{name} and the end symbol need {needed} tokens, more than the limit of {limit}: raise max_length or "
+            "length_margin"
+        )
+        super().__init__(f"text {place + 1}: its {self.reason}")
+
+
 def check_room(wanted: Demands, limits: Sequence[int | None]) -> None:
     """Refuse demands that do not fit into the length limits; None: a text that is not translated.
 
     Raises:
-        ConfigurationError: one does not; names the text, counted from 1.
+        RoomError: one does not; names the text, counted from 1.
     """
     for place, limit in enumerate(limits):
         if limit is None:
@@ -92,10 +111,7 @@ def check_room(wanted: Demands, limits: Sequence[int | None]) -> None:
         needs["phrases"] = int(automaton(wanted.phrases[place]).needed[0]) if wanted.phrases else 0
         for name, needed in needs.items():
             if needed >= limit:
-                raise ConfigurationError(
-                    f"text {place + 1}: its {name} and the end symbol need {needed + 1} tokens, more than the limit of "
-                    f"{limit}: raise max_length or length_margin"
-                )
+                raise RoomError(place, name, needed + 1, limit)
 
 
 def restrictions_of(settings: SearchSettings, tokenizer: Tokenizer, wanted: Demands) -> list[Restriction]:
@@ -111,7 +127,7 @@ def restrictions_of(settings: SearchSettings, tokenizer: Tokenizer, wanted: Dema
 
 
 def find(
-    model: Network,
+    model: Stepper[Any],
     source: Tensor,
     lengths: Tensor,
     symbols: Symbols,
@@ -119,23 +135,26 @@ def find(
     n: int,
     restrictions: Sequence[Restriction] = (),
     phrases: Sequence[Sequence[Sequence[Sequence[int]]]] = (),
+    recorder: Recorder | None = None,
 ) -> list[list[Hypothesis]]:
     """The n best of each sentence by the search that the settings describe.
+
+    With a recorder a beam of 1 is searched as a beam: what is found is the same.
 
     Raises:
         ConfigurationError: phrases and groups together.
     """
     shared: dict[str, Any] = {
         "max_lengths": [settings.limit(int(length)) for length in lengths],
-        "min_lengths": settings.min_length,
+        "min_lengths": [settings.least(int(length)) for length in lengths],
         "restrictions": restrictions,
     }
     penalty = penalty_of(settings)
-    if settings.beam == 1 and settings.stopping == "exact" and not phrases:
+    if settings.beam == 1 and settings.stopping == "exact" and not (phrases or settings.coverage or recorder):
         greedy = greedy_search(model, source, lengths, symbols, **shared)
         return [[scored(hypothesis, penalty, settings.alpha)] for hypothesis in greedy]
     shared |= {"beam": settings.beam, "alpha": settings.alpha, "penalty": penalty, "n_best": n}
-    shared["stop"] = _stop_of(settings)
+    shared |= {"stop": stop_of(settings), "coverage": settings.coverage, "recorder": recorder}
     if phrases and settings.groups > 1:
         raise ConfigurationError("phrases that must appear cannot be had with groups: leave one of them out")
     if phrases:
@@ -154,6 +173,8 @@ def not_compiled(settings: SearchSettings, wanted: Demands) -> str | None:
         return "prefixes and phrases are not compiled"
     if settings.groups > 1:
         return "groups are not compiled"
+    if settings.coverage:
+        return "coverage is not compiled"
     return f"beams above {WIDEST} are not compiled" if settings.beam > WIDEST else None
 
 
@@ -170,12 +191,12 @@ def find_compiled(
         sources,
         symbols,
         max_lengths=[settings.limit(len(source)) for source in sources],
-        min_lengths=settings.min_length,
+        min_lengths=[settings.least(len(source)) for source in sources],
         beam=settings.beam,
         alpha=settings.alpha,
         penalty=penalty_of(settings),
         n_best=n,
-        stop=_stop_of(settings),
+        stop=stop_of(settings),
         progress=progress,
     )
 
@@ -191,7 +212,7 @@ def scored(hypothesis: Hypothesis, penalty: LengthPenalty, alpha: float) -> Hypo
     return replace(hypothesis, score=hypothesis.log_probability / penalty(length, alpha))
 
 
-def _stop_of(settings: SearchSettings) -> Stop | None:
+def stop_of(settings: SearchSettings) -> Stop | None:
     """The rule of that name; None: the search's own."""
     rules: dict[str, Stop | None] = {"exact": None, "ahead": Ahead(), "patience": Patience(settings.patience)}
     return rules[settings.stopping]

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,11 @@ from multihead import bundle as bundles
 from multihead.bundle import Bundle
 from multihead.configuration import build
 from multihead.data.batching import batches_by_tokens, collate_source
+from multihead.decoding.ensemble import Ensemble
 from multihead.decoding.hypothesis import Hypothesis
 from multihead.decoding.sampling import Sharpening, sample
-from multihead.decoding.stepper import Symbols
+from multihead.decoding.shortlist import Shortlist, Shortlisted
+from multihead.decoding.stepper import Stepper, Symbols
 from multihead.engine.keeping import Engines
 from multihead.engine.search import Engine
 from multihead.errors import ConfigurationError, InputError
@@ -28,7 +32,7 @@ from multihead.models.config import GenerationConfig
 from multihead.text.tokenizer import Tokenizer
 from multihead.workflows.attention import AttentionMap
 from multihead.workflows.machine import require_device
-from multihead.workflows.search_settings import SearchSettings
+from multihead.workflows.search_settings import Mean, SearchSettings
 from multihead.workflows.searching import (
     Demands,
     Phrases,
@@ -41,6 +45,8 @@ from multihead.workflows.searching import (
     restrictions_of,
     scored,
 )
+from multihead.workflows.shortlist import read as read_shortlist
+from multihead.workflows.usual_lengths import Lengths, lengths_of
 
 Find = Callable[[list[int], list[list[int]]], list[list[Hypothesis]]]
 """(places of the texts, their tokens) -> the hypotheses of each."""
@@ -57,6 +63,10 @@ class Translation:
     """False where the length limit cut it; then the text is not whole."""
     warning: str | None = None
     """What else its reader should know: the sentence is longer than the positions that the model tells apart."""
+    log_probability: float = 0.0
+    """log p(y | x)."""
+    tokens: int = 0
+    """|y|, the end symbol counted where it was reached; 0 of an empty sentence, which is not translated."""
 
 
 class Translator:
@@ -64,15 +74,19 @@ class Translator:
 
     Args:
         bundle: as `multihead.bundle.load` gives it; `Translator.load` is the usual way.
+        folder: where it was read from, if it was; `lengths` looks there.
 
     Example:
         ``Translator.load("run").translate(["Ein Hund rennt.", "Zwei Katzen."])``
     """
 
-    def __init__(self, bundle: Bundle) -> None:
+    def __init__(self, bundle: Bundle, folder: Path | None = None) -> None:
         self.bundle = bundle
+        self.folder = folder
         self._searching: SearchSettings | None = None
         self._engines = Engines()
+        self._together: Ensemble | None = None
+        self._reach = bundle.model.max_positions
 
     @classmethod
     def load(cls, path: str | Path, device: str = "cpu") -> Translator:
@@ -83,7 +97,22 @@ class Translator:
             ConfigurationError: the device is not there.
         """
         require_device(device)
-        return cls(bundles.load(Path(path), device))
+        return cls(bundles.load(Path(path), device), Path(path))
+
+    @cached_property
+    def lengths(self) -> Lengths:
+        """What is usual of the sentences that the model has learnt from, as far as its folder knows."""
+        return lengths_of(self.folder)
+
+    @cached_property
+    def shortlist(self) -> Shortlist:
+        """What `multihead shortlist` made for this model.
+
+        Raises:
+            ConfigurationError: nothing, or for another one.
+            FormatError: it is damaged.
+        """
+        return read_shortlist(self.folder, self.bundle)
 
     def searching(self, **settings: Any) -> Translator:
         """This translator, searching otherwise: any fields of `SearchSettings` in the place of its own.
@@ -94,10 +123,43 @@ class Translator:
         Raises:
             ConfigurationError: a setting that there is not, or that cannot be.
         """
-        other = Translator(self.bundle)
-        other._engines = self._engines
+        other = copy(self)
         other._searching = build(SearchSettings, {**self._own().model_dump(), **settings}, "the search")
         return other
+
+    def ensemble(self, others: Sequence[Translator], mean: Mean = "probabilities") -> Translator:
+        """This translator and others as one: what they predict is averaged at each step (`decoding.ensemble`).
+
+        It searches as this one does. What needs attention, or the probability of a given translation, is this one's
+        alone.
+
+        Args:
+            others: one or more with the same vocabularies; of any kind and size.
+            mean: of what.
+
+        Raises:
+            ConfigurationError: another vocabulary, or another device; no other.
+        """
+        if not others:
+            raise ConfigurationError("an ensemble needs another model")
+        own, device = self.bundle, self.bundle.model.output.weight.device
+        for number, bundle in enumerate((other.bundle for other in others), start=2):
+            for side in ("source", "target"):
+                one, two = (
+                    each.source_tokenizer if side == "source" else each.target_tokenizer for each in (own, bundle)
+                )
+                if one.digest != two.digest:
+                    raise ConfigurationError(
+                        f"model {number} of the ensemble has another {side} vocabulary (SHA-256 {two.digest[:12]}..., "
+                        f"the first has {one.digest[:12]}...): train them from the same prepared text"
+                    )
+            if bundle.model.output.weight.device != device:
+                raise ConfigurationError(f"model {number} of the ensemble is not on {device}, where the first is")
+        together = copy(self)
+        together._together = Ensemble([own.model, *(other.bundle.model.eval() for other in others)], mean)
+        reaches = [own.model.max_positions, *(other.bundle.model.max_positions for other in others)]
+        together._reach = min((reach for reach in reaches if reach is not None), default=None)
+        return together
 
     def translate(
         self,
@@ -227,12 +289,12 @@ class Translator:
         def drawn(places: list[int], group: list[list[int]]) -> list[list[Hypothesis]]:
             source, lengths = self._collate(group)
             found = sample(
-                self.bundle.model,
+                self.stepper,
                 source,
                 lengths,
                 symbols_of(tokenizer),
                 max_lengths=[settings.limit(int(length)) for length in lengths],
-                min_lengths=settings.min_length,
+                min_lengths=[settings.least(int(length)) for length in lengths],
                 samples=n,
                 seed=seed,
                 keys=[keys[place] for place in places],
@@ -318,7 +380,7 @@ class Translator:
         for group in whole if width is None else batches_by_tokens(lengths, max(batch_tokens // width, 1)):
             found = search([work[i] for i in group], [encoded[i] for i in group])
             for i, hypotheses in zip(group, found, strict=True):
-                results[work[i]] = [self._translation(h, lengths[i]) for h in hypotheses]
+                results[work[i]] = [self.translation_of(h, lengths[i]) for h in hypotheses]
             if progress is not None and width is not None:
                 progress(len(group))
         return results
@@ -329,7 +391,10 @@ class Translator:
         Raises:
             ConfigurationError: it has not, and the precision is one that it alone has.
         """
-        engine = not_compiled(settings, wanted) or self._engines.of(self.bundle.model, settings.precision)
+        reason = not_compiled(settings, wanted) or ("ensembles are not compiled" if self._together else None)
+        engine = reason or self._engines.of(
+            self.bundle.model, settings.precision, self.shortlist if settings.shortlist else None
+        )
         if isinstance(engine, Engine):
             return engine
         _refuse_precision(settings, engine)
@@ -351,12 +416,25 @@ class Translator:
             return find_compiled(engine, sources, symbols, settings, n, progress)
         source, lengths = self._collate(group)
         restrictions = restrictions_of(settings, tokenizer, wanted)
-        return find(self.bundle.model, source, lengths, symbols, settings, n, restrictions, wanted.phrases)
+        return find(self.stepper, source, lengths, symbols, settings, n, restrictions, wanted.phrases)
+
+    @property
+    def stepper(self) -> Stepper[Any]:
+        """What is searched: the model, or several as one, of the whole vocabulary or a shortlist."""
+        found = self.bundle.model if self._together is None else self._together
+        if not _whole(self._own()).shortlist:
+            return found
+        return Shortlisted(found, self.shortlist, self.bundle.model.config.target_vocab)
 
     @property
     def compiled(self) -> bool:
         """Whether its searches run as compiled code, where no single one asks for what that does not have."""
-        return self._compiled(_whole(self._own()), Demands()) is not None
+        return self.engine is not None
+
+    @property
+    def engine(self) -> Engine | None:
+        """The compiled search, for who wants to run it: where its settings ask for nothing that it does not have."""
+        return self._compiled(_whole(self._own()), Demands())
 
     def _collate(self, group: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
         """Padded sources and their lengths, where the model is."""
@@ -364,21 +442,22 @@ class Translator:
         device = self.bundle.model.output.weight.device
         return source.to(device), lengths.to(device)
 
-    def _translation(self, hypothesis: Hypothesis, source_tokens: int) -> Translation:
+    def translation_of(self, hypothesis: Hypothesis, source_tokens: int) -> Translation:
+        """What a search found, as text; ``source_tokens``: of its sentence, the end symbol counted."""
         tokens = hypothesis.tokens
         warning = self._beyond_positions(source_tokens, len(tokens) + 1)
         text = self.bundle.target_tokenizer.decode(tokens)
-        return Translation(text, hypothesis.score, hypothesis.finished, warning)
+        length = len(tokens) + hypothesis.finished
+        return Translation(text, hypothesis.score, hypothesis.finished, warning, hypothesis.log_probability, length)
 
     def _beyond_positions(self, source_tokens: int, target_tokens: int) -> str | None:
         """What to say where a side has more tokens (the begin or end symbol counted) than positions were learned."""
-        most = self.bundle.model.max_positions
+        most = self._reach
         if most is None or max(source_tokens, target_tokens) <= most:
             return None
         side, tokens = ("source", source_tokens) if source_tokens > most else ("translation", target_tokens)
         return f"the {side} has {tokens} tokens, but the model learned {most} positions: beyond them it sees no order"
 
-    @torch.no_grad()
     def attention(self, text: str, translation: str | None = None) -> AttentionMap:
         """Every head's weights while ``translation`` (by default: our own) is written for ``text``.
 
@@ -387,22 +466,23 @@ class Translator:
         """
         if not text.strip():
             raise InputError("an empty sentence has no attention to show")
+        ids = self.bundle.source_tokenizer.encode(text)
+        if translation is not None:
+            return self.attention_of(ids, self.bundle.target_tokenizer.encode(translation))
+        settings = _whole(self._own())
+        ((found,),) = self._search([ids], 1, settings, Demands(), self._compiled(settings, Demands()))
+        return self.attention_of(ids, list(found.tokens))
+
+    @torch.no_grad()
+    def attention_of(self, read: list[int], written: list[int]) -> AttentionMap:
+        """As `attention`, of tokens without begin and end: as a search found them, however they spell the text."""
         source_tokenizer, target_tokenizer = self.bundle.source_tokenizer, self.bundle.target_tokenizer
-        model = self.bundle.model.eval()
-        ids = source_tokenizer.encode(text)
-        if translation is None:
-            settings = _whole(self._own())
-            ((found,),) = self._search([ids], 1, settings, Demands(), self._compiled(settings, Demands()))
-            written, translation = list(found.tokens), target_tokenizer.decode(found.tokens)
-        else:
-            written = target_tokenizer.encode(translation)
-        device = model.output.weight.device
-        source, lengths = collate_source([ids], Tokenizer.pad_id, Tokenizer.eos_id)
-        target = torch.tensor([[Tokenizer.bos_id, *written]], device=device)
-        output = model(source.to(device), lengths.to(device), target, need_weights=True)
+        source, lengths = self._collate([read])
+        target = torch.tensor([[Tokenizer.bos_id, *written]], device=source.device)
+        output = self.bundle.model.eval()(source, lengths, target, need_weights=True)
         return AttentionMap(
-            translation,
-            source_tokenizer.pieces([*ids, Tokenizer.eos_id]),
+            target_tokenizer.decode(written),
+            source_tokenizer.pieces([*read, Tokenizer.eos_id]),
             target_tokenizer.pieces([*written, Tokenizer.eos_id]),
             target_tokenizer.pieces([Tokenizer.bos_id, *written]),
             output.weights,
