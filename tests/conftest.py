@@ -8,6 +8,7 @@ import importlib.util
 import io
 import os
 import random
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -22,6 +23,8 @@ import torch
 from multihead.kernels import native as native_module
 
 if TYPE_CHECKING:
+    from selenium.webdriver import Chrome
+
     from multihead.workflows.train import Result
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
@@ -171,6 +174,34 @@ def example(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
         patch.setitem(sys.modules, name, module)  # where its dataclasses look for themselves
         specification.loader.exec_module(module)
         yield module
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+    """A real Chromium without a window; where there is none the test is skipped, but never in CI.
+
+    It reaches this machine alone, and every script error on a page is in ``browser.get_log("browser")``.
+    """
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        if os.environ.get("CI"):
+            pytest.fail("there is no chromium or no chromedriver: .ci/run installs both")
+        pytest.skip("there is no chromium or no chromedriver: apt-get install chromium chromium-driver")
+    from selenium.webdriver import Chrome, ChromeOptions, ChromeService
+
+    options = ChromeOptions()
+    options.binary_location = chromium
+    for word in (
+        *("headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-dev-shm-usage"),
+        *("disable-background-networking", "disable-component-update", "disable-sync", "window-size=1200,900"),
+        "host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1 , EXCLUDE localhost",
+        f"user-data-dir={tmp_path_factory.mktemp('chromium')}",
+    ):
+        options.add_argument(f"--{word}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    chrome = Chrome(options=options, service=ChromeService(driver))
+    yield chrome
+    chrome.quit()
 
 
 @pytest.fixture(scope="session")
