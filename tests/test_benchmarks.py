@@ -16,16 +16,18 @@ TINY = {
     "attention.py": ["--tiny", "--rounds", "1"],
     "decoding.py": ["--size", "toy", "--rounds", "1", "--sentences", "4", "--single", "1"],
     "doctor.py": ["--pairs", "2000"],
+    "guard.py": ["--tiny"],
     "kernels.py": ["--tiny", "--rounds", "1"],
     "marginals.py": ["--batch", "2", "--length", "5", "--rounds", "1"],
     "recurrent.py": ["--tiny", "--rounds", "1"],
+    "serving.py": ["--quick"],
     "training.py": ["--size", "toy", "--rounds", "1", "--updates", "1"],
 }
 """The arguments of each script."""
 
 
 def test_every_benchmark_is_run_here() -> None:
-    parts = {"common.py", "training_contender.py", "decoding_contender.py"}
+    parts = {"common.py", "training_contender.py", "decoding_contender.py", "serving_load.py"}
     scripts = {path.name for path in BENCHMARKS.glob("*.py")} - parts
     assert scripts == set(TINY)
 

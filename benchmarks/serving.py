@@ -1,0 +1,236 @@
+"""What a server does under load: throughput, latency, overload, nonsense, clients that vanish.
+
+`multihead serve` in one process, its clients (`serving_load.py`) in another. The weights are random, and as such a
+model never ends a sentence every translation has ``--steps`` symbols. Capacity is what 32 clients get that ask
+again as soon as they are answered. Half of it, and 1.2 times it, then arrive at random times (Poisson), whether answers
+come or not. Every translation is compared with that of the same text alone.
+
+    python benchmarks/serving.py                                both models, all figures: five minutes each
+    python benchmarks/serving.py --sizes tiny --phases load
+    python benchmarks/serving.py --phases fuzz kill             10,000 requests; 50 clients at a time, 40 times
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import torch
+from common import machine, parser, write
+
+from decoding import text
+from multihead import bundle as bundles
+from multihead.bundle import Bundle
+from multihead.models.config import GenerationConfig, TransformerConfig
+from multihead.models.transformer import Transformer
+from multihead.text.tokenizer import Tokenizer
+from training import SIZES, Contender
+
+HERE = Path(__file__).resolve().parent
+VOCAB = 10_000
+CLIENTS = 32
+
+
+def sentences(count: int) -> list[str]:
+    """Multi30k's where it is found, made ones otherwise."""
+    draw = random.Random(1)
+    made = ["".join(draw.choices("aeinrst", k=draw.randint(2, 7))) for _ in range(400)]
+    found = text("de") or [" ".join(draw.choices(made, k=draw.randint(4, 20))) for _ in range(1000)]
+    return found[:count]
+
+
+def write_model(folder: Path, size: str, steps: int) -> None:
+    """A model folder of random weights."""
+    lines = sentences(1000)
+    tokenizer = Tokenizer.learn(lines, VOCAB)
+    torch.manual_seed(1)
+    config = TransformerConfig(source_vocab=len(tokenizer), target_vocab=len(tokenizer), **SIZES[size])
+    generation = GenerationConfig(beam=5, min_length=steps - 1, max_length=steps)
+    bundle = Bundle(Transformer(config).eval(), tokenizer, tokenizer, generation, "de", "en")
+    bundles.save(folder, bundle, {}, "Random weights, for measurements.")
+
+
+class Served:
+    """A server and its clients."""
+
+    def __init__(self, model: Path, texts: list[str], threads: int, beam: int, queue: int) -> None:
+        words = [sys.executable, "-m", "multihead", "serve", str(model), "--port", "0", "--threads", str(threads)]
+        words += ["--beam", str(beam), "--queue", str(queue)]
+        environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+        self.process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment, cwd=HERE)
+        assert self.process.stderr is not None
+        listening, self.loaded = self.process.stderr.readline(), self.process.stderr.readline()
+        self.port = int(listening.rstrip("/\n").rpartition(":")[2])
+        if not self.loaded.startswith("serving model 1"):
+            raise SystemExit(f"the server did not begin: {self.loaded}{self.process.stderr.read()}")
+        file = model / "texts.json"
+        file.write_text(json.dumps(texts), encoding="utf-8")
+        clients = subprocess.Popen(
+            [sys.executable, str(HERE / "serving_load.py"), str(self.port), str(file)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self.clients = Contender("clients", "", True, clients)
+        assert clients.stdout is not None
+        if not clients.stdout.readline():
+            raise SystemExit("the clients did not begin")
+
+    def do(self, what: str, **wish: Any) -> dict[str, Any]:
+        """What the clients found, with the server's processor time and memory beside it."""
+        before = self.figures()
+        found = self.clients.ask(json.dumps({"do": what, **wish}))
+        after = self.at_rest()
+        found["cpu"] = after["process_cpu_seconds_total"] - before["process_cpu_seconds_total"]
+        found["memory"] = after["process_resident_memory_bytes"]
+        found["left"] = _left(after)
+        return found
+
+    def at_rest(self) -> dict[str, float]:
+        """The figures when nothing is left, or of three seconds later: a client that is gone is noticed soon."""
+        until = time.monotonic() + 3
+        while _left(after := self.figures()) and time.monotonic() < until:
+            time.sleep(0.05)
+        return after
+
+    def figures(self) -> dict[str, float]:
+        """What Prometheus would be told."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=30) as answer:
+            lines = answer.read().decode().splitlines()
+        return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
+
+    def end(self) -> None:
+        """Tells the server to end, and sees that it does so in peace."""
+        self.clients.process.communicate()
+        self.process.terminate()
+        self.process.communicate()
+        if self.process.returncode:
+            raise SystemExit(f"the server ended with status {self.process.returncode}")
+
+
+def _left(figures: dict[str, float]) -> float:
+    """What is in the server that should not be when nobody asks."""
+    return sum(figures[f"multihead_{name}"] for name in ("requests_in_hand", "batch_rows", "queue_sentences"))
+
+
+def load(served: Served, model: str, seconds: float) -> list[dict[str, Any]]:
+    """One client, 32, half of what those get, and 1.2 times that."""
+    served.do("closed", clients=CLIENTS, seconds=seconds / 4)  # warms up
+    one = served.do("closed", clients=1, seconds=seconds)
+    many = served.do("closed", clients=CLIENTS, seconds=seconds)
+    capacity = many["done"] / many["seconds"]
+    half = served.do("open", rate=capacity / 2, seconds=2 * seconds)
+    over = served.do("open", rate=1.2 * capacity, seconds=2 * seconds)
+    rows = [(f"{model}: one client", one), (f"{model}: {CLIENTS} clients", many), (f"{model}: half load", half)]
+    return [{"case": case, **found} for case, found in [*rows, (f"{model}: 1.2 times capacity", over)]]
+
+
+def fuzz(served: Served, size: str, requests: int) -> list[dict[str, Any]]:
+    """Nonsense, and as much of it once more: memory is compared between, when every cache has seen what it holds."""
+    first = served.do("fuzz", requests=requests, clients=16, seed=2)
+    found = served.do("fuzz", requests=requests, clients=16)
+    return [{"case": f"{size}: {requests} requests, three in four bad", **found, "growth": _growth(first, found)}]
+
+
+def kill(served: Served, size: str, rounds: int) -> list[dict[str, Any]]:
+    """Clients that vanish: memory is compared after a quarter of the rounds and at the end."""
+    first = served.do("kill", clients=50, rounds=max(rounds // 4, 1), seed=2)
+    found = served.do("kill", clients=50, rounds=rounds)
+    return [{"case": f"{size}: 50 clients killed, {rounds} times", **found, "growth": _growth(first, found)}]
+
+
+def _growth(first: dict[str, Any], last: dict[str, Any]) -> float:
+    return float(last["memory"] / first["memory"] - 1)
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    """A table."""
+    heads = ("a second", "a CPU-s", "p50 ms", "p99 ms", "wrong", "growth")
+    print(f"{'':44}" + "".join(f"{head:>10}" for head in heads) + "  statuses")
+    for row in rows:
+        numbers = [row["done"] / row["seconds"], row["done"] / max(row["cpu"], 0.01), row["p50"], row["p99"]]
+        shown = "".join("         -" if number is None else f"{number:10,.1f}" for number in numbers)
+        growth = f"{row['growth']:10.1%}" if "growth" in row else "         -"
+        statuses = {**row["statuses"], **{f"bad {status}": n for status, n in row.get("bad", {}).items()}}
+        print(f"{row['case']:44}{shown}{row['wrong'] + row.get('malformed', 0):10}{growth}  {statuses}")
+
+
+def verdict(rows: list[dict[str, Any]], model: str) -> None:
+    """The ratios that docs/serving.md speaks of."""
+    found = {row["case"].removeprefix(f"{model}: "): row for row in rows if row["case"].startswith(f"{model}: ")}
+    if "one client" not in found:
+        return
+    one, many = found["one client"], found[f"{CLIENTS} clients"]
+    half, over = found["half load"], found["1.2 times capacity"]
+    gain = (many["done"] / many["seconds"]) / (one["done"] / one["seconds"])
+    print(f"{model}: {CLIENTS} clients get {gain:.1f} times what one gets")
+    if half["p99"] and over["p99"]:
+        refused = over["statuses"].get("429", 0) / over["asked"]
+        told = f"Retry-After {over['retry_after']}"
+        print(
+            f"{model}: at 1.2 times capacity {refused:.0%} are refused, {told}; p99 of the others is "
+            f"{over['p99'] / half['p99']:.1f} times that at half load"
+        )
+
+
+def main() -> None:
+    """The phases, one after the other, for each model."""
+    arguments = parser(__doc__, 1)
+    arguments.add_argument("--sizes", choices=SIZES, nargs="+", default=["tiny", "base"], help="models (tiny base)")
+    arguments.add_argument("--beams", type=int, nargs="+", default=[5, 1], help="of the load; 1 is greedy (5 1)")
+    arguments.add_argument("--phases", choices=["load", "fuzz", "kill"], nargs="+", default=["load", "fuzz", "kill"])
+    arguments.add_argument("--steps", type=int, default=15, help="symbols of a translation (15)")
+    arguments.add_argument("--queue", type=int, default=CLIENTS, help=f"requests in hand at most, of load ({CLIENTS})")
+    arguments.add_argument("--requests", type=int, default=10_000, help="of which three in four are bad (10000)")
+    arguments.add_argument("--kills", type=int, default=40, help="how many times 50 clients are killed (40)")
+    arguments.add_argument("--quick", action="store_true", help="sizes that say nothing")
+    chosen = arguments.parse_args()
+    if chosen.quick:
+        chosen.sizes, chosen.beams, chosen.seconds, chosen.requests, chosen.kills = ["toy"], [2], 0.2, 100, 1
+    if chosen.threads:
+        torch.set_num_threads(chosen.threads)
+    rows: list[dict[str, Any]] = []
+    for size in chosen.sizes:
+        with tempfile.TemporaryDirectory() as folder:
+            rows += measure(chosen, size, Path(folder) / "model")
+    print(f"{machine()['threads']} threads, {chosen.steps} symbols, {chosen.queue} requests in hand at most under load")
+    show(rows)
+    for size in chosen.sizes:
+        for beam in chosen.beams:
+            verdict(rows, f"{size}, beam {beam}")
+    write(chosen, {"rows": rows})
+    if faults := [row["case"] for row in rows if _faulty(row)]:
+        raise SystemExit(f"answers were lost or crossed, or something stayed in the server: {faults}")
+
+
+def _faulty(row: dict[str, Any]) -> bool:
+    """Whether a translation was another's, an answer had no form or did not come, or a place was not given back."""
+    broken = row["statuses"].get("broken", 0) + row.get("bad", {}).get("broken", 0)
+    return bool(row["wrong"] or row.get("malformed", 0) or broken or row["left"])
+
+
+def measure(chosen: Namespace, size: str, folder: Path) -> list[dict[str, Any]]:
+    """All rows of one model."""
+    write_model(folder, size, chosen.steps)
+    texts, threads, rows = sentences(64), torch.get_num_threads(), []
+    for beam in chosen.beams if "load" in chosen.phases else ():
+        served = Served(folder, texts, threads, beam, chosen.queue)
+        rows += load(served, f"{size}, beam {beam}", chosen.seconds)
+        served.end()
+    if {"fuzz", "kill"} & set(chosen.phases):
+        served = Served(folder, texts, threads, 5, 128)
+        rows += fuzz(served, size, chosen.requests) if "fuzz" in chosen.phases else []
+        rows += kill(served, size, chosen.kills) if "kill" in chosen.phases else []
+        served.end()
+    return rows
+
+
+if __name__ == "__main__":
+    main()

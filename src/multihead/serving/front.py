@@ -1,0 +1,90 @@
+"""What every request passes, whatever it asks: the token, headers for browsers, figures, and a last resort.
+
+It stands around the whole application, so no answer leaves without its headers, and no mistake of ours as a stack.
+"""
+
+from __future__ import annotations
+
+import hmac
+import time
+from collections.abc import Collection
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from multihead.serving.desk import Desk, unforeseen
+from multihead.serving.refusals import Refusal
+from multihead.serving.waiting import no_type_check
+
+HEADERS = [
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
+"""Of every answer: a page may load what stands here and nothing else, and nobody may frame it."""
+
+OPEN = ("/", "/health", "/ready")
+"""Without a token: that somebody lives here, and the page, which asks for it. So is what the page is made of."""
+
+
+class Front:
+    """An application around the application.
+
+    Args:
+        app: what answers.
+        desk: whose figures are kept.
+        paths: that figures are kept of; others are one.
+        token: that clients must show; none: nobody must.
+    """
+
+    def __init__(self, app: ASGIApp, desk: Desk, paths: Collection[str], token: str | None) -> None:
+        self._app, self._desk, self._paths = app, desk, frozenset(paths)
+        self._token = None if token is None else b"Bearer " + token.encode()
+
+    @no_type_check
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request; what else servers tell an application passes through."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began, statuses = time.perf_counter(), []
+
+        @no_type_check
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                statuses.append(message["status"])
+                message = {**message, "headers": [*message.get("headers", ()), *HEADERS]}
+            await send(message)
+
+        path = scope["path"] if scope["path"] in self._paths else "other"
+        try:
+            if not self._may(scope):
+                await self._refused().response()(scope, receive, sending)
+            else:
+                await self._app(scope, receive, sending)
+        except Exception as error:
+            refusal = unforeseen(self._desk, error)
+            if statuses:
+                raise ConnectionAbortedError from None  # half an answer must not look whole
+            await refusal.response()(scope, receive, sending)
+        finally:
+            status = str(statuses[0]) if statuses else "none"
+            self._desk.metrics.requests.labels(path, status).inc()
+            self._desk.metrics.seconds.labels(path).observe(time.perf_counter() - began)
+
+    def _may(self, scope: Scope) -> bool:
+        if self._token is None or scope["path"] in OPEN or scope["path"].startswith("/static/"):
+            return True
+        shown = [value for name, value in scope["headers"] if name == b"authorization"]
+        return len(shown) == 1 and hmac.compare_digest(shown[0], self._token)
+
+    def _refused(self) -> Refusal:
+        self._desk.metrics.refused.labels("unauthorized").inc()
+        message = "this server wants a token: send the header 'Authorization: Bearer TOKEN'"
+        return Refusal(401, "unauthorized", message, {"WWW-Authenticate": "Bearer"})

@@ -1,0 +1,34 @@
+"""Whether a client is still there while its answer is being made."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+from starlette.types import Receive
+
+from multihead.serving.waiting import no_type_check
+
+
+@contextlib.asynccontextmanager
+@no_type_check
+async def leaving(receive: Receive, tell: Callable[[], None]) -> AsyncIterator[asyncio.Task[None]]:
+    """A task that is done when the client has gone, and tells it.
+
+    Args:
+        receive: of a request whose body was read: all that can come is that the client goes.
+        tell: called then.
+    """
+    task = asyncio.create_task(_until_gone(receive))
+    task.add_done_callback(lambda _: tell())
+    try:
+        yield task
+    finally:
+        task.cancel()
+
+
+@no_type_check
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,225 @@
+"""A server in this process, its loop in a thread, and a client that sends exactly what it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
+pytest.importorskip("uvicorn", reason="the extra 'serve' is not installed")
+pytest.importorskip("prometheus_client", reason="the extra 'serve' is not installed")
+
+import uvicorn
+
+from multihead import Translator
+from multihead.models.config import TransformerConfig
+from multihead.models.transformer import Transformer
+from multihead.serving.app import make_app
+from multihead.serving.desk import Desk
+from multihead.serving.server import Protocol, bind
+from multihead.serving.settings import ServeSettings
+
+JSON = {"Content-Type": "application/json"}
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came back."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def texts(self) -> list[str]:
+        return [one["text"] for one in self.json["translations"]]
+
+    @property
+    def events(self) -> list[tuple[str, Any]]:
+        """Of a stream: names and contents."""
+        blocks = [block.split("\n") for block in self.body.decode().split("\n\n") if block]
+        assert all(len(block) == 2 for block in blocks)
+        return [(block[0].removeprefix("event: "), json.loads(block[1].removeprefix("data: "))) for block in blocks]
+
+
+class Client:
+    """Asks a server."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    def ask(self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None) -> Reply:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            connection.request(method, path, body, headers or {})
+            answer = connection.getresponse()
+            return Reply(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
+        finally:
+            connection.close()
+
+    def raw(self, sent: bytes) -> Reply:
+        """What comes back, and then the end, when exactly this is sent and nothing more."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as line:
+            line.sendall(sent)
+            head, _, body = b"".join(iter(lambda: line.recv(4096), b"")).partition(b"\r\n\r\n")
+        status, *headers = head.decode().split("\r\n")
+        named = (header.split(": ", 1) for header in headers)
+        return Reply(int(status.split()[1]), {name.lower(): value for name, value in named}, body)
+
+    def get(self, path: str, **headers: str) -> Reply:
+        return self.ask("GET", path, None, headers)
+
+    def post(self, path: str = "/translate", **asked: Any) -> Reply:
+        return self.ask("POST", path, json.dumps(asked).encode(), JSON)
+
+    def begin(self, path: str = "/translate", **asked: Any) -> http.client.HTTPConnection:
+        """A request whose answer is still to be read; closing the connection is to go away."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection.request("POST", path, json.dumps(asked).encode(), JSON)
+        return connection
+
+    @contextlib.contextmanager
+    def held(self, path: str = "/translate", **asked: Any) -> Iterator[None]:
+        """A request in flight, whose client goes away at the end."""
+        connection = self.begin(path, **asked)
+        try:
+            yield
+        finally:
+            connection.close()
+
+    def figure(self, name: str) -> float:
+        """One of the metrics."""
+        for line in self.get("/metrics").body.decode().splitlines():
+            if line.startswith(name + " "):
+                return float(line.split()[-1])
+        raise KeyError(name)
+
+    def until(self, name: str, value: float) -> None:
+        """Waits for a figure."""
+        for _ in range(2000):
+            if self.figure(name) == value:
+                return
+            threading.Event().wait(0.005)
+        raise AssertionError(f"{name} is {self.figure(name)}, not {value}")
+
+
+@dataclass
+class Serving:
+    """A server that runs in a thread of this process."""
+
+    desk: Desk
+    client: Client
+    said: list[str]
+    loop: asyncio.AbstractEventLoop
+
+
+class Servers:
+    """Starts them, and ends them all."""
+
+    def __init__(self) -> None:
+        self._ends: list[Callable[[], None]] = []
+
+    def start(
+        self, load: Callable[[], Translator], lanes: int = 2, token: str | None = None, **settings: Any
+    ) -> Serving:
+        listening, ready, said = bind("127.0.0.1", 0), threading.Event(), []
+        kept: dict[str, Any] = {}
+
+        def main() -> None:
+            asyncio.run(live())
+
+        async def live() -> None:
+            desk = Desk(ServeSettings(**settings), load, lanes, said.append)
+            http: Any = partial(Protocol, patience=desk.settings.send_time)
+            config = uvicorn.Config(make_app(desk, token), log_config=None, lifespan="off", ws="none", http=http)
+            server = uvicorn.Server(config)
+            kept.update(desk=desk, server=server, loop=asyncio.get_running_loop())
+            await desk.begin()
+            ready.set()
+            await server.serve([listening])
+            await desk.close()
+
+        thread = threading.Thread(target=main, name="server")
+        thread.start()
+        assert ready.wait(60)
+
+        def end() -> None:
+            kept["loop"].call_soon_threadsafe(kept["desk"].give_up)
+            kept["server"].should_exit = True
+            thread.join(30)
+            assert not thread.is_alive()
+
+        self._ends.append(end)
+        return Serving(kept["desk"], Client(listening.getsockname()[1]), said, kept["loop"])
+
+    def end(self) -> None:
+        for end in self._ends:
+            end()
+
+
+@pytest.fixture(scope="session")
+def translator(trained: Path) -> Translator:
+    """Of number words; searched by compiled code where there is a compiler."""
+    return Translator.load(trained).searching()
+
+
+@pytest.fixture
+def servers() -> Iterator[Servers]:
+    """For tests with settings of their own."""
+    made = Servers()
+    yield made
+    made.end()
+
+
+@pytest.fixture(scope="session")
+def serving(translator: Translator) -> Iterator[Serving]:
+    """A server with the usual settings, for tests that leave it as it is."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    made = Servers()
+    yield made.start(lambda: translator, max_body=20_000, max_characters=2_000, max_texts=50, max_sentences=100)
+    made.end()
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def client(serving: Serving) -> Client:
+    return serving.client
+
+
+@pytest.fixture(scope="session")
+def endless(translator: Translator) -> Callable[[], Translator]:
+    """A model whose translations take tens of thousands of steps: they are still under way when a test looks."""
+    return lambda: translator.searching(min_length=30_000)
+
+
+@pytest.fixture(scope="session")
+def damaged(translator: Translator) -> Translator:
+    """Random weights, and one source word whose vector is so long that its sentences have no numbers any more."""
+    bundle = translator.bundle
+    size = len(bundle.source_tokenizer)
+    torch.manual_seed(3)
+    config = TransformerConfig(
+        source_vocab=size, target_vocab=size, width=32, heads=2, inner=64, encoder_layers=1, decoder_layers=1,
+        tie_embeddings=False, tie_output=False,
+    )  # fmt: skip
+    model = Transformer(config).eval()
+    with torch.no_grad():
+        model.source_embedding.table.weight[bundle.source_tokenizer.encode("acht")[0]] = 3e38
+    return Translator(replace(bundle, model=model)).searching(min_length=30)

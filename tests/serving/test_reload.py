@@ -1,0 +1,28 @@
+"""A reload in the server: requests go on, and nothing of an old model stays, neither memory nor threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from pathlib import Path
+from typing import Any
+
+from multihead import Translator
+
+Servers = Any
+
+
+def test_nothing_of_an_old_model_stays(trained: Path, servers: Servers, translator: Translator) -> None:
+    serving = servers.start(lambda: Translator.load(trained).searching(), lanes=2)
+    wanted, old, threads = translator.translate(["eins zwei"]), [], set()
+    for number in range(2, 5):
+        assert serving.client.post(text="eins zwei", alignment=True).texts == wanted
+        threads.add(threading.active_count())
+        now = serving.desk.generation
+        old += [weakref.ref(one) for one in (now, now.translator, now.translator.bundle.model)]
+        del now
+        asyncio.run_coroutine_threadsafe(serving.desk.load(), serving.loop).result(30)
+        assert serving.client.get("/info").json["generation"] == number
+        assert [one() for one in old] == [None] * len(old)
+    assert len(threads) == 1

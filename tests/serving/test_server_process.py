@@ -1,0 +1,150 @@
+"""A real process: it loads, serves, loads anew without dropping a request, refuses a bad model, drains and ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from multihead import Translator
+from multihead.errors import SurroundingsError
+from multihead.serving.server import bind
+
+Clients = Callable[[int], Any]
+
+TEXTS = ["eins zwei drei", "vier", "fünf sechs sieben acht neun zehn", "null null"]
+
+
+class Process:
+    """`multihead serve` with these words."""
+
+    def __init__(self, *words: str) -> None:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "multihead", "serve", *words], stderr=subprocess.PIPE, text=True, env=environment
+        )
+        self.said: list[str] = []
+        self._news = threading.Condition()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            with self._news:
+                self.said.append(line)
+                self._news.notify_all()
+
+    def until(self, words: str) -> str:
+        """Waits for a line that begins like that."""
+        with self._news:
+            assert self._news.wait_for(lambda: any(line.startswith(words) for line in self.said), 120), self.said
+            return next(line for line in self.said if line.startswith(words))
+
+    def end(self) -> int:
+        status = self.process.wait(60)
+        self._reader.join()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        return status
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Process]]:
+    made: list[Process] = []
+
+    def begin(*words: object) -> Process:
+        made.append(Process(*map(str, words)))
+        return made[-1]
+
+    yield begin
+    for one in made:
+        if one.process.poll() is None:
+            one.process.kill()
+            one.end()
+
+
+@pytest.fixture
+def model(trained: Path, tmp_path: Path) -> Path:
+    """A model folder that may be changed."""
+    return Path(shutil.copytree(trained / "best", tmp_path / "model"))
+
+
+def test_it_loads_anew_while_it_serves_and_drains_when_told(
+    start: Callable[..., Process], model: Path, client: Any, tmp_path: Path
+) -> None:
+    serving = start(model, "--port", 0, "--drain", 30, "--threads", 2)
+    port = int(serving.until("listening at").rstrip("/\n").rpartition(":")[2])
+    here = type(client)(port)
+    assert here.get("/health").status == 200
+    serving.until("serving model 1")
+    assert here.get("/ready").status == 200
+    wanted = {beam: Translator.load(model).translate(TEXTS, beam=beam) for beam in (5, 2)}
+
+    found: list[tuple[int, list[str]]] = []
+    over = threading.Event()
+
+    def ask() -> None:
+        while not over.is_set():
+            reply = here.post(text=TEXTS)
+            found.append((reply.status, reply.texts if reply.status == 200 else []))
+
+    askers = [threading.Thread(target=ask) for _ in range(3)]
+    for asker in askers:
+        asker.start()
+    search = model / "generation.json"
+    search.write_text(json.dumps({**json.loads(search.read_text()), "beam": 2}))
+    serving.process.send_signal(signal.SIGHUP)
+    serving.until("serving model 2")
+    weights = (model / "model.safetensors").read_bytes()
+    (model / "model.safetensors").write_bytes(weights[:-8])
+    serving.process.send_signal(signal.SIGHUP)
+    serving.until("the model cannot be loaded")
+    over.set()
+    for asker in askers:
+        asker.join()
+    assert {status for status, _ in found} == {200}
+    assert all(texts in wanted.values() for _, texts in found)
+    info = here.get("/info").json
+    assert (info["generation"], info["beam"], info["source_language"]) == (2, 2, "de")
+    assert here.post(text=TEXTS).texts == wanted[2]
+    assert here.figure('multihead_reloads_total{result="refused"}') == 1
+
+    long = [" ".join(TEXTS * 8)] * 100
+    held = here.begin(text=long, beam=16)
+    here.until("multihead_requests_in_hand", 1)
+    serving.process.send_signal(signal.SIGTERM)
+    serving.until("stopping: 1 in hand")
+    answer = held.getresponse()
+    assert answer.status == 200
+    assert len(json.loads(answer.read())["translations"]) == 100
+    held.close()
+    assert serving.end() == 0
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=5)
+    assert not any("Traceback" in line for line in serving.said)
+
+
+def test_without_a_model_it_does_not_serve(start: Callable[..., Process], model: Path) -> None:
+    (model / "model.safetensors").write_bytes(b"no weights")
+    serving = start(model, "--port", 0)
+    assert serving.end() == 2
+    assert serving.said[-1].startswith(f"multihead: {model}")
+    assert not any("Traceback" in line for line in serving.said)
+
+
+def test_a_taken_address_is_named() -> None:
+    with bind("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(SurroundingsError, match=rf"127\.0\.0\.1:{port}: cannot listen there: .*try --port"):
+            bind("127.0.0.1", port)

@@ -1,0 +1,251 @@
+"""Whatever comes in, the answer has its own status, one form, no path and no stack, and the next one is served."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from multihead import Translator
+from multihead.serving.front import HEADERS
+
+Client = Any
+Servers = Any
+
+JSON = {"Content-Type": "application/json"}
+PLAIN = {"Content-Type": "text/plain"}
+
+
+def body(**asked: Any) -> bytes:
+    return json.dumps(asked).encode()
+
+
+BAD: dict[str, tuple[int, str, str, str, bytes | None, dict[str, str]]] = {
+    "no JSON": (400, "malformed_json", "POST", "/translate", b'{"text": "eins"', JSON),
+    "nothing": (400, "malformed_json", "POST", "/translate", b"", JSON),
+    "not UTF-8": (400, "malformed_json", "POST", "/translate", b'{"text": "\xff"}', JSON),
+    "a lone surrogate": (400, "malformed_json", "POST", "/translate", b'{"text": "\\ud800"}', JSON),
+    "deep": (400, "malformed_json", "POST", "/translate", b"[" * 15_000, JSON),
+    "not a number": (400, "malformed_json", "POST", "/translate", b'{"text": "eins", "alpha": NaN}', JSON),
+    "a list": (422, "invalid_request", "POST", "/translate", b"[]", JSON),
+    "no text": (422, "invalid_request", "POST", "/translate", b"{}", JSON),
+    "a number as text": (422, "invalid_request", "POST", "/translate", body(text=5), JSON),
+    "a number among texts": (422, "invalid_request", "POST", "/translate", body(text=["eins", 5]), JSON),
+    "a misspelt key": (422, "invalid_request", "POST", "/translate", body(text="eins", baem=2), JSON),
+    "a beam in words": (422, "invalid_request", "POST", "/translate", body(text="eins", beam="2"), JSON),
+    "no beam": (422, "invalid_request", "POST", "/translate", body(text="eins", beam=0), JSON),
+    "true as a beam": (422, "invalid_request", "POST", "/translate", body(text="eins", beam=True), JSON),
+    "a huge beam": (422, "beam_too_wide", "POST", "/translate", body(text="eins", beam=17), JSON),
+    "a huge number": (422, "beam_too_wide", "POST", "/translate", body(text="eins", beam=10**99), JSON),
+    "more than the beam": (422, "invalid_request", "POST", "/translate", body(text="eins", beam=2, n_best=3), JSON),
+    "a negative penalty": (422, "invalid_request", "POST", "/translate", body(text="eins", alpha=-1), JSON),
+    "a prefix of several": (422, "invalid_request", "POST", "/translate", body(text=["a", "b"], prefix="x"), JSON),
+    "a prefix of nothing": (422, "invalid_request", "POST", "/translate", body(text=" ", prefix="x"), JSON),
+    "a prefix too long": (422, "invalid_request", "POST", "/translate", body(text="eins", prefix="seven " * 99), JSON),
+    "a long text": (422, "text_too_long", "POST", "/translate", body(text="e" * 2_001), JSON),
+    "many subwords": (422, "text_too_long", "POST", "/translate", body(text="ß" * 600, prefix="one"), JSON),
+    "many parts": (422, "too_many_sentences", "POST", "/translate", body(text="ß" * 1_900), JSON),
+    "many texts": (422, "too_many_texts", "POST", "/translate", body(text=["eins"] * 51), JSON),
+    "many lines": (422, "too_many_sentences", "POST", "/translate", body(text=["eins\n" * 60] * 2), JSON),
+    "several to stream": (422, "invalid_request", "POST", "/translate/stream", body(text=["eins"]), JSON),
+    "a large body": (413, "body_too_large", "POST", "/translate", body(text="e" * 20_001), JSON),
+    "a large stream": (413, "body_too_large", "POST", "/translate/stream", b" " * 20_001, JSON),
+    "another type": (
+        415,
+        "unsupported_media_type",
+        "POST",
+        "/translate",
+        body(text="eins"),
+        {"Content-Type": "text/plain"},
+    ),
+    "no type": (415, "unsupported_media_type", "POST", "/translate", body(text="eins"), {}),
+    "another method": (405, "method_not_allowed", "GET", "/translate", None, {}),
+    "a method of its own": (405, "method_not_allowed", "BREW", "/", None, {}),
+    "another address": (404, "not_found", "GET", "/etc/passwd", None, {}),
+    "a slash more": (404, "not_found", "POST", "/translate/", body(text="eins"), JSON),
+    "the way up": (404, "not_found", "GET", "/static/../settings.py", None, {}),
+    "the way up, hidden": (404, "not_found", "GET", "/static/..%2fsettings.py", None, {}),
+    "a NUL": (404, "not_found", "GET", "/static/%00", None, {}),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_every_fault_has_its_status_and_the_next_request_is_served(
+    name: str, client: Client, translator: Translator
+) -> None:
+    status, error, method, path, content, headers = BAD[name]
+    reply = client.ask(method, path, content, headers)
+    assert (reply.status, reply.json["error"]) == (status, error)
+    check_form(reply)
+    assert client.post(text="eins zwei").texts == translator.translate(["eins zwei"])
+
+
+def check_form(reply: Any) -> None:
+    """One form for all; nothing of the machine in it."""
+    assert reply.headers["content-type"] == "application/json"
+    assert set(reply.json) == {"error", "message"}
+    assert 10 < len(reply.json["message"]) <= 500
+    for secret in ("Traceback", "site-packages", ".py", str(Path.home()), str(Path(__file__).parents[2])):
+        assert secret not in reply.body.decode()
+
+
+def test_a_message_says_what_was_meant(client: Client) -> None:
+    assert "did you mean 'beam'?" in client.post(text="eins", baem=2).json["message"]
+    assert "got 2,001" not in client.post(text="eins").body.decode()
+    assert "2,001 characters; at most 2,000" in client.post(text="e" * 2_001).json["message"]
+
+
+def test_a_body_without_length_is_counted_as_it_comes(client: Client) -> None:
+    parts = (b" " * 5_000 for _ in range(8))
+    reply = client.ask("POST", "/translate", parts, JSON)
+    assert (reply.status, reply.json["error"]) == (413, "body_too_large")
+
+
+@pytest.mark.parametrize("line", [b"GET / HTTP/9\r\n\r\n", b"\0\xff\r\n\r\n", b"GET /\r\nx\r\n\r\n", b"{}\n\n"])
+def test_what_is_no_http_is_refused_in_the_same_form(line: bytes, client: Client) -> None:
+    reply = client.raw(line)
+    assert (reply.status, reply.json["error"]) == (400, "malformed_http")
+    check_form(reply)
+
+
+def test_every_answer_has_the_headers_for_browsers(client: Client) -> None:
+    for reply in (client.get("/"), client.get("/health"), client.get("/nowhere"), client.post(text="eins")):
+        for name, value in HEADERS:
+            assert reply.headers[name.decode()] == value.decode()
+    assert "script-src 'self'" in reply.headers["content-security-policy"]
+
+
+def test_only_who_has_the_token_is_served(translator: Translator, servers: Servers) -> None:
+    client = servers.start(lambda: translator, token="abc").client
+    for path in ("/health", "/ready", "/"):
+        assert client.get(path).status == 200
+    right = {**JSON, "Authorization": "Bearer abc"}
+    assert client.ask("POST", "/translate", body(text="eins"), right).status == 200
+    for shown in ({}, {"Authorization": "Bearer abd"}, {"Authorization": "abc"}, {"Authorization": "Bearer abc "[:-2]}):
+        for method, path in (("POST", "/translate"), ("GET", "/info"), ("GET", "/metrics"), ("GET", "/openapi.json")):
+            reply = client.ask(method, path, body(text="eins") if method == "POST" else None, {**JSON, **shown})
+            assert (reply.status, reply.json["error"]) == (401, "unauthorized")
+            assert reply.headers["www-authenticate"] == "Bearer"
+
+
+def test_a_full_queue_says_when_to_come_again(endless: Callable[[], Translator], servers: Servers) -> None:
+    client = servers.start(endless, queue=2).client
+    held = [client.begin(text="eins zwei"), client.begin("/translate/stream", text="drei")]
+    client.until("multihead_requests_in_hand", 2)
+    for path in ("/translate", "/translate/stream"):
+        reply = client.post(path, text="vier")
+        assert (reply.status, reply.json["error"]) == (429, "queue_full")
+        assert 1 <= int(reply.headers["retry-after"]) <= 60
+    for connection in held:
+        connection.close()
+    client.until("multihead_requests_in_hand", 0)
+    assert client.post(text=" ").status == 200
+
+
+@pytest.mark.parametrize("path", ["/translate", "/translate/stream"])
+def test_a_client_that_is_gone_frees_its_place(path: str, endless: Callable[[], Translator], servers: Servers) -> None:
+    client = servers.start(endless, queue=50).client
+    held = [client.begin(path, text="eins zwei\ndrei") for _ in range(20)]
+    client.until("multihead_requests_in_hand", 20)
+    for connection in held:
+        connection.close()
+    for name in ("requests_in_hand", "batch_rows", "queue_sentences", "batch_sentences"):
+        client.until(f"multihead_{name}", 0)
+    assert client.figure("multihead_clients_gone_total") == 20
+    assert client.figure("multihead_sentences_total") == 0
+
+
+def test_who_is_in_hand_when_the_server_ends_is_told(endless: Callable[[], Translator], servers: Servers) -> None:
+    serving = servers.start(endless)
+    held = serving.client.begin(text="eins zwei")
+    serving.client.until("multihead_requests_in_hand", 1)
+    serving.loop.call_soon_threadsafe(serving.desk.give_up)
+    answer = held.getresponse()
+    assert (answer.status, json.loads(answer.read())["error"]) == (503, "draining")
+    assert answer.headers["Retry-After"]
+    held.close()
+
+
+def test_what_takes_too_long_is_given_up(endless: Callable[[], Translator], servers: Servers) -> None:
+    client = servers.start(endless, time_limit=0.3).client
+    reply = client.post(text="eins zwei\n" * 9, beam=5)
+    assert (reply.status, reply.json["error"]) == (503, "time_exceeded")
+    assert int(reply.headers["retry-after"]) >= 1
+    *_, (name, content) = client.post("/translate/stream", text="eins zwei").events
+    assert (name, content["error"]) == ("error", "time_exceeded")
+    client.until("multihead_batch_rows", 0)
+
+
+def test_who_does_not_send_is_not_waited_for(translator: Translator, servers: Servers) -> None:
+    """Neither for a request's head nor for its body; a connection that was used may rest longer."""
+    client = servers.start(lambda: translator, send_time=0.2).client
+    with socket.create_connection(("127.0.0.1", client.port), timeout=10) as silent:
+        silent.sendall(b"POST /translate HTTP/1.1\r\nHost: h")
+        assert silent.recv(4096) == b""
+    resting = http.client.HTTPConnection("127.0.0.1", client.port, timeout=10)
+    for _ in range(2):
+        resting.request("GET", "/health")
+        assert resting.getresponse().read()
+        threading.Event().wait(0.5)
+    resting.close()
+    head = b"POST /translate HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
+    reply = client.raw(head + b"{")
+    assert (reply.status, reply.json["error"]) == (408, "body_too_slow")
+    check_form(reply)
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/ready", "/info", "/metrics", "/static/app.js"])
+def test_what_can_be_got_has_a_head(path: str, client: Client) -> None:
+    whole, head = client.get(path), client.ask("HEAD", path)
+    assert (head.status, head.body) == (whole.status, b"")
+    assert head.headers["content-type"] == whole.headers["content-type"]
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
+FIELDS = ("text", "beam", "alpha", "n_best", "prefix", "alignment", "alternatives", "guard", "txt")
+NEARLY = st.fixed_dictionaries(
+    {"text": st.sampled_from(["eins", "zwei drei", ["vier", "fünf"]]) | ANYTHING},
+    optional={name: ANYTHING | st.integers(0, 6) for name in FIELDS[1:]},
+)
+BODIES = st.one_of(
+    NEARLY.map(lambda content: json.dumps(content).encode("utf-8", "surrogatepass")),
+    ANYTHING.map(lambda content: json.dumps(content, ensure_ascii=False).encode("utf-8", "surrogatepass")),
+    st.binary(max_size=60),
+)
+
+
+@settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=BODIES, path=st.sampled_from(["/translate", "/translate", "/translate/stream"]))
+def test_no_body_is_an_error_of_ours_and_neighbours_do_not_notice(
+    content: bytes, path: str, client: Client, translator: Translator
+) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        good = pool.submit(client.post, text="eins zwei drei")
+        reply = pool.submit(client.ask, "POST", path, content, JSON).result()
+        assert good.result().texts == translator.translate(["eins zwei drei"])
+    assert reply.status in (200, 400, 422)
+    if reply.status != 200:
+        check_form(reply)
+
+
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    method=st.sampled_from(["GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD", "X"]),
+    path=st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=20).map("/".__add__),
+)
+def test_no_address_is_an_error_of_ours(method: str, path: str, client: Client) -> None:
+    reply = client.ask(method, path)
+    assert reply.status in (200, 404, 405, 415)
