@@ -175,7 +175,17 @@ def test_every_file_opens_with_a_docstring(module: str) -> None:
 
 
 def test_the_public_names() -> None:
-    assert multihead.__all__ == ["Translator", "__version__", "average", "evaluate", "prepare", "train"]
+    assert multihead.__all__ == [
+        "Translator",
+        "__version__",
+        "average",
+        "compare",
+        "doctor",
+        "evaluate",
+        "explain",
+        "prepare",
+        "train",
+    ]
     assert multihead.__version__ == importlib.metadata.version("multihead")
     for_type_checkers = {
         alias.name: node.module
@@ -189,7 +199,7 @@ def test_the_public_names() -> None:
 
 
 def test_a_name_that_is_not_public_is_refused_with_those_that_are() -> None:
-    with pytest.raises(AttributeError, match="Translator, __version__, average, evaluate, prepare, train"):
+    with pytest.raises(AttributeError, match=", ".join(multihead.__all__)):
         _ = multihead.trian
 
 

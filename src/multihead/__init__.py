@@ -16,18 +16,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from multihead.workflows.average import average
+    from multihead.workflows.compare import compare
+    from multihead.workflows.doctor import doctor
     from multihead.workflows.evaluate import evaluate
+    from multihead.workflows.explain import explain
     from multihead.workflows.prepare import prepare
     from multihead.workflows.train import train
     from multihead.workflows.translate import Translator
 
-__version__ = "0.4.0"
-__all__ = ["Translator", "__version__", "average", "evaluate", "prepare", "train"]
+__version__ = "0.5.0"
+__all__ = ["Translator", "__version__", "average", "compare", "doctor", "evaluate", "explain", "prepare", "train"]
 
 _HOMES = {
     "Translator": "multihead.workflows.translate",
     "average": "multihead.workflows.average",
+    "compare": "multihead.workflows.compare",
+    "doctor": "multihead.workflows.doctor",
     "evaluate": "multihead.workflows.evaluate",
+    "explain": "multihead.workflows.explain",
     "prepare": "multihead.workflows.prepare",
     "train": "multihead.workflows.train",
 }

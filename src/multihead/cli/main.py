@@ -19,16 +19,22 @@ from multihead.cli.attention import attention
 from multihead.cli.average import average
 from multihead.cli.bpe import bpe
 from multihead.cli.classify import classify
+from multihead.cli.compare import compare
 from multihead.cli.demo import demo
+from multihead.cli.doctor import doctor
 from multihead.cli.evaluate import evaluate
+from multihead.cli.explain import explain
 from multihead.cli.fill_mask import fill_mask
 from multihead.cli.plot import plot
 from multihead.cli.pointer import pointer
 from multihead.cli.prepare import prepare
 from multihead.cli.pretrain import pretrain
 from multihead.cli.process import ReaderHasGone
+from multihead.cli.quantise import quantise
 from multihead.cli.score import score
 from multihead.cli.selftest import selftest
+from multihead.cli.serve import serve
+from multihead.cli.shortlist import shortlist
 from multihead.cli.train import train
 from multihead.cli.translate import translate
 from multihead.errors import MultiheadError
@@ -42,7 +48,8 @@ def multihead() -> None:
 
 for command in (
     *(train, translate, evaluate, prepare, average, attention, plot, bpe, demo),
-    *(score, align, selftest),
+    *(doctor, explain, compare, serve),
+    *(score, align, selftest, quantise, shortlist),
     *(pretrain, fill_mask, classify, pointer),
 ):
     multihead.add_command(command)
