@@ -29,7 +29,7 @@ from multihead.metrics.scores import score, sentence_scores
 from multihead.workflows.guard import Guarded, again, judge
 from multihead.workflows.guard_settings import GuardSettings
 from multihead.workflows.score import score as forced
-from multihead.workflows.translate import Translation
+from multihead.workflows.translation import Translation
 
 GOOD = 60.0
 """chrF of a sentence from which on a mark is a false alarm, whatever it says."""

@@ -62,9 +62,9 @@ def write_model(folder: Path, size: str, steps: int) -> None:
 class Served:
     """A server and its clients."""
 
-    def __init__(self, model: Path, texts: list[str], threads: int, beam: int, queue: int) -> None:
+    def __init__(self, model: Path, texts: list[str], threads: int, beam: int, queue: int, precision: str) -> None:
         words = [sys.executable, "-m", "multihead", "serve", str(model), "--port", "0", "--threads", str(threads)]
-        words += ["--beam", str(beam), "--queue", str(queue)]
+        words += ["--beam", str(beam), "--queue", str(queue), "--precision", precision]
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
         self.process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment, cwd=HERE)
         assert self.process.stderr is not None
@@ -186,6 +186,7 @@ def main() -> None:
     arguments.add_argument("--sizes", choices=SIZES, nargs="+", default=["tiny", "base"], help="models (tiny base)")
     arguments.add_argument("--beams", type=int, nargs="+", default=[5, 1], help="of the load; 1 is greedy (5 1)")
     arguments.add_argument("--phases", choices=["load", "fuzz", "kill"], nargs="+", default=["load", "fuzz", "kill"])
+    arguments.add_argument("--precision", default="float32", help="of the products: float32, bfloat16, int8 (float32)")
     arguments.add_argument("--steps", type=int, default=15, help="symbols of a translation (15)")
     arguments.add_argument("--queue", type=int, default=CLIENTS, help=f"requests in hand at most, of load ({CLIENTS})")
     arguments.add_argument("--requests", type=int, default=10_000, help="of which three in four are bad (10000)")
@@ -200,7 +201,8 @@ def main() -> None:
     for size in chosen.sizes:
         with tempfile.TemporaryDirectory() as folder:
             rows += measure(chosen, size, Path(folder) / "model")
-    print(f"{machine()['threads']} threads, {chosen.steps} symbols, {chosen.queue} requests in hand at most under load")
+    how = f"{machine()['threads']} threads, {chosen.precision}, {chosen.steps} symbols"
+    print(f"{how}, {chosen.queue} requests in hand at most under load")
     show(rows)
     for size in chosen.sizes:
         for beam in chosen.beams:
@@ -221,11 +223,11 @@ def measure(chosen: Namespace, size: str, folder: Path) -> list[dict[str, Any]]:
     write_model(folder, size, chosen.steps)
     texts, threads, rows = sentences(64), torch.get_num_threads(), []
     for beam in chosen.beams if "load" in chosen.phases else ():
-        served = Served(folder, texts, threads, beam, chosen.queue)
+        served = Served(folder, texts, threads, beam, chosen.queue, chosen.precision)
         rows += load(served, f"{size}, beam {beam}", chosen.seconds)
         served.end()
     if {"fuzz", "kill"} & set(chosen.phases):
-        served = Served(folder, texts, threads, 5, 128)
+        served = Served(folder, texts, threads, 5, 128, chosen.precision)
         rows += fuzz(served, size, chosen.requests) if "fuzz" in chosen.phases else []
         rows += kill(served, size, chosen.kills) if "kill" in chosen.phases else []
         served.end()

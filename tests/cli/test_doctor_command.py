@@ -82,6 +82,7 @@ def test_faults_of_the_caller_are_exit_status_2(call: Any, tmp_path: Path, numbe
         (tmp_path / "none",),
         ("--source", source, "--target", tmp_path / "none"),
         ("--source", source, "--target", numbers.train["target"], "--preset", "huge"),
+        ("--source", source, "--target", numbers.train["target"], "--threads", 0),
     ):
         ended = call("doctor", *words)
         assert (ended.status, ended.out) == (2, b"")

@@ -47,8 +47,10 @@ def test_numbers_and_a_table(called: Any, trained: Path) -> None:
         (("--beam", "0"), "beam"),
         (("--layer", "9"), "layer: there are 1, counted from 1, got 9"),
         (("--precision", "int8"), "precision int8 cannot be explained"),
+        (("--n-best", "0"), "--n-best: expected at least 1, got 0"),
+        (("--patience", "2"), "--patience needs --stopping patience"),
     ],
-    ids=["folder", "itself", "ending", "there", "twice", "beam", "layer", "precision"],
+    ids=["folder", "itself", "ending", "there", "twice", "beam", "layer", "precision", "n-best", "patience"],
 )
 def test_what_cannot_be_explained(called: Any, flags: tuple[str, ...], said: str) -> None:
     before = Path(__file__).read_bytes()

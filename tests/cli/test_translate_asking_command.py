@@ -81,6 +81,10 @@ def test_demands_from_files(call, trained, translator, tmp_path):
     short = call("translate", trained, *flags, given=BYTES + b"eins\n")
     assert (short.status, short.err.count("\n")) == (2, 1)
     assert "prefixes:5: ends here, but the text goes on" in short.err
+    bad = call("translate", trained, *flags, given=BYTES[:-7] + b"\xff\n")
+    assert (bad.status, bad.text.split("\n")[:-1]) == (2, expected[:3])
+    assert "standard input:4: " in bad.err
+    assert "prefixes" not in bad.err
 
 
 def test_every_kind_of_line(call, trained, tmp_path):

@@ -281,6 +281,13 @@ def test_another_shortlist_makes_another_file(call, trained, text, tmp_path, sma
     assert output.read_bytes().count(b"\n") == 24
 
 
+def test_a_shortlist_that_is_not_there(call, trained, text, tmp_path):
+    output = tmp_path / "out"
+    for words in ((), ("--input", text), ("--input", text, "--output", output)):
+        one_line(call("translate", trained, "--shortlist", *words, given=b"eins\n"), "there is no shortlist")
+    assert list(tmp_path.iterdir()) == []
+
+
 ALL_AT_ONCE = (
     *("--sample", 2, "--temperature", 1.2, "--mbr", "chrf", "--max-source", 9, "--scores"),
     *("--guard", "retry", "--guard-closer", "--guard-threshold", 0.95, "--max-length", 10),

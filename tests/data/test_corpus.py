@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import hashlib
 import io
@@ -79,6 +80,22 @@ class TestLines:
         expected = [piece[:-1] if piece.endswith(b"\r") else piece for piece in pieces] + last
         assert list(split_lines(io.BytesIO(data))) == expected
 
+    @given(st.lists(raw_lines), st.booleans())
+    def test_a_byte_order_mark_before_the_first_line_is_no_text(self, lines: list[bytes], final: bool) -> None:
+        data = b"\n".join(lines) + (b"\n" if final else b"")
+        without = list(split_lines(io.BytesIO(data))) or [b""]  # the mark alone is a line, too, and an empty one
+        assert list(split_lines(io.BytesIO(codecs.BOM_UTF8 + data))) == without
+        twice = list(split_lines(io.BytesIO(2 * codecs.BOM_UTF8 + data)))
+        assert twice == [codecs.BOM_UTF8 + without[0], *without[1:]]
+
+    def test_a_file_with_a_byte_order_mark_has_the_same_pairs_and_a_hash_of_its_own(self, tmp_path: Path) -> None:
+        plain = write(tmp_path / "a", HOSTILE)
+        marked = write(tmp_path / "b", codecs.BOM_UTF8 + plain.read_bytes())
+        assert list(read_lines(marked)) == HOSTILE
+        assert list(read_parallel(marked, plain)) == list(read_parallel(plain, plain))
+        assert scan(marked).lines == scan(plain).lines
+        assert scan(marked).sha256 == hashlib.sha256(marked.read_bytes()).hexdigest()
+
     def test_hostile_lines_come_back_as_they_are(self, tmp_path: Path) -> None:
         assert list(read_lines(write(tmp_path / "a", HOSTILE))) == HOSTILE
 
@@ -115,6 +132,8 @@ class TestLines:
         path = write(tmp_path / "a", b"short\n" + b"x" * 30)
         with pytest.raises(DataError, match=r"a:2: a line of more than"):
             list(read_lines(path))
+        with pytest.raises(DataError, match=r"b:1: a line of more than"):
+            list(read_lines(write(tmp_path / "b", codecs.BOM_UTF8 + b"x" * 30)))  # nor cut by the mark
         with pytest.raises(DataError, match="a line of more than"):
             scan(path)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -76,8 +77,9 @@ def test_with_every_symbol_nothing_changes(toys: Any) -> None:
 
 def test_what_cannot_be_is_refused(toys: Any, shortlist: Shortlist) -> None:
     for starts, candidates in (([0, 2, 1], [3, 4]), ([1, 2], [3, 4]), ([0, 1], [3, 4]), ([], [])):
-        with pytest.raises(ConfigurationError, match="grow from 0"):
-            Shortlist([2], starts, candidates)
+        for shape in ((-1,), (-1, 1)):  # a damaged file may have any
+            with pytest.raises(ConfigurationError, match="grow from 0"):
+                Shortlist([2], np.array(starts, dtype=np.int64).reshape(shape), candidates)
     with pytest.raises(ConfigurationError, match="counted from 0"):
         Shortlist([2, -1], [0], [])
     for source, target in ((7, 6), (6, 5)):

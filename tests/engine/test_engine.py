@@ -17,6 +17,7 @@ from multihead.decoding.beams import Settings
 from multihead.decoding.greedy import greedy_search
 from multihead.decoding.hypothesis import Hypothesis
 from multihead.decoding.length_penalty import wu
+from multihead.decoding.recording import Recorder
 from multihead.decoding.restrictions import NoRepeat
 from multihead.decoding.scoring import force
 from multihead.decoding.stepper import Symbols
@@ -183,8 +184,13 @@ def test_what_cannot_be_is_refused_in_words(drawn: Any) -> None:
             engine.search([ids], drawn.symbols, max_lengths=9)
     with pytest.raises(ConfigurationError, match="not of a vocabulary"):
         engine.search(sources, Symbols(2, drawn.vocab, ()), max_lengths=9)
-    with pytest.raises(ConfigurationError, match="no restrictions or coverage"):
-        engine.open(Settings(drawn.symbols, 2, restrictions=[NoRepeat(2)]), 9)
+    others: dict[str, Any] = {"restrictions": [NoRepeat(2)], "coverage": 0.2, "recorder": Recorder(drawn.symbols)}
+    for name, value in others.items():
+        with pytest.raises(ConfigurationError, match="no restrictions, coverage or recorder"):
+            engine.open(Settings(drawn.symbols, 2, **{name: value}), 9)
+    for workers in (0, -1):
+        with pytest.raises(ConfigurationError, match="at least 1, got"):
+            engine.search(sources, drawn.symbols, max_lengths=9, workers=workers)
     running = engine.open(Settings(drawn.symbols, 2), 9)
     with pytest.raises(ConfigurationError, match="limit <= 9"):
         running.add(0, sources[0], 10)
@@ -263,6 +269,17 @@ def test_changed_weights_are_noticed_and_copies_are_made_anew(drawn: Any) -> Non
     assert drawn.alike(second.search(sources[:1], drawn.symbols, max_lengths=9)[0], expected)
     other = RecurrentTranslator(RecurrentConfig(source_vocab=9, target_vocab=9, width=8))
     assert engines.of(other, "int8") == engines.of(other, "int8") == why_not(other)
+
+
+def test_weights_made_in_inference_mode_are_searched_like_any(drawn: Any) -> None:
+    with torch.inference_mode():
+        model = drawn.model()
+    engines, sources = keeping.Engines(), drawn.sentences(4)
+    engine = engines.of(model, "int8")
+    assert isinstance(engine, Engine)
+    assert engines.of(model, "int8") is engine
+    expected = Engine(drawn.model(), "int8").search(sources, drawn.symbols, max_lengths=9)
+    assert engine.search(sources, drawn.symbols, max_lengths=9) == expected
 
 
 def test_without_a_compiler_there_is_a_reason(drawn: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,4 +106,5 @@ def test_each_is_made_once(drawn: Any) -> None:
     assert plain is not short
     assert engines.of(model, "int8", shortlist) is short
     assert engines.of(model, "int8") is plain
-    assert engines.of(model, "int8", some(drawn.vocab)) is not short
+    assert engines.of(model, "int8", some(drawn.vocab)) is short  # read once more
+    assert engines.of(model, "int8", some(drawn.vocab, seed=2)) is not short

@@ -100,6 +100,8 @@ def test_both_forms_hold_scores_and_signatures() -> None:
     [
         ("train.en", "en"),
         ("test_2016.zh.gz", "zh"),
+        ("test.zh.xz", "zh"),
+        ("test.zh.txt.zst", "zh"),
         ("data.v2/val.DE.txt", "de"),
         ("train.tok.fr", "fr"),
         ("news.de-en.en", "en"),

@@ -1,4 +1,4 @@
-"""A sentence that a model cannot search fails alone: its neighbours get what they would get anyway."""
+"""What fails, fails alone: a sentence that cannot be searched, a batch that cannot be had, a mistake of ours."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from multihead import Translator
+from multihead.engine.search import Engine
+from multihead.serving import answers
 
 Servers = Any
 
@@ -29,3 +31,41 @@ def test_only_the_sentence_that_cannot_be_searched_fails(compiled: bool, damaged
     serving.client.until("multihead_batch_rows", 0)
     assert serving.client.post(text="eins\nacht").status == 500
     assert serving.client.post("/translate/stream", text="acht").events[-1][1]["error"] == "translation_failed"
+
+
+def test_a_batch_that_cannot_be_had_is_searched_otherwise(
+    translator: Translator, servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the lane, the only one, goes on."""
+    if translator.engine is None:
+        pytest.skip("no compiled search here")
+    wanted = {beam: translator.translate(["eins zwei"], beam=beam) for beam in (2, 3)}
+    client, real = servers.start(lambda: translator, lanes=1).client, Engine.open
+
+    def refusing(engine: Any, settings: Any, *words: Any, **named: Any) -> Any:
+        if settings.beam == 3:
+            raise RuntimeError("no room")
+        return real(engine, settings, *words, **named)
+
+    monkeypatch.setattr(Engine, "open", refusing)
+    assert client.post(text="eins zwei", beam=3).texts == wanted[3]
+    assert client.post(text="eins zwei", beam=2).texts == wanted[2]
+
+
+@pytest.mark.parametrize("path", ["/translate", "/translate/stream"])
+def test_a_mistake_of_ours_is_answered_like_any_refusal(
+    path: str, translator: Translator, servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("/a/path.py")
+
+    serving = servers.start(lambda: translator)
+    with monkeypatch.context() as patch:
+        patch.setattr(answers, "prepare", broken)
+        reply = serving.client.post(path, text="eins")
+    assert (reply.status, reply.json["error"]) == (500, "internal_error")
+    assert reply.headers["x-content-type-options"] == "nosniff"
+    assert "path" not in reply.body.decode()
+    assert [line for line in serving.said if "/a/path.py" in line]
+    assert serving.client.figure('multihead_refused_total{error="internal_error"}') == 1
+    assert serving.client.post(text="eins zwei").texts == translator.translate(["eins zwei"])

@@ -13,6 +13,24 @@ from multihead import Translator
 Servers = Any
 
 
+def test_who_is_about_to_end_loads_nothing_any_more(servers: Servers, translator: Translator) -> None:
+    loaded = []
+
+    def load() -> Translator:
+        loaded.append(translator)
+        return translator
+
+    async def again() -> None:
+        await serving.desk.begin()
+
+    serving = servers.start(load)
+    asyncio.run_coroutine_threadsafe(again(), serving.loop).result(30)
+    assert len(loaded) == 2
+    serving.desk.draining = True
+    asyncio.run_coroutine_threadsafe(again(), serving.loop).result(30)
+    assert len(loaded) == 2
+
+
 def test_nothing_of_an_old_model_stays(trained: Path, servers: Servers, translator: Translator) -> None:
     serving = servers.start(lambda: Translator.load(trained).searching(), lanes=2)
     wanted, old, threads = translator.translate(["eins zwei"]), [], set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -148,3 +149,9 @@ def test_a_taken_address_is_named() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(SurroundingsError, match=rf"127\.0\.0\.1:{port}: cannot listen there: .*try --port"):
             bind("127.0.0.1", port)
+
+
+@pytest.mark.parametrize("host", ["ä" * 70, "a" * 70, ".."])
+def test_what_is_no_host_is_named(host: str) -> None:
+    with pytest.raises(SurroundingsError, match=re.escape(host) + ".*cannot listen there"):
+        bind(host, 0)

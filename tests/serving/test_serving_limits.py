@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from multihead import Translator
+from multihead.serving import answers
 from multihead.serving.front import HEADERS
 
 Client = Any
@@ -52,6 +53,7 @@ BAD: dict[str, tuple[int, str, str, str, bytes | None, dict[str, str]]] = {
     "a prefix of nothing": (422, "invalid_request", "POST", "/translate", body(text=" ", prefix="x"), JSON),
     "a prefix too long": (422, "invalid_request", "POST", "/translate", body(text="eins", prefix="seven " * 99), JSON),
     "a long text": (422, "text_too_long", "POST", "/translate", body(text="e" * 2_001), JSON),
+    "a long prefix": (422, "text_too_long", "POST", "/translate", body(text="eins", prefix="e" * 2_001), JSON),
     "many subwords": (422, "text_too_long", "POST", "/translate", body(text="ß" * 600, prefix="one"), JSON),
     "many parts": (422, "too_many_sentences", "POST", "/translate", body(text="ß" * 1_900), JSON),
     "many texts": (422, "too_many_texts", "POST", "/translate", body(text=["eins"] * 51), JSON),
@@ -173,6 +175,45 @@ def test_who_is_in_hand_when_the_server_ends_is_told(endless: Callable[[], Trans
     assert (answer.status, json.loads(answer.read())["error"]) == (503, "draining")
     assert answer.headers["Retry-After"]
     held.close()
+
+
+@pytest.mark.parametrize("ends", ["the server", "the client"])
+def test_who_is_in_hand_beside_the_searches_is_told_too(
+    ends: str, translator: Translator, servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While alignments are computed, which may take long: what is under way there is not waited for."""
+    entered, over = threading.Event(), threading.Event()
+
+    def slow(*_: Any) -> list[Any]:
+        entered.set()
+        over.wait(60)
+        return []
+
+    monkeypatch.setattr(answers, "inspected", slow)
+    serving = servers.start(lambda: translator)
+    held = serving.client.begin(text="eins zwei", alignment=True)
+    try:
+        assert entered.wait(30)
+        if ends == "the server":
+            serving.loop.call_soon_threadsafe(serving.desk.give_up)
+            answer = held.getresponse()
+            assert (answer.status, json.loads(answer.read())["error"]) == (503, "draining")
+        held.close()
+        serving.client.until("multihead_requests_in_hand", 0)
+        assert serving.client.figure("multihead_clients_gone_total") == (ends == "the client")
+    finally:
+        over.set()
+
+
+def test_an_alignment_of_too_much_is_refused(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its size is that of each text squared; of several texts the sum."""
+    monkeypatch.setattr(answers, "MOST_WEIGHTS", 200)
+    text = "eins zwei drei vier fünf sechs sieben acht"
+    reply = client.post(text=f"{text}\n{text}", alignment=True)
+    assert (reply.status, reply.json["error"]) == (422, "invalid_request")
+    assert "at most 200 are taken" in reply.json["message"]
+    assert client.post(text=f"{text}\n{text}").status == 200
+    assert client.post(text=["eins", "zwei"], alignment=True).status == 200
 
 
 def test_what_takes_too_long_is_given_up(endless: Callable[[], Translator], servers: Servers) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from multihead import Translator
+from multihead.serving.generation import SLICE
 from multihead.serving.stream import PACE
 from multihead.workflows.guard import guarded
 from multihead.workflows.guard_settings import Mode
@@ -100,6 +101,21 @@ def test_words_say_where_they_looked(client: Client) -> None:
     assert len(found["alternatives"]) == len(link["target_words"])
     assert all(1 <= len(others) <= 2 for others in found["alternatives"])
     assert all(0 < other["probability"] < 1 for others in found["alternatives"] for other in others)
+
+
+def test_many_sentences_are_looked_into_as_each_alone(client: Client) -> None:
+    """They are taken a few at a time: none is lost between, and none gets another's."""
+    wishes = {"alignment": True, "alternatives": 1, "guard": "mark"}
+    assert len(TEXTS) > SLICE
+    for own, text in zip(client.post(text=TEXTS, **wishes).json["translations"], TEXTS, strict=True):
+        (alone,) = client.post(text=text, **wishes).json["translations"]
+        assert own["text"] == alone["text"]
+        for part in ("source_words", "target_words"):
+            assert own["alignment"][part] == alone["alignment"][part]
+        for row, wanted in zip(own["alignment"]["weights"], alone["alignment"]["weights"], strict=True):
+            assert row == pytest.approx(wanted, abs=3e-4)
+        assert [len(others) for others in own["alternatives"]] == [len(others) for others in alone["alternatives"]]
+        assert own["guard"]["score"] == pytest.approx(alone["guard"]["score"], abs=1e-3)
 
 
 def test_the_stream_ends_with_what_translate_answers(client: Client) -> None:

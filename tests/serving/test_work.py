@@ -11,10 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from multihead import Translator
+from multihead.serving.lanes import IDLE, Lane
 from multihead.serving.rates import Rate
 from multihead.serving.texts import block_diagonal, joined, pieces_of
 from multihead.serving.work import Job, Kind, Queue
 from multihead.workflows.search_settings import SearchSettings
+from multihead.workflows.searching import symbols_of
 
 
 def kind(beam: int = 1) -> Kind:
@@ -113,6 +116,51 @@ def test_what_is_put_back_comes_first() -> None:
         assert taken is not None
         assert {*one.sentences, *other.sentences} == set(taken)
         assert len(taken) == 3
+
+    in_a_loop(test)
+
+
+def test_a_job_waits_in_each_queue_by_itself() -> None:
+    """What a lane has put aside waits there, whatever of the same job still waits for a lane."""
+
+    def test() -> None:
+        queue, aside = Queue(), Queue()
+        queue.join("lane")
+        aside.join("other")
+        (job,) = jobs(3)
+        queue.put(job)
+        (first,) = queue.take("lane", 0, 1) or []
+        aside.put_back([first])
+        assert (len(queue), len(aside)) == (2, 1)
+        queue.drop(job)
+        assert (len(queue), len(aside)) == (0, 1)  # between the two a search may look: it finds what it is promised
+        assert aside.take("other", 0, 64) == [first]
+        aside.put_back([first])
+        assert len(aside) == 0  # nobody waits for it any more
+
+    in_a_loop(test)
+
+
+@pytest.mark.parametrize("kinds", range(1, IDLE + 3))
+def test_a_lane_keeps_as_many_idle_batches_as_it_may(kinds: int, translator: Translator) -> None:
+    engine = translator.engine
+    if engine is None:
+        pytest.skip("no compiled search here")
+    symbols = symbols_of(translator.bundle.target_tokenizer)
+
+    def test() -> None:
+        queue, aside = Queue(), Queue()
+        lane = Lane(engine, symbols, 1000, queue, aside, lambda act: act())
+        for beam in range(1, kinds + 1):
+            (job,) = jobs(1, beam=beam)
+            lane._add(job.sentences[0])
+            queue.drop(job)
+        assert len(lane._batches) == kinds
+        lane._let_go()
+        lane._close_idle()
+        assert len(lane._batches) == min(kinds, IDLE)
+        for batch in lane._batches.values():
+            batch.running.__exit__(None, None, None)
 
     in_a_loop(test)
 

@@ -131,6 +131,18 @@ def test_a_restored_state_is_not_shared_with_what_it_was_restored_from():
     assert all(torch.equal(saved[name], kept[name]) for name in saved)
 
 
+def test_a_restored_state_lies_where_its_parameter_does():
+    """A checkpoint is read on the host, wherever the model is trained."""
+    model, elsewhere = network(), network().to("meta")
+    optimizer = build_optimizer(model, config(optimizer="muon"))
+    some_updates(model, optimizer, 0, 1)
+    restored = torch.optim.SGD(elsewhere.parameters(), lr=0.1)  # whichever it is
+    restore_optimizer(elsewhere, restored, optimizer_tensors(model, optimizer))
+    found = [tensor for state in restored.state.values() for tensor in state.values()]
+    assert len(found) == len(optimizer_tensors(model, optimizer)) > 5
+    assert all(tensor.device.type == "meta" for tensor in found)
+
+
 def test_state_has_a_name_for_everything():
     model = network()
     optimizer = build_optimizer(model, config())

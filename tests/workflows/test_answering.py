@@ -19,9 +19,11 @@ from multihead.text.tokenizer import Tokenizer
 from multihead.workflows.answering import answers
 from multihead.workflows.consensus import chrf_utility, consensus
 from multihead.workflows.guard_settings import GuardSettings
+from multihead.workflows.long_lines import most_tokens
 from multihead.workflows.rendering import Rendering
 from multihead.workflows.search_settings import Sampling
-from multihead.workflows.translate import Translation
+from multihead.workflows.selftest import Passing
+from multihead.workflows.translation import Translation
 
 TEXTS = ["eins zwei drei", "", "sieben", "zehn neun acht eins"]
 
@@ -107,6 +109,38 @@ def test_different_models_as_one(translator, trained):
         for single in (translator, other):
             alone = [t.score for t in single.translations(TEXTS)]
             assert [t.score for t in both[0]] != pytest.approx(alone, abs=1e-3)
+
+
+def test_an_ensemble_of_ensembles_has_all_their_models(translator, trained):
+    others = [Translator.load(trained), Translator.load(trained)]
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for other in others:
+            for weight in other.bundle.model.parameters():
+                weight.mul_(1 + 0.1 * torch.randn(weight.shape, generator=generator))
+    one, two = others
+    expected = translator.ensemble(others).translations(TEXTS)
+    close(translator.ensemble([one.ensemble([two])]).translations(TEXTS), expected)
+    close(translator.ensemble([one]).ensemble([two]).translations(TEXTS), expected)
+    fewer = [t.score for t in translator.ensemble([one]).translations(TEXTS)]
+    assert fewer != pytest.approx([t.score for t in expected], abs=1e-4)
+
+
+class Short(Passing):
+    """Tells seven positions apart."""
+
+    @property
+    def max_positions(self):
+        return 7
+
+
+def test_an_ensemble_reaches_as_far_as_its_shortest(translator):
+    short = Translator(replace(translator.bundle, model=Short(translator.bundle.model)), translator.folder)
+    together = translator.ensemble([short])
+    assert (translator.reach, short.reach, together.reach) == (None, 7, 7)
+    assert most_tokens(together) == (7, 7)
+    (found,) = together.translations(["eins zwei drei vier fünf sechs sieben acht"])
+    assert "learned 7 positions" in found.warning
 
 
 def test_an_ensemble_needs_one_vocabulary(translator, numbers):

@@ -129,7 +129,7 @@ def test_what_is_shown_is_for_people(tmp_path: Path) -> None:
         "  source     One \\x1b[31mtwo three.",
         "  target     Two\\u2028three.",
     ]
-    assert none == shown[: shown.index("\n\ntarget and source: the sentences")]
+    assert none == shown[: shown.index("\n\nsource and target: the sentences")]
 
 
 def test_the_first_of_several_is_what_all_are_compared_with(files: dict[str, Path]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -207,6 +208,14 @@ def test_what_cannot_be_read_is_a_finding_and_what_is_not_there_an_error(tmp_pat
         doctor(**write(tmp_path, sentences(100)), test_source=files["source"])
     with pytest.raises(FormatError):
         doctor(tmp_path)
+
+
+def test_what_is_held_out_is_read_twice_so_it_is_no_pipe(tmp_path: Path) -> None:
+    files = {**write(tmp_path, sentences(100)), **write(tmp_path, sentences(9, 1), "valid")}
+    files["valid_target"].unlink()
+    os.mkfifo(files["valid_target"])
+    with pytest.raises(DataError, match=r"valid\.en: is a pipe"):
+        doctor(**files, **TINY, quick=True)
 
 
 def test_quick_reads_the_beginning(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ import pytest
 
 from multihead import Translator
 from multihead.errors import InputError
-from multihead.workflows.guard import Guarded, again, guarded, judge
+from multihead.workflows.guard import Guarded, _careful, again, guarded, judge
 from multihead.workflows.guard_settings import GuardSettings
 from multihead.workflows.score import score
-from multihead.workflows.translate import Translation
+from multihead.workflows.translation import Translation
 
 MARK, RETRY = GuardSettings(), GuardSettings(mode="retry", beam=5, samples=3)
 
@@ -138,6 +138,29 @@ def test_a_second_search_keeps_what_is_demanded(translator, pairs):
             assert any(
                 alternative in each.translation.text for alternative in [phrase] * isinstance(phrase, str) or phrase
             )
+
+
+def test_what_the_first_search_forbade_stays_forbidden(translator):
+    """And where the guard's own rules are stricter, they hold."""
+    own = _careful(translator, RETRY, RETRY.no_repeat).search_settings()
+    assert (own.no_repeat, own.beam) == (RETRY.no_repeat, RETRY.beam)
+    assert 0 < own.min_factor < 1
+    for asked in ({"no_repeat": 2, "min_factor": 1.5, "beam": 7}, {"no_repeat": 9, "min_factor": 0.001, "beam": 1}):
+        both = _careful(translator.searching(**asked), RETRY, RETRY.no_repeat).search_settings()
+        assert both.no_repeat == min(asked["no_repeat"], RETRY.no_repeat)
+        assert both.min_factor == max(asked["min_factor"], own.min_factor)
+        assert both.beam == max(asked["beam"], RETRY.beam)
+        assert _careful(translator.searching(**asked), RETRY, 0).search_settings().no_repeat == asked["no_repeat"]
+
+
+def test_phrases_of_one_line_are_nothing_to_another(translator, pairs):
+    sources, texts = [source for source, _ in pairs[:4]], [loop(*pair) for pair in pairs[:4]]
+    first = judge(translator, sources, planted(translator, sources, texts), MARK)
+    expected = again(translator, sources, first, RETRY)
+    for phrases in ([[], [], [], []], [["zero"], [], [], []]):
+        found = again(translator, sources, first, RETRY, phrases=phrases)
+        rest = [place for place, own in enumerate(phrases) if not own]
+        assert [found[place].translation.text for place in rest] == [expected[place].translation.text for place in rest]
 
 
 def test_company_changes_nothing(translator, pairs):

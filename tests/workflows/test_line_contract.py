@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from multihead import Translator
 from multihead.data.corpus import decode_line, split_lines
-from multihead.errors import DataError
+from multihead.errors import DataError, InputError
 from multihead.workflows import lines as module
 from multihead.workflows.guard_settings import GuardSettings
 from multihead.workflows.lines import translated
@@ -24,8 +24,8 @@ from multihead.workflows.long_lines import in_parts, most_tokens, together
 from multihead.workflows.rendering import Rendering
 from multihead.workflows.search_settings import Sampling
 from multihead.workflows.side_files import SideFiles
-from multihead.workflows.translate import Translation
 from multihead.workflows.translate_file import check_input
+from multihead.workflows.translation import Translation
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -99,6 +99,11 @@ def test_parts_fit_and_are_the_line(echo: Echo, lines: list[str], most: int, mor
         assert not ("\r" in between and whole.text.count("\r") >= line.count("\r"))
         assert whole.text.replace("\r", " ") == (line.strip() if split.parts else line).replace("\r", " ")
         assert (whole.score, whole.tokens) == (-2.0, 2 * len(split.texts))
+
+
+def test_what_is_no_text_is_refused(echo: Echo) -> None:
+    with pytest.raises(InputError, match="surrogate"):
+        in_parts(echo.bundle.source_tokenizer, ["\ud800 eins zwei"], 2, lambda _: False)
 
 
 SENTENCE = "Eins zwei drei vier."

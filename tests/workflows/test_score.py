@@ -17,7 +17,7 @@ from multihead.errors import ConfigurationError, InputError
 from multihead.models.transformer import Transformer
 from multihead.text.tokenizer import Tokenizer
 from multihead.workflows.score import Perplexity, Scored, forced, score
-from multihead.workflows.translate import symbols_of
+from multihead.workflows.searching import symbols_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -14,8 +14,8 @@ from multihead import Translator
 from multihead.decoding.greedy import greedy_search
 from multihead.errors import ConfigurationError
 from multihead.workflows import selftest as module
+from multihead.workflows.searching import symbols_of
 from multihead.workflows.selftest import Passing, Towards, check_batches
-from multihead.workflows.translate import symbols_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -434,6 +434,16 @@ def test_the_pace_is_measured_for_the_batch_that_was_chosen():
     assert asked == [(777, 2, "muon")]
 
 
+def test_little_text_that_is_seen_often_is_learned_with_more_dropout():
+    def chosen(pairs=29_000, **wishes):
+        return decide(TrainSettings(**wishes), pairs=pairs)[0]["dropout"]
+
+    assert chosen() == 0.3
+    assert chosen(budget="10m") == chosen(updates=900) == chosen(pairs=200_000) == chosen(model="recurrent") == 0.2
+    assert chosen(pairs=600_000) == 0.1
+    assert chosen(dropout=0.05) == 0.05
+
+
 def test_muon_where_its_products_are_few_beside_those_of_an_update():
     """The best for a new Transformer; never where a paper's schedule or another model's weights are asked for."""
 

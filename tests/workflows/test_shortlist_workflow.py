@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from safetensors.torch import load_file
 
 from multihead import Translator
 from multihead.cli.shortlist import shortlist as command
 from multihead.decoding.shortlist import Shortlisted
 from multihead.errors import ConfigurationError, FormatError
+from multihead.files import write_tensors
 from multihead.text.tokenizer import Tokenizer
 from multihead.workflows.shortlist import FILE, shortlist
 
@@ -62,6 +64,12 @@ def test_without_one_or_with_a_damaged_one_it_says_what_to_do(run: Path) -> None
     path = shortlist(run, say=lambda _: None)
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(FormatError, match=r"damaged .* make it again"):
+        Translator.load(run).searching(shortlist=True).translate(TEXTS)
+    path.write_bytes(whole)
+    tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}  # it is mapped, and written again
+    tensors["candidates"][-1] = len(short.bundle.target_tokenizer)
+    write_tensors(path, tensors)
     with pytest.raises(FormatError, match=r"damaged .* make it again"):
         Translator.load(run).searching(shortlist=True).translate(TEXTS)
     digest = bytes.fromhex(short.bundle.source_tokenizer.digest)

@@ -10,7 +10,7 @@ from multihead.decoding.risk import least_risk
 from multihead.decoding.sampling import Sharpening
 from multihead.decoding.stopping import Ahead, Patience
 from multihead.errors import ConfigurationError, InputError
-from multihead.workflows.translate import symbols_of
+from multihead.workflows.searching import symbols_of
 
 TEXTS = ["eins zwei drei", "", "sieben", "vier fünf", "zehn neun acht eins"]
 
@@ -136,6 +136,7 @@ def test_samples_do_not_depend_on_batch_or_order(translator):
     close([translator.sample([text], 3, seed=4, batch_tokens=1)[0] for text in TEXTS], whole)
     close([row[:1] for row in whole], translator.sample(TEXTS, seed=4))
     assert translator.sample(TEXTS, 3, seed=5) != whole
+    assert translator.sample(TEXTS, 3, seed=-1) == translator.sample(TEXTS, 3, seed=2**64 - 1) != whole
     twice = translator.sample(["eins zwei"] * 2, 5, keys=[1, 2], sharpening=Sharpening(temperature=3.0))
     assert twice[0] != twice[1]
 

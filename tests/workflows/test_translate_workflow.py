@@ -11,7 +11,7 @@ from multihead.decoding.scoring import force
 from multihead.errors import ConfigurationError, DataError, FormatError, InputError
 from multihead.text.tokenizer import Tokenizer
 from multihead.workflows import translate as module
-from multihead.workflows.translate import symbols_of
+from multihead.workflows.searching import symbols_of
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ loaded; nothing here imports torch until then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 import click
 
 from multihead.cli.options import flags_of
+from multihead.cli.searching import flag_of, need
 from multihead.configuration import build
 from multihead.errors import ConfigurationError
 from multihead.workflows.guard_settings import GuardSettings, Mode
@@ -115,14 +116,15 @@ class Asked:
         guarding = {name: value for name, value in told.items() if value is not None}
         off = flags["guard"] == "off"
         guard = None if off else build(GuardSettings, {"mode": flags["guard"], **guarding}, "the command line")
-        _need("--sample", sampling is not None, drawing)
-        _need("--guard mark or --guard retry", not off, [f"guard_{name}" for name in guarding])
-        _need("--with", bool(flags["others"]), ["mean"] if flags["mean"] else [])
+        need("--sample", sampling is not None, drawing)
+        need("--guard mark or --guard retry", not off, [f"guard_{name}" for name in guarding])
+        need("--with", bool(flags["others"]), ["mean"] if flags["mean"] else [])
         if sampling is not None:
             idle = [name for name in (*_IDLE, "n_best", "phrases") if flags[name] is not None]
             if idle:
-                raise ConfigurationError(f"{_flag(idle[0])} does nothing for samples: leave it out, or --sample")
-        _check_groups_and_patience(flags)
+                raise ConfigurationError(f"{flag_of(idle[0])} does nothing for samples: leave it out, or --sample")
+        if (flags["groups"] or 1) > 1 and flags["phrases"] is not None:
+            raise ConfigurationError("--phrases cannot be had with --groups: leave one of them out")
         names = ("n_best", "scores", "max_source", "prefixes", "phrases", "mbr", "others", "mean")
         return cls(**{name: flags[name] for name in names}, sampling=sampling, guard=guard)
 
@@ -174,25 +176,6 @@ class Asked:
 
         prefixes, phrases = (None if path is None else check_input(path) for path in (self.prefixes, self.phrases))
         return SideFiles(prefixes, phrases)
-
-
-def _check_groups_and_patience(flags: Mapping[str, Any]) -> None:
-    """Refuses settings of a search that is not asked for, which would do nothing, and groups with phrases."""
-    grouped = (flags["groups"] or 1) > 1
-    _need("--groups, of 2 or more", grouped, ["diversity"] if flags["diversity"] is not None else [])
-    patient = flags["stopping"] == "patience"
-    _need("--stopping patience", patient, ["patience"] if flags["patience"] is not None else [])
-    if grouped and flags["phrases"] is not None:
-        raise ConfigurationError("--phrases cannot be had with --groups: leave one of them out")
-
-
-def _need(flag: str, there: bool, given: Mapping[str, Any] | Sequence[str]) -> None:
-    if not there and given:
-        raise ConfigurationError(f"{_flag(next(iter(given)))} needs {flag}")
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def _without_the_flag(name: str) -> str:

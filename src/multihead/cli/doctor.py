@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from multihead.cli.options import Command, flags_of, with_file
+from multihead.cli.searching import check_counts
 from multihead.workflows.settings import TrainSettings
 
 _FILE: Any = {"type": click.Path(path_type=Path), "metavar": "FILE"}
@@ -44,12 +45,14 @@ def doctor(
     from multihead.cli.progress import counter
 
     wishes = with_file(TrainSettings, config, flags)
+    threads = wishes.get("threads")
+    check_counts(threads=threads)
     own_the_process()
     import torch
 
     from multihead.workflows.doctor import doctor as look
 
-    if (threads := wishes.get("threads")) is not None:
+    if threads is not None:
         torch.set_num_threads(threads)
     with counter("read", "pairs") as count:
         found = look(run, test_source=test_source, test_target=test_target, quick=quick, progress=count, **wishes)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from multihead.cli.searching import search_flags, wishes_of
+from multihead.cli.searching import check_counts, search_flags, wishes_of
 from multihead.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ def explain(
     from multihead.cli.process import own_the_process
 
     wishes = wishes_of(asked)
+    check_counts(n_best=n_best)
     own_the_process()
     _check_files(page, picture)
     from multihead.workflows.align import Aligning
@@ -99,10 +100,10 @@ def _show(explained: Explanation, page: Path | None, picture: Path | None, as_js
     from multihead.files import write_text
     from multihead.inspection.explained_text import explained_text
 
+    if picture is not None:  # first: it is refused where there is nothing to draw
+        explained.picture(picture)
     if page is not None:
         write_text(page, explained.page())
-    if picture is not None:
-        explained.picture(picture)
     if as_json:
         click.echo(json.dumps(explained.content(), ensure_ascii=False, allow_nan=False))
     elif page is None and picture is None:

@@ -6,7 +6,7 @@ command can be asked of all. What a command reads and writes is its own business
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -53,20 +53,38 @@ def check_counts(**numbers: int | None) -> None:
     """
     for name, value in numbers.items():
         if value is not None and value < 1:
-            raise ConfigurationError(f"--{name.replace('_', '-')}: expected at least 1, got {value}")
+            raise ConfigurationError(f"{flag_of(name)}: expected at least 1, got {value}")
 
 
 def wishes_of(asked: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of the search that were given, checked as far as they can be before a model is loaded.
 
     Raises:
-        ConfigurationError: one that no search can have.
+        ConfigurationError: one that no search can have, or that does nothing without another.
     """
     wishes = {name: value for name, value in asked.items() if value is not None}
     # Whether groups divide a beam that was not given is only known with the model's own.
     known = {name: value for name, value in wishes.items() if name != "groups" or "beam" in wishes}
     build(SearchSettings, known, "the command line")
+    need("--groups, of 2 or more", wishes.get("groups", 1) > 1, {"diversity"} & wishes.keys())
+    need("--stopping patience", wishes.get("stopping") == "patience", {"patience"} & wishes.keys())
     return wishes
+
+
+def need(flag: str, there: bool, given: Iterable[str]) -> None:
+    """Refuses flags, of these names, that do nothing without another.
+
+    Raises:
+        ConfigurationError: that one is not there; names the first.
+    """
+    for name in given:
+        if not there:
+            raise ConfigurationError(f"{flag_of(name)} needs {flag}")
+
+
+def flag_of(name: str) -> str:
+    """How a setting is written on the command line."""
+    return f"--{name.replace('_', '-')}"
 
 
 def translator_for(

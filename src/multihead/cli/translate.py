@@ -64,8 +64,8 @@ def translate(
     """
     from multihead.cli.process import own_the_process
 
-    wishes = wishes_of(Asked.wishes(flags))
     asked = Asked.of(flags)
+    wishes = wishes_of(Asked.wishes(flags))
     check_counts(batch_tokens=batch_tokens, threads=threads, n_best=asked.n_best)
     _check_output(source, output, resume)
     own_the_process()
@@ -114,10 +114,14 @@ def _through_pipe(
     name, total = (NAME, None) if text is None else (text.path, text.lines)
     with counter("translated", "lines", total) as count:
         lines = decoded(stream, name, fault)
-        for window in translated(translator, lines, rendering, files=files, progress=count):
-            write_lines(window.rows)
-            for remark in window.remarks:
-                click.echo(remark, err=True)
+        try:
+            for window in translated(translator, lines, rendering, files=files, progress=count):
+                write_lines(window.rows)
+                for remark in window.remarks:
+                    click.echo(remark, err=True)
+        except DataError as error:  # of a side file, for which the text ended too soon: at the line that is no text
+            if not fault or (error.line or 0) < (fault[0].line or 0):
+                raise
     if fault:
         raise fault[0]
 

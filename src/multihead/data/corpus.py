@@ -2,8 +2,8 @@
 
 A line ends at LF alone; one CR before the LF belongs to the terminator; a last line without LF counts.
 Nothing else (U+2028, form feed, NUL) ends a line, so the count here is that of ``wc -l`` and of every
-other tool that cuts at LF. Files are plain or compressed (`compressed`), and are streamed: a corpus never
-has to fit in memory.
+other tool that cuts at LF. A byte order mark before the first line is no text. Files are plain or compressed
+(`compressed`), and are streamed: a corpus never has to fit in memory.
 
 Two files are looked at once before anything is made from them (`check_parallel`), so that unequal counts,
 binary data or another encoding are said at the start. Single bad lines cost their pair, not the corpus;
@@ -13,6 +13,7 @@ line becomes (tokens, ids) and which is too long is for others to say.
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import io
 import re
@@ -59,7 +60,7 @@ class Pair(NamedTuple):
 class TextScan:
     """What one pass over a file found: its lines, how many are not UTF-8, the SHA-256 of its text.
 
-    The hash is of the text itself, decompressed, so that a file and its gzip, xz or zstd have the same.
+    The hash is of all bytes, decompressed, so that a file and its gzip, xz or zstd have the same.
     """
 
     path: Path
@@ -102,6 +103,8 @@ class ParallelScan:
 def split_lines(stream: LineStream, path: str | Path = "standard input") -> Iterator[bytes]:
     """The lines of a byte stream without their terminators (LF, or CR LF), as they arrive.
 
+    The first comes without a byte order mark; anywhere else U+FEFF is a character like others.
+
     Raises:
         DataError: a line is longer than 64 MiB; ``path`` is only what the message calls the stream.
     """
@@ -110,6 +113,8 @@ def split_lines(stream: LineStream, path: str | Path = "standard input") -> Iter
         number += 1
         if len(line) > LONGEST_LINE:
             raise DataError(_too_long(), path, number)
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
         if line.endswith(b"\n"):
             line = line[:-2] if line.endswith(b"\r\n") else line[:-1]
         yield line

@@ -39,9 +39,7 @@ def read_labelled(path: str | Path) -> list[Labelled]:
 
 
 def _labelled(path: str | Path, number: int, line: str) -> Labelled:
-    """A line taken apart; a byte order mark before the first is no text."""
-    if number == 1:
-        line = line.removeprefix("\ufeff")
+    """A line taken apart."""
     if not line.strip():
         raise DataError("an empty line; expected label TAB text on every line: remove it", path, number)
     label, tab, text = line.partition("\t")

@@ -13,8 +13,10 @@ from collections import Counter
 from collections.abc import Iterable
 from functools import cache
 
+from multihead.data.languages import primary
+
 _SCRIPTS = {
-    "CYRILLIC": "ru uk be bg sr mk kk ky mn tg",
+    "CYRILLIC": "ru uk be bg mk kk ky mn tg",  # not Serbian, which is written in Latin letters, too
     "CJK": "zh ja",
     "HIRAGANA": "ja",
     "KATAKANA": "ja",
@@ -81,7 +83,7 @@ def _script(character: str) -> str:
 
 def known(code: str | None) -> str | None:
     """The part of a code that this file knows a language by ("de" of "de-AT"); None if it knows nothing of it."""
-    first = re.split("[-_]", (code or "").casefold())[0]
+    first = primary(code)
     first = {"no": "nb", "nn": "nb", "iw": "he"}.get(first, first)
     return first if first in _WORDS or any(first in codes.split() for codes in _SCRIPTS.values()) else None
 

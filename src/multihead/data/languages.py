@@ -22,6 +22,11 @@ def normal(code: str) -> str:
     return code.strip().replace("_", "-").casefold()
 
 
+def primary(code: str | None) -> str:
+    """The language itself, without what refines it: "zh" of "zh-TW"; "" where there is none."""
+    return normal(code or "").split("-")[0]
+
+
 def covers(wanted: str, code: str) -> bool:
     """Whether ``code`` is the language ``wanted``, or a variant of it."""
     return f"{normal(code)}-".startswith(f"{normal(wanted)}-")
@@ -73,7 +78,7 @@ def choose(counts: Mapping[str, int], first: str, languages: Languages) -> tuple
     source, target = languages
     if source is not None and target is not None:
         return source, target
-    two = list(dict.fromkeys(normal(code).split("-")[0] for code in counts))
+    two = list(dict.fromkeys(map(primary, counts)))
     if len(two) == 1:
         two = list(dict.fromkeys(normal(code) for code in counts))
     if len(two) != 2:

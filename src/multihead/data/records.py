@@ -14,7 +14,6 @@ Both are UTF-8; a byte order mark at the start of the file is no text.
 
 from __future__ import annotations
 
-import codecs
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -101,7 +100,7 @@ class RecordScan:
             for number, raw in enumerate(split_lines(stream, path), start=1):
                 if number == 1 and self.header:
                     continue
-                found = self._sides(raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw)
+                found = self._sides(raw)
                 if isinstance(found, Unusable):
                     report.add(path, number, *found)
                 else:
@@ -215,7 +214,7 @@ def _texts(fields: dict[str, Any], found: tuple[int, int]) -> tuple[str, str] | 
 def _first_line(path: Path) -> str:
     with open_text(path) as stream:
         raw = next(split_lines(stream, path))
-    return raw.removeprefix(codecs.BOM_UTF8).decode("utf-8", "replace")
+    return raw.decode("utf-8", "replace")
 
 
 def _fit(found: RecordScan) -> RecordScan:

@@ -24,7 +24,8 @@ class Hypothesis:
     Args:
         tokens: its symbols, without begin and end.
         log_probability: log p(y | x), the end symbol's included where it is there.
-        score: log p(y | x) / penalty(|y|), where |y| counts the end symbol.
+        score: log p(y | x) / penalty(|y|), where |y| counts the end symbol; with a coverage penalty (`coverage.py`)
+            that is added.
         finished: whether it ends with the end symbol. If not, the length limit cut it, and the caller should
         say so.
     """

@@ -46,7 +46,7 @@ class Sharpening:
         top_k: so many of the most probable symbols.
         top_p: the fewest most probable symbols that have this probability together, above 0 and at most 1.
         min_p: symbols at least this share as probable as the most probable one, above 0 and at most 1.
-        epsilon: symbols at least this probable, above 0 and below 1.
+        epsilon: symbols at least this probable, above 0 and at most 1.
 
     Raises:
         ConfigurationError: a value outside its range.

@@ -48,8 +48,9 @@ class Shortlist:
         self, always: Sequence[int] | Ids, starts: Sequence[int] | Ids, candidates: Sequence[int] | Ids
     ) -> None:
         self.always: Ids = np.unique(np.asarray(always, dtype=np.int64))
-        self._starts: Ids = np.ascontiguousarray(starts, dtype=np.int64)
-        self._candidates: Ids = np.ascontiguousarray(candidates, dtype=np.int64)
+        # Copies: nobody changes what was looked at, be it a file that is mapped.
+        self._starts: Ids = np.array(starts, dtype=np.int64).ravel()
+        self._candidates: Ids = np.array(candidates, dtype=np.int64).ravel()
         steps = np.diff(self._starts, prepend=0)
         if not len(self._starts) or steps.min() < 0 or self._starts[0] or self._starts[-1] != len(self._candidates):
             raise ConfigurationError(

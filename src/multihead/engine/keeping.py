@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from multihead.decoding.shortlist import Shortlist
 from multihead.engine.search import Engine, why_not
 from multihead.engine.weights import Precision, version
@@ -21,7 +23,7 @@ class Engines:
         """The compiled search of a model, or why there is none."""
         kind = precision, shortlist is not None
         found = self._made.get(kind)
-        if found is not None and found.model is model and found.shortlist is shortlist and found.current:
+        if found is not None and found.model is model and found.current and _same(found.shortlist, shortlist):
             return found
         now = version(model)
         if self._refused is not None and self._refused[0] is model and self._refused[1] == now:
@@ -33,3 +35,10 @@ class Engines:
             return reason
         self._made[kind] = engine = Engine(model, precision, shortlist)
         return engine
+
+
+def _same(one: Shortlist | None, other: Shortlist | None) -> bool:
+    """Also of two that were read from one file."""
+    if one is None or other is None or one is other:
+        return one is other
+    return all(np.array_equal(mine, its) for mine, its in zip(one.arrays, other.arrays, strict=True))

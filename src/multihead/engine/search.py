@@ -84,8 +84,7 @@ class Engine:
         self.version = version(model)
         parts = parts_of(model, precision)
         self._tables = parts.tensors[0], parts.tensors[3 if model.config.embedding_norm else 1]
-        self._positions: tuple[Tensor, Tensor] | None = None
-        self._reach = 0
+        self._positions: tuple[int, Tensor, Tensor] | None = None
         self.handle: int = library.decoding_model(
             _integers(parts.sizes),
             (ctypes.c_float * len(parts.scales))(*parts.scales),
@@ -160,26 +159,32 @@ class Engine:
         """A search to which sentences can be added while it runs.
 
         Args:
-            settings: as `decoding.beams` has them, without restrictions and coverage and with one party.
+            settings: as `decoding.beams` has them, without restrictions, coverage and recorder and with one party.
             longest: the highest length limit that a sentence will have.
             workers: threads; by default PyTorch's number.
+
+        Raises:
+            ConfigurationError: settings outside their ranges, or that are not compiled; less than one thread.
         """
         check(settings)
-        others = settings.restrictions or settings.parties > 1 or settings.coverage
+        if workers is not None and workers < 1:
+            raise ConfigurationError(f"workers are threads, at least 1, got {workers}")
+        others = settings.restrictions or settings.parties > 1 or settings.coverage or settings.recorder is not None
         if settings.beam > WIDEST or type(settings.stop) not in _STOPS or others:
             raise ConfigurationError(
-                f"the compiled search has beams up to {WIDEST}, one party, no restrictions or coverage, and stops by "
-                f"{', '.join(kind.__name__ for kind in _STOPS)}; use decoding.beam"
+                f"the compiled search has beams up to {WIDEST}, one party, no restrictions, coverage or recorder, and "
+                f"stops by {', '.join(kind.__name__ for kind in _STOPS)}; use decoding.beam"
             )
         return Running(self, self._library, settings, longest, workers or torch.get_num_threads())
 
     def positions(self, longest: int) -> tuple[Tensor, Tensor]:
         """The vectors of so many positions at least, of source and target; where they are learned, all there are."""
-        if self._positions is None or self._reach < longest:
-            tables = self.model.source_embedding, self.model.target_embedding
-            one, other = (positions_of(table, max(512, 2 * longest)) for table in tables)
-            self._positions, self._reach = (one, other), max(512, 2 * longest)
-        return self._positions
+        held = self._positions
+        if held is None or held[0] < longest:
+            reach, tables = max(512, 2 * longest), (self.model.source_embedding, self.model.target_embedding)
+            one, other = (positions_of(table, reach) for table in tables)
+            held = self._positions = reach, one, other  # at once: another thread may make shorter ones meanwhile
+        return held[1:]
 
 
 class Running:

@@ -53,8 +53,11 @@ def refusal(model: Network) -> str | None:
 
 
 def version(model: Network) -> tuple[bool, tuple[tuple[int, int], ...]]:
-    """Changes with every change in place of a weight, when one is replaced, and when somebody begins to watch."""
-    return _watched(model), tuple((p.data_ptr(), p._version) for p in model.parameters())
+    """Changes with every change in place of a weight, when one is replaced, and when somebody begins to watch.
+
+    Of weights that were made in PyTorch's inference mode nobody counts the changes in place.
+    """
+    return _watched(model), tuple((p.data_ptr(), 0 if p.is_inference() else p._version) for p in model.parameters())
 
 
 def parts_of(model: Transformer, precision: Precision) -> Parts:

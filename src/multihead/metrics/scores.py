@@ -99,11 +99,11 @@ def check_lines(hypotheses: Sequence[str], references: Sequence[str]) -> None:
 
 
 def language_of(path: str | Path) -> str | None:
-    """The language that a file name ends in ("train.en", "test.zh.gz", "val.de.txt"), if it is a known code.
+    """The language that a file name ends in ("train.en", "test.zh.xz", "val.de.txt"), if it is a known code.
 
     Known are the two-letter codes of ISO 639-1; anything else gives None.
     """
     suffixes = [suffix[1:].lower() for suffix in Path(path).suffixes]
-    while suffixes and suffixes[-1] in ("gz", "txt"):
+    while suffixes and suffixes[-1] in ("gz", "xz", "zst", "txt"):
         suffixes.pop()
     return suffixes[-1] if suffixes and suffixes[-1] in _LANGUAGES.split() else None

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from multihead.data.languages import primary
+
 _LEAST_SHARE = 0.05
 """Of the lines where the sign could be. Clean text has such slips in 1 line of 500 (Multi30k)."""
 _LEAST_OF_ALL = 0.01
@@ -74,7 +76,7 @@ def suspicions(lines: Sequence[str], language: str | None = None) -> list[Suspic
         lines: references or translations.
         language: theirs; French has spaces before "?", English cuts "'s" off.
     """
-    code = (language or "").lower().replace("_", "-").split("-")[0]
+    code = primary(language)
     found = [_counted(lines, "subwords", _SUBWORDS)]
     found += [_counted(lines, "tokenised", sign) for sign in _signs(code)]
     if code != "ka":  # whose letters have capitals that no sentence begins with

@@ -22,8 +22,12 @@ from multihead.workflows.guard_settings import GuardSettings, Mode
 from multihead.workflows.inspecting import Inspected, inspect_tokens
 from multihead.workflows.long_lines import Line, in_parts, most_tokens, together
 from multihead.workflows.search_settings import SearchSettings
-from multihead.workflows.searching import check_room, demands
-from multihead.workflows.translate import Translation, Translator, check_n_best
+from multihead.workflows.searching import check_n_best, check_room, demands
+from multihead.workflows.translate import Translator
+from multihead.workflows.translation import Translation
+
+MOST_WEIGHTS = 4_000_000
+"""Of all alignments of a request, about: each is a number in memory and in JSON."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +61,13 @@ def check_counts(asked: Asked, settings: ServeSettings) -> None:
         raise Refusal(
             422, "too_many_texts", f"got {len(texts):,} texts; at most {settings.max_texts:,} are taken at once"
         )
-    for place, text in enumerate(texts, start=1):
+    named = [(f"text {place}", text) for place, text in enumerate(texts, start=1)]
+    for name, text in [*named, ("the prefix", asked.prefix or "")]:
         if len(text) > settings.max_characters:
             raise Refusal(
                 422,
                 "text_too_long",
-                f"text {place} has {len(text):,} characters; at most {settings.max_characters:,} are taken: cut it",
+                f"{name} has {len(text):,} characters; at most {settings.max_characters:,} are taken: cut it",
             )
     if asked.beam is not None and asked.beam > settings.max_beam:
         raise Refusal(422, "beam_too_wide", f"beam: got {asked.beam}; at most {settings.max_beam} is taken")
@@ -88,6 +93,8 @@ def prepare(asked: Asked, translator: Translator, settings: ServeSettings) -> Pr
                 f"got {len(sentences):,} sentences; at most {settings.max_sentences:,} are taken at once",
             )
         rows = _rows(sentences, translator, settings.max_tokens)
+        if asked.alignment:
+            _check_alignment(pieces, lines, rows)
         prefix = _prefix(asked, translator, sentences, rows, search)
     except MultiheadError as error:
         raise Refusal(422, "invalid_request", str(error)) from None
@@ -112,6 +119,20 @@ def _rows(sentences: Sequence[str], translator: Translator, most: int) -> list[l
                 f"sentence {place} has {len(ids):,} subwords; at most {most:,} are taken: cut it",
             )
     return [[*ids, Tokenizer.eos_id] for ids in encoded]
+
+
+def _check_alignment(pieces: Sequence[Sequence[Piece]], lines: Sequence[Line], rows: Sequence[list[int]]) -> None:
+    """Each text has a matrix of all its words to all its words, so its size is that of the text squared."""
+    lengths, cut, weights = map(len, rows), iter(lines), 0
+    for own in pieces:
+        weights += sum(next(lengths) for piece in own if not piece.empty for _ in next(cut).texts) ** 2
+    if weights > MOST_WEIGHTS:
+        raise Refusal(
+            422,
+            "invalid_request",
+            f"alignment: the squares of the texts' subwords add up to {weights:,}; at most {MOST_WEIGHTS:,} are taken: "
+            "send shorter texts, or fewer at once",
+        )
 
 
 def _prefix(
@@ -154,14 +175,17 @@ def results_of(prepared: Prepared, job: Job, translator: Translator) -> list[Res
     ]
 
 
-def guarded(prepared: Prepared, results: Sequence[Result], translator: Translator, mode: Mode) -> list[Result]:
-    """With a verdict each; ``retry`` searches again those that look wrong, and the better one is the answer."""
+def guarded(
+    prepared: Prepared, results: Sequence[Result], translator: Translator, mode: Mode, part: slice
+) -> list[Result]:
+    """Some of the results, with a verdict each; ``retry`` searches again what looks wrong, and keeps what is better."""
     settings = GuardSettings(mode=mode)
     own = translator.searching(beam=prepared.kind.settings.beam, alpha=prepared.kind.settings.alpha)
-    judged = judge(own, prepared.sentences, [result.translations[0] for result in results], settings)
+    sentences, results = prepared.sentences[part], results[part]
+    judged = judge(own, sentences, [result.translations[0] for result in results], settings)
     if mode == "retry":
-        prefixes = None if not prepared.asked.prefix else [prepared.asked.prefix] + [""] * (len(results) - 1)
-        judged = again(own, prepared.sentences, judged, settings, prefixes=prefixes)
+        prefixes = [prepared.asked.prefix] if prepared.asked.prefix else None  # there is one sentence then
+        judged = again(own, sentences, judged, settings, prefixes=prefixes)
     made = []
     for result, verdict in zip(results, judged, strict=True):
         if verdict.translation == result.translations[0]:
@@ -174,10 +198,10 @@ def guarded(prepared: Prepared, results: Sequence[Result], translator: Translato
     return made
 
 
-def inspected(prepared: Prepared, results: Sequence[Result], translator: Translator) -> list[Inspected]:
-    """Attention and alternatives of what was found, sentence by sentence; takes a pass of the model."""
-    rows = [row[:-1] for row in prepared.rows]
-    return inspect_tokens(translator, rows, [result.tokens for result in results], prepared.asked.alternatives)
+def inspected(prepared: Prepared, results: Sequence[Result], translator: Translator, part: slice) -> list[Inspected]:
+    """Attention and alternatives of some of the results, sentence by sentence; takes a pass of the model."""
+    rows = [row[:-1] for row in prepared.rows[part]]
+    return inspect_tokens(translator, rows, [result.tokens for result in results[part]], prepared.asked.alternatives)
 
 
 def answers(prepared: Prepared, results: Sequence[Result], seen: Sequence[Inspected] | None) -> list[Answer]:

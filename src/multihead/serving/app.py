@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
@@ -16,9 +17,9 @@ from starlette.types import ASGIApp
 
 from multihead import __version__
 from multihead.serving.described import answering, figures, translating, wants_token
-from multihead.serving.desk import ClientGone, Desk
+from multihead.serving.desk import Desk
 from multihead.serving.front import OPEN, Front
-from multihead.serving.gone import leaving
+from multihead.serving.gone import ClientGone, leaving
 from multihead.serving.page_files import page_files
 from multihead.serving.refusals import Refusal, later
 from multihead.serving.requests import asked_of
@@ -66,10 +67,7 @@ class Api:
 
     @no_type_check
     async def _translated(self, asked: Asked, request: Request) -> list[Answer]:
-        async with self.desk.work(asked) as work, leaving(request.receive, lambda: None) as gone:
-            await asyncio.wait({work.job.done, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if not work.job.done.done():
-                raise ClientGone
+        async with self.desk.work(asked) as work, leaving(request.receive, partial(work.end, ClientGone())):
             return await self.desk.finish(work)
 
     @no_type_check
@@ -154,6 +152,11 @@ class Api:
         message = "there is no such address; /openapi.json says what there is"
         return await self.refuse(request, Refusal(404, "not_found", message))
 
+    @no_type_check
+    async def pass_on(self, _request: Request, error: Exception) -> Response:
+        """A mistake of ours is for `Front` to answer: otherwise Starlette does it, in a form of its own."""
+        raise error
+
 
 def make_app(desk: Desk, token: str | None = None) -> ASGIApp:
     """The whole application.
@@ -182,6 +185,7 @@ def make_app(desk: Desk, token: str | None = None) -> ASGIApp:
         app.add_api_route(path, answer, methods=["HEAD"], include_in_schema=False)
     app.add_exception_handler(Refusal, api.refuse)
     app.add_exception_handler(HTTPException, api.refuse_route)
+    app.add_exception_handler(Exception, api.pass_on)
     if token is not None:
         wants_token(app, OPEN)
     paths = ("/translate", "/translate/stream", "/health", "/ready", "/info", "/metrics", "/", "/openapi.json")

@@ -13,6 +13,7 @@ import math
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, TypeVar
 
 from multihead.errors import MultiheadError
 from multihead.serving import answers
@@ -20,7 +21,7 @@ from multihead.serving.answers import Prepared
 from multihead.serving.generation import Generation
 from multihead.serving.metrics import Metrics
 from multihead.serving.rates import Rate
-from multihead.serving.refusals import Refusal, internal_error, later
+from multihead.serving.refusals import Refusal, internal_error, later, no_time
 from multihead.serving.schema import Answer, Asked, Guarding
 from multihead.serving.settings import ServeSettings
 from multihead.serving.waiting import no_type_check
@@ -28,11 +29,9 @@ from multihead.serving.work import Job
 from multihead.workflows.translate import Translator
 
 _SHORT = 4000
-"""Characters that are cut into subwords at once; more are in a thread, so that nobody waits for it."""
+"""Characters, times the n best, that are read and written at once; more are in a thread: nobody waits for it."""
 
-
-class ClientGone(Exception):  # noqa: N818 - not an error
-    """Nobody waits for the answer."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +41,14 @@ class Work:
     generation: Generation
     prepared: Prepared
     job: Job
+    over: asyncio.Future[Exception]
+    """Why nothing more is to be done for it, once that is so."""
+
+    def end(self, why: Exception) -> None:
+        """Nothing more is done for it: its client is gone, or the server has no more time."""
+        self.job.fail(why)
+        if not self.over.done():
+            self.over.set_result(why)
 
     @property
     def so_far(self) -> str:
@@ -52,13 +59,13 @@ class Work:
     async def answers(self, guard: Guarding) -> list[Answer]:
         """Of a job that is done: the translations, and what else was asked for."""
         asked, translator, besides = self.prepared.asked, self.generation.translator, self.generation.besides
-        found = answers.results_of(self.prepared, self.job, translator)
-        mode, seen = asked.guard or guard, None
-        if mode != "off" and found:
-            found = await besides(partial(answers.guarded, self.prepared, found, translator, mode))
+        found = await _done(asked, partial(answers.results_of, self.prepared, self.job, translator))
+        mode, seen, count = asked.guard or guard, None, len(found)
+        if mode != "off":
+            found = await besides(partial(answers.guarded, self.prepared, found, translator, mode), count)
         if asked.alignment or asked.alternatives:
-            seen = await besides(partial(answers.inspected, self.prepared, found, translator))
-        return answers.answers(self.prepared, found, seen)
+            seen = await besides(partial(answers.inspected, self.prepared, found, translator), count)
+        return await _done(asked, partial(answers.answers, self.prepared, found, seen))
 
 
 class Desk:
@@ -82,6 +89,7 @@ class Desk:
         """Why there is no model, where the first could not be loaded."""
         self._works: set[Work] = set()
         self._count = 0
+        self._given_up = False
         self._sentences, self._tokens = Rate(), Rate()
         self._tasks: set[asyncio.Task[None]] = set()
         self._watch()
@@ -140,11 +148,11 @@ class Desk:
         self._count += 1
         generation.jobs += 1
         try:
-            prepare = partial(answers.prepare, asked, generation.translator, self.settings)
-            short = sum(map(len, asked.texts)) <= _SHORT
-            prepared = prepare() if short else await asyncio.to_thread(prepare)
+            prepared = await _done(asked, partial(answers.prepare, asked, generation.translator, self.settings))
+            if self._given_up:
+                raise no_time()
             job = Job(prepared.kind, prepared.rows, prepared.prefix, watched)
-            work = Work(generation, prepared, job)
+            work = Work(generation, prepared, job, asyncio.get_running_loop().create_future())
             self._works.add(work)
             generation.begin(job)
             try:
@@ -167,11 +175,25 @@ class Desk:
 
     @no_type_check
     async def finish(self, work: Work) -> list[Answer]:
-        """Waits for a job, and says what was found.
+        """Waits for a job, and says what was found; it ends early where the work does.
 
         Raises:
             Refusal: 500, it could not be searched; 503, the server ends.
+            ClientGone: nobody waits for it.
         """
+        making = asyncio.create_task(self._made(work))
+        either: set[asyncio.Future[Any]] = {making, work.over}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if making.done():
+                return making.result()
+            raise work.over.result()
+        finally:
+            if not making.cancel() and not making.cancelled():
+                making.exception()  # somebody has heard of it, even where nobody waited
+
+    @no_type_check
+    async def _made(self, work: Work) -> list[Answer]:
         try:
             await work.job.done
             made = await work.answers(self.settings.guard)
@@ -222,7 +244,7 @@ class Desk:
         await old.close()
 
     def begin(self) -> asyncio.Task[None]:
-        """`load`, meanwhile; a second one waits for the first."""
+        """`load`, meanwhile; a second one waits for the first, and who is about to end loads nothing any more."""
         task = asyncio.get_running_loop().create_task(self._in_turn(list(self._tasks)))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -232,12 +254,14 @@ class Desk:
     async def _in_turn(self, before: list[asyncio.Task[None]]) -> None:
         if before:
             await asyncio.wait(before)
-        await self.load()
+        if not self.draining:
+            await self.load()
 
     def give_up(self) -> None:
         """What is in hand is answered with 503: the server has no more time."""
+        self._given_up = True
         for work in self._works:
-            work.job.fail(later("draining", "the server ended before this was translated; ask again", 5))
+            work.end(no_time())
 
     @no_type_check
     async def close(self) -> None:
@@ -247,6 +271,13 @@ class Desk:
             await asyncio.wait(list(self._tasks))
         if self.generation is not None:
             await self.generation.close()
+
+
+@no_type_check
+async def _done(asked: Asked, act: Callable[[], T]) -> T:
+    """Something that takes the longer the longer a request's texts are, and the more of them are wanted back."""
+    size = (sum(map(len, asked.texts)) + len(asked.prefix or "")) * asked.n_best
+    return act() if size <= _SHORT else await asyncio.to_thread(act)
 
 
 def _post(loop: asyncio.AbstractEventLoop, act: Callable[[], None]) -> None:

@@ -20,8 +20,8 @@ from multihead.decoding.restrictions import Restriction, Rows
 from multihead.decoding.stepper import Symbols
 from multihead.serving.work import Post, Queue, Sentence
 from multihead.text.tokenizer import Tokenizer
-from multihead.workflows.searching import Demands, find, restrictions_of
-from multihead.workflows.translate import Translator, symbols_of
+from multihead.workflows.searching import Demands, find, restrictions_of, symbols_of
+from multihead.workflows.translate import Translator
 
 ROWS = 256
 """Hypotheses in a batch at most."""

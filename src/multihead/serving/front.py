@@ -72,6 +72,7 @@ class Front:
             refusal = unforeseen(self._desk, error)
             if statuses:
                 raise ConnectionAbortedError from None  # half an answer must not look whole
+            self._desk.metrics.refused.labels(refusal.error).inc()
             await refusal.response()(scope, receive, sending)
         finally:
             status = str(statuses[0]) if statuses else "none"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,10 +15,13 @@ from multihead.serving.lanes import Lane
 from multihead.serving.waiting import no_type_check
 from multihead.serving.work import Job, Post, Queue
 from multihead.workflows.inspecting import inspect_tokens
-from multihead.workflows.searching import Demands, not_compiled
-from multihead.workflows.translate import Translator, symbols_of
+from multihead.workflows.searching import Demands, not_compiled, symbols_of
+from multihead.workflows.translate import Translator
 
 T = TypeVar("T")
+
+SLICE = 16
+"""Sentences of a request that are judged, or looked into, at a time."""
 
 
 class Generation:
@@ -78,9 +82,16 @@ class Generation:
             queue.drop(job)
 
     @no_type_check
-    async def besides(self, work: Callable[[], T]) -> T:
-        """Something else that this model is to do, in a thread, one after the other."""
-        return await asyncio.get_running_loop().run_in_executor(self._besides, work)
+    async def besides(self, act: Callable[[slice], list[T]], count: int) -> list[T]:
+        """What else is to be found for so many sentences: a few at a time in one thread, so requests take turns.
+
+        Who is cancelled has no more of them done than those that are under way.
+        """
+        made: list[T] = []
+        for start in range(0, count, SLICE):
+            part = partial(act, slice(start, start + SLICE))
+            made += await asyncio.get_running_loop().run_in_executor(self._besides, part)
+        return made
 
     @no_type_check
     async def close(self) -> None:

@@ -11,19 +11,23 @@ from starlette.types import Receive
 from multihead.serving.waiting import no_type_check
 
 
+class ClientGone(Exception):  # noqa: N818 - not an error
+    """Nobody waits for the answer."""
+
+
 @contextlib.asynccontextmanager
 @no_type_check
-async def leaving(receive: Receive, tell: Callable[[], None]) -> AsyncIterator[asyncio.Task[None]]:
-    """A task that is done when the client has gone, and tells it.
+async def leaving(receive: Receive, tell: Callable[[], None]) -> AsyncIterator[None]:
+    """Tells when the client goes before the block has ended.
 
     Args:
         receive: of a request whose body was read: all that can come is that the client goes.
         tell: called then.
     """
     task = asyncio.create_task(_until_gone(receive))
-    task.add_done_callback(lambda _: tell())
+    task.add_done_callback(lambda ended: None if ended.cancelled() else tell())
     try:
-        yield task
+        yield
     finally:
         task.cancel()
 

@@ -75,11 +75,15 @@ class Lane(threading.Thread):
 
     def _add(self, sentence: Sentence) -> None:
         kind = sentence.job.kind
-        if kind not in self._batches:
-            self._batches[kind] = _Batch(self._engine.open(self._settings(kind), self._longest, workers=1))
-        batch = self._batches[kind]
-        batch.running.add(sentence.number, sentence.ids, sentence.limit, kind.settings.least(len(sentence.ids)))
-        batch.sentences[sentence.number] = sentence
+        try:
+            if kind not in self._batches:
+                self._batches[kind] = _Batch(self._engine.open(self._settings(kind), self._longest, workers=1))
+            batch = self._batches[kind]
+            batch.running.add(sentence.number, sentence.ids, sentence.limit, kind.settings.least(len(sentence.ids)))
+            batch.sentences[sentence.number] = sentence
+        except Exception:  # whatever it is, the lane goes on: others wait for it
+            sentence.alone = True
+            self._aside.put_back([sentence])
 
     def _settings(self, kind: Kind) -> Settings:
         asked = kind.settings
@@ -121,7 +125,7 @@ class Lane(threading.Thread):
 
     def _close_idle(self) -> None:
         idle = [kind for kind, batch in self._batches.items() if not batch.sentences]
-        for kind in idle[: len(idle) - IDLE]:
+        for kind in idle[: max(len(idle) - IDLE, 0)]:
             self._batches.pop(kind).running.__exit__(None, None, None)
 
 

@@ -52,6 +52,11 @@ def later(error: str, message: str, seconds: int, status: int = 503) -> Refusal:
     return Refusal(status, error, message, {"Retry-After": str(seconds)})
 
 
+def no_time() -> Refusal:
+    """The server ends, and this is not done."""
+    return later("draining", "the server ended before this was translated; ask again", 5)
+
+
 def internal_error() -> Refusal:
     """What is our fault; the log has more."""
     return Refusal(500, "internal_error", "something went wrong here, which is not your fault; the server's log has it")

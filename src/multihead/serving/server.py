@@ -100,7 +100,7 @@ def bind(host: str, port: int) -> socket.socket:
     """A socket that listens.
 
     Raises:
-        SurroundingsError: the address is taken, or not this machine's.
+        SurroundingsError: the address is taken, or not this machine's, or no address.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # Named as TCP, so that asyncio sends small answers at once: otherwise each waits 40 ms for an acknowledgement.
@@ -112,6 +112,9 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         raise SurroundingsError(f"{host}:{port}: cannot listen there: {error.strerror or error}; try --port") from None
+    except TypeError:  # a name that cannot be written as a host's: a label of it is too long
+        listening.close()
+        raise SurroundingsError(f"{host}: cannot listen there: this is no host's name; try --host 127.0.0.1") from None
     return listening
 
 

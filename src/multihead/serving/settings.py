@@ -20,11 +20,11 @@ class ServeSettings(Settings):
     max_body: int = Field(default=1_000_000, ge=100)
     """Most bytes of a request's body; above it 413."""
     max_characters: int = Field(default=5_000, ge=1)
-    """Most characters of a text; above it 422."""
+    """Most characters of a text, or of a prefix; above it 422."""
     max_texts: int = Field(default=100, ge=1)
     """Most texts of a request; above it 422."""
     max_sentences: int = Field(default=500, ge=1)
-    """Most sentences of a request, lines of its texts; above it 422."""
+    """Most sentences of a request, lines of its texts or parts of long ones; above it 422."""
     max_tokens: int = Field(default=500, ge=1)
     """Most subwords of a sentence; above it 422."""
     max_beam: int = Field(default=16, ge=1, le=255)

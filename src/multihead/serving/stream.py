@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 
 from pydantic import BaseModel
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from multihead.serving.desk import ClientGone, Desk, Work, unforeseen
-from multihead.serving.gone import leaving
+from multihead.serving.desk import Desk, Work, unforeseen
+from multihead.serving.gone import ClientGone, leaving
 from multihead.serving.refusals import Refusal
 from multihead.serving.schema import Asked
 from multihead.serving.waiting import no_type_check
@@ -51,8 +52,8 @@ class EventStream(Response):
             async with asyncio.timeout(self._desk.settings.time_limit), self._desk.work(self._asked, True) as work:
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                 started = True
-                async with leaving(receive, work.job.changed.set) as gone:
-                    await self._grow(work, gone, send)
+                async with leaving(receive, partial(work.end, ClientGone())):
+                    await self._grow(work, send)
                     (answer,) = await self._desk.finish(work)
                     await _event(send, "done", answer)
         except ClientGone:
@@ -67,19 +68,17 @@ class EventStream(Response):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     @no_type_check
-    async def _grow(self, work: Work, gone: asyncio.Future[None], send: Send) -> None:
+    async def _grow(self, work: Work, send: Send) -> None:
         """Tells what there is whenever there is more, until the job is done."""
         shown = ""
         while not work.job.done.done():
             await work.job.changed.wait()
             work.job.changed.clear()
-            if gone.done():
-                raise ClientGone
             text = work.so_far
             if text != shown and not work.job.done.done():
                 shown = text
                 await send(_framed("partial", json.dumps({"text": text}, ensure_ascii=False)))
-                await asyncio.wait({work.job.done, gone}, timeout=PACE, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({work.job.done}, timeout=PACE)
 
     @no_type_check
     async def _refuse(self, refusal: Refusal, started: bool, scope: Scope, receive: Receive, send: Send) -> None:

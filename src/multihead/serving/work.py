@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -70,8 +70,6 @@ class Job:
     def __init__(self, kind: Kind, rows: Sequence[list[int]], prefix: list[int], watched: bool) -> None:
         self.kind, self.watched = kind, watched
         self.sentences = [Sentence(self, row, [] if place else prefix) for place, row in enumerate(rows)]
-        self.waiting: deque[Sentence] = deque(self.sentences)
-        """Not yet searched; the queue's."""
         self.left = len(self.sentences)
         """Not yet found."""
         self.dropped = False
@@ -107,13 +105,14 @@ class Queue:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._jobs: deque[Job] = deque()
+        self._jobs: OrderedDict[Job, deque[Sentence]] = OrderedDict()
+        """What waits here of each job, in the order of their turns. A job can have sentences in two queues."""
         self._loads: dict[object, int] = {}
         self._closed = False
 
     def __len__(self) -> int:
         with self._changed:
-            return sum(len(job.waiting) for job in self._jobs)
+            return sum(map(len, self._jobs.values()))
 
     @property
     def running(self) -> int:
@@ -124,26 +123,24 @@ class Queue:
     def put(self, job: Job) -> None:
         """Its sentences wait."""
         with self._changed:
-            if job.waiting:
-                self._jobs.append(job)
+            if job.sentences:
+                self._jobs[job] = deque(job.sentences)
                 self._changed.notify_all()
 
     def put_back(self, sentences: Sequence[Sentence]) -> None:
-        """These wait once more, before all others."""
+        """These wait once more, before all others; but for those that nobody waits for any more."""
         with self._changed:
             for sentence in sentences:
-                if not sentence.job.waiting:
-                    self._jobs.appendleft(sentence.job)
-                sentence.job.waiting.appendleft(sentence)
+                if not sentence.job.dropped:
+                    self._jobs.setdefault(sentence.job, deque()).appendleft(sentence)
+                    self._jobs.move_to_end(sentence.job, last=False)
             self._changed.notify_all()
 
     def drop(self, job: Job) -> None:
         """Nobody waits for it any more."""
         with self._changed:
             job.dropped = True
-            job.waiting.clear()
-            if job in self._jobs:
-                self._jobs.remove(job)
+            self._jobs.pop(job, None)
 
     def join(self, who: object) -> None:
         """Somebody who is going to take."""
@@ -175,14 +172,16 @@ class Queue:
     def _next(self, who: object, places: int) -> list[Sentence]:
         taken: list[Sentence] = []
         while self._jobs:
-            load, beam = self._loads[who], self._jobs[0].kind.settings.beam
+            job, waiting = next(iter(self._jobs.items()))
+            load, beam = self._loads[who], job.kind.settings.beam
             if load and (load + beam > places or load > min(self._loads.values())):
                 break
-            job = self._jobs.popleft()
-            taken.append(job.waiting.popleft())
+            taken.append(waiting.popleft())
             self._loads[who] += beam
-            if job.waiting:
-                self._jobs.append(job)
+            if waiting:
+                self._jobs.move_to_end(job)
+            else:
+                del self._jobs[job]
         return taken
 
     def close(self) -> None:

@@ -45,7 +45,7 @@ _COEFFICIENTS = (
 section 4)."""
 
 _SAFE = 1.01
-"""Every pass but the last works as if its matrix were larger by this: rounding may have brought a singular value above
+"""Every pass but the last works as if its matrix were smaller by this: rounding may have brought a singular value above
 1, where these polynomials no longer bring it back."""
 
 

@@ -50,11 +50,12 @@ def optimizer_tensors(model: Trainable, optimizer: torch.optim.Optimizer) -> dic
 
 
 def restore_optimizer(model: Trainable, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Puts back what `optimizer_tensors` took out."""
+    """Puts back what `optimizer_tensors` took out, each where its parameter is: a checkpoint is read on the host."""
     parameters = dict(model.named_parameters())
     for key, value in tensors.items():
         name, _, field = key.rpartition("/")
-        optimizer.state[parameters[name]][field] = value.clone()
+        parameter = parameters[name]
+        optimizer.state[parameter][field] = value.to(parameter.device, copy=True)
 
 
 class Average(Generic[Model]):

@@ -1,9 +1,10 @@
-"""One update: forwards, backwards, clip, Adam. Everything random in it is a function of (seed, step, batch).
+"""One update: forwards, backwards, clip, optimiser. Everything random in it is a function of (seed, step, batch).
 
 An update happens whole or not at all. Loss and gradient are looked at before the optimiser moves; what is no finite
-number, or larger than it may be, is `Refused`: weights and Adam's means are what they were, nothing has to be undone.
-What is let through cannot break them: the squares of a gradient with a finite norm are finite, and Adam moves a weight
-by no more than the rate times max(1, (1 - beta1) / sqrt(1 - beta2)) (Kingma & Ba 2015, 2.1), and by its decay.
+number, or larger than it may be, is `Refused`: weights and the optimiser's means are what they were, nothing has to be
+undone. What is let through cannot break them: the squares of a gradient with a finite norm are finite, and Adam moves a
+weight by no more than the rate times max(1, (1 - beta1) / sqrt(1 - beta2)) (Kingma & Ba 2015, 2.1), and by its decay;
+`muon` makes a step that is as long whatever the gradient's length.
 
 Where several processes train together, each is given the same batches, takes its rows of them and makes the same
 update: what is looked at are the sums over all (`training.parallel`).

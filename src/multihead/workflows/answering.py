@@ -15,7 +15,8 @@ from multihead.workflows.consensus import consensus
 from multihead.workflows.guard import Guarded, again, judge
 from multihead.workflows.rendering import Rendering
 from multihead.workflows.searching import Phrases
-from multihead.workflows.translate import Translation, Translator
+from multihead.workflows.translate import Translator
+from multihead.workflows.translation import Translation
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What a translation looked at: the weights of every head with the subwords they belong to, and views of them.
 
-Recorded by `Translator.attention` (`workflows.translate`); drawn by `multihead.inspection.plots` and, as text, by
+Recorded by `attention_of`, which `Translator.attention` calls; drawn by `multihead.inspection.plots` and, as text, by
 `multihead.inspection.terminal`.
 """
 
@@ -9,11 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from multihead.bundle import Bundle
+from multihead.data.batching import collate_source
 from multihead.errors import ConfigurationError
 from multihead.models.network import AttentionWeights
+from multihead.text.tokenizer import Tokenizer
 
 Kind = Literal["cross", "encoder", "decoder"]
 """From the decoder to the source; among the source's subwords; among the translation's."""
@@ -92,3 +96,19 @@ class AttentionMap:
         return AttentionView(
             weights, panels, rows, columns, f"{_WHERE[kind]}, layer {layer} of {len(recorded)}, {shown}"
         )
+
+
+@torch.no_grad()
+def attention_of(bundle: Bundle, read: list[int], written: list[int]) -> AttentionMap:
+    """Every head's weights while a translation is written, both in tokens without begin and end."""
+    source, lengths = collate_source([read], Tokenizer.pad_id, Tokenizer.eos_id)
+    device = bundle.model.output.weight.device
+    target = torch.tensor([[Tokenizer.bos_id, *written]], device=device)
+    output = bundle.model.eval()(source.to(device), lengths.to(device), target, need_weights=True)
+    return AttentionMap(
+        bundle.target_tokenizer.decode(written),
+        bundle.source_tokenizer.pieces([*read, Tokenizer.eos_id]),
+        bundle.target_tokenizer.pieces([*written, Tokenizer.eos_id]),
+        bundle.target_tokenizer.pieces([Tokenizer.bos_id, *written]),
+        output.weights,
+    )

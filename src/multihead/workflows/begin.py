@@ -254,6 +254,7 @@ def _show(config: RunConfig, machine: str, log: RunLog) -> None:
             for name in (
                 "batch_tokens",
                 "updates",
+                "optimizer",
                 "schedule",
                 "learning_rate",
                 "warmup",

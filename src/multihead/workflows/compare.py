@@ -17,7 +17,8 @@ from multihead.metrics.suspicion import suspicions
 from multihead.metrics.tokenisation import Tokenizer
 from multihead.workflows.comparison import Comparison, Contrast, SentencePair, System
 from multihead.workflows.text_statistics import text_statistics
-from multihead.workflows.translate import Translation, Translator
+from multihead.workflows.translate import Translator
+from multihead.workflows.translation import Translation
 
 SHOWN = 5
 """Sentences that are shown of each system."""

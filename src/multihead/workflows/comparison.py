@@ -134,10 +134,10 @@ def _counts(text: TextStatistics) -> list[str]:
 def _sentences(first: str, other: str, contrast: Contrast) -> str:
     """Those that differ most; nothing if none was asked for."""
     if not contrast.better + contrast.worse:
-        return f"{other} and {first}: no sentence has another chrF"
+        return f"{first} and {other}: no sentence has another chrF"
     if not contrast.sentences:
         return ""
-    parts = [f"{other} and {first}: the sentences whose chrF differs most"]
+    parts = [f"{first} and {other}: the sentences whose chrF differs most"]
     for one in contrast.sentences:
         mine, theirs = one.outputs
         told = [("source", one.source), ("reference", one.reference), (first, mine), (other, theirs)]

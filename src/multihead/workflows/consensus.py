@@ -21,7 +21,7 @@ from functools import cache
 from multihead.decoding.risk import Utility, least_risk
 from multihead.metrics.tokenisation import tokenizer_of
 from multihead.workflows.search_settings import Metric
-from multihead.workflows.translate import Translation
+from multihead.workflows.translation import Translation
 
 _ORDERS = range(1, 7)
 _BETA = 2

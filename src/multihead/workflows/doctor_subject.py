@@ -32,7 +32,7 @@ class Subject:
     """What is looked at; what is None or empty is not there, or is still to be made."""
 
     settings: TrainSettings
-    """What the user said, or what the run was begun with."""
+    """What the user said."""
     corpora: tuple[PairOfFiles, ...] = ()
     valid: PairOfFiles | None = None
     test: PairOfFiles | None = None

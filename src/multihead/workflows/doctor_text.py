@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from multihead.data import language_hints, line_lengths, repeats
-from multihead.data.corpus import EMPTY, EMPTY_BOTH, NOT_UTF8
+from multihead.data.corpus import EMPTY, EMPTY_BOTH, NOT_UTF8, refuse_pipe
 from multihead.data.languages import Languages
 from multihead.data.likeness import Likeness, Scores
 from multihead.data.order import Array
@@ -231,7 +231,13 @@ def _files_against_codes(corpus: SideBySide, first: list[Chunk], languages: Lang
 
 
 def held_out(corpus: SideBySide) -> HeldOut:
-    """Its pairs, to be looked for in what is learned from; what is wrong with them is not told here."""
+    """Its pairs, to be looked for in what is learned from; what is wrong with them is not told here.
+
+    Raises:
+        DataError: a file is a pipe, which could not be read again to be looked at itself; as `SideBySide.chunks`.
+    """
+    for side in (0, 1):
+        refuse_pipe(corpus.path(side))
     pairs = HeldOut()
     for chunk in corpus.chunks():
         pairs.add(chunk)

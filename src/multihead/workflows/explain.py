@@ -30,9 +30,10 @@ from multihead.workflows.align import Aligning
 from multihead.workflows.attention import AttentionMap, Kind
 from multihead.workflows.inspecting import Inspected, inspect_tokens
 from multihead.workflows.score import forced
-from multihead.workflows.search_settings import SearchSettings
-from multihead.workflows.searching import Demands, find, penalty_of, restrictions_of
-from multihead.workflows.translate import Translation, Translator, check_n_best, symbols_of
+from multihead.workflows.search_settings import SearchSettings, completed
+from multihead.workflows.searching import Demands, check_n_best, find, penalty_of, restrictions_of, symbols_of
+from multihead.workflows.translate import Translator
+from multihead.workflows.translation import Translation
 
 VERSION = 1
 """Of the schema: a field may be added to it, but none changes its meaning."""
@@ -150,9 +151,7 @@ def explain(
         raise InputError("an empty sentence has nothing to explain")
     if not isinstance(translator, Translator):
         translator = Translator.load(translator)
-    translator = translator.searching()  # which has all settings, those too that a model folder does not have
-    settings = translator.search_settings()
-    assert isinstance(settings, SearchSettings)
+    settings = completed(translator.search_settings())
     if settings.precision != "float32":
         raise ConfigurationError(
             f"precision {settings.precision} cannot be explained: compiled code writes nothing down; write float32"

@@ -25,8 +25,10 @@ from multihead.workflows.consensus import consensus
 from multihead.workflows.guard_settings import GuardSettings, Mode
 from multihead.workflows.guard_signs import LEAST_LOOK, SIGNS
 from multihead.workflows.inspecting import inspect_pairs
+from multihead.workflows.search_settings import completed
 from multihead.workflows.searching import Phrases
-from multihead.workflows.translate import Translation, Translator
+from multihead.workflows.translate import Translator
+from multihead.workflows.translation import Translation
 
 _TINY = 1e-300
 
@@ -153,11 +155,15 @@ def again(
             results[place] = replace(best, first=judged[place])
         return [place for place in places if results[place].marked]
 
-    left = [place for place, each in enumerate(judged) if each.marked]
-    careful = _careful(translator, settings, not phrases)  # a phrase itself may repeat something
+    marked = [place for place, each in enumerate(judged) if each.marked]
+    bound = [place for place in marked if phrases and phrases[place]]
+    if bound:  # a phrase may repeat something itself, and samples know none
+        attempt(_careful(translator, settings, 0).translations, bound, prefixes=prefixes, phrases=phrases)
+    left = [place for place in marked if not (phrases and phrases[place])]
+    careful = _careful(translator, settings, settings.no_repeat)
     if left:
-        left = attempt(careful.translations, left, prefixes=prefixes, phrases=phrases)
-    if left and not phrases:  # which samples do not know
+        left = attempt(careful.translations, left, prefixes=prefixes)
+    if left:
 
         def drawn(given: list[str], **asked: Any) -> list[Translation]:
             sharpening = Sharpening(epsilon=settings.epsilon)
@@ -168,15 +174,18 @@ def again(
     return results
 
 
-def _careful(translator: Translator, settings: GuardSettings, may_repeat_nothing: bool) -> Translator:
-    """The second search: no shorter than where the length begins to be a sign; step by step, so in full precision."""
-    own, usual = translator.search_settings(), translator.lengths
+def _careful(translator: Translator, settings: GuardSettings, no_repeat: int) -> Translator:
+    """The second search: no shorter than where the length begins to be a sign; step by step, so in full precision.
+
+    What the first one forbade stays forbidden: its own repetitions and least length count where they are stricter.
+    """
+    own, usual = completed(translator.search_settings()), translator.lengths
     least = usual.ratio * math.exp(-SIGNS["length"].ordinary * usual.spread)
     return translator.searching(
         beam=max(settings.beam, own.beam),
         groups=1,
-        no_repeat=settings.no_repeat if may_repeat_nothing else 0,
-        min_factor=least,
+        no_repeat=min(filter(None, (own.no_repeat, no_repeat)), default=0),
+        min_factor=max(own.min_factor, least),
         precision="float32",
     )
 

@@ -207,7 +207,7 @@ def _words(units: Units, forced: Forced, row: int, others: Sequence[dict[str, fl
 def _pieces(
     tokenizer: Tokenizer, units: Units, forced: Forced, row: int, ids: Sequence[int], count: int
 ) -> list[Piece]:
-    owners = {token: number for number in range(len(units.texts)) for token in reversed(units.span(number))}
+    owners = {token: number for number in range(len(units.texts)) for token in units.span(number)}  # the last counts
     likely = forced.likely
     pieces: list[Piece] = []
     for place, text in enumerate(tokenizer.pieces([*ids, Tokenizer.eos_id])):

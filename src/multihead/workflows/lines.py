@@ -16,7 +16,8 @@ from multihead.workflows.long_lines import Line, in_parts, together
 from multihead.workflows.rendering import Rendering
 from multihead.workflows.searching import RoomError
 from multihead.workflows.side_files import SideFiles, Wanted
-from multihead.workflows.translate import Translation, Translator
+from multihead.workflows.translate import Translator
+from multihead.workflows.translation import Translation
 
 T = TypeVar("T")
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from multihead.text.cutting import Part, cut, joined
 from multihead.text.tokenizer import Tokenizer
-from multihead.workflows.translate import Translation, Translator
+from multihead.workflows.translate import Translator
+from multihead.workflows.translation import Translation
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ def most_tokens(translator: Translator, wanted: int | None = None) -> tuple[int,
     """
     usual = translator.lengths
     line, sentence = (usual.usual, usual.longest) if wanted is None else (wanted, wanted)
-    reach = translator.bundle.model.max_positions
+    reach = translator.reach
     if reach is None or not line:
         return line, sentence
     return min(line, reach), min(sentence, reach)
@@ -61,7 +62,8 @@ def in_parts(
 
     found = [Line([line], []) for line in lines]
     # A token is a byte of the text at least, or the mark before it.
-    suspects = [place for place, line in enumerate(lines) if most and line.strip() and len(line.encode()) + 2 > most]
+    sizes = [len(line.encode(errors="surrogatepass")) + 2 for line in lines]
+    suspects = [place for place, line in enumerate(lines) if most and line.strip() and sizes[place] > most]
     for place, ids in zip(suspects, tokenizer.encode_batch([lines[place] for place in suspects]), strict=True):
         tokens = len(ids) + 1
         if tokens <= most:

@@ -132,10 +132,9 @@ def _size(architecture: Architecture, corpus: Corpus, machine: Machine) -> tuple
 
 def _rules(choices: Choices, architecture: Architecture, corpus: Corpus) -> dict[str, tuple[Any, str]]:
     """What depends on the corpus, or on what else was asked for."""
-    dropout = 0.2 if corpus.pairs < 500_000 else 0.1
     one_vocabulary = corpus.source_vocab == corpus.target_vocab and choices.settings.shared_vocabulary is not False
     common: dict[str, tuple[Any, str]] = {
-        "dropout": (dropout, f"for {corpus.pairs:,} pairs"),
+        "dropout": _dropout(choices, architecture, corpus),
         "tie_embeddings": (one_vocabulary, "one vocabulary" if one_vocabulary else "two vocabularies"),
         "tie_output": (True, "fewer parameters to learn"),
     }
@@ -146,6 +145,14 @@ def _rules(choices: Choices, architecture: Architecture, corpus: Corpus) -> dict
         "attention_dropout": (0.0, "it would cost the fused kernel"),
         "norm": ("pre", "bears the high learning rate of a short run"),
     }
+
+
+def _dropout(choices: Choices, architecture: Architecture, corpus: Corpus) -> tuple[float, str]:
+    """The less text and the more often it is seen, the more of it is forgotten."""
+    as_long_as_it_takes = choices.asked("budget") is None and choices.asked("updates") is None
+    if architecture == "transformer" and corpus.pairs < 100_000 and as_long_as_it_takes:
+        return 0.3, f"for {corpus.pairs:,} pairs, each of which is seen dozens of times"
+    return (0.2 if corpus.pairs < 500_000 else 0.1), f"for {corpus.pairs:,} pairs"
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from multihead import bundle as bundles
 from multihead.errors import ConfigurationError
+from multihead.files import whole_file
 from multihead.model_folder import WEIGHTS, read_json
 from multihead.rounding import Rounding
 from multihead.workflows import shortlist
@@ -36,6 +37,7 @@ def quantise(
     Raises:
         ConfigurationError: an output that is taken.
         FormatError: no model, or a damaged one.
+        SurroundingsError: it cannot be written.
     """
     output = Path(output)
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
@@ -48,7 +50,8 @@ def quantise(
     )
     bundles.save(output, bundle, read_json(folder / "metrics.json"), made_by, precision)
     if (folder / shortlist.FILE).is_file():
-        shutil.copyfile(folder / shortlist.FILE, output / shortlist.FILE)
+        with whole_file(output / shortlist.FILE) as draft:
+            shutil.copyfile(folder / shortlist.FILE, draft)
     sizes = [(place / WEIGHTS).stat().st_size / 1e6 for place in (folder, output)]
     say(f"{output}: {sizes[1]:.1f} MB of weights instead of {sizes[0]:.1f}; translate with --precision {precision}")
     return output

@@ -17,7 +17,8 @@ from multihead.errors import ConfigurationError
 from multihead.models.config import GenerationConfig
 from multihead.workflows.guard_settings import GuardSettings
 from multihead.workflows.search_settings import Metric, Sampling
-from multihead.workflows.translate import Translation, check_n_best
+from multihead.workflows.searching import check_n_best
+from multihead.workflows.translation import Translation
 
 
 @dataclass(frozen=True)

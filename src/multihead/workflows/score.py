@@ -19,7 +19,8 @@ from multihead.decoding.scoring import force
 from multihead.models.network import Network
 from multihead.text.tokenizer import Tokenizer
 from multihead.workflows.pairs import check_pairs, pair_batches
-from multihead.workflows.translate import Translator, symbols_of
+from multihead.workflows.searching import symbols_of
+from multihead.workflows.translate import Translator
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ class SearchSettings(GenerationConfig):
 
     length_penalty: Literal["power", "wu"] = "power"
     """What the log-probability is divided by: |y|^alpha, or ((5 + |y|) / 6)^alpha of Wu et al. 2016."""
-    coverage: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    coverage: float = Field(default=0.0, ge=0)
     """Coverage penalty (Wu et al. 2016): what it costs not to look at a part of the source; theirs is 0.2."""
     stopping: Literal["exact", "ahead", "patience"] = "exact"
     """When the search of a sentence stops: when nothing can change, when the best finished are ahead, or at a count."""
@@ -62,6 +62,11 @@ class SearchSettings(GenerationConfig):
         return min(max(int(self.min_factor * source_tokens), self.min_length), self.limit(source_tokens) - 1)
 
 
+def completed(settings: GenerationConfig) -> SearchSettings:
+    """The same with all that a single request can add, at its defaults where it was not there."""
+    return settings if isinstance(settings, SearchSettings) else SearchSettings(**settings.model_dump())
+
+
 class Sampling(Settings):
     """How translations are drawn instead of searched (`decoding.sampling`, `decoding.truncation`)."""
 
@@ -78,7 +83,7 @@ class Sampling(Settings):
     epsilon: float | None = Field(default=None, gt=0, le=1)
     """Draw from tokens at least this probable."""
     seed: int = 0
-    """Of the random numbers; equal lines draw equal ones."""
+    """Of the random numbers: any whole number; equal lines draw equal ones."""
 
     @property
     def limits(self) -> dict[str, Any]:

@@ -201,6 +201,22 @@ def find_compiled(
     )
 
 
+def symbols_of(tokenizer: Tokenizer) -> Symbols:
+    """What a search must know of a vocabulary."""
+    return Symbols(tokenizer.bos_id, tokenizer.eos_id, tokenizer.forbidden_in_output)
+
+
+def check_n_best(n: int, beam: int) -> None:
+    """Refuses what no beam can hold.
+
+    Raises:
+        ConfigurationError: fewer than 1, or more than the beam.
+    """
+    if not 1 <= n <= beam:
+        remedy = "; widen the beam" if n > beam else ""
+        raise ConfigurationError(f"n_best: expected 1 to the beam, which is {beam}, got {n}{remedy}")
+
+
 def penalty_of(settings: SearchSettings) -> LengthPenalty:
     """The length penalty of that name."""
     return {"power": power, "wu": wu}[settings.length_penalty]

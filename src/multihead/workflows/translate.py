@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,18 +23,20 @@ from multihead.decoding.ensemble import Ensemble
 from multihead.decoding.hypothesis import Hypothesis
 from multihead.decoding.sampling import Sharpening, sample
 from multihead.decoding.shortlist import Shortlist, Shortlisted
-from multihead.decoding.stepper import Stepper, Symbols
+from multihead.decoding.stepper import Stepper
 from multihead.engine.keeping import Engines
 from multihead.engine.search import Engine
 from multihead.errors import ConfigurationError, InputError
 from multihead.models.config import GenerationConfig
 from multihead.text.tokenizer import Tokenizer
-from multihead.workflows.attention import AttentionMap
+from multihead.workflows.attention import AttentionMap, attention_of
+from multihead.workflows.ensembling import ensemble_of
 from multihead.workflows.machine import require_device
-from multihead.workflows.search_settings import Mean, SearchSettings
+from multihead.workflows.search_settings import Mean, SearchSettings, completed
 from multihead.workflows.searching import (
     Demands,
     Phrases,
+    check_n_best,
     check_room,
     demands,
     find,
@@ -44,29 +45,16 @@ from multihead.workflows.searching import (
     penalty_of,
     restrictions_of,
     scored,
+    symbols_of,
 )
 from multihead.workflows.shortlist import read as read_shortlist
+from multihead.workflows.translation import Translation, spelt
 from multihead.workflows.usual_lengths import Lengths, lengths_of
+
+__all__ = ["Translation", "Translator"]
 
 Find = Callable[[list[int], list[list[int]]], list[list[Hypothesis]]]
 """(places of the texts, their tokens) -> the hypotheses of each."""
-
-
-@dataclass(frozen=True)
-class Translation:
-    """A translated sentence."""
-
-    text: str
-    score: float
-    """log p(y | x) / penalty(|y|): comparable between translations of one sentence."""
-    finished: bool
-    """False where the length limit cut it; then the text is not whole."""
-    warning: str | None = None
-    """What else its reader should know: the sentence is longer than the positions that the model tells apart."""
-    log_probability: float = 0.0
-    """log p(y | x)."""
-    tokens: int = 0
-    """|y|, the end symbol counted where it was reached; 0 of an empty sentence, which is not translated."""
 
 
 class Translator:
@@ -85,8 +73,8 @@ class Translator:
         self.folder = folder
         self._searching: SearchSettings | None = None
         self._engines = Engines()
+        self._others: tuple[Bundle, ...] = ()
         self._together: Ensemble | None = None
-        self._reach = bundle.model.max_positions
 
     @classmethod
     def load(cls, path: str | Path, device: str = "cpu") -> Translator:
@@ -134,32 +122,28 @@ class Translator:
         alone.
 
         Args:
-            others: one or more with the same vocabularies; of any kind and size.
+            others: one or more with the same vocabularies; of any kind and size. An ensemble among them brings all its
+                models, and each model counts as much as any other.
             mean: of what.
 
         Raises:
             ConfigurationError: another vocabulary, or another device; no other.
         """
-        if not others:
-            raise ConfigurationError("an ensemble needs another model")
-        own, device = self.bundle, self.bundle.model.output.weight.device
-        for number, bundle in enumerate((other.bundle for other in others), start=2):
-            for side in ("source", "target"):
-                one, two = (
-                    each.source_tokenizer if side == "source" else each.target_tokenizer for each in (own, bundle)
-                )
-                if one.digest != two.digest:
-                    raise ConfigurationError(
-                        f"model {number} of the ensemble has another {side} vocabulary (SHA-256 {two.digest[:12]}..., "
-                        f"the first has {one.digest[:12]}...): train them from the same prepared text"
-                    )
-            if bundle.model.output.weight.device != device:
-                raise ConfigurationError(f"model {number} of the ensemble is not on {device}, where the first is")
+        bundles = [*self._bundles, *(bundle for other in others for bundle in other._bundles)]
         together = copy(self)
-        together._together = Ensemble([own.model, *(other.bundle.model.eval() for other in others)], mean)
-        reaches = [own.model.max_positions, *(other.bundle.model.max_positions for other in others)]
-        together._reach = min((reach for reach in reaches if reach is not None), default=None)
+        together._others = tuple(bundles[1:])
+        together._together = ensemble_of(bundles, mean)
         return together
+
+    @property
+    def reach(self) -> int | None:
+        """Positions that the model tells apart, of an ensemble the fewest; None: any number."""
+        reaches = (bundle.model.max_positions for bundle in self._bundles)
+        return min((reach for reach in reaches if reach is not None), default=None)
+
+    @property
+    def _bundles(self) -> list[Bundle]:
+        return [self.bundle, *self._others]
 
     def translate(
         self,
@@ -281,7 +265,7 @@ class Translator:
             raise InputError(f"keys: expected one for each of {len(texts)} texts, got {len(keys)}")
         if n < 1:
             raise ConfigurationError(f"expected at least 1 sample of each sentence, got {n}")
-        settings = _whole(self.search_settings(None, None, min_length, max_length))
+        settings = completed(self.search_settings(None, None, min_length, max_length))
         _refuse_precision(settings, "samples are not drawn by compiled code")
         tokenizer = self.bundle.target_tokenizer
         wanted = demands(tokenizer, texts, prefixes, None)
@@ -338,7 +322,7 @@ class Translator:
         """The n best of each text by one of the beam searches."""
         _refuse_one_string(texts)
         check_n_best(n, settings.beam)
-        wanted, whole = demands(self.bundle.target_tokenizer, texts, prefixes, phrases), _whole(settings)
+        wanted, whole = demands(self.bundle.target_tokenizer, texts, prefixes, phrases), completed(settings)
         engine = self._compiled(whole, wanted)
 
         def found(places: list[int], group: list[list[int]]) -> list[list[Hypothesis]]:
@@ -422,7 +406,7 @@ class Translator:
     def stepper(self) -> Stepper[Any]:
         """What is searched: the model, or several as one, of the whole vocabulary or a shortlist."""
         found = self.bundle.model if self._together is None else self._together
-        if not _whole(self._own()).shortlist:
+        if not completed(self._own()).shortlist:
             return found
         return Shortlisted(found, self.shortlist, self.bundle.model.config.target_vocab)
 
@@ -434,7 +418,7 @@ class Translator:
     @property
     def engine(self) -> Engine | None:
         """The compiled search, for who wants to run it: where its settings ask for nothing that it does not have."""
-        return self._compiled(_whole(self._own()), Demands())
+        return self._compiled(completed(self._own()), Demands())
 
     def _collate(self, group: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
         """Padded sources and their lengths, where the model is."""
@@ -444,19 +428,7 @@ class Translator:
 
     def translation_of(self, hypothesis: Hypothesis, source_tokens: int) -> Translation:
         """What a search found, as text; ``source_tokens``: of its sentence, the end symbol counted."""
-        tokens = hypothesis.tokens
-        warning = self._beyond_positions(source_tokens, len(tokens) + 1)
-        text = self.bundle.target_tokenizer.decode(tokens)
-        length = len(tokens) + hypothesis.finished
-        return Translation(text, hypothesis.score, hypothesis.finished, warning, hypothesis.log_probability, length)
-
-    def _beyond_positions(self, source_tokens: int, target_tokens: int) -> str | None:
-        """What to say where a side has more tokens (the begin or end symbol counted) than positions were learned."""
-        most = self._reach
-        if most is None or max(source_tokens, target_tokens) <= most:
-            return None
-        side, tokens = ("source", source_tokens) if source_tokens > most else ("translation", target_tokens)
-        return f"the {side} has {tokens} tokens, but the model learned {most} positions: beyond them it sees no order"
+        return spelt(hypothesis, self.bundle.target_tokenizer, source_tokens, self.reach)
 
     def attention(self, text: str, translation: str | None = None) -> AttentionMap:
         """Every head's weights while ``translation`` (by default: our own) is written for ``text``.
@@ -469,44 +441,14 @@ class Translator:
         ids = self.bundle.source_tokenizer.encode(text)
         if translation is not None:
             return self.attention_of(ids, self.bundle.target_tokenizer.encode(translation))
-        settings = _whole(self._own())
+        settings = completed(self._own())
+        self.bundle.model.eval()
         ((found,),) = self._search([ids], 1, settings, Demands(), self._compiled(settings, Demands()))
         return self.attention_of(ids, list(found.tokens))
 
-    @torch.no_grad()
     def attention_of(self, read: list[int], written: list[int]) -> AttentionMap:
         """As `attention`, of tokens without begin and end: as a search found them, however they spell the text."""
-        source_tokenizer, target_tokenizer = self.bundle.source_tokenizer, self.bundle.target_tokenizer
-        source, lengths = self._collate([read])
-        target = torch.tensor([[Tokenizer.bos_id, *written]], device=source.device)
-        output = self.bundle.model.eval()(source, lengths, target, need_weights=True)
-        return AttentionMap(
-            target_tokenizer.decode(written),
-            source_tokenizer.pieces([*read, Tokenizer.eos_id]),
-            target_tokenizer.pieces([*written, Tokenizer.eos_id]),
-            target_tokenizer.pieces([Tokenizer.bos_id, *written]),
-            output.weights,
-        )
-
-
-def symbols_of(tokenizer: Tokenizer) -> Symbols:
-    """What a search must know of a vocabulary."""
-    return Symbols(tokenizer.bos_id, tokenizer.eos_id, tokenizer.forbidden_in_output)
-
-
-def check_n_best(n: int, beam: int) -> None:
-    """Refuses what no beam can hold.
-
-    Raises:
-        ConfigurationError: fewer than 1, or more than the beam.
-    """
-    if not 1 <= n <= beam:
-        raise ConfigurationError(f"n_best: expected 1 to the beam, which is {beam}, got {n}; widen the beam")
-
-
-def _whole(settings: GenerationConfig) -> SearchSettings:
-    """With the settings that a model folder does not have."""
-    return settings if isinstance(settings, SearchSettings) else SearchSettings(**settings.model_dump())
+        return attention_of(self.bundle, read, written)
 
 
 def _refuse_precision(settings: SearchSettings, reason: str) -> None:

@@ -18,7 +18,7 @@ from multihead.workflows import lines as windows
 from multihead.workflows.growing_file import growing_file
 from multihead.workflows.lines import translated
 from multihead.workflows.rendering import Rendering
-from multihead.workflows.search_settings import SearchSettings
+from multihead.workflows.search_settings import completed
 from multihead.workflows.shortlist import FILE as SHORTLIST
 from multihead.workflows.side_files import SideFiles
 from multihead.workflows.translate import Translator
@@ -126,7 +126,8 @@ def _made_from(
 
 def _shortlist_of(translator: Translator, rendering: Rendering) -> str | None:
     """Which shortlist is used: `multihead shortlist` can have made another one since."""
-    search, folder = rendering.search, translator.folder
-    if folder is None or not (isinstance(search, SearchSettings) and search.shortlist):
+    folder = translator.folder
+    if folder is None or not completed(rendering.search).shortlist:
         return None
+    _ = translator.shortlist  # says what is wrong where there is none, or one for another model
     return sha256_of(bundles.locate(folder) / SHORTLIST)[:16]

@@ -95,7 +95,7 @@ def test_dark_where_the_system_is(page: Any) -> None:
     page.chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", features)
     try:
         assert page.run("return getComputedStyle(document.body).backgroundColor") != light
-        assert page.find("#theme").get_attribute("aria-checked") == "true"
+        page.until(lambda: page.find("#theme").get_attribute("aria-checked") == "true")  # told by an event
     finally:
         page.chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 

@@ -20,7 +20,7 @@ const source = new Source(byId("source"), byId("mirror"));
 const links = new Links(byId("links"), byId("sheet"));
 const inspector = new Inspector({ begins, back });
 const output = new Output(byId("output"), { chosen, hovered, begins });
-const lines = new Lines(server, () => settings.wish, changed, (problem) => notice.show(problem));
+const lines = new Lines(server, (text) => settings.wish(text), changed, (problem) => notice.show(problem));
 const settings = new Settings(byId("settings-form"), byId("settings-summary"), () => lines.renew());
 const notice = new Notice(byId("notice"), server, begin);
 
@@ -94,7 +94,7 @@ function tell() {
   const slowest = Math.max(0, ...lines.all.map((line) => line.seconds));
   byId("took").textContent = busy || !slowest ? "" : `${slowest.toFixed(2)} s`;
   const most = info?.limits?.characters;
-  const longest = Math.max(0, ...lines.all.map((line) => line.source.length));
+  const longest = Math.max(0, ...lines.all.map((line) => [...line.source].length)); // as the server counts
   byId("count").textContent = most && longest > most * 0.8 ? `${longest} / ${most}` : "";
   byId("count").classList.toggle("over", longest > most);
   if (!choice) rest();

@@ -28,7 +28,7 @@ export class Lines {
   #timer = 0;
   all = [];
 
-  /** @param wish gives the settings of a request, `changed(line)` is told what happens to a line and
+  /** @param wish gives the settings of a request for a text, `changed(line)` is told what happens to a line and
    *  `stopped(problem)` what keeps all of them from going on, until `go`. Nothing is asked before the first `go`. */
   constructor(server, wish, changed, stopped) {
     this.#server = server;
@@ -124,7 +124,7 @@ export class Lines {
     line.state = "running";
     this.#changed(line);
     const started = performance.now();
-    const wish = { ...this.#wish(), text: line.source, ...(line.prefix ? { prefix: line.prefix } : {}) };
+    const wish = { ...this.#wish(line.source), text: line.source, ...(line.prefix ? { prefix: line.prefix } : {}) };
     try {
       const result = await this.#server.translate(wish, mine.signal, (text) => {
         if (line.running !== mine) return;

@@ -3,6 +3,7 @@
 const KEY = "multihead.settings";
 const LISTED = 5;
 const ALTERNATIVES = 6;
+const LOOKED = 6000; // bytes of a line up to which it is asked where words looked: answers grow with the square
 
 export class Settings {
   #form;
@@ -38,8 +39,8 @@ export class Settings {
     this.#recall();
   }
 
-  /** The part of a request that is not the text. */
-  get wish() {
+  /** The part of a request for this text that is not the text. */
+  wish(text = "") {
     const { beam, n_best: listed, alpha, guard } = this.#form.elements;
     const width = Number(beam.value) || this.#own.beam;
     return {
@@ -47,7 +48,9 @@ export class Settings {
       ...(alpha.value === "" ? {} : { alpha: Number(alpha.value) }),
       n_best: Math.min(Number(listed.value) || LISTED, width),
       guard: guard.value,
-      ...(this.#own.alignment ? { alignment: true, alternatives: ALTERNATIVES } : {}),
+      ...(this.#own.alignment && new TextEncoder().encode(text).length <= LOOKED
+        ? { alignment: true, alternatives: ALTERNATIVES }
+        : {}),
     };
   }
 
@@ -79,7 +82,7 @@ export class Settings {
   }
 
   #say() {
-    const { beam = this.#own.beam, n_best: listed } = this.wish;
+    const { beam = this.#own.beam, n_best: listed } = this.wish();
     this.#summary.textContent = `beam ${beam}, ${listed} listed`;
   }
 }
