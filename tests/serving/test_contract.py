@@ -108,6 +108,7 @@ def provoked(path: str, servers: Servers, models: dict[str, Callable[[], Transla
     with busy.held(text="eins"):
         busy.until("multihead_requests_in_hand", 1)
         yield "429", busy.post(path, text="eins")
+    busy.until("multihead_requests_in_hand", 0)
     if path == "/translate":  # a stream has begun by then
         yield "503", busy.post(path, text="eins")
         yield "500", servers.start(models["damaged"]).client.post(path, text="acht")
