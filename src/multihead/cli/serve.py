@@ -52,7 +52,7 @@ def serve(
 
     SIGTERM ends what is in hand and then the server; SIGHUP loads the model anew while it serves.
     """
-    from multihead.cli.process import own_the_process
+    from multihead.cli.process import leave_alone_what_stays, own_the_process
 
     settings = build(
         ServeSettings, {name: value for name, value in flags.items() if value is not None}, "the command line"
@@ -88,7 +88,11 @@ def serve(
         if token is None and not ip_address(host).is_loopback:
             say("warning: others on the network can use this server, and no token is asked for: see --token-file")
         desk = asyncio.run(
-            serve_it(lambda: Desk(settings, lambda: load(model, search, device), lanes, say), listening, token)
+            serve_it(
+                lambda: Desk(settings, lambda: load(model, search, device), lanes, say, leave_alone_what_stays),
+                listening,
+                token,
+            )
         )
     if desk.failed is not None:
         raise desk.failed

@@ -76,13 +76,20 @@ class Desk:
         load: reads the model, in a thread; called again for a reload.
         lanes: threads of the compiled search.
         say: a line for the log.
+        settled: called when a model is loaded, and when an old one has gone. A model is full of circles, so an old one
+            would stay until Python looks for them of its own accord.
     """
 
     def __init__(
-        self, settings: ServeSettings, load: Callable[[], Translator], lanes: int, say: Callable[[str], None]
+        self,
+        settings: ServeSettings,
+        load: Callable[[], Translator],
+        lanes: int,
+        say: Callable[[str], None],
+        settled: Callable[[], object] = gc.collect,
     ) -> None:
         self.settings, self.say, self.metrics = settings, say, Metrics()
-        self._load, self._lanes = load, lanes
+        self._load, self._lanes, self._settled = load, lanes, settled
         self.generation: Generation | None = None
         self.draining = False
         self.failed: MultiheadError | None = None
@@ -230,12 +237,13 @@ class Desk:
                 self.failed = error if isinstance(error, MultiheadError) else MultiheadError(str(error))
             return
         self.generation = new
+        self._settled()
         self.metrics.reloads.labels("loaded").inc()
         self.say(f"serving model {number}: {translator.bundle.model.config.summary}")
         if old is not None:
             await self._retire(old)
             old = None
-            gc.collect()  # a model is full of circles, so it would stay until Python looks for them of its own accord
+            self._settled()
 
     @no_type_check
     async def _retire(self, old: Generation) -> None:
