@@ -1,4 +1,4 @@
-"""What a command sets for its whole process: signals, threads, the allocator. A library call sets none of it.
+"""What a command sets for its whole process: signals, threads, allocator, garbage. A library call sets none of it.
 
 Of several processes that ``torchrun`` started the first one speaks; only commands that say so work in several.
 """
