@@ -25,7 +25,7 @@ from multihead.decoding.stopping import Ahead, Exact, Patience
 from multihead.engine import keeping
 from multihead.engine import search as module
 from multihead.engine.search import Engine, why_not
-from multihead.engine.weights import PRECISIONS
+from multihead.engine.weights import PRECISIONS, Precision
 from multihead.errors import ConfigurationError, MultiheadError, ShapeError
 from multihead.kernels import native as natively
 from multihead.models.embedding import sinusoid
@@ -216,12 +216,15 @@ def test_nothing_permitted_is_said(drawn: Any) -> None:
         engine.search(drawn.sentences(2), Symbols(2, 3, everything), max_lengths=9, min_lengths=1)
 
 
-def test_numbers_that_run_over_are_said(drawn: Any) -> None:
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("where", ["output", "decoder.1.feed_forward", "encoder.0.self_attention"])
+def test_numbers_that_run_over_are_said(where: str, precision: Precision, drawn: Any) -> None:
     model = drawn.model("pre-norm")
     with torch.no_grad():
-        model.output.weight.mul_(1e38)
+        for parameter in model.get_submodule(where).parameters():
+            parameter.div_(parameter.abs().max()).mul_(3e38)
     with pytest.raises(MultiheadError, match="NaN"):
-        Engine(model).search(drawn.sentences(2), drawn.symbols, max_lengths=9)
+        Engine(model, precision).search(drawn.sentences(2), drawn.symbols, max_lengths=9)
 
 
 def test_models_that_it_is_not_for(drawn: Any) -> None:

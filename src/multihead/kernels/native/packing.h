@@ -199,17 +199,18 @@ struct Rows {
             for (i64 k = 0; k < width; k++) half[k] = (uint16_t)rounded(x[k]);
         }
         if (kind != INT8) return;
-        float most = 0.f, least = 0.f;
-#pragma omp simd reduction(max : most) reduction(min : least)
+        float most = 0.f, least = 0.f, odd = 0.f;  // a byte is always a number: NaN and infinity go by way of the scale
+#pragma omp simd reduction(max : most) reduction(min : least) reduction(+ : odd)
         for (i64 k = 0; k < width; k++) {
             most = x[k] > most ? x[k] : most;
             least = x[k] < least ? x[k] : least;
+            odd += x[k] - x[k];
         }
         // What is nowhere negative, as behind a rectifier, has twice as many steps.
         int32_t zero = least < 0.f ? 128 : 0;
         float largest = most > -least ? most : -least, top = zero ? 127.f : 255.f;
         float scale = largest > 0.f ? top / largest : 0.f;
-        steps[row] = largest / top;
+        steps[row] = largest / top + odd;
         zeros[row] = zero;
         uint8_t *byte = (uint8_t *)to;
         for (i64 k = width; k < stride * 4; k++) byte[k] = 0;
