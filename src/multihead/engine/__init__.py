@@ -1,1 +1,1 @@
-"""The compiled search of a Transformer's translations: `weights` says what it takes, `search` runs it."""
+"""A Transformer's translations, fast: compiled (`weights` says what it takes, `search` runs it), or by `graphs`."""

@@ -1,4 +1,4 @@
-"""The compiled searches of a translator's model: made when first asked for, and anew when the weights have changed."""
+"""What a translator's model is searched with: made when first asked for, and anew when the weights have changed."""
 
 from __future__ import annotations
 
@@ -7,15 +7,24 @@ from typing import Any
 import numpy as np
 
 from multihead.decoding.shortlist import Shortlist
+from multihead.decoding.stepper import Stepper
+from multihead.engine.graphs import Capture, Graphs
 from multihead.engine.search import Engine, why_not
 from multihead.engine.weights import Precision, version
 from multihead.models.network import Network
+from multihead.models.transformer import Transformer
 
 
 class Engines:
-    """One of each precision, with and without a shortlist, of one model at a time."""
+    """Compiled searches, one of each precision with and without a shortlist, and graphs; of one model at a time.
 
-    def __init__(self) -> None:
+    Args:
+        capture: of graphs; PyTorch's by default.
+    """
+
+    def __init__(self, capture: Capture | None = None) -> None:
+        self._capture = capture
+        self._graphs: Graphs | None = None
         self._made: dict[tuple[Precision, bool], Engine] = {}
         self._refused: tuple[Network, Any, str] | None = None
 
@@ -35,6 +44,15 @@ class Engines:
             return reason
         self._made[kind] = engine = Engine(model, precision, shortlist)
         return engine
+
+    def stepping(self, model: Network) -> Stepper[Any]:
+        """The model for searches that go step by step: on a GPU, of a Transformer, each step is a graph."""
+        graphed = self._capture is not None or model.output.weight.is_cuda
+        if not graphed or not isinstance(model, Transformer):
+            return model
+        if self._graphs is None or self._graphs.model is not model:
+            self._graphs = Graphs(model, self._capture)
+        return self._graphs
 
 
 def _same(one: Shortlist | None, other: Shortlist | None) -> bool:

@@ -304,6 +304,8 @@ class Translator:
         given = {"beam": beam, "alpha": alpha, "min_length": min_length, "max_length": max_length}
         changes = {name: value for name, value in given.items() if value is not None}
         own = self._own()
+        if not changes:
+            return own
         return build(type(own), {**own.model_dump(), **changes}, "the search")
 
     def _own(self) -> GenerationConfig:
@@ -405,7 +407,7 @@ class Translator:
     @property
     def stepper(self) -> Stepper[Any]:
         """What is searched: the model, or several as one, of the whole vocabulary or a shortlist."""
-        found = self.bundle.model if self._together is None else self._together
+        found = self._engines.stepping(self.bundle.model) if self._together is None else self._together
         if not completed(self._own()).shortlist:
             return found
         return Shortlisted(found, self.shortlist, self.bundle.model.config.target_vocab)

@@ -1,0 +1,203 @@
+"""A Transformer's step on a GPU as one CUDA graph, captured once for each bucket of shapes.
+
+A step is some hundred small kernels, and a GPU has computed each of them before the next one is launched from Python. A
+graph launches all of them at once, but its shapes and addresses stay what they were. So the state of a search is copied
+into tensors that stay, whose sentences, positions and source are rounded up: what is added is padding, which reaches
+nothing. What comes out is copied too, so that a state remains a value.
+
+The searches are `decoding`'s, as they are: this is a `Stepper` around the model. Not yet run on a GPU: the tests prove
+what can be proven without one, that a replayed step is the model's own, for every shape within a bucket, and that a
+step decides nothing by a number that only the device knows.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from multihead.attention import KeyValue
+from multihead.models.state import Memory, TransformerState
+from multihead.models.transformer import Transformer
+
+MOST = 64
+"""Graphs that are kept; each has its own copy of a state."""
+
+_LENGTHS = 16
+"""Positions and source symbols are rounded up to multiples of it; sentences to powers of two."""
+
+Outputs = tuple[Tensor, ...]
+Capture = Callable[[Callable[[], Outputs]], tuple[Outputs, Callable[[], None]]]
+"""Of a computation: where its outputs stand, and what computes them again, from the inputs as they are then."""
+
+
+class CudaCapture:
+    """PyTorch's, of the current device; the memory of all graphs is one, so each must be read before the next runs."""
+
+    def __init__(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, compute: Callable[[], Outputs]) -> tuple[Outputs, Callable[[], None]]:
+        """See `Capture`; the computation runs twice before, so that libraries set up what they keep."""
+        aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            for _ in range(2):
+                compute()
+        torch.cuda.current_stream().wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            outputs = compute()
+        return outputs, graph.replay
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """What the states of a graph have in common."""
+
+    sentences: int
+    group: int
+    """Hypotheses a sentence."""
+    time: int
+    """Positions before the new one."""
+    source: int
+
+    @classmethod
+    def of(cls, state: TransformerState) -> Bucket:
+        """The smallest that holds a state."""
+        sentences = 1 << (len(state.memory.lengths) - 1).bit_length()
+        return cls(sentences, state.group, _up(state.time), _up(state.memory.layers[0].length))
+
+
+class Graphs:
+    """A `Stepper`: the model, whose steps are graphs where nothing is learned.
+
+    Args:
+        model: on the device where it stays; when its weights move, the graphs are made anew.
+        capture: PyTorch's by default, which needs a GPU.
+        most: graphs that are kept; the one that was not used for longest makes room.
+    """
+
+    def __init__(self, model: Transformer, capture: Capture | None = None, most: int = MOST) -> None:
+        self.model = model
+        self._capture, self._most = CudaCapture() if capture is None else capture, most
+        self._made: OrderedDict[Bucket, _Graph] = OrderedDict()
+        self._where: tuple[int, ...] = ()
+
+    @property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """Those that there are graphs of, the latest used last."""
+        return tuple(self._made)
+
+    def start(self, source: Int[Tensor, "batch source"], lengths: Int[Tensor, " batch"]) -> TransformerState:
+        """The model's, which computes much with few kernels."""
+        return self.model.start(source, lengths)
+
+    def step(
+        self, tokens: Int[Tensor, " rows"], state: TransformerState
+    ) -> tuple[Float[Tensor, "rows vocab"], TransformerState]:
+        """The model's step, replayed."""
+        autocast = torch.is_autocast_enabled(tokens.device.type)
+        if self.model.training or torch.is_grad_enabled() or autocast or not state.rows:
+            return self.model.step(tokens, state)
+        graph = self._of(Bucket.of(state), state)
+        graph.fill(tokens, state)
+        graph.replay()
+        return graph.read(state)
+
+    def step_attending(
+        self, tokens: Int[Tensor, " rows"], state: TransformerState
+    ) -> tuple[Float[Tensor, "rows vocab"], Float[Tensor, "rows source"], TransformerState]:
+        """The model's, kernel by kernel: few searches ask for it."""
+        return self.model.step_attending(tokens, state)
+
+    def _of(self, bucket: Bucket, state: TransformerState) -> _Graph:
+        where = tuple(tensor.data_ptr() for tensor in (*self.model.parameters(), *self.model.buffers()))
+        if where != self._where:
+            self._made.clear()
+            self._where = where
+        if bucket not in self._made:
+            while len(self._made) >= self._most:
+                self._made.popitem(last=False)
+            self._made[bucket] = _Graph(self.model, bucket, state, self._capture)
+        self._made.move_to_end(bucket)
+        return self._made[bucket]
+
+
+class _Graph:
+    """One of them, with the tensors that it reads and writes.
+
+    Args:
+        model: whose step it is.
+        bucket: how large.
+        like: a state whose types and widths are those of all others.
+        capture: how.
+    """
+
+    def __init__(self, model: Transformer, bucket: Bucket, like: TransformerState, capture: Capture) -> None:
+        self._bucket = bucket
+        rows = bucket.sentences * bucket.group
+        self._tokens = torch.zeros_like(like.positions[:1]).repeat(rows)
+        self._positions, self._padding = self._tokens.clone(), self._tokens + bucket.time
+        self._lengths = like.memory.lengths.new_ones(bucket.sentences)
+        self._memory = [_room(layer, bucket.sentences, bucket.source) for layer in like.memory.layers]
+        # Before the first step there is no cache; its heads and widths are those of the memory.
+        self._cache = [_room(layer, rows, bucket.time) for layer in like.cache or like.memory.layers]
+        self._outputs, self.replay = capture(lambda: self._compute(model))
+        self._memory_of: Callable[[], Memory | None] = lambda: None
+        """What the memory was copied from: mostly it is the same in the next step."""
+
+    def _compute(self, model: Transformer) -> Outputs:
+        memory = Memory(tuple(self._memory), self._lengths)
+        log_probabilities, following = model.step(
+            self._tokens, TransformerState(memory, tuple(self._cache), self._positions, self._padding)
+        )
+        assert following.cache is not None
+        new = [part[:, :, -1:] for layer in following.cache for part in (layer.key, layer.value)]
+        return log_probabilities, *(part.contiguous() for part in new)
+
+    def fill(self, tokens: Tensor, state: TransformerState) -> None:
+        """Copies a state to where the graph reads it: its positions to the right, as the model counts them."""
+        rows, free = state.rows, self._bucket.time - state.time
+        own = 0 if state.padding is None else state.padding
+        to = [self._tokens[:rows], self._positions[:rows], self._padding[:rows]]
+        given = [tokens, state.positions, own + torch.full_like(state.positions, free)]
+        for room, layer in zip(self._cache, state.cache or (), strict=state.cache is not None):
+            to += [room.key[:rows, :, free:], room.value[:rows, :, free:]]
+            given += [layer.key, layer.value]
+        if self._memory_of() is not state.memory:
+            self._memory_of = weakref.ref(state.memory)
+            sentences, width = len(state.memory.lengths), state.memory.layers[0].length
+            to.append(self._lengths[:sentences])
+            given.append(state.memory.lengths)
+            for room, layer in zip(self._memory, state.memory.layers, strict=True):
+                to += [room.key[:sentences, :, :width], room.value[:sentences, :, :width]]
+                given += [layer.key, layer.value]
+        torch._foreach_copy_(to, given)
+
+    def read(self, state: TransformerState) -> tuple[Tensor, TransformerState]:
+        """What the model would have given; none of it is the graph's own."""
+        rows = state.rows
+        log_probabilities, *new = self._outputs
+        grown = []
+        for index in range(len(self._cache)):
+            key, value = (part[:rows] for part in new[2 * index : 2 * index + 2])
+            before = None if state.cache is None else state.cache[index]
+            latest = KeyValue(key, value)
+            grown.append(KeyValue(key.clone(), value.clone()) if before is None else before.append(latest))
+        following = TransformerState(state.memory, tuple(grown), state.positions + 1, state.padding)
+        return log_probabilities[:rows].clone(), following
+
+
+def _up(length: int) -> int:
+    """To the next multiple, and one at least."""
+    return max(-(-length // _LENGTHS), 1) * _LENGTHS
+
+
+def _room(like: KeyValue, rows: int, length: int) -> KeyValue:
+    return KeyValue(*(part.new_zeros(rows, part.shape[1], length, part.shape[3]) for part in (like.key, like.value)))
