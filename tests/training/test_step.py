@@ -3,6 +3,8 @@
 import copy
 import itertools
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -254,3 +256,49 @@ def test_bfloat16_keeps_weights_and_sums_in_float32(toy):
     assert all(tensor.dtype == torch.float32 for tensor in weights.values())
     assert low.loss != full.loss
     assert low.loss == pytest.approx(full.loss, rel=0.02)
+
+
+COMPILED = """
+import copy, sys
+import torch
+from multihead.data.batching import collate
+from multihead.data.store import ParallelStore
+from multihead.models import transformer
+from multihead.models.config import TransformerConfig
+from multihead.training.config import TrainingConfig
+from multihead.training.optimizer import build_optimizer
+from multihead.training.step import train_step
+import numpy as np
+
+transformer.COMPILER = "aot_eager"
+draw = np.random.default_rng(0)
+rows = [draw.integers(4, 20, draw.integers(1, 9)).tolist() for _ in range(40)]
+store = ParallelStore.from_lists(rows[:20], rows[20:])
+config = TrainingConfig(updates=20, warmup=2, batch_tokens=24)
+sizes = dict(width=8, heads=2, inner=12, encoder_layers=1, decoder_layers=1, dropout=0.0, norm="pre")
+model = transformer.Transformer(TransformerConfig(source_vocab=20, target_vocab=20, **sizes)).double()
+copied = copy.deepcopy(model)
+copied.compiled = True
+compiled = copy.deepcopy(copied)
+optimizers = [build_optimizer(one, config) for one in (model, compiled)]
+for step, numbers in enumerate((range(9), range(9, 13), range(12)), start=1):
+    batch = collate(store, np.array(numbers, np.int64), pad_id=0, bos_id=2, eos_id=3)
+    sums = [
+        train_step(one, optimizer, [batch], config, step, 1e-2)
+        for one, optimizer in zip((model, compiled), optimizers)
+    ]
+    torch.testing.assert_close(torch.tensor(sums[0]), torch.tensor(sums[1]))
+for one, other in zip(model.parameters(), compiled.parameters()):
+    torch.testing.assert_close(one, other, atol=1e-9, rtol=0)
+frames = torch._dynamo.utils.counters["frames"]
+assert frames["ok"] == frames["total"] > 0, frames
+"""
+
+
+def test_what_pytorch_compiles_learns_the_same():
+    """Of batches of several sizes, and of a copy of the model; as PyTorch traces it, without generated code.
+
+    In a fresh interpreter: shape checks cannot be compiled.
+    """
+    result = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr

@@ -101,6 +101,7 @@ OTHER = {
     "average": 0.5,
     "validate_every": 11,
     "patience": 4,
+    "compile": True,
     "log_every": 6,
     "precision": "float32",
     "threads": 1,

@@ -7,7 +7,8 @@ knows `start` and `step` only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 
 import torch
 from jaxtyping import Float, Int
@@ -21,7 +22,7 @@ from multihead.models.config import TransformerConfig
 from multihead.models.embedding import Embedding
 from multihead.models.initialize import initialize
 from multihead.models.layers import DecoderLayer, EncoderLayer, LayerNorm, Weights
-from multihead.models.network import AttentionWeights, Network, Output, embeddings
+from multihead.models.network import AttentionWeights, Network, Output, embeddings, token_loss
 from multihead.models.packing import Packed, pack
 from multihead.models.state import Memory, TransformerState
 
@@ -34,6 +35,11 @@ class Transformer(Network):
     """
 
     config: TransformerConfig
+    compiled: bool = False
+    """Whether `loss` has PyTorch compile what gives the states; for GPUs, where it fuses what stands between products.
+
+    Copies of a model share the code. Dropout is PyTorch's own in it, whose masks are others than ours.
+    """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -95,6 +101,9 @@ class Transformer(Network):
         smoothing: float,
     ) -> Loss:
         """As `Network.loss`; where that is learned from on a CPU, from the words alone (`models.packing`)."""
+        if self.compiled:
+            states = _compiled_hidden()(self, source, source_lengths, target_input)
+            return token_loss(states, self.output.weight, target_output, self.config.padding_id, smoothing)
         if not self._packs(source, target_input):
             return super().loss(source, source_lengths, target_input, target_output, smoothing=smoothing)
         real = target_output != self.config.padding_id
@@ -214,6 +223,17 @@ class Transformer(Network):
         for layer in self.decoder:
             assert isinstance(layer, DecoderLayer)
             yield layer
+
+
+COMPILER = "inductor"
+"""PyTorch's backend."""
+
+
+@cache
+def _compiled_hidden() -> Callable[..., Tensor]:
+    """Of every size of batch: compiled for the first, and again for the first of another."""
+    made: Callable[..., Tensor] = torch.compile(Transformer.hidden, dynamic=True, backend=COMPILER)
+    return made
 
 
 def _last_norm(config: TransformerConfig) -> nn.Module:

@@ -57,6 +57,8 @@ class TrainingConfig(Settings):
     """Processor threads of PyTorch; part of what makes two runs equal."""
     device: str = "cpu"
     """Where the model is trained: cpu or cuda."""
+    compile: bool = False
+    """Whether a Transformer's states are computed by code that PyTorch compiles for it (`models.transformer`)."""
     bpe_dropout: float = Field(default=0.0, ge=0, lt=1)
     """How often a merge is passed over when a sentence is cut into subwords anew in each epoch; 0 never."""
     keep_checkpoints: int = Field(default=2, ge=1)

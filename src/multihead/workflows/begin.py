@@ -24,6 +24,7 @@ from multihead.kernels.native import decoding, native
 from multihead.models.architectures import build_network
 from multihead.models.network import Network
 from multihead.models.network_config import NetworkConfig
+from multihead.models.transformer import Transformer
 from multihead.text.tokenizer import Tokenizer
 from multihead.training import tensorboard
 from multihead.training.config import TrainingConfig
@@ -211,10 +212,18 @@ def tell_other_versions(begun_with: dict[str, str], log: RunLog) -> None:
         log.say(f"  begun with {begun_with}, now {versions()}: the result may differ in its last digits")
 
 
+def network_for(model: NetworkConfig, training: TrainingConfig) -> Network:
+    """A new network, drawn from PyTorch's current generator, where and as it is trained."""
+    network = build_network(model).to(training.device)
+    if isinstance(network, Transformer):
+        network.compiled = training.compile
+    return network
+
+
 def measure(model: NetworkConfig, trial: TrainingConfig, prepared: Prepared, processes: Processes = ALONE) -> Pace:
     """Times updates of a throw-away model on real batches, every kind of length among them; all processes take part."""
     with torch.random.fork_rng():
-        network = build_network(model).to(trial.device)
+        network = network_for(model, trial)
         optimizer, stream = build_optimizer(network, trial), stream_of(prepared, trial, (0, 0))
         average: Average[Network] = Average(network, trial.average)
         seconds, tokens, room = [], [], None

@@ -219,7 +219,10 @@ def choose_training(
         "threads": take("threads", lambda: (machine.threads, "what PyTorch uses here")),
         "seed": take("seed", lambda: (1, "any would do")),
         "bpe_dropout": take("bpe_dropout", lambda: (own["bpe_dropout"].default, "the usual value")),
+        "compile": take("compile", lambda: (False, "there are own kernels, and no GPU has tried it")),
     }
+    if values["compile"] and model.architecture != "transformer":
+        raise ConfigurationError(f"--compile: only a Transformer is compiled, and this model is {model.architecture}")
     values["batch_tokens"], values["accumulate"] = choose_batch(choices, corpus, machine)
     tokens = values["batch_tokens"] * values["accumulate"]
     values["optimizer"] = take("optimizer", lambda: choose_optimizer(choices, model, tokens))

@@ -236,6 +236,8 @@ class Training(Settings):
     """Updates between validations."""
     patience: int | None = None
     """Validations without gain before training ends; 0 for never."""
+    compile: bool | None = None
+    """Let PyTorch compile the Transformer (torch.compile), for GPUs; a minute at the start."""
 
 
 class Search(Settings):

@@ -24,7 +24,6 @@ from typing import Any
 import torch
 
 from multihead.configuration import build
-from multihead.models.architectures import build_network
 from multihead.models.network import Network
 from multihead.training.checkpoint import RunState
 from multihead.training.effort import Effort, effort_of
@@ -32,7 +31,7 @@ from multihead.training.parallel import ALONE, Processes
 from multihead.training.trainer import Surroundings
 from multihead.workflows import run_folder
 from multihead.workflows.batches import largest, lines_of, stream_of
-from multihead.workflows.begin import begin, follow, reopened
+from multihead.workflows.begin import begin, follow, network_for, reopened
 from multihead.workflows.machine import require_device
 from multihead.workflows.preparation import Prepared
 from multihead.workflows.run import Finished, train_to_the_end
@@ -119,7 +118,7 @@ def _train(
 ) -> Result:
     training = config.training
     torch.manual_seed(training.seed)
-    model = build_network(config.model).to(training.device)
+    model = network_for(config.model, training)
 
     def around(state: RunState) -> Surroundings[Network]:
         stream, best = stream_of(prepared, training, state.position), Best(config, prepared, folder, processes)
