@@ -35,6 +35,9 @@ PATIENCE = 120.0
 # ------------------------------------------------------------------- what the processes do, and one alone as well
 
 
+SETTINGS = {"usual": {}, "bare": {"clip": 0.0, "smoothing": 0.0, "seed": 4}, "muon": {"optimizer": "muon"}}
+
+
 def updates(toy, processes, **changes):
     """Three updates with dropout: of a batch and one with fewer rows than processes, of one row, and in pieces."""
     model, config = toy.model(dropout=0.3), toy.config(**changes)
@@ -121,10 +124,7 @@ def together(toy, processes):
     tensors = {"scalar": torch.tensor(3.0), "half": torch.arange(6).bfloat16().view(2, 3).T, "none": torch.empty(0)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parallel, "_BUCKET", 100)  # several buckets even here
-        found = {
-            "updates": updates(toy, processes),
-            "adamless": updates(toy, processes, clip=0.0, smoothing=0.0, seed=4),
-        }
+        found = {name: updates(toy, processes, **changes) for name, changes in SETTINGS.items()}
     return found | {
         "exchanged": processes.exchange((processes.rank, long, 0.1)),
         "first": processes.from_first("mine" if processes.first else None),
@@ -191,9 +191,7 @@ def found(toy, tmp_path_factory):
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(SIZE)]
 
 
-@pytest.mark.parametrize(
-    ("name", "changes"), [("updates", {}), ("adamless", {"clip": 0.0, "smoothing": 0.0, "seed": 4})]
-)
+@pytest.mark.parametrize(("name", "changes"), SETTINGS.items())
 def test_three_processes_make_the_updates_of_one(toy, found, name, changes):
     """Loss, guesses, norm and weights, dropout on; among themselves they are equal to the last bit."""
     sums, weights = updates(toy, ALONE, **changes)
