@@ -47,7 +47,7 @@ def explained(path: Path) -> Iterator[None]:
         raise SurroundingsError(f"{path}: cannot be written: {remedy}") from error
 
 
-def _force(path: Path) -> None:
+def force(path: Path) -> None:
     """Asks the operating system to put a file or folder on the disk now."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -72,9 +72,9 @@ def whole_file(path: Path) -> Iterator[Path]:
     try:
         with explained(path):
             yield draft
-            _force(draft)
+            force(draft)
             draft.replace(path)
-            _force(path.parent)
+            force(path.parent)
     finally:
         with contextlib.suppress(OSError):  # the reason why it could not be made is the error to report
             draft.unlink(missing_ok=True)
@@ -175,13 +175,13 @@ def whole_folder(path: Path) -> Iterator[Path]:
             draft.mkdir(parents=True)
             yield draft
             for file in draft.rglob("*"):
-                _force(file)
-            _force(draft)
+                force(file)
+            force(draft)
             _end_exchange(path)
             if path.exists():
                 path.replace(_aside(path))
             draft.replace(path)
-            _force(path.parent)
+            force(path.parent)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
         with contextlib.suppress(OSError):

@@ -77,7 +77,8 @@ class BertConfig(Settings):
     @property
     def summary(self) -> str:
         """What it is, in a line for people."""
-        return f"BERT, {self.layers} layers, width {self.width}, inner {self.inner}, {self.heads} heads"
+        heads = f"{self.heads} {'head' if self.heads == 1 else 'heads'}"
+        return f"BERT, {self.layers} layers, width {self.width}, inner {self.inner}, {heads}"
 
 
 BERT_PRESETS: dict[str, dict[str, Any]] = {

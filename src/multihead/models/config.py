@@ -104,7 +104,7 @@ class TransformerConfig(Settings):
         """What it is, in a line for people."""
         return (
             f"Transformer, {self.encoder_layers}+{self.decoder_layers} layers, width {self.width}, "
-            f"inner {self.inner}, {self.heads} heads, {self.norm}-norm"
+            f"inner {self.inner}, {self.heads} {'head' if self.heads == 1 else 'heads'}, {self.norm}-norm"
         )
 
     @property

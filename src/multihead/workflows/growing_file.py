@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from multihead.errors import ConfigurationError, FormatError
-from multihead.files import drafts_of, explained, write_text
+from multihead.files import drafts_of, explained, force, write_text
 from multihead.workflows import lock
 
 
@@ -72,6 +72,7 @@ class GrowingFile:
         check_free(self._path)
         with explained(self._path):
             part_of(self._path).replace(self._path)
+            force(self._path.parent)
             record_of(self._path).unlink()
 
     def _note(self) -> None:
