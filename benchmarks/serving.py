@@ -1,9 +1,10 @@
 """What a server does under load: throughput, latency, overload, nonsense, clients that vanish.
 
 `multihead serve` in one process, its clients (`serving_load.py`) in another. The weights are random, and as such a
-model never ends a sentence every translation has ``--steps`` symbols. Capacity is what 32 clients get that ask
-again as soon as they are answered. Half of it, and 1.2 times it, then arrive at random times (Poisson), whether answers
-come or not. Every translation is compared with that of the same text alone.
+model never ends a sentence every translation has ``--steps`` symbols. Capacity is what 32 clients get that ask again as
+soon as they are answered. Half of it, and 1.2 times it, then arrive at random times (Poisson), whether answers come or
+not. Every translation is compared with that of the same text alone. What the library translates by itself, texts one by
+one and all of them at once, says how much there is to be gained by sharing batches.
 
     python benchmarks/serving.py                                both models, all figures: five minutes each
     python benchmarks/serving.py --sizes tiny --phases load
@@ -28,6 +29,7 @@ import torch
 from common import machine, parser, write
 
 from decoding import text
+from multihead import Translator
 from multihead import bundle as bundles
 from multihead.bundle import Bundle
 from multihead.models.config import GenerationConfig, TransformerConfig
@@ -132,6 +134,25 @@ def load(served: Served, model: str, seconds: float) -> list[dict[str, Any]]:
     return [{"case": case, **found} for case, found in [*rows, (f"{model}: 1.2 times capacity", over)]]
 
 
+def library(folder: Path, texts: list[str], chosen: Namespace, beam: int, model: str) -> list[dict[str, Any]]:
+    """The same without a server, in turns: texts one by one, and 32 times as many at once."""
+    translator = Translator.load(folder).searching(beam=beam, precision=chosen.precision)
+    done, seconds = [0, 0], [0.0, 0.0]
+    translator.translate(texts)
+    while min(seconds) < chosen.seconds:
+        for place, wanted in enumerate([[[one] for one in texts], [texts * CLIENTS]]):
+            began = time.perf_counter()
+            for some in wanted:
+                done[place] += len(translator.translate(some))
+            seconds[place] += time.perf_counter() - began
+    nothing = {"cpu": 0.0, "p50": None, "p99": None, "wrong": 0, "left": 0, "statuses": {}}
+    names = "the library, one by one", "the library, all at once"
+    return [
+        {"case": f"{model}: {name}", "done": count, "seconds": spent, **nothing}
+        for name, count, spent in zip(names, done, seconds, strict=True)
+    ]
+
+
 def fuzz(served: Served, size: str, requests: int) -> list[dict[str, Any]]:
     """Nonsense, and as much of it once more: memory is compared between, when every cache has seen what it holds."""
     first = served.do("fuzz", requests=requests, clients=16, seed=2)
@@ -155,7 +176,8 @@ def show(rows: list[dict[str, Any]]) -> None:
     heads = ("a second", "a CPU-s", "p50 ms", "p99 ms", "wrong", "growth")
     print(f"{'':44}" + "".join(f"{head:>10}" for head in heads) + "  statuses")
     for row in rows:
-        numbers = [row["done"] / row["seconds"], row["done"] / max(row["cpu"], 0.01), row["p50"], row["p99"]]
+        worked = row["done"] / row["cpu"] if row["cpu"] else None
+        numbers = [row["done"] / row["seconds"], worked, row["p50"], row["p99"]]
         shown = "".join("         -" if number is None else f"{number:10,.1f}" for number in numbers)
         growth = f"{row['growth']:10.1%}" if "growth" in row else "         -"
         statuses = {**row["statuses"], **{f"bad {status}": n for status, n in row.get("bad", {}).items()}}
@@ -170,7 +192,9 @@ def verdict(rows: list[dict[str, Any]], model: str) -> None:
     one, many = found["one client"], found[f"{CLIENTS} clients"]
     half, over = found["half load"], found["1.2 times capacity"]
     gain = (many["done"] / many["seconds"]) / (one["done"] / one["seconds"])
-    print(f"{model}: {CLIENTS} clients get {gain:.1f} times what one gets")
+    alone, together = (found[f"the library, {how}"] for how in ("one by one", "all at once"))
+    most = (together["done"] / together["seconds"]) / (alone["done"] / alone["seconds"])
+    print(f"{model}: {CLIENTS} clients get {gain:.1f} times what one gets; without a server it is {most:.1f} times")
     if half["p99"] and over["p99"]:
         refused = over["statuses"].get("429", 0) / over["asked"]
         told = f"Retry-After {over['retry_after']}"
@@ -226,6 +250,7 @@ def measure(chosen: Namespace, size: str, folder: Path) -> list[dict[str, Any]]:
         served = Served(folder, texts, threads, beam, chosen.queue, chosen.precision)
         rows += load(served, f"{size}, beam {beam}", chosen.seconds)
         served.end()
+        rows += library(folder, texts, chosen, beam, f"{size}, beam {beam}")
     if {"fuzz", "kill"} & set(chosen.phases):
         served = Served(folder, texts, threads, 5, 128, chosen.precision)
         rows += fuzz(served, size, chosen.requests) if "fuzz" in chosen.phases else []

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from multihead.workflows.train import train
     from multihead.workflows.translate import Translator
 
-__version__ = "0.5.0"
+__version__ = "0.6.0"
 __all__ = ["Translator", "__version__", "average", "compare", "doctor", "evaluate", "explain", "prepare", "train"]
 
 _HOMES = {

@@ -28,7 +28,8 @@ from multihead.models.config import TransformerConfig
 from multihead.models.transformer import Transformer
 from multihead.serving.app import make_app
 from multihead.serving.desk import Desk
-from multihead.serving.server import Protocol, bind
+from multihead.serving.protocol import Protocol
+from multihead.serving.server import bind
 from multihead.serving.settings import ServeSettings
 
 JSON = {"Content-Type": "application/json"}

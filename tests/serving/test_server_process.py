@@ -144,6 +144,12 @@ def test_without_a_model_it_does_not_serve(start: Callable[..., Process], model:
     assert not any("Traceback" in line for line in serving.said)
 
 
+def test_a_beam_that_no_request_may_have_is_not_the_servers_own(start: Callable[..., Process], model: Path) -> None:
+    serving = start(model, "--port", 0, "--beam", 9, "--max-beam", 8)
+    assert serving.end() == 2
+    assert serving.said == ["multihead: --beam 9 is above --max-beam 8: change one of them\n"]
+
+
 def test_a_taken_address_is_named() -> None:
     with bind("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]

@@ -58,6 +58,8 @@ def serve(
         ServeSettings, {name: value for name, value in flags.items() if value is not None}, "the command line"
     )
     check_search(beam, alpha)
+    if beam is not None and beam > settings.max_beam:
+        raise ConfigurationError(f"--beam {beam} is above --max-beam {settings.max_beam}: change one of them")
     if threads is not None and threads < 1:
         raise ConfigurationError(f"--threads: expected at least 1, got {threads}")
     token = _token(settings)
@@ -123,6 +125,7 @@ def _check_packages() -> None:
     """Says what to install, before a model is loaded for nothing."""
     try:
         import fastapi  # noqa: F401
+        import httptools  # noqa: F401
         import prometheus_client  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:

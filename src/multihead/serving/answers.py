@@ -109,8 +109,7 @@ def _lines(texts: Sequence[str], translator: Translator, asked: Asked) -> list[L
 
 def _rows(sentences: Sequence[str], translator: Translator, most: int) -> list[list[int]]:
     tokenizer = translator.bundle.source_tokenizer
-    # One by itself: for several the tokenizer wakes its threads.
-    encoded = [tokenizer.encode(sentences[0])] if len(sentences) == 1 else tokenizer.encode_batch(sentences)
+    encoded = tokenizer.encode_batch(sentences)
     for place, ids in enumerate(encoded, start=1):
         if len(ids) > most:
             raise Refusal(

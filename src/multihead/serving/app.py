@@ -189,7 +189,7 @@ def make_app(desk: Desk, token: str | None = None) -> ASGIApp:
     if token is not None:
         wants_token(app, OPEN)
     paths = ("/translate", "/translate/stream", "/health", "/ready", "/info", "/metrics", "/", "/openapi.json")
-    return Front(app, desk, paths, token)
+    return Front(app, desk, paths, token, {("POST", "/translate"): api.translate})
 
 
 def _json(content: Answers | State | Info) -> Response:

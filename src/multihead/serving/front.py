@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import hmac
 import time
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from multihead.serving.desk import Desk, unforeseen
 from multihead.serving.refusals import Refusal
 from multihead.serving.waiting import no_type_check
+
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 HEADERS = [
     (
@@ -41,11 +45,20 @@ class Front:
         desk: whose figures are kept.
         paths: that figures are kept of; others are one.
         token: that clients must show; none: nobody must.
+        short: what answers a request of this method and address without the way through the application, which takes a
+            fifth of all that Python does for a request.
     """
 
-    def __init__(self, app: ASGIApp, desk: Desk, paths: Collection[str], token: str | None) -> None:
-        self._app, self._desk, self._paths = app, desk, frozenset(paths)
-        self._token = None if token is None else b"Bearer " + token.encode()
+    def __init__(
+        self,
+        app: ASGIApp,
+        desk: Desk,
+        paths: Collection[str],
+        token: str | None,
+        short: Mapping[tuple[str, str], Endpoint],
+    ) -> None:
+        self._app, self._desk, self._paths, self._short = app, desk, frozenset(paths), short
+        self._token = None if token is None else token.encode()
 
     @no_type_check
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -67,7 +80,7 @@ class Front:
             if not self._may(scope):
                 await self._refused().response()(scope, receive, sending)
             else:
-                await self._app(scope, receive, sending)
+                await self._answer(scope, receive, sending)
         except Exception as error:
             refusal = unforeseen(self._desk, error)
             if statuses:
@@ -79,11 +92,27 @@ class Front:
             self._desk.metrics.requests.labels(path, status).inc()
             self._desk.metrics.seconds.labels(path).observe(time.perf_counter() - began)
 
+    @no_type_check
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = self._short.get((scope["method"], scope["path"]))
+        if answer is None:
+            await self._app(scope, receive, send)
+            return
+        try:
+            response = await answer(Request(scope, receive))
+        except Refusal as refusal:
+            self._desk.metrics.refused.labels(refusal.error).inc()
+            response = refusal.response()
+        await response(scope, receive, send)
+
     def _may(self, scope: Scope) -> bool:
         if self._token is None or scope["path"] in OPEN or scope["path"].startswith("/static/"):
             return True
         shown = [value for name, value in scope["headers"] if name == b"authorization"]
-        return len(shown) == 1 and hmac.compare_digest(shown[0], self._token)
+        if len(shown) != 1:
+            return False
+        scheme, _, word = shown[0].partition(b" ")
+        return scheme.lower() == b"bearer" and hmac.compare_digest(word.lstrip(b" "), self._token)
 
     def _refused(self) -> Refusal:
         self._desk.metrics.refused.labels("unauthorized").inc()

@@ -4,7 +4,7 @@
     401 unauthorized            404 not_found           405 method_not_allowed
     408 body_too_slow           413 body_too_large          415 unsupported_media_type
     422 invalid_request, text_too_long, too_many_texts, too_many_sentences, beam_too_wide
-    429 queue_full (Retry-After) 500 internal_error, translation_failed
+    429 queue_full (Retry-After) 431 head_too_large      500 internal_error, translation_failed
     503 loading, draining, time_exceeded (Retry-After)
 
 No message holds a path, a stack or anything of another request.

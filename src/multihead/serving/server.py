@@ -18,12 +18,11 @@ from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from multihead.errors import SurroundingsError
 from multihead.serving.app import make_app
 from multihead.serving.desk import Desk
-from multihead.serving.refusals import Refusal
+from multihead.serving.protocol import Protocol
 from multihead.serving.settings import ServeSettings
 from multihead.serving.waiting import no_type_check
 
@@ -38,62 +37,6 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leaves them to `serve`."""
         yield
-
-
-class Protocol(H11Protocol):
-    """HTTP, whose complaint about what is none is in the form of all others, and who does not wait for ever.
-
-    Args:
-        words: uvicorn's.
-        patience: seconds in which a request's head must have come, before the connection is closed.
-        named: uvicorn's.
-    """
-
-    def __init__(self, *words: Any, patience: float = 10.0, **named: Any) -> None:
-        super().__init__(*words, **named)
-        self._patience = patience
-        self._closing: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A client is there, and has said nothing."""
-        super().connection_made(transport)
-        self._await_head()
-
-    def data_received(self, data: bytes) -> None:
-        """Some of a request, or all of it."""
-        super().data_received(data)
-        if not self._between and self._closing is not None:
-            self._closing.cancel()
-            self._closing = None
-
-    def on_response_complete(self) -> None:
-        """Another request may follow; with nothing of it `timeout_keep_alive` closes, with half of it we do."""
-        super().on_response_complete()
-        if self._between and not self.transport.is_closing():
-            self._await_head(float(self.timeout_keep_alive))
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The client is gone."""
-        super().connection_lost(exc)
-        if self._closing is not None:
-            self._closing.cancel()
-
-    @property
-    def _between(self) -> bool:
-        """Whether there is no request whose answer is being made."""
-        return self.cycle is None or self.cycle.response_complete
-
-    def _await_head(self, idle: float = 0.0) -> None:
-        if self._closing is not None:
-            self._closing.cancel()
-        self._closing = self.loop.call_later(idle + self._patience, self.transport.close)
-
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - it is always the same
-        """Answers, and closes: what follows cannot be read either."""
-        body = Refusal(400, "malformed_http", "what came is not HTTP/1.1").fault.model_dump_json().encode()
-        head = f"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
-        self.transport.write(head.encode() + b"connection: close\r\n\r\n" + body)
-        self.transport.close()
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -157,5 +100,6 @@ def _config(app: ASGIApp, settings: ServeSettings) -> uvicorn.Config:
     protocol: Any = partial(Protocol, patience=settings.send_time)
     return uvicorn.Config(
         app, log_config=None, access_log=False, lifespan="off", ws="none", http=protocol, server_header=False,
-        date_header=True, timeout_keep_alive=30, timeout_graceful_shutdown=max(int(settings.drain + _LEAVE), 1),
+        date_header=True, proxy_headers=False, timeout_keep_alive=30,
+        timeout_graceful_shutdown=max(int(settings.drain + _LEAVE), 1),
     )  # fmt: skip

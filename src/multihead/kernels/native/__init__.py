@@ -152,10 +152,19 @@ _SIGNATURES = {"kernels": _KERNELS, "decoding": _SEARCH}
 """Argument types, a letter each: pointer, int, 64-bit integer, float, double, unsigned 32-bit integer; behind a colon
 that of the result, where there is one."""
 
+_BRIEF = {
+    "decoding_add", "decoding_drop", "decoding_leading", "decoding_next", "decoding_positions", "decoding_seconds",
+    "decoding_take",
+}  # fmt: skip
+"""Done in a microsecond: Python's lock is kept meanwhile. Who gives it up waits for the other threads to return it."""
+
 
 def _declare(library: ctypes.CDLL, signatures: dict[str, str]) -> None:
+    keeping = ctypes.PyDLL(library._name)
     for name, letters in signatures.items():
         arguments, _, result = letters.partition(":")
+        if name in _BRIEF:
+            setattr(library, name, getattr(keeping, name))
         function = getattr(library, name)
         function.argtypes = [_LETTERS[letter] for letter in arguments]
         function.restype = _LETTERS[result] if result else None
