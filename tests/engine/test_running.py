@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -145,3 +148,41 @@ def test_nothing_is_asked_of_a_closed_search(drawn: Any) -> None:
     for ask in (lambda: running.drop(0), lambda: running.leading(0), lambda: running.seconds):
         with pytest.raises(ConfigurationError, match="closed"):
             ask()
+
+
+FULL = """
+import resource, sys
+import torch
+from multihead.decoding.stepper import Symbols
+from multihead.engine.search import Engine
+from multihead.errors import SurroundingsError
+from multihead.models.config import TransformerConfig
+from multihead.models.transformer import Transformer
+
+torch.set_num_threads(int(sys.argv[1]))
+sizes = dict(width=64, heads=2, inner=64, encoder_layers=1, decoder_layers=2)
+model = Transformer(TransformerConfig(source_vocab=40, target_vocab=40, **sizes)).eval()
+engine, symbols, sources = Engine(model), Symbols(2, 3, (0, 1, 2)), [[5, 6, 7, 3]] * 8
+wanted = dict(max_lengths=2000, min_lengths=1999, beam=8)
+engine.search(sources, symbols, max_lengths=9, beam=8)
+engine.positions(2000)
+with open("/proc/self/statm") as sizes:
+    now = int(sizes.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (now + (24 << 20), resource.RLIM_INFINITY))
+try:
+    engine.search(sources, symbols, **wanted)
+except SurroundingsError as error:
+    print(error)
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(len(engine.search(sources, symbols, max_lengths=9, beam=8)))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the limit is set by what Linux says of a process")
+@pytest.mark.parametrize("threads", [1, 2])
+def test_too_little_memory_is_said_and_the_next_search_runs(threads: int) -> None:
+    done = subprocess.run([sys.executable, "-c", FULL, str(threads)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    said, found = done.stdout.splitlines()
+    assert said.startswith("there is not enough memory for this search")
+    assert found == "8"

@@ -37,7 +37,7 @@ from multihead.decoding.shortlist import Shortlist
 from multihead.decoding.stepper import Symbols
 from multihead.decoding.stopping import Ahead, Exact, Patience, Stop, usual_stop
 from multihead.engine.weights import Precision, parts_of, positions_of, refusal, version
-from multihead.errors import ConfigurationError
+from multihead.errors import ConfigurationError, SurroundingsError
 from multihead.kernels.native import decoding as native_decoding
 from multihead.kernels.native import pointer
 from multihead.models.network import Network
@@ -71,6 +71,7 @@ class Engine:
 
     Raises:
         ConfigurationError: it cannot be had for this model, or here.
+        SurroundingsError: there is not enough memory for the weights as it has them.
     """
 
     def __init__(self, model: Network, precision: Precision = "float32", shortlist: Shortlist | None = None) -> None:
@@ -85,11 +86,14 @@ class Engine:
         parts = parts_of(model, precision)
         self._tables = parts.tensors[0], parts.tensors[3 if model.config.embedding_norm else 1]
         self._positions: tuple[int, Tensor, Tensor] | None = None
-        self.handle: int = library.decoding_model(
+        handle: int | None = library.decoding_model(
             _integers(parts.sizes),
             (ctypes.c_float * len(parts.scales))(*parts.scales),
             (ctypes.c_void_p * len(parts.tensors))(*[pointer(tensor) for tensor in parts.tensors]),
         )
+        if handle is None:
+            raise SurroundingsError("there is not enough memory for a second copy of the weights: use decoding.beam")
+        self.handle = handle
         self.shortlist_handle: int | None = None
         if shortlist is not None:
             shortlist.check(model.config.source_vocab, model.config.target_vocab)
@@ -262,9 +266,17 @@ class Running:
 
         Raises:
             MultiheadError: the model gave NaN, or a sentence has nothing that is permitted.
+            SurroundingsError: there is not enough memory; the search is closed.
         """
         self._refuse_closed()
-        self.left = int(self._library.decoding_run(self._search, seconds))
+        left = int(self._library.decoding_run(self._search, seconds))
+        if left < 0:
+            self.__exit__(None, None, None)
+            raise SurroundingsError(
+                "there is not enough memory for this search: translate fewer or shorter sentences at once, "
+                "or with a narrower beam"
+            )
+        self.left = left
         facts = (ctypes.c_int64 * 4)()
         while self._library.decoding_next(self._search, facts) >= 0:
             number, fault, count, tokens = facts

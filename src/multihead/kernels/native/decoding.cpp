@@ -405,8 +405,8 @@ struct Reader {  // of the tensors of a model, in the order of engine/weights.py
 }  // namespace
 
 // sizes: as in Sizes; scales: of the embeddings, of the states before the output projection, and the norms' epsilon.
-extern "C" void *decoding_model(const i64 *sizes, const float *scales, const float *const *tensors) {
-    Model *m = new Model();
+static std::unique_ptr<Model> model_of(const i64 *sizes, const float *scales, const float *const *tensors) {
+    auto m = std::make_unique<Model>();
     memcpy(&m->sizes, sizes, sizeof(Sizes));
     m->scale = scales[0], m->output_scale = scales[1];
     Reader reader{tensors, m->sizes, scales[2]};
@@ -428,6 +428,15 @@ extern "C" void *decoding_model(const i64 *sizes, const float *scales, const flo
     if (m->sizes.final_norm) reader.norm(m->encoder_norm, m->sizes.width), reader.norm(m->decoder_norm, m->sizes.width);
     reader.weights(m->output, m->sizes.target_vocab, m->sizes.width, NOTHING);
     return m;
+}
+
+// None where there is not enough memory.
+extern "C" void *decoding_model(const i64 *sizes, const float *scales, const float *const *tensors) {
+    try {
+        return model_of(sizes, scales, tensors).release();
+    } catch (const std::bad_alloc &) {
+        return nullptr;
+    }
 }
 
 extern "C" void decoding_model_free(void *model) { delete (Model *)model; }
@@ -517,7 +526,7 @@ extern "C" i64 decoding_leading(const void *search, i64 id, i64 *tokens) {
     return -1;
 }
 
-// Go on for about so long; how many sentences are not done.
+// Go on for about so long; how many sentences are not done, or -1 where there was not enough memory: it cannot go on.
 extern "C" i64 decoding_run(void *search, double seconds) {
     Search &s = *(Search *)search;
     auto until = std::chrono::steady_clock::now() + std::chrono::microseconds((i64)(seconds * 1e6));
@@ -527,16 +536,24 @@ extern "C" i64 decoding_run(void *search, double seconds) {
     for (i64 w = 0; w < s.set.workers; w++)
         if (!s.workers[w]->active.empty()) busy = w + 1;
     const i64 team = std::max(workers, busy);
+    std::atomic<bool> full{false};
+    const auto work = [&](i64 w) {
+        try {
+            s.workers[w]->run(until);
+        } catch (const std::bad_alloc &) {
+            full = true;
+        }
+    };
     if (team <= 1) {
-        s.workers[0]->run(until);
-        return s.left;
+        work(0);
+        return full ? -1 : (i64)s.left;
     }
 #pragma omp parallel num_threads((int)team)
     {
         const i64 threads = omp_get_num_threads();
-        for (i64 w = omp_get_thread_num(); w < team; w += threads) s.workers[w]->run(until);
+        for (i64 w = omp_get_thread_num(); w < team; w += threads) work(w);
     }
-    return s.left;
+    return full ? -1 : (i64)s.left;
 }
 
 // Seconds that all threads together have spent on reordering hypotheses, and on steps, that included.

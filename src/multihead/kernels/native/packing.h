@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 #include <utility>
 #include <vector>
 #ifdef __AVX512F__
@@ -58,9 +59,9 @@ struct Block {
     T *get(size_t count) {
         size_t bytes = (count * sizeof(T) + 127) / 64 * 64;
         if (bytes > size) {
-            free(at);
+            free(at), size = 0;
             at = aligned_alloc(64, bytes);
-            if (!at) abort();
+            if (!at) throw std::bad_alloc();
             size = bytes;
         }
         return (T *)at;
