@@ -113,7 +113,16 @@ def test_a_body_without_length_is_counted_as_it_comes(client: Client) -> None:
     assert (reply.status, reply.json["error"]) == (413, "body_too_large")
 
 
-@pytest.mark.parametrize("line", [b"GET / HTTP/9\r\n\r\n", b"\0\xff\r\n\r\n", b"GET /\r\nx\r\n\r\n", b"{}\n\n"])
+NO_HTTP = {
+    "another version": b"GET / HTTP/9\r\n\r\n",
+    "bytes": b"\0\xff\r\n\r\n",
+    "no version": b"GET /\r\nx\r\n\r\n",
+    "JSON": b"{}\n\n",
+    "for a proxy": b"CONNECT h:80 HTTP/1.1\r\nHost: h\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("line", NO_HTTP.values(), ids=NO_HTTP)
 def test_what_is_no_http_is_refused_in_the_same_form(line: bytes, client: Client) -> None:
     reply = client.raw(line)
     assert (reply.status, reply.json["error"]) == (400, "malformed_http")

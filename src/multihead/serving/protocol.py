@@ -72,7 +72,8 @@ class Protocol(HttpToolsProtocol):
         if method == b"CONNECT":  # for which there is no address here
             self.send_400_response("")
             return
-        head = [method + b" " + self.url + b" HTTP/1.1"]
+        version = self.parser.get_http_version().encode()
+        head = [method + b" " + self.url + b" HTTP/" + version]
         for name, value in self.headers:
             if name == b"connection":
                 value = b", ".join(word for word in value.split(b",") if word.strip().lower() != b"upgrade")
