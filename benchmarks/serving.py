@@ -154,7 +154,7 @@ def library(folder: Path, texts: list[str], chosen: Namespace, beam: int, model:
 
 
 def fuzz(served: Served, size: str, requests: int) -> list[dict[str, Any]]:
-    """Nonsense, six times: memory rises to a level, when every cache has seen what it holds; the last turn is compared."""
+    """Nonsense, six times: memory rises until every cache has seen what it holds; what the last turn adds is told."""
     turns = [served.do("fuzz", requests=requests, clients=16, seed=seed) for seed in (6, 5, 4, 3, 2, 1)]
     levels = ", ".join(f"{turn['memory'] / 2**20:,.0f}" for turn in turns)
     print(f"{size}: {levels} MiB of memory after each {requests:,} requests, three in four bad")
