@@ -129,6 +129,7 @@ def test_names_lead_to_problems() -> None:
 @example([7.0, 7.0])
 @example([1.0, 1.0 + 2.0**-24, 0.0])
 @example([1.0, 1.0 + 2.0**-26, 0.0])
+@example([0.0, 1.0, -2.0, -(2.0**-24)])  # a third of a step apart, on both sides of a half
 def test_order_and_equality_survive_or_there_is_an_error(numbers: list[float]) -> None:
     exact = [Fraction(number) for number in numbers]
     extent = max(exact) - min(exact)
@@ -138,7 +139,6 @@ def test_order_and_equality_survive_or_there_is_an_error(numbers: list[float]) -
     except InputError:
         assert min(gaps) * 2**24 < extent * (1 + Fraction(1, 2**20))
         return
-    assert not gaps or min(gaps) * 2**25 > extent  # nothing nearer can be told apart
     for a, x in zip(exact, found, strict=True):
         for b, y in zip(exact, found, strict=True):
             assert (a < b) == (x < y)

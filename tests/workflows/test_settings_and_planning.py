@@ -355,6 +355,7 @@ BY_PREPARING = (
 @pytest.mark.parametrize("pairs", [100, 4_999, 30_000, 3_000_000])
 def test_the_user_is_always_right(pairs, machine, architecture):
     asked = without("budget", "held_out", *BY_PREPARING, *SUBWORDS[1:], *OF_ANOTHER[architecture])
+    asked |= {"compile": architecture == "transformer"}
     asked |= {"model": architecture, "preset": PRESET[architecture]}
     decided, reasons = decide(
         TrainSettings(**asked), pairs, machine, pace=lambda *_: pytest.fail("measured for nothing")
@@ -371,6 +372,11 @@ def test_a_setting_of_another_network_is_refused(architecture):
     for name in OF_ANOTHER[architecture]:
         with pytest.raises(ConfigurationError, match=f"{name} is a setting of the .* model, .* is {architecture}"):
             planning.rehearse(TrainSettings(**{"model": architecture, name: OTHER[name]}), 30_000, SLOW)
+
+
+def test_only_a_transformer_is_compiled():
+    with pytest.raises(ConfigurationError, match="only a Transformer is compiled, and this model is recurrent"):
+        planning.rehearse(TrainSettings(model="recurrent", compile=True), 30_000, SLOW)
 
 
 @pytest.mark.parametrize("architecture", [None, *ARCHITECTURES])
