@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -142,3 +143,13 @@ def test_a_wish_that_is_none(fresh, monkeypatch):
 
 def test_the_library_says_what_it_is(compiled):
     assert native().reason.startswith("compiled kernels (")
+
+
+@pytest.mark.parametrize("name", build.SOURCES)
+def test_what_is_shipped_compiles_where_there_is_a_compiler(name):
+    """Whatever else is tested of it is passed over where it does not."""
+    compiler = shutil.which(os.environ.get("CXX") or "g++")
+    if compiler is None or not sys.platform.startswith("linux"):
+        pytest.skip("there is no C++ compiler")
+    library, _ = build.load(name=name)
+    assert library is not None
