@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from multihead.cli.options import check_search, flags_of
+from multihead.cli.searching import check_counts
 from multihead.configuration import build
 from multihead.errors import ConfigurationError, MissingDependencyError
 from multihead.serving.settings import ServeSettings
@@ -60,8 +61,7 @@ def serve(
     check_search(beam, alpha)
     if beam is not None and beam > settings.max_beam:
         raise ConfigurationError(f"--beam {beam} is above --max-beam {settings.max_beam}: change one of them")
-    if threads is not None and threads < 1:
-        raise ConfigurationError(f"--threads: expected at least 1, got {threads}")
+    check_counts(threads=threads)
     token = _token(settings)
     _check_packages()
     own_the_process()

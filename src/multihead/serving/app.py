@@ -136,25 +136,18 @@ class Api:
         return self.page[name].response(request)
 
     @no_type_check
-    async def refuse(self, _request: Request, error: Exception) -> Response:
-        """Any refusal as its answer."""
-        assert isinstance(error, Refusal)
-        self.desk.metrics.refused.labels(error.error).inc()
-        return error.response()
-
-    @no_type_check
     async def refuse_route(self, request: Request, error: Exception) -> Response:
         """What the router refuses: an address that there is not, or another method."""
         assert isinstance(error, HTTPException)
         if error.status_code == 405:
             message = f"this address does not take {request.method}; /openapi.json says what there is"
-            return await self.refuse(request, Refusal(405, "method_not_allowed", message, error.headers))
+            raise Refusal(405, "method_not_allowed", message, error.headers)
         message = "there is no such address; /openapi.json says what there is"
-        return await self.refuse(request, Refusal(404, "not_found", message))
+        raise Refusal(404, "not_found", message)
 
     @no_type_check
     async def pass_on(self, _request: Request, error: Exception) -> Response:
-        """A mistake of ours is for `Front` to answer: otherwise Starlette does it, in a form of its own."""
+        """A refusal or a mistake of ours is for `Front` to answer; mistakes Starlette would, in a form of its own."""
         raise error
 
 
@@ -183,7 +176,6 @@ def make_app(desk: Desk, token: str | None = None) -> ASGIApp:
     ):
         app.add_api_route(path, answer, methods=["GET"], include_in_schema=described is not None, **(described or {}))
         app.add_api_route(path, answer, methods=["HEAD"], include_in_schema=False)
-    app.add_exception_handler(Refusal, api.refuse)
     app.add_exception_handler(HTTPException, api.refuse_route)
     app.add_exception_handler(Exception, api.pass_on)
     if token is not None:

@@ -1,4 +1,4 @@
-"""What every request passes, whatever it asks: the token, headers for browsers, figures, and a last resort.
+"""What every request passes, whatever it asks: the token, headers for browsers, figures, and its refusal, if any.
 
 It stands around the whole application, so no answer leaves without its headers, and no mistake of ours as a stack.
 """
@@ -77,12 +77,10 @@ class Front:
 
         path = scope["path"] if scope["path"] in self._paths else "other"
         try:
-            if not self._may(scope):
-                await self._refused().response()(scope, receive, sending)
-            else:
-                await self._answer(scope, receive, sending)
+            self._check_token(scope)
+            await self._answer(scope, receive, sending)
         except Exception as error:
-            refusal = unforeseen(self._desk, error)
+            refusal = error if isinstance(error, Refusal) else unforeseen(self._desk, error)
             if statuses:
                 raise ConnectionAbortedError from None  # half an answer must not look whole
             self._desk.metrics.refused.labels(refusal.error).inc()
@@ -97,24 +95,15 @@ class Front:
         answer = self._short.get((scope["method"], scope["path"]))
         if answer is None:
             await self._app(scope, receive, send)
-            return
-        try:
+        else:
             response = await answer(Request(scope, receive))
-        except Refusal as refusal:
-            self._desk.metrics.refused.labels(refusal.error).inc()
-            response = refusal.response()
-        await response(scope, receive, send)
+            await response(scope, receive, send)
 
-    def _may(self, scope: Scope) -> bool:
+    def _check_token(self, scope: Scope) -> None:
         if self._token is None or scope["path"] in OPEN or scope["path"].startswith("/static/"):
-            return True
+            return
         shown = [value for name, value in scope["headers"] if name == b"authorization"]
-        if len(shown) != 1:
-            return False
-        scheme, _, word = shown[0].partition(b" ")
-        return scheme.lower() == b"bearer" and hmac.compare_digest(word.lstrip(b" "), self._token)
-
-    def _refused(self) -> Refusal:
-        self._desk.metrics.refused.labels("unauthorized").inc()
-        message = "this server wants a token: send the header 'Authorization: Bearer TOKEN'"
-        return Refusal(401, "unauthorized", message, {"WWW-Authenticate": "Bearer"})
+        scheme, _, word = shown[0].partition(b" ") if len(shown) == 1 else (b"", b"", b"")
+        if scheme.lower() != b"bearer" or not hmac.compare_digest(word.lstrip(b" "), self._token):
+            message = "this server wants a token: send the header 'Authorization: Bearer TOKEN'"
+            raise Refusal(401, "unauthorized", message, {"WWW-Authenticate": "Bearer"})
