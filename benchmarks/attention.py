@@ -28,7 +28,7 @@ from common import Taken, in_turn, machine, parser, write
 from torch import Tensor, nn
 
 from multihead.attention import Causal, Document, Mask, MultiHeadAttention, Padding, SlidingWindow, attention
-from multihead.attention.drop_in import MultiheadAttention
+from multihead.attention.torch_compatible.module import MultiheadAttention
 from multihead.kernels.linear import library_for_this_processor
 
 PYTORCH = "PyTorch"

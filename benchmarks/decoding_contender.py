@@ -30,7 +30,7 @@ from multihead.decoding.stopping import Patience
 from multihead.engine.search import Engine
 from multihead.engine.weights import PRECISIONS
 from multihead.models.config import GenerationConfig, TransformerConfig
-from multihead.models.embedding import sinusoid
+from multihead.models.layers import sinusoid
 from multihead.models.transformer import Transformer
 
 PAD, UNKNOWN, BEGIN, END = 0, 1, 2, 3

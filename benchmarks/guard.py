@@ -24,12 +24,12 @@ from common import parser, write
 
 from multihead import Translator, train
 from multihead.data.corpus import read_lines
-from multihead.data.synthetic import generate
+from multihead.data.toy.numbers import generate
+from multihead.judging.guard import Guarded, again, judge
+from multihead.judging.guard_signs import GuardSettings
+from multihead.judging.score import score as forced
 from multihead.metrics.scores import score, sentence_scores
-from multihead.workflows.guard import Guarded, again, judge
-from multihead.workflows.guard_settings import GuardSettings
-from multihead.workflows.score import score as forced
-from multihead.workflows.translation import Translation
+from multihead.translating.translation import Translation
 
 GOOD = 60.0
 """chrF of a sentence from which on a mark is a false alarm, whatever it says."""

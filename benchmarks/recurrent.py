@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from multihead.kernels.linear_cross_entropy import Loss
 from multihead.models.network import token_loss
-from multihead.models.recurrent import RecurrentTranslator
-from multihead.models.recurrent_config import RecurrentConfig
+from multihead.models.recurrent.config import RecurrentConfig
+from multihead.models.recurrent.network import RecurrentTranslator
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "before, additive, GRU": {},

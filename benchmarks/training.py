@@ -31,8 +31,8 @@ from common import machine, parser, write
 
 from multihead.data.batching import Batch, BatchStream
 from multihead.data.store import ParallelStore
+from multihead.machine import inspect_machine
 from multihead.text.tokenizer import Tokenizer
-from multihead.workflows.machine import inspect_machine
 
 HERE = Path(__file__).resolve().parent
 VOCAB = 10_000

@@ -27,11 +27,10 @@ from torch import Tensor, nn
 
 from multihead.data.batching import Batch
 from multihead.models.config import TransformerConfig
-from multihead.models.embedding import sinusoid
+from multihead.models.layers import sinusoid
 from multihead.models.transformer import Transformer
 from multihead.training.config import TrainingConfig
-from multihead.training.optimizer import Average, build_optimizer
-from multihead.training.schedule import learning_rate
+from multihead.training.optimizer import Average, build_optimizer, learning_rate
 from multihead.training.step import train_step
 
 PAD, BEGIN, END = 0, 2, 3

@@ -29,8 +29,7 @@ from multihead.inspection.image_maps import image_maps
 from multihead.models.image_classifier import ImageClassifier
 from multihead.models.image_config import ImageAttentionName, ImageConfig
 from multihead.training.config import TrainingConfig
-from multihead.training.optimizer import build_optimizer
-from multihead.training.schedule import learning_rate
+from multihead.training.optimizer import build_optimizer, learning_rate
 from multihead.training.step import train_step
 
 NAMES: tuple[ImageAttentionName, ...] = get_args(ImageAttentionName)

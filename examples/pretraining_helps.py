@@ -34,10 +34,10 @@ from typing import Any
 import torch
 
 from multihead.metrics.classification import Classification
-from multihead.models.bert import Bert
-from multihead.workflows.classify import evaluate, train
-from multihead.workflows.pretrain import pretrain
-from multihead.workflows.pretrained import PretrainedBert
+from multihead.models.bert.network import Bert
+from multihead.runs.bert.model import PretrainedBert
+from multihead.runs.bert.train import pretrain
+from multihead.runs.classifier.train import evaluate, train
 
 VERBS = ("climbing", "jumping", "playing", "riding", "running", "sitting", "standing", "walking")
 TASKS: dict[str, dict[str, str]] = {

@@ -27,15 +27,14 @@ from torch import Tensor
 from multihead.attention.structured import SegmentationAlignment
 from multihead.data.batching import Batch
 from multihead.data.expressions import OPERATORS, Expressions, Question, by_operand, heads
-from multihead.data.reordering import BEGIN, END, PADDING
 from multihead.data.spans import Planted, PlantedSpans, covered
+from multihead.data.toy.reordering import BEGIN, END, PADDING
 from multihead.decoding.greedy import greedy_search
 from multihead.decoding.stepper import Symbols
-from multihead.models.recurrent import RecurrentTranslator
-from multihead.models.recurrent_config import RecurrentConfig
+from multihead.models.recurrent.config import RecurrentConfig
+from multihead.models.recurrent.network import RecurrentTranslator
 from multihead.training.config import TrainingConfig
-from multihead.training.optimizer import build_optimizer
-from multihead.training.schedule import learning_rate
+from multihead.training.optimizer import build_optimizer, learning_rate
 from multihead.training.step import train_step
 
 Scores = dict[str, float | None]

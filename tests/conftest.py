@@ -25,7 +25,7 @@ from multihead.kernels import native as native_module
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
 
-    from multihead.workflows.train import Result
+    from multihead.runs.translator.train import Result
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
@@ -135,12 +135,12 @@ def compiled() -> WithoutThem:
 
     @contextlib.contextmanager
     def plainly() -> Iterator[None]:
-        before = list(native_module._found)
-        native_module._found[:] = [native_module.Native(None, "plain kernels: a test")]
+        before = dict(native_module._found)
+        native_module._found["kernels"] = native_module.Native(None, "plain kernels: a test")
         try:
             yield
         finally:
-            native_module._found[:] = before
+            native_module._found.update(before)
 
     return plainly
 

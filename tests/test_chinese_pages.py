@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
-from multihead.data.synthetic import possible_sources, split
-from multihead.workflows.demo import TEST, TRAIN
+from multihead.data.toy.numbers import possible_sources, split
+from multihead.demo import TEST, TRAIN
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -25,8 +25,8 @@ from multihead.cli.main import multihead as command
 from multihead.cli.options import check_search
 from multihead.configuration import Settings, build, read_toml
 from multihead.errors import ConfigurationError
-from multihead.workflows.pointer_settings import PointerSettings
-from multihead.workflows.settings import PrepareSettings, TrainSettings
+from multihead.planning.settings import PrepareSettings, TrainSettings
+from multihead.runs.pointer.settings import PointerSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "multihead"

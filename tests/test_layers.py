@@ -85,7 +85,7 @@ def declared_order() -> list[tuple[str, ...]]:
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     section = text.split("\n## Layers", 1)[1].split("\n## ", 1)[0]
     rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
-    return [tuple(re.findall(r"`(\w+)`", row)) for row in reversed(rows)]
+    return [tuple(re.findall(r"`([\w.]+)`", row)) for row in reversed(rows)]
 
 
 ORDER = declared_order()
@@ -93,12 +93,15 @@ HEIGHT = {name: height for height, row in enumerate(ORDER) for name in row}
 
 
 def layer_of(module: str) -> str:
-    """The first part below the package; the package's own file is the layer ``__init__``."""
-    return [*module.split("."), "__init__"][1]
+    """The longest name in the table that the module is or lies in; the package's own file is the layer ``__init__``."""
+    parts = module.split(".")[1:] or ["__init__"]
+    names = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
+    return next((name for name in names if name in HEIGHT), parts[0])
 
 
 def test_the_table_names_every_package_and_module_once() -> None:
     declared = list(chain.from_iterable(ORDER))
+    assert len(declared) == len(HEIGHT)
     assert sorted(declared) == sorted({layer_of(module) for module in FILES})
 
 

@@ -20,7 +20,7 @@ import torch
 
 from multihead.cli.main import multihead as command
 from multihead.configuration import build
-from multihead.workflows.settings import PrepareSettings, TrainSettings
+from multihead.planning.settings import PrepareSettings, TrainSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 

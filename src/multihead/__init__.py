@@ -15,27 +15,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from multihead.workflows.average import average
-    from multihead.workflows.compare import compare
-    from multihead.workflows.doctor import doctor
-    from multihead.workflows.evaluate import evaluate
-    from multihead.workflows.explain import explain
-    from multihead.workflows.prepare import prepare
-    from multihead.workflows.train import train
-    from multihead.workflows.translate import Translator
+    from multihead.diagnosis.doctor import doctor
+    from multihead.judging.compare import compare
+    from multihead.judging.evaluate import evaluate
+    from multihead.judging.explain import explain
+    from multihead.preparing.prepare import prepare
+    from multihead.runs.average import average
+    from multihead.runs.translator.train import train
+    from multihead.translating.translator import Translator
 
 __version__ = "0.6.0"
 __all__ = ["Translator", "__version__", "average", "compare", "doctor", "evaluate", "explain", "prepare", "train"]
 
 _HOMES = {
-    "Translator": "multihead.workflows.translate",
-    "average": "multihead.workflows.average",
-    "compare": "multihead.workflows.compare",
-    "doctor": "multihead.workflows.doctor",
-    "evaluate": "multihead.workflows.evaluate",
-    "explain": "multihead.workflows.explain",
-    "prepare": "multihead.workflows.prepare",
-    "train": "multihead.workflows.train",
+    "Translator": "multihead.translating.translator",
+    "average": "multihead.runs.average",
+    "compare": "multihead.judging.compare",
+    "doctor": "multihead.diagnosis.doctor",
+    "evaluate": "multihead.judging.evaluate",
+    "explain": "multihead.judging.explain",
+    "prepare": "multihead.preparing.prepare",
+    "train": "multihead.runs.translator.train",
 }
 
 

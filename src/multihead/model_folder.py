@@ -1,7 +1,7 @@
 """A network on disk: ``config.json`` and ``model.safetensors``, which are checked against each other; no pickles.
 
 What else belongs to a model (tokenizers, how it is searched) and what its settings mean is for those who know it:
-`multihead.bundle` for translators, `workflows.pointer` for pointer networks. They hand their parts to `save` and get
+`multihead.bundle` for translators, `runs.pointer.train` for pointer networks. They hand their parts to `save` and get
 the settings from `read_config`.
 
 `FORMAT_VERSION` is a promise: newer code reads every older folder, and takes what it does not say as the default.

@@ -22,9 +22,9 @@ from multihead.cli import streams
 from multihead.cli.bpe import bpe
 from multihead.data.corpus import split_lines
 from multihead.errors import DataError
-from multihead.text.pipeline import MARK
 from multihead.text.segment import Segmenter
 from multihead.text.tokenizer import Tokenizer
+from multihead.text.vocabulary import MARK
 
 TEXT = [
     "A man in an orange hat, starring at something.",

@@ -70,7 +70,7 @@ def test_nothing_to_translate(call, trained, given, out):
 
 
 def test_more_lines_than_are_read_at_once(call, trained, translator, monkeypatch):
-    monkeypatch.setattr("multihead.workflows.lines.WINDOW", 3)
+    monkeypatch.setattr("multihead.lines.windows.WINDOW", 3)
     given = "".join(line + "\n" for line in HOSTILE).encode()
     ended = call("translate", trained, "--beam", 1, "--max-source", 0, given=given)
     assert ended.text.split("\n")[:-1] == translator.translate(HOSTILE, beam=1)

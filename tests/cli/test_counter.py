@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from multihead.cli import progress
-from multihead.cli.progress import counter
+from multihead.cli import streams as progress
+from multihead.cli.streams import counter
 
 
 class Clock:

@@ -43,7 +43,7 @@ def start(numbers, tmp_path_factory):
         words += ["--corpus", f"{files['source']} {files['target']} weight={weight}"]
     context = multiprocessing.get_context("forkserver")
     # What PyTorch's optimiser imports when the first one is made is a third of all.
-    context.set_forkserver_preload(["multihead.cli.main", "multihead.workflows.train", "torch._dynamo"])
+    context.set_forkserver_preload(["multihead.cli.main", "multihead.runs.translator.train", "torch._dynamo"])
     first = context.Process(target=abs, args=(1,))
     first.start()
     first.join(PATIENCE)

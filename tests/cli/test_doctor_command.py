@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from multihead.workflows.doctor import doctor
-from multihead.workflows.doctor_findings import REMEDIES, STATUS, Diagnosis, found
+from multihead.diagnosis.doctor import doctor
+from multihead.diagnosis.findings import REMEDIES, STATUS, Diagnosis, found
 
 
 def test_a_run_is_looked_at_where_it_stands(call: Any, trained: Path, numbers: Any) -> None:

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from multihead.errors import Interrupted
-from multihead.workflows.pointer import Pointer, evaluate, train
+from multihead.runs.pointer.train import Pointer, evaluate, train
 
 TINY = {
     "width": 32,

@@ -4,9 +4,9 @@ import pytest
 
 from multihead import Translator
 from multihead.decoding.sampling import Sharpening
-from multihead.workflows.consensus import consensus
-from multihead.workflows.guard import guarded
-from multihead.workflows.guard_settings import GuardSettings
+from multihead.judging.guard import guarded
+from multihead.judging.guard_signs import GuardSettings
+from multihead.translating.consensus import consensus
 
 GIVEN = ["eins zwei drei", "", "vier fünf", "sieben"]
 BYTES = "".join(line + "\n" for line in GIVEN).encode()

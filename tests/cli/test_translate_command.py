@@ -15,11 +15,11 @@ import torch
 import zstandard
 
 from multihead import Translator
-from multihead.workflows import lines
-from multihead.workflows import translate as module
-from multihead.workflows.long_lines import most_tokens
-from multihead.workflows.rendering import Rendering
-from multihead.workflows.shortlist import FILE, shortlist
+from multihead.lines import windows as lines
+from multihead.lines.long_lines import most_tokens
+from multihead.lines.rendering import Rendering
+from multihead.translating import translator as module
+from multihead.translating.shortlist import FILE, shortlist
 
 SMALL = 14
 """Lines in a window, so that a short file has several."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from multihead.attention.structured import tree_marginals
 from multihead.data.expressions import OPERATORS, Expressions, Question, by_operand, heads
-from multihead.data.reordering import END, PADDING
+from multihead.data.toy.reordering import END, PADDING
 from multihead.errors import ConfigurationError, InputError
 
 PYTHON = dict(zip(OPERATORS, (ast.BitOr, ast.BitXor, ast.BitAnd, ast.LShift, ast.Sub, ast.Mult), strict=True))

@@ -22,7 +22,7 @@ from multihead.data.nested import (
 from multihead.data.store import ParallelStore
 from multihead.errors import DataError
 from multihead.text.bert_words import BERT_SPECIALS, Subwords, Symbols
-from multihead.text.parts import paragraphs_of
+from multihead.text.sentences import paragraphs_of
 from multihead.text.tokenizer import Tokenizer
 
 SYMBOLS = Symbols(pad=0, first=2, end=3, hidden=1)

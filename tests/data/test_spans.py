@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from multihead.attention.structured import chain_marginals
-from multihead.data.reordering import BEGIN, END, FIRST, PADDING
 from multihead.data.spans import Planted, PlantedSpans, covered
+from multihead.data.toy.reordering import BEGIN, END, FIRST, PADDING
 from multihead.errors import ConfigurationError
 
 SIZES = [

@@ -11,12 +11,11 @@ from multihead.bundle import FORMAT_VERSION, Bundle, save
 from multihead.data.batching import collate
 from multihead.data.store import ParallelStore
 from multihead.models.config import GenerationConfig
-from multihead.models.recurrent import RecurrentTranslator
-from multihead.models.recurrent_config import RecurrentConfig
+from multihead.models.recurrent.config import RecurrentConfig
+from multihead.models.recurrent.network import RecurrentTranslator
 from multihead.text.tokenizer import Tokenizer
 from multihead.training.config import TrainingConfig
-from multihead.training.optimizer import build_optimizer
-from multihead.training.schedule import learning_rate
+from multihead.training.optimizer import build_optimizer, learning_rate
 from multihead.training.step import train_step
 
 HERE = Path(__file__).resolve().parent

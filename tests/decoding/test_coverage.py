@@ -24,8 +24,8 @@ from multihead.decoding.stepper import Attending
 from multihead.decoding.stopping import Ahead, Exact
 from multihead.errors import ConfigurationError, ShapeError
 from multihead.models.config import TransformerConfig
-from multihead.models.recurrent import RecurrentTranslator
-from multihead.models.recurrent_config import RecurrentConfig
+from multihead.models.recurrent.config import RecurrentConfig
+from multihead.models.recurrent.network import RecurrentTranslator
 from multihead.models.transformer import Transformer
 
 END, WORDS = 2, (3, 4, 5)

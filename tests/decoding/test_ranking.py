@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multihead.decoding.ranking import best
+from multihead.decoding.candidates import best
 
 
 @settings(max_examples=150, deadline=None)

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from multihead.decoding.greedy import greedy_search
-from multihead.decoding.sampling import Sharpening, sample
+from multihead.decoding.sampling import Sharpening, epsilon, min_p, sample, top_k, top_p
 from multihead.decoding.scoring import force
-from multihead.decoding.truncation import epsilon, min_p, top_k, top_p
 from multihead.errors import ConfigurationError, MultiheadError, ShapeError
 
 END = 2

@@ -11,7 +11,7 @@ import torch
 from multihead.data.batching import collate_source
 from multihead.decoding.hypothesis import Hypothesis
 from multihead.decoding.stepper import Symbols
-from multihead.kernels import native as natively
+from multihead.engine.native import decoding
 from multihead.models.config import TransformerConfig
 from multihead.models.transformer import Transformer
 
@@ -73,7 +73,7 @@ def alike(got: list[Hypothesis], expected: list[Hypothesis], near: float = NEAR)
 
 @pytest.fixture(autouse=True)
 def _compiled() -> None:
-    found = natively.decoding()
+    found = decoding()
     if found.library is None:
         pytest.skip(found.reason)
 

@@ -28,9 +28,9 @@ from multihead.engine.search import Engine, why_not
 from multihead.engine.weights import PRECISIONS, Precision
 from multihead.errors import ConfigurationError, MultiheadError, ShapeError
 from multihead.kernels import native as natively
-from multihead.models.embedding import sinusoid
-from multihead.models.recurrent import RecurrentTranslator
-from multihead.models.recurrent_config import RecurrentConfig
+from multihead.models.layers import sinusoid
+from multihead.models.recurrent.config import RecurrentConfig
+from multihead.models.recurrent.network import RecurrentTranslator
 
 
 def test_it_finds_what_the_search_in_pytorch_finds(drawn: Any, kind: str) -> None:

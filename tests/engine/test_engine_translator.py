@@ -13,7 +13,7 @@ from multihead import Translator
 from multihead.engine.search import Engine
 from multihead.errors import ConfigurationError
 from multihead.kernels import native as natively
-from multihead.workflows.translation import Translation
+from multihead.translating.translation import Translation
 
 TEXTS = ["eins zwei drei", "", "sieben", "vier fünf", "zehn neun acht eins", "🎉", "eins " * 9]
 
@@ -26,12 +26,13 @@ def translator(trained: Path) -> Translator:
 @contextmanager
 def plainly() -> Iterator[None]:
     """As where there is no compiler."""
-    before = list(natively._decoding)
-    natively._decoding[:] = [natively.Native(None, "plain decoding: a test")]
+    before = dict(natively._found)
+    natively._found["decoding"] = natively.Native(None, "plain decoding: a test")
     try:
         yield
     finally:
-        natively._decoding[:] = before
+        natively._found.clear()
+        natively._found.update(before)
 
 
 @contextmanager

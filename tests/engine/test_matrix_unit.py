@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 
+from multihead.engine.native import decoding
 from multihead.engine.search import Engine
-from multihead.kernels import native as natively
 
 
 @pytest.fixture
 def use() -> Iterator[Callable[[bool], bool]]:
     """Turns the unit on and off; says whether it is on."""
-    library = natively.decoding().library
+    library = decoding().library
     assert library is not None
     if not library.decoding_matrix_unit(1):
         pytest.skip("this processor has no matrix unit, or the system does not lend it")

@@ -18,8 +18,8 @@ from multihead.engine.search import Engine
 from multihead.errors import ConfigurationError, FormatError
 from multihead.files import sha256_of, write_tensors
 from multihead.models.transformer import Transformer
-from multihead.workflows.quantise import quantise
-from multihead.workflows.shortlist import FILE, shortlist
+from multihead.translating.quantise import quantise
+from multihead.translating.shortlist import FILE, shortlist
 
 TEXTS = ["eins zwei drei", "", "sieben acht", "zehn neun acht eins", "🎉"]
 

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from multihead.attention import Causal, MultiHeadAttention
-from multihead.attention.drop_in import MultiheadAttention
+from multihead.attention.torch_compatible.module import MultiheadAttention
 from multihead.errors import InputError
-from multihead.inspection.rows import Row, Trace
+from multihead.inspection.shape_rows import Row, Trace
 from multihead.inspection.shapes import trace
 from multihead.models.config import TransformerConfig
 from multihead.models.transformer import Transformer

@@ -7,11 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from multihead.kernels.activation import activated_linear, activation_dropout
-from multihead.kernels.dropout import dropout
 from multihead.kernels.linear_cross_entropy import linear_cross_entropy, plain
-from multihead.kernels.random import step
-from multihead.kernels.residual import add, add_norm, layer_norm, product_type
+from multihead.kernels.pointwise import activated_linear, activation_dropout, add, add_norm, layer_norm, product_type
+from multihead.kernels.random import dropout, step
 
 TYPES = [torch.float32, torch.bfloat16]
 WIDTHS = [1, 6, 16, 37, 128]

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from multihead.kernels.dropout import Dropout, dropout
 from multihead.kernels.linear_cross_entropy import ROWS, linear_cross_entropy, plain
+from multihead.kernels.random import Dropout, dropout
 
 
 def gradients(loss_function, hidden, weight, target, smoothing):

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from multihead.engine.native import DECODING
 from multihead.errors import ConfigurationError
-from multihead.kernels.native import VARIABLE, build, forget, native
+from multihead.kernels import native as build
+from multihead.kernels.native import KERNELS, VARIABLE, forget, native
 
 FAKE = """#!{python}
 import subprocess, sys, time
@@ -62,11 +64,11 @@ def good(compiled) -> str:
 def test_it_is_built_once_announced_and_found_again(good, fresh, monkeypatch):
     monkeypatch.setenv("CXX", pretender(fresh, good))
     said: list[str] = []
-    first, how = build.load(said.append)
+    first, how = build.load(build.KERNELS, said.append)
     assert len(said) == 1
     assert "once for this machine" in said[0]
     assert how.startswith("compiler 1.0")
-    again, _ = build.load(said.append)
+    again, _ = build.load(build.KERNELS, said.append)
     assert len(said) == 1
     assert isinstance(first, ctypes.CDLL)
     assert first._name == again._name
@@ -76,7 +78,7 @@ def test_it_is_built_once_announced_and_found_again(good, fresh, monkeypatch):
 
 def test_processes_that_come_at_once_build_it_once(good, fresh, monkeypatch):
     monkeypatch.setenv("CXX", pretender(fresh, good))
-    code = "from multihead.kernels.native import build; print(build.load()[0]._name)"
+    code = "from multihead.kernels import native as build; print(build.load(build.KERNELS)[0]._name)"
     several = [
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=os.environ)
         for _ in range(2)
@@ -90,13 +92,13 @@ def test_processes_that_come_at_once_build_it_once(good, fresh, monkeypatch):
 
 def test_a_damaged_file_is_built_again(good, fresh, monkeypatch, caplog):
     monkeypatch.setenv("CXX", pretender(fresh, good))
-    name = Path(build.load()[0]._name).relative_to(fresh / "cache")
+    name = Path(build.load(build.KERNELS)[0]._name).relative_to(fresh / "cache")
     (fresh / "cache").rename(fresh / "elsewhere")  # under its old name the process knows what it has loaded
     monkeypatch.setenv("XDG_CACHE_HOME", str(fresh / "elsewhere"))
     (fresh / "elsewhere" / name).unlink()  # what is loaded stays as it is
     (fresh / "elsewhere" / name).write_bytes(b"not a library")
     said: list[str] = []
-    build.load(said.append)
+    build.load(build.KERNELS, said.append)
     assert len(said) == 1
     assert "cannot be loaded" in caplog.text
 
@@ -116,7 +118,7 @@ def test_without_a_good_compiler_the_plain_form_is_taken_and_said(what, fresh, m
     script, message = BROKEN[what]
     monkeypatch.setenv("CXX", str(fresh / "nothing") if script is None else compiler(fresh, script))
     with pytest.raises(build.CannotBuild, match=message):
-        build.load()
+        build.load(build.KERNELS)
     found = native()
     assert found.library is None
     assert found.reason.startswith("plain kernels: ")
@@ -129,10 +131,10 @@ def test_without_a_good_compiler_the_plain_form_is_taken_and_said(what, fresh, m
 
 def test_a_folder_that_others_may_write_to_is_not_trusted(good, fresh, monkeypatch):
     monkeypatch.setenv("CXX", pretender(fresh, good))
-    folder = Path(build.load()[0]._name).parent
+    folder = Path(build.load(build.KERNELS)[0]._name).parent
     folder.chmod(0o777)
     with pytest.raises(build.CannotBuild, match="others may write"):
-        build.load()
+        build.load(build.KERNELS)
 
 
 def test_a_wish_that_is_none(fresh, monkeypatch):
@@ -145,11 +147,11 @@ def test_the_library_says_what_it_is(compiled):
     assert native().reason.startswith("compiled kernels (")
 
 
-@pytest.mark.parametrize("name", build.SOURCES)
-def test_what_is_shipped_compiles_where_there_is_a_compiler(name):
+@pytest.mark.parametrize("library", [KERNELS, DECODING], ids=lambda library: library.name)
+def test_what_is_shipped_compiles_where_there_is_a_compiler(library):
     """Whatever else is tested of it is passed over where it does not."""
     compiler = shutil.which(os.environ.get("CXX") or "g++")
     if compiler is None or not sys.platform.startswith("linux"):
         pytest.skip("there is no C++ compiler")
-    library, _ = build.load(name=name)
-    assert library is not None
+    loaded, _ = build.load(library)
+    assert loaded is not None

@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from multihead.errors import ShapeError
-from multihead.kernels.dropout import Dropout, dropout
 from multihead.kernels.native import native
 from multihead.kernels.random import (
+    Dropout,
     Key,
     Stream,
     current,
+    dropout,
     keep_mask,
     next_key,
     placed,

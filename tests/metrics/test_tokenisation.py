@@ -12,7 +12,7 @@ from sacrebleu.metrics.ter import TER
 from multihead.cli.compare import compare
 from multihead.cli.evaluate import evaluate
 from multihead.errors import ConfigurationError
-from multihead.metrics.tokenisation import Tokenizer, bleu, metrics, ter, tokenizer_of
+from multihead.metrics.scores import Tokenizer, bleu_metric, metrics, ter, tokenizer_of
 
 CHINESE = ("两只狗在雪地里玩耍。", "两只猫在雪地里玩耍。")
 JAPANESE = ("犬が二匹雪の中で遊ぶ", "犬が三匹雪の中で遊ぶ")
@@ -44,7 +44,7 @@ def test_ter_by_character_is_that_of_spaced_text() -> None:
 
 def test_a_tokenizer_that_is_named_takes_the_place_of_the_languages() -> None:
     for name in ("13a", "intl", "zh", "char", "none"):
-        metric = bleu("ja", name)
+        metric = bleu_metric("ja", name)
         metric.corpus_score(["a"], [["a"]])
         assert f"|tok:{name}|" in str(metric.get_signature())
     assert list(metrics("zh")) == ["BLEU", "chrF", "TER"]
@@ -54,7 +54,7 @@ def test_a_tokenizer_that_is_named_takes_the_place_of_the_languages() -> None:
 @pytest.mark.skipif(find_spec("MeCab") is not None, reason="MeCab is installed")
 def test_a_missing_package_is_named() -> None:
     with pytest.raises(ConfigurationError, match=r"pip install 'sacrebleu\[ja\]'"):
-        bleu("ja", "ja-mecab")
+        bleu_metric("ja", "ja-mecab")
 
 
 def test_the_commands_know_every_tokenizer() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from multihead.models.config import TransformerConfig
-from multihead.models.embedding import Embedding, sinusoid
+from multihead.models.layers import Embedding, sinusoid
 
 SINGLE = 2e-7  # encodings are float32 numbers below 1
 

@@ -20,8 +20,7 @@ from multihead.models.network_config import preset
 from multihead.models.transformer import Transformer
 from multihead.training.config import TrainingConfig
 from multihead.training.loss import sequence_loss
-from multihead.training.optimizer import build_optimizer
-from multihead.training.schedule import learning_rate
+from multihead.training.optimizer import build_optimizer, learning_rate
 from multihead.training.step import train_step
 
 Ids = tuple[int, ...]

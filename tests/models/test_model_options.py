@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from multihead.attention import MultiHeadAttention
-from multihead.kernels.dropout import Dropout
+from multihead.kernels.random import Dropout
 from multihead.models.config import TransformerConfig
 from multihead.models.transformer import Transformer
 

@@ -11,8 +11,7 @@ from torch import Tensor
 from multihead.kernels import random
 from multihead.models.config import TransformerConfig
 from multihead.models.network import Network
-from multihead.models.packing import ROUND, pack
-from multihead.models.transformer import Transformer
+from multihead.models.transformer import ROUND, Transformer, pack
 
 LENGTHS = torch.tensor([7, 1, 12, 5, 9])
 TARGETS = torch.tensor([4, 11, 1, 8, 6])

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from multihead.models.embedding import sinusoid
+from multihead.models.layers import sinusoid
 from multihead.models.transformer import Transformer
 
 Ids = tuple[int, ...]

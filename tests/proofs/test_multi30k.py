@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from multihead.workflows.evaluate import evaluate
+from multihead.judging.evaluate import evaluate
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "multi30k"
 

@@ -27,8 +27,8 @@ from multihead import Translator
 from multihead.models.config import TransformerConfig
 from multihead.models.transformer import Transformer
 from multihead.serving.app import make_app
-from multihead.serving.desk import Desk
 from multihead.serving.protocol import Protocol
+from multihead.serving.scheduler import Desk
 from multihead.serving.server import bind
 from multihead.serving.settings import ServeSettings
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from multihead import Translator
-from multihead.serving.described import SAID
+from multihead.serving.openapi import SAID
 
 Client = Any
 Servers = Any

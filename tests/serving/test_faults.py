@@ -9,7 +9,7 @@ import pytest
 
 from multihead import Translator
 from multihead.engine.search import Engine
-from multihead.serving import answers
+from multihead.serving import responses as answers
 
 Servers = Any
 

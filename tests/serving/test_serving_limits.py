@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from multihead import Translator
-from multihead.serving import answers
-from multihead.serving.front import HEADERS
+from multihead.serving import responses as answers
+from multihead.serving.middleware import HEADERS
 
 Client = Any
 Servers = Any

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from multihead import Translator
-from multihead.serving.generation import SLICE
+from multihead.judging.guard import guarded
+from multihead.judging.guard_signs import Mode
+from multihead.lines.long_lines import Line, in_parts, most_tokens, together
+from multihead.serving.loaded_model import SLICE
 from multihead.serving.stream import PACE
-from multihead.workflows.guard import guarded
-from multihead.workflows.guard_settings import Mode
-from multihead.workflows.long_lines import Line, in_parts, most_tokens, together
 
 Serving = Any
 Servers = Any

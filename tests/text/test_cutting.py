@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multihead.text.cutting import cut, joined
-from multihead.text.parts import sentences_of
+from multihead.text.sentences import cut, joined, sentences_of
 
 TEXT = st.text(alphabet=st.sampled_from("ab Zé.,!?;。，我 \t\u2028\u3000\0'”\u0301\u200d👩-"), max_size=120)
 

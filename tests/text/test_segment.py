@@ -14,9 +14,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from multihead.errors import ConfigurationError, InputError
-from multihead.text.pipeline import FIRST_BYTE, FIRST_CHARACTER, MARK, Parts, Specials
 from multihead.text.segment import Segmenter, scramble
 from multihead.text.tokenizer import Tokenizer
+from multihead.text.vocabulary import FIRST_BYTE, FIRST_CHARACTER, MARK, Parts, Specials
 
 TEXT = [
     "A man in an orange hat, starring at something; banana bananas in 2016.",

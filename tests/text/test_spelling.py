@@ -6,9 +6,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from multihead.text.pipeline import FIRST_CHARACTER, MARK, Parts
 from multihead.text.spelling import Spelling, read
 from multihead.text.tokenizer import Tokenizer
+from multihead.text.vocabulary import FIRST_CHARACTER, MARK, Parts
 
 TEXT = [
     "A man in an orange hat,  starring at something in 2016.",

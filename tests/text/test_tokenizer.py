@@ -9,8 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from multihead.errors import DataError, InputError
-from multihead.text.pipeline import BYTE_TOKENS, FIRST_BYTE, FIRST_CHARACTER, MARK, Parts, Specials
 from multihead.text.tokenizer import Tokenizer
+from multihead.text.vocabulary import BYTE_TOKENS, FIRST_BYTE, FIRST_CHARACTER, MARK, Parts, Specials
 
 PLAIN = [
     "A man in an orange hat, starring at something.",

@@ -15,8 +15,8 @@ import tokenizers
 from tokenizers import models
 
 from multihead.errors import FormatError, InputError, SurroundingsError
-from multihead.text.pipeline import FIRST_CHARACTER, MARK, Specials
 from multihead.text.tokenizer import Tokenizer
+from multihead.text.vocabulary import FIRST_CHARACTER, MARK, Specials
 
 LINES = [
     "The cat sat on the mat, 12 times.",

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from multihead.errors import ConfigurationError, InputError
-from multihead.text.pipeline import FIRST_BYTE, FIRST_CHARACTER, MARK, Specials
 from multihead.text.tokenizer import Tokenizer
+from multihead.text.vocabulary import FIRST_BYTE, FIRST_CHARACTER, MARK, Specials
 
 PLAIN = [
     "A man in an orange hat, starring at something.",

@@ -19,8 +19,7 @@ from multihead.data.batching import Batch, collate
 from multihead.data.store import ParallelStore
 from multihead.kernels import random
 from multihead.models.config import TransformerConfig
-from multihead.models.packing import ROUND
-from multihead.models.transformer import Transformer
+from multihead.models.transformer import ROUND, Transformer
 from multihead.training.config import TrainingConfig
 from multihead.training.optimizer import build_optimizer
 from multihead.training.step import train_step

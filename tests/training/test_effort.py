@@ -2,8 +2,8 @@
 
 from torch.utils.flop_counter import FlopCounterMode
 
-from multihead.training.effort import Effort, effort_of, peak
 from multihead.training.loss import sequence_loss
+from multihead.training.progress import Effort, effort_of, peak
 
 
 def test_a_share_is_of_the_time():

@@ -7,10 +7,9 @@ from torch import nn
 from multihead.attention.multihead import PackedLinear
 from multihead.models.architectures import build_network
 from multihead.models.config import TransformerConfig
-from multihead.training import muon
+from multihead.training import optimizer as muon
 from multihead.training.config import TrainingConfig
-from multihead.training.muon import Muon, linear_maps, orthogonal
-from multihead.training.optimizer import build_optimizer
+from multihead.training.optimizer import Muon, build_optimizer, linear_maps, orthogonal
 
 
 def with_singular_values(*values, rows=6, columns=9, seed=0):

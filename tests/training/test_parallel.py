@@ -18,7 +18,8 @@ from torch import nn
 from multihead.data.batching import BatchStream
 from multihead.data.store import ParallelStore
 from multihead.errors import ConfigurationError, DivergenceError
-from multihead.training import launch, memory, parallel
+from multihead.training import config as launch
+from multihead.training import memory, parallel
 from multihead.training import step as step_module
 from multihead.training.loss import sequence_loss
 from multihead.training.optimizer import build_optimizer

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from multihead.errors import SurroundingsError
-from multihead.training import saving as module
-from multihead.training.checkpoint import Checkpoint, RunState, load_newest, save
-from multihead.training.saving import Saver
+from multihead.training import checkpoint as module
+from multihead.training.checkpoint import Checkpoint, RunState, Saver, load_newest, save
 
 
 def made(step, **tensors):

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from multihead.training.config import TrainingConfig
-from multihead.training.schedule import learning_rate
+from multihead.training.optimizer import learning_rate
 
 
 def settings(schedule, **changes):

@@ -12,15 +12,13 @@ import torch
 
 from multihead.data.batching import BatchStream
 from multihead.errors import DivergenceError, Interrupted, SurroundingsError
-from multihead.training import guard
+from multihead.training import step as guard
 from multihead.training import step as step_module
 from multihead.training import trainer as trainer_module
 from multihead.training.checkpoint import Checkpoint, RunState, read_weights, save
-from multihead.training.effort import Effort
 from multihead.training.loss import sequence_loss
-from multihead.training.optimizer import optimizer_tensors
-from multihead.training.progress import RunLog
-from multihead.training.schedule import learning_rate
+from multihead.training.optimizer import learning_rate, optimizer_tensors
+from multihead.training.progress import Effort, RunLog
 from multihead.training.trainer import Surroundings, Trainer, Validation
 
 SETTINGS = {"updates": 13, "validate_every": 5, "log_every": 3, "average": 0.8, "learning_rate": 0.03}

@@ -20,7 +20,6 @@ from multihead.attention.backends import Plan, choose, explain
 from multihead.attention.biases import ALiBi, Bias, RelativeBias
 from multihead.attention.cache import KeyValue
 from multihead.attention.composition import Attention
-from multihead.attention.drop_in import MultiheadAttention
 from multihead.attention.flex import block_mask
 from multihead.attention.functional import attention, explicit_attention, masked_softmax
 from multihead.attention.key_value import KeyValueAttention
@@ -50,7 +49,8 @@ from multihead.attention.pointer import PointerAttention, masked_log_softmax
 from multihead.attention.pooling import AttentionPool, HierarchicalAttention, LearnedQuery, Pooled
 from multihead.attention.rotary import rotary
 from multihead.attention.scores import Additive, Bilinear, Dot, LowRankBilinear, ScaledDot, Score
-from multihead.attention.torch_functional import multi_head_attention_forward
+from multihead.attention.torch_compatible.functional import multi_head_attention_forward
+from multihead.attention.torch_compatible.module import MultiheadAttention
 from multihead.attention.variable_length import sequence_offsets
 
 __all__ = [

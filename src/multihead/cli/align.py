@@ -1,4 +1,4 @@
-"""``multihead align``: word alignments of given translations, in Pharaoh format; see `workflows.align`."""
+"""``multihead align``: word alignments of given translations, in Pharaoh format; see `judging.align`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 from multihead.cli.pairs import Asked, Change, pair_command, write_for_pairs
 
 if TYPE_CHECKING:
-    from multihead.workflows.translate import Translator
+    from multihead.translating.translator import Translator
 
 
 @click.command()
@@ -28,7 +28,7 @@ def align(layer: int | None, shift: bool, mutual: bool, **asked: Any) -> None:
     given = Asked(**asked)
 
     def make(translator: Translator) -> Change:
-        from multihead.workflows import align as workflow
+        from multihead.judging import align as workflow
 
         aligning = workflow.Aligning(layer, shift, mutual)
 

@@ -1,4 +1,4 @@
-"""``multihead attention``: what a model looks at while it translates a sentence; see `workflows.attention`."""
+"""``multihead attention``: what a model looks at while it translates a sentence; see `translating.attention`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 from multihead.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from multihead.workflows.attention import AttentionMap, AttentionView, Kind
+    from multihead.translating.attention import AttentionMap, AttentionView, Kind
 
 
 @click.command()
@@ -68,7 +68,7 @@ def attention(
     own_the_process()
     if output is not None:
         _check_output(output)
-    from multihead.workflows.translate import Translator
+    from multihead.translating.translator import Translator
 
     seen = Translator.load(model).attention(sentence, translation)
     view = seen.view(kind, layer, chosen)

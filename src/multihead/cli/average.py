@@ -1,4 +1,4 @@
-"""``multihead average``: see `workflows.average`."""
+"""``multihead average``: see `runs.average`."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ def average(
     from multihead.cli.process import own_the_process
 
     own_the_process()
-    from multihead.workflows.average import average as run
+    from multihead.runs.average import average as run
 
     run(*folders, output=output, last=last, weights=weights, say=lambda line: click.echo(line, err=True))

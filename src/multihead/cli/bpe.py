@@ -1,7 +1,7 @@
 """``multihead bpe learn | apply | undo``: byte-pair encoding as tools, without a model.
 
 Two formats: our tokenizer.json, which every model has (`text.tokenizer`), and the codes of subword-nmt
-(`text.subword_nmt`). A file's content says which it is.
+(`text.subword_nmt.segmenting`). A file's content says which it is.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import click
 from multihead.errors import ConfigurationError, DataError, FormatError
 
 if TYPE_CHECKING:
-    from multihead.text.subword_nmt_codes import Codes
+    from multihead.text.subword_nmt.codes import Codes
     from multihead.text.tokenizer import Tokenizer
 
 Change = Callable[[list[str], int], list[str]]
@@ -87,8 +87,8 @@ def _learn_ours(
     min_frequency: int,
     names: dict[str, str | None],
 ) -> None:
-    from multihead.text.pipeline import Specials
     from multihead.text.tokenizer import Tokenizer
+    from multihead.text.vocabulary import Specials
 
     specials = Specials(**{name: text for name, text in names.items() if text is not None})
     options: dict[str, Any] = {} if coverage is None else {"coverage": coverage}
@@ -100,7 +100,7 @@ def _learn_ours(
 
 
 def _learn_theirs(files: tuple[Path, ...], output: Path, merges: int | None, min_frequency: int) -> None:
-    from multihead.text.subword_nmt_learning import learn as learn_codes
+    from multihead.text.subword_nmt.learning import learn as learn_codes
 
     wanted = 10_000 if merges is None else merges
     codes = learn_codes(_text(files), wanted, min_frequency)
@@ -147,7 +147,7 @@ def apply(
 ) -> None:
     """Cut standard input into subwords with TOKENIZER; `undo` gives the text back, of tokenizer.json exactly."""
     from multihead.cli.streams import filter_lines
-    from multihead.text.subword_nmt_codes import Codes
+    from multihead.text.subword_nmt.codes import Codes
 
     loaded = _load(tokenizer, side, merges)
     if isinstance(loaded, Codes):
@@ -177,7 +177,7 @@ def _with_tokenizer(tokenizer: Tokenizer, dropout: float, seed: int, as_ids: boo
 
 
 def _with_codes(codes: Codes, dropout: float, seed: int, **options: Any) -> Change:
-    from multihead.text.subword_nmt import SubwordNMT
+    from multihead.text.subword_nmt.segmenting import SubwordNMT
 
     cutter = SubwordNMT(codes, **options)
 
@@ -193,7 +193,7 @@ def _with_codes(codes: Codes, dropout: float, seed: int, **options: Any) -> Chan
 
 def _vocabulary(path: Path | None, threshold: int | None) -> Iterable[str] | None:
     from multihead.data.corpus import read_lines
-    from multihead.text.subword_nmt import read_vocabulary
+    from multihead.text.subword_nmt.segmenting import read_vocabulary
 
     if path is None:
         if threshold is not None:
@@ -214,8 +214,9 @@ def undo(tokenizer: Path | None, kind: str | None, ids: bool, side: str | None, 
     Pieces tell themselves what they stand for; TOKENIZER is needed for --ids only.
     """
     from multihead.cli.streams import filter_lines
-    from multihead.text import spelling, subword_nmt
-    from multihead.text.subword_nmt_codes import Codes
+    from multihead.text import spelling
+    from multihead.text.subword_nmt import segmenting as subword_nmt
+    from multihead.text.subword_nmt.codes import Codes
 
     loaded = None if tokenizer is None else _load(tokenizer, side, None)
     if loaded is not None and kind is not None:
@@ -256,7 +257,7 @@ def _from_ids(tokenizer: Tokenizer) -> Change:
 
 def _load(path: Path, side: str | None, merges: int | None) -> Tokenizer | Codes:
     """The tokenizer or the codes that ``path`` holds; its first line says which."""
-    from multihead.text.subword_nmt_codes import Codes
+    from multihead.text.subword_nmt.codes import Codes
     from multihead.text.tokenizer import Tokenizer
 
     path = _in_folder(path, side or "source") if path.is_dir() else path
@@ -277,7 +278,7 @@ _WHAT = "a tokenizer.json, a model or run folder, or a codes file of subword-nmt
 
 
 def _in_folder(folder: Path, side: str) -> Path:
-    """The tokenizer of a run or a model, as `bundle` and `workflows.prepare` lay them out."""
+    """The tokenizer of a run or a model, as `bundle` and `preparing.prepare` lay them out."""
     from multihead.files import standing_folder
 
     names = ("tokenizer.json", f"{side}.tokenizer.json")

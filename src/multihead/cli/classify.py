@@ -1,4 +1,4 @@
-"""``multihead classify train | predict | evaluate``: which label a document has; see `workflows.classify`.
+"""``multihead classify train | predict | evaluate``: which label a document has; see `runs.classifier.train`.
 
 Texts come through standard input, a document a line: as many lines come out as go in.
 """
@@ -15,11 +15,11 @@ import click
 
 from multihead.cli.options import Command, flags_of, with_file
 from multihead.errors import ConfigurationError, DataError, InputError
-from multihead.workflows.classify_settings import ClassifySettings, ClassifyWishes, Files
+from multihead.runs.classifier.settings import ClassifySettings, ClassifyWishes, Files
 
 if TYPE_CHECKING:
     from multihead.inspection.shades import Explained
-    from multihead.workflows.classify_model import Answer, DocumentClassifier
+    from multihead.runs.classifier.model import Answer, DocumentClassifier
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -66,7 +66,7 @@ def train(config: Path | None, **flags: Any) -> None:
     stop = StopSignal()
     import torch
 
-    from multihead.workflows.classify import train as run
+    from multihead.runs.classifier.train import train as run
 
     run(say=lambda line: click.echo(line, err=True), stop_signal=stop, use_threads=torch.set_num_threads, **wishes)
 
@@ -109,7 +109,7 @@ def predict(model: Path, top: int, explain: bool, html: Path | None, device: str
         raise ConfigurationError(f"{html}: {what}. Choose another name")
     own_the_process()
     from multihead.cli.streams import filter_lines
-    from multihead.workflows.classify_model import DocumentClassifier
+    from multihead.runs.classifier.model import DocumentClassifier
 
     classifier = DocumentClassifier.load(model, device)
     if not explain and html is None:
@@ -188,11 +188,11 @@ def evaluate(model: Path, data: Path, as_json: bool, device: str) -> None:
     import json
 
     from multihead.cli.process import own_the_process
-    from multihead.cli.progress import counter
+    from multihead.cli.streams import counter
 
     own_the_process()
-    from multihead.workflows.classify import DocumentClassifier
-    from multihead.workflows.classify import evaluate as run
+    from multihead.runs.classifier.train import DocumentClassifier
+    from multihead.runs.classifier.train import evaluate as run
 
     with counter("classified", "documents") as count:
         found = run(DocumentClassifier.load(model, device), data, progress=count)

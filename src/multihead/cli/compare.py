@@ -1,4 +1,4 @@
-"""``multihead compare``: see `workflows.compare`."""
+"""``multihead compare``: see `judging.compare`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,18 @@ from typing import Any
 
 import click
 
-from multihead.cli.scoring import FILE, NUMBER, remark_on, remark_on_cut, scoring_flags
-from multihead.cli.searching import check_counts, machine_flags, search_flags, translator_for, wishes_of
+from multihead.cli.options import (
+    FILE,
+    NUMBER,
+    check_counts,
+    machine_flags,
+    remark_on,
+    remark_on_cut,
+    scoring_flags,
+    search_flags,
+    translator_for,
+    wishes_of,
+)
 
 
 @click.command()
@@ -51,15 +61,15 @@ def compare(
     Flags of the search hold for every model.
     """
     from multihead.cli.process import own_the_process
-    from multihead.cli.progress import counter
+    from multihead.cli.streams import counter
     from multihead.data.corpus import scan
 
     wishes = wishes_of(asked)
     check_counts(batch_tokens=batch_tokens, threads=threads)
     lines = scan(target).lines
     own_the_process()
-    from multihead.workflows.compare import compare as run
-    from multihead.workflows.compare import models_among
+    from multihead.judging.compare import compare as run
+    from multihead.judging.compare import models_among
 
     with counter("translated", "sentences", lines * models_among(systems)) as count:
         result = run(

@@ -1,4 +1,4 @@
-"""``multihead demo``: see `workflows.demo`."""
+"""``multihead demo``: see `demo`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from multihead.data.synthetic import LOCALES
+from multihead.data.toy.numbers import LOCALES
 
 _LANGUAGE = click.Choice(sorted(LOCALES))
 
@@ -24,7 +24,7 @@ def demo(source_language: str, target_language: str, output: Path, seed: int) ->
     stop = StopSignal()
     import torch
 
-    from multihead.workflows.demo import demo as run
+    from multihead.demo import demo as run
 
     run(
         output,

@@ -1,4 +1,4 @@
-"""``multihead doctor``: see `workflows.doctor`."""
+"""``multihead doctor``: see `diagnosis.doctor`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 
 import click
 
-from multihead.cli.options import Command, flags_of, with_file
-from multihead.cli.searching import check_counts
-from multihead.workflows.settings import TrainSettings
+from multihead.cli.options import Command, check_counts, flags_of, with_file
+from multihead.planning.settings import TrainSettings
 
 _FILE: Any = {"type": click.Path(path_type=Path), "metavar": "FILE"}
 
@@ -42,7 +41,7 @@ def doctor(
     note, 3 a warning, 4 an error; 1 and 2 as for every command: it could not be looked.
     """
     from multihead.cli.process import own_the_process
-    from multihead.cli.progress import counter
+    from multihead.cli.streams import counter
 
     wishes = with_file(TrainSettings, config, flags)
     threads = wishes.get("threads")
@@ -50,7 +49,7 @@ def doctor(
     own_the_process()
     import torch
 
-    from multihead.workflows.doctor import doctor as look
+    from multihead.diagnosis.doctor import doctor as look
 
     if threads is not None:
         torch.set_num_threads(threads)

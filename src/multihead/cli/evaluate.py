@@ -1,4 +1,4 @@
-"""``multihead evaluate``: see `workflows.evaluate`."""
+"""``multihead evaluate``: see `judging.evaluate`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,17 @@ from typing import Any
 
 import click
 
-from multihead.cli.scoring import FILE, remark_on, remark_on_cut, scoring_flags
-from multihead.cli.searching import check_counts, machine_flags, search_flags, translator_for, wishes_of
+from multihead.cli.options import (
+    FILE,
+    check_counts,
+    machine_flags,
+    remark_on,
+    remark_on_cut,
+    scoring_flags,
+    search_flags,
+    translator_for,
+    wishes_of,
+)
 
 
 @click.command()
@@ -40,7 +49,7 @@ def evaluate(
     are not as people write, is said on standard error. To compare models see multihead compare.
     """
     from multihead.cli.process import own_the_process
-    from multihead.cli.progress import counter
+    from multihead.cli.streams import counter
     from multihead.data.corpus import check_parallel
     from multihead.errors import ConfigurationError
     from multihead.files import write_text
@@ -53,7 +62,7 @@ def evaluate(
     check_counts(batch_tokens=batch_tokens, threads=threads)
     lines = check_parallel(source, target).lines
     own_the_process()
-    from multihead.workflows.evaluate import evaluate as run
+    from multihead.judging.evaluate import evaluate as run
 
     translator = translator_for(model, wishes, threads, device)
     with counter("translated", "sentences", lines) as count:

@@ -1,4 +1,4 @@
-"""``multihead explain``: why a sentence is translated so; see `workflows.explain`."""
+"""``multihead explain``: why a sentence is translated so; see `judging.explain`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from multihead.cli.searching import check_counts, search_flags, wishes_of
+from multihead.cli.options import check_counts, search_flags, wishes_of
 from multihead.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from multihead.workflows.explain import Explanation
+    from multihead.judging.explain import Explanation
 
 
 @click.command()
@@ -68,9 +68,9 @@ def explain(
     check_counts(n_best=n_best)
     own_the_process()
     _check_files(page, picture)
-    from multihead.workflows.align import Aligning
-    from multihead.workflows.explain import explain as workflow
-    from multihead.workflows.translate import Translator
+    from multihead.judging.align import Aligning
+    from multihead.judging.explain import explain as workflow
+    from multihead.translating.translator import Translator
 
     translator = Translator.load(model).searching(**wishes)
     explained = workflow(

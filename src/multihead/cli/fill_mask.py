@@ -1,4 +1,4 @@
-"""``multihead fill-mask``: which words may stand where "[MASK]" stands; see `workflows.fill_mask`.
+"""``multihead fill-mask``: which words may stand where "[MASK]" stands; see `runs.bert.fill_mask`.
 
 Texts stand on the command line, or come through standard input, one a line: as many lines come out as go in.
 """
@@ -13,7 +13,7 @@ import click
 from multihead.errors import DataError, InputError
 
 if TYPE_CHECKING:
-    from multihead.workflows.fill_mask import Candidate, MaskFiller
+    from multihead.runs.bert.fill_mask import Candidate, MaskFiller
 
 
 @click.command("fill-mask")
@@ -41,7 +41,7 @@ def fill_mask(model: Path, texts: tuple[str, ...], top: int, device: str) -> Non
             raise InputError(f"there is no {HIDDEN} in '{text}': write it in the place of the word that is to be told")
     own_the_process()
     from multihead.cli.streams import filter_lines
-    from multihead.workflows.fill_mask import MaskFiller
+    from multihead.runs.bert.fill_mask import MaskFiller
 
     filler = MaskFiller.load(model, device)
     if not texts:

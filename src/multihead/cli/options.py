@@ -1,18 +1,28 @@
-"""Command-line flags from settings: the same fields, the same sentences, the same checks as in a TOML file."""
+"""Command-line flags from settings: the same fields, the same sentences, the same checks as in a TOML file.
+
+Flags of the commands that translate: how is searched, and on what it is computed; from them to a `Translator`.
+
+The flags of the search are the fields of `translating.search_settings.SearchSettings`, so that what can be asked of one
+command can be asked of all. What a command reads and writes is its own business.
+
+What ``evaluate`` and ``compare`` have in common: flags of the scores, and how remarks on texts are written.
+"""
 
 from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
 from multihead.configuration import Settings, build, read_toml
+from multihead.errors import ConfigurationError
 from multihead.models.config import GenerationConfig
-from multihead.workflows.sections import HEADINGS, section_of
+from multihead.planning.sections import HEADINGS, section_of
+from multihead.translating.search_settings import SearchSettings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -136,3 +146,148 @@ def check_search(
     """
     wishes = {"beam": beam, "alpha": alpha, "min_length": min_length, "max_length": max_length}
     build(GenerationConfig, {name: value for name, value in wishes.items() if value is not None}, "the command line")
+
+
+if TYPE_CHECKING:
+    from multihead.translating.translator import Translator
+
+_NUMBER: Any = {"type": int, "metavar": "NUMBER"}
+
+
+def search_flags(function: F) -> F:
+    """A decorator that gives a command a flag for each field of `SearchSettings`; `wishes_of` says which were given."""
+    return flags_of(SearchSettings, _without_the_flag)(function)
+
+
+def machine_flags(function: F) -> F:
+    """A decorator that gives a command ``batch_tokens``, ``threads`` and ``device``."""
+    decorations = (
+        click.option("--batch-tokens", **_NUMBER, default=4096, show_default=True, help="Memory against speed."),
+        click.option("--threads", **_NUMBER, help="Processor threads. [every core]"),
+        click.option(
+            "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to compute."
+        ),
+    )
+    for decoration in reversed(decorations):
+        function = decoration(function)
+    return function
+
+
+def check_counts(**numbers: int | None) -> None:
+    """Refuses numbers below 1; None was not given.
+
+    Raises:
+        ConfigurationError: one is; names its flag.
+    """
+    for name, value in numbers.items():
+        if value is not None and value < 1:
+            raise ConfigurationError(f"{flag_of(name)}: expected at least 1, got {value}")
+
+
+def wishes_of(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of the search that were given, checked as far as they can be before a model is loaded.
+
+    Raises:
+        ConfigurationError: one that no search can have, or that does nothing without another.
+    """
+    wishes = {name: value for name, value in asked.items() if value is not None}
+    # Whether groups divide a beam that was not given is only known with the model's own.
+    known = {name: value for name, value in wishes.items() if name != "groups" or "beam" in wishes}
+    build(SearchSettings, known, "the command line")
+    need("--groups, of 2 or more", wishes.get("groups", 1) > 1, {"diversity"} & wishes.keys())
+    need("--stopping patience", wishes.get("stopping") == "patience", {"patience"} & wishes.keys())
+    return wishes
+
+
+def need(flag: str, there: bool, given: Iterable[str]) -> None:
+    """Refuses flags, of these names, that do nothing without another.
+
+    Raises:
+        ConfigurationError: that one is not there; names the first.
+    """
+    for name in given:
+        if not there:
+            raise ConfigurationError(f"{flag_of(name)} needs {flag}")
+
+
+def flag_of(name: str) -> str:
+    """How a setting is written on the command line."""
+    return f"--{name.replace('_', '-')}"
+
+
+def translator_for(
+    model: Path, wishes: Mapping[str, Any], threads: int | None = None, device: str = "cpu"
+) -> Translator:
+    """A model, searching as is wished; says so where the compiled search is built first.
+
+    Raises:
+        FormatError: no model.
+        ConfigurationError: a device that is not there, wishes that the model's own settings exclude.
+    """
+    import torch
+
+    from multihead.engine.native import decoding
+    from multihead.models.transformer import Transformer
+    from multihead.translating.translator import Translator
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    translator = Translator.load(model, device)
+    if device == "cpu" and isinstance(translator.bundle.model, Transformer):
+        decoding(lambda line: click.echo(line, err=True))  # built once for this machine, in some seconds
+    return translator.searching(**wishes)
+
+
+def _without_the_flag(name: str) -> str:
+    """What holds where a flag is not given."""
+    if name in GenerationConfig.model_fields:
+        return "[the model's own]"
+    default = SearchSettings.model_fields[name].default
+    return "" if default == () or default is False else f"[{default}]"
+
+
+if TYPE_CHECKING:
+    from multihead.metrics.suspicion import Suspicion
+
+_LINES_NAMED = 20
+
+FILE: Any = {"type": click.Path(path_type=Path), "metavar": "FILE"}
+NUMBER: Any = {"type": int, "metavar": "NUMBER"}
+
+
+def scoring_flags(function: F) -> F:
+    """A decorator that gives a command ``language``, ``tokenize``, ``resamples`` and ``as_json``."""
+    decorations = (
+        click.option(
+            "--language",
+            metavar="CODE",
+            help="Of the translations; decides how words are told apart. [the model's, or what the name of --target "
+            "ends in]",
+        ),
+        click.option(
+            "--tokenize",
+            type=click.Choice(["13a", "intl", "zh", "char", "none", "ja-mecab", "ko-mecab"]),
+            help="How BLEU tells words apart instead, by sacreBLEU's names.",
+        ),
+        click.option("--resamples", **NUMBER, help="Of the bootstrap, for the intervals. [1000]"),
+        click.option("--json", "as_json", is_flag=True, help="Write the result for programs."),
+    )
+    for decoration in reversed(decorations):
+        function = decoration(function)
+    return function
+
+
+def remark_on(name: str, remarks: Iterable[Suspicion]) -> None:
+    """Writes to standard error what a text looks like, where that is not as people write."""
+    from multihead.metrics.suspicion import ADVICE
+
+    for remark in remarks:
+        click.echo(f"{name} {remark}; {ADVICE}", err=True)
+
+
+def remark_on_cut(name: str, lines: list[int]) -> None:
+    """Writes to standard error which translations reached the length limit."""
+    if lines:
+        more = f" and {len(lines) - _LINES_NAMED:,} more" if len(lines) > _LINES_NAMED else ""
+        named = ", ".join(map(str, lines[:_LINES_NAMED]))
+        click.echo(f"{name}: the length limit was reached in lines {named}{more}", err=True)

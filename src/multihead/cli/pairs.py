@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from multihead.cli.searching import check_counts, machine_flags
+from multihead.cli.options import check_counts, machine_flags
 from multihead.cli.streams import NAME, decoded, write_lines
 from multihead.data.corpus import LineStream, ParallelScan, check_parallel, read_lines
 from multihead.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
-    from multihead.workflows.translate import Translator
+    from multihead.translating.translator import Translator
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -72,14 +72,14 @@ def write_for_pairs(asked: Asked, verb: str, make: Callable[[Translator], Change
     if asked.source is not None and asked.target is not None:
         files = check_parallel(asked.source, asked.target)
     from multihead.cli.process import own_the_process
-    from multihead.cli.progress import counter
+    from multihead.cli.streams import counter
 
     own_the_process()
     import torch
 
-    from multihead.workflows.lines import WINDOW
-    from multihead.workflows.translate import Translator
-    from multihead.workflows.translate_file import check_input
+    from multihead.lines.translate_file import check_input
+    from multihead.lines.windows import WINDOW
+    from multihead.translating.translator import Translator
 
     for scan in files.files if files is not None else ():
         if scan.undecodable:

@@ -1,4 +1,4 @@
-"""``multihead plot``: the curves of runs; see `workflows.curves`."""
+"""``multihead plot``: the curves of runs; see `runs.curves`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ import click
 )
 def plot(runs: tuple[Path, ...], output: Path) -> None:
     """Draw how one or several RUNs went: loss, validation score and learning rate over updates."""
-    from multihead.workflows.curves import plot as draw
+    from multihead.runs.curves import plot as draw
 
     draw(runs, output)

@@ -1,4 +1,4 @@
-"""``multihead pointer train | sort | hull | evaluate``: networks that point at their inputs; see `workflows.pointer`.
+"""``multihead pointer train | sort | hull | evaluate``: networks that point at their inputs; see `runs.pointer.train`.
 
 Numbers and points stand on the command line, or come through standard input, a problem a line: as many lines come out
 as go in.
@@ -17,10 +17,10 @@ import click
 
 from multihead.cli.options import Command, check_search, flags_of, with_file
 from multihead.errors import ConfigurationError, DataError, InputError
-from multihead.workflows.pointer_settings import PROBLEM_NAMES, PointerSettings, ProblemName
+from multihead.runs.pointer.settings import PROBLEM_NAMES, PointerSettings, ProblemName
 
 if TYPE_CHECKING:
-    from multihead.workflows.pointer_search import Answer, Pointer
+    from multihead.runs.pointer.model import Answer, Pointer
 
 F = TypeVar("F", bound=Callable[..., Any])
 Parse = Callable[[str], "list[float] | float"]
@@ -64,7 +64,7 @@ def train(problem: ProblemName, config: Path | None, **flags: Any) -> None:
     stop = StopSignal()
     import torch
 
-    from multihead.workflows.pointer import train as run
+    from multihead.runs.pointer.train import train as run
 
     run(
         problem,
@@ -143,12 +143,12 @@ def evaluate(
     Of hulls also the share of the true hull's area that is covered, and how many answers are no polygon.
     """
     from multihead.cli.process import own_the_process
-    from multihead.cli.progress import counter
+    from multihead.cli.streams import counter
 
     check_search(beam, None)
     wanted = None if lengths is None else _lengths(lengths)
     own_the_process()
-    from multihead.workflows.pointer import evaluate as run
+    from multihead.runs.pointer.train import evaluate as run
 
     with counter("answered", "problems") as count_up:
         table = run(
@@ -177,7 +177,7 @@ def _run(
     _refuse_options(words)
     rows = [[parse(word) for word in words]]
     own_the_process()
-    from multihead.workflows.pointer import Pointer
+    from multihead.runs.pointer.train import Pointer
 
     network = Pointer.of(problem, model)
     if words:

@@ -1,4 +1,4 @@
-"""``multihead prepare``: see `workflows.prepare`."""
+"""``multihead prepare``: see `preparing.prepare`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from multihead.cli.options import Command, flags_of, with_file
-from multihead.workflows.settings import PrepareSettings, TrainSettings
+from multihead.planning.settings import PrepareSettings, TrainSettings
 
 
 @click.command(cls=Command)
@@ -29,6 +29,6 @@ def prepare(config: Path | None, **flags: Any) -> None:
     wishes = with_file(PrepareSettings, config, flags, within=TrainSettings)
     own_the_process()
     stop = StopSignal()
-    from multihead.workflows.prepare import prepare as run
+    from multihead.preparing.prepare import prepare as run
 
     run(say=lambda line: click.echo(line, err=True), stop_signal=stop, **wishes)

@@ -1,4 +1,4 @@
-"""``multihead pretrain``: see `workflows.pretrain`."""
+"""``multihead pretrain``: see `runs.bert.train`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from multihead.cli.options import Command, flags_of, with_file
-from multihead.workflows.pretrain_settings import PretrainSettings
+from multihead.runs.bert.settings import PretrainSettings
 
 
 @click.command(cls=Command)
@@ -36,6 +36,6 @@ def pretrain(config: Path | None, **flags: Any) -> None:
     stop = StopSignal()
     import torch
 
-    from multihead.workflows.pretrain import pretrain as run
+    from multihead.runs.bert.train import pretrain as run
 
     run(say=lambda line: click.echo(line, err=True), stop_signal=stop, use_threads=torch.set_num_threads, **wishes)

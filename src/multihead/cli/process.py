@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from multihead.errors import ConfigurationError, MultiheadError
-from multihead.training.launch import launched
+from multihead.training.config import launched
 
 if TYPE_CHECKING:
     from multihead.training.parallel import Processes

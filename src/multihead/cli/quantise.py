@@ -1,4 +1,4 @@
-"""``multihead quantise``: see `workflows.quantise`."""
+"""``multihead quantise``: see `translating.quantise`."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ def quantise(model: Path, output: Path, precision: Literal["bfloat16", "int8"]) 
     from multihead.cli.process import own_the_process
 
     own_the_process()
-    from multihead.workflows.quantise import quantise as run
+    from multihead.translating.quantise import quantise as run
 
     run(model, output=output, precision=precision, say=lambda line: click.echo(line, err=True))

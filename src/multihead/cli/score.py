@@ -1,4 +1,4 @@
-"""``multihead score``: how probable a model finds given translations; see `workflows.score`."""
+"""``multihead score``: how probable a model finds given translations; see `judging.score`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import click
 
 from multihead.cli.pairs import Asked, Change, pair_command, write_for_pairs
 from multihead.configuration import build
-from multihead.workflows.search_settings import SearchSettings
+from multihead.translating.search_settings import SearchSettings
 
 if TYPE_CHECKING:
-    from multihead.workflows.score import Perplexity, Scored
-    from multihead.workflows.translate import Translator
+    from multihead.judging.score import Perplexity, Scored
+    from multihead.translating.translator import Translator
 
 
 @click.command()
@@ -48,8 +48,8 @@ def score(
     found: list[Perplexity] = []
 
     def make(translator: Translator) -> Change:
-        from multihead.workflows import score as workflow
-        from multihead.workflows.searching import penalty_of
+        from multihead.judging import score as workflow
+        from multihead.translating.searching import penalty_of
 
         own = translator.search_settings().alpha if normalize or wishes else 0.0
         settings = build(SearchSettings, {"alpha": own, **wishes}, "the search")

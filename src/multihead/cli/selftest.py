@@ -1,4 +1,4 @@
-"""``multihead selftest``: what is promised of every model, checked on one; see `workflows.selftest`."""
+"""``multihead selftest``: what is promised of every model, checked on one; see `judging.selftest`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 from multihead.errors import ConfigurationError, MultiheadError
 
 if TYPE_CHECKING:
-    from multihead.workflows.selftest import Report
+    from multihead.judging.selftest import Report
 
 _LINES_NAMED = 20
 
@@ -60,14 +60,14 @@ def batch(
     """
     from multihead.cli.options import check_search
     from multihead.cli.process import own_the_process
-    from multihead.cli.progress import counter
+    from multihead.cli.streams import counter
 
     check_search(beam, None)
     own_the_process()
     from multihead.data.corpus import read_lines
-    from multihead.workflows import selftest as workflow
-    from multihead.workflows.translate import Translator
-    from multihead.workflows.translate_file import check_input
+    from multihead.judging import selftest as workflow
+    from multihead.lines.translate_file import check_input
+    from multihead.translating.translator import Translator
 
     if any(size < 1 for size in sizes):
         raise ConfigurationError(f"--size: expected at least 1, got {min(sizes)}")

@@ -11,8 +11,7 @@ from typing import Any
 
 import click
 
-from multihead.cli.options import check_search, flags_of
-from multihead.cli.searching import check_counts
+from multihead.cli.options import check_counts, check_search, flags_of
 from multihead.configuration import build
 from multihead.errors import ConfigurationError, MissingDependencyError
 from multihead.serving.settings import ServeSettings
@@ -68,8 +67,8 @@ def serve(
     import torch
 
     from multihead.model_folder import locate
-    from multihead.serving.desk import Desk
-    from multihead.serving.generation import load
+    from multihead.serving.loaded_model import load
+    from multihead.serving.scheduler import Desk
     from multihead.serving.server import bind
     from multihead.serving.server import serve as serve_it
 

@@ -1,4 +1,4 @@
-"""``multihead shortlist``: see `workflows.shortlist`."""
+"""``multihead shortlist``: see `translating.shortlist`."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ def shortlist(model: Path, data: Path | None, always: int, candidates: int) -> N
     from multihead.cli.process import own_the_process
 
     own_the_process()
-    from multihead.workflows.shortlist import shortlist as run
+    from multihead.translating.shortlist import shortlist as run
 
     run(model, data=data, always=always, candidates=candidates, say=lambda line: click.echo(line, err=True))

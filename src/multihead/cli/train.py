@@ -1,4 +1,4 @@
-"""``multihead train``: see `workflows.train`."""
+"""``multihead train``: see `runs.translator.train`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from multihead.cli.options import Command, flags_of, with_file
-from multihead.workflows.settings import TrainSettings
+from multihead.planning.settings import TrainSettings
 
 
 @click.command(cls=Command)
@@ -34,7 +34,7 @@ def train(config: Path | None, **flags: Any) -> None:
     stop = StopSignal()
     import torch
 
-    from multihead.workflows.train import train as run
+    from multihead.runs.translator.train import train as run
 
     with several() as processes:
         run(

@@ -32,8 +32,8 @@ import numpy as np
 import torch
 
 from multihead.data.batching import Batch, collate
-from multihead.data.reordering import BEGIN, END, FIRST, PADDING
 from multihead.data.store import ParallelStore
+from multihead.data.toy.reordering import BEGIN, END, FIRST, PADDING
 from multihead.errors import ConfigurationError, InputError
 
 OPERATORS = ("|", "^", "&", "<<", "-", "*")

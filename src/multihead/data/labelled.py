@@ -1,6 +1,6 @@
 """Reading documents that have a label: ``label TAB text``, one a line, every fault named by file and line.
 
-The text may have further tabs: they end paragraphs (`text.parts`). A file is plain or compressed. Nothing is passed
+The text may have further tabs: they end paragraphs (`text.sentences`). A file is plain or compressed. Nothing is passed
 over: a document that was left out in silence would change what accuracy means, so the first bad line is an error.
 Which labels there are is read from the training file (`labels_of`); a file that is measured on may have no others
 (`check_labels`).
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from multihead.configuration import nearest
 from multihead.data.corpus import read_lines
 from multihead.errors import DataError
-from multihead.text.parts import PARAGRAPH
+from multihead.text.sentences import PARAGRAPH
 
 
 class Labelled(NamedTuple):

@@ -41,7 +41,7 @@ def pieces_of(paragraphs: Sequence[Sequence[str]], words: BertWords, most: int) 
     Where "[MASK]" stands in a text, the symbol of a hidden word does.
 
     Args:
-        paragraphs: sentences, as `text.parts.paragraphs_of` gives them.
+        paragraphs: sentences, as `text.sentences.paragraphs_of` gives them.
         words: the vocabulary.
         most: subwords of a sentence.
     """

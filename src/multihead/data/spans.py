@@ -25,8 +25,8 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from multihead.data.batching import Batch, collate
-from multihead.data.reordering import BEGIN, END, FIRST, PADDING
 from multihead.data.store import ParallelStore
+from multihead.data.toy.reordering import BEGIN, END, FIRST, PADDING
 from multihead.errors import ConfigurationError
 
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz"

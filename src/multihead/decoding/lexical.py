@@ -23,11 +23,10 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from multihead.decoding.beams import Beams, Settings, search_beams
-from multihead.decoding.candidates import Candidates, add
+from multihead.decoding.candidates import Candidates, add, best
 from multihead.decoding.hypothesis import Hypothesis, Limits, limit_tensor
 from multihead.decoding.length_penalty import LengthPenalty, power
 from multihead.decoding.phrases import Automaton, Phrase, automaton
-from multihead.decoding.ranking import best
 from multihead.decoding.recording import Recorder
 from multihead.decoding.restrictions import Restriction
 from multihead.decoding.stepper import S, Stepper, Symbols

@@ -1,4 +1,9 @@
-"""Sampling: each symbol drawn from the model's distribution, or from a sharpened and truncated one.
+"""Which symbols a sample may be drawn from: of a distribution's unreliable tail, several ways cut a part away.
+
+Each function here says, for each row of log-probabilities, which symbols stay. The most probable one always does. They
+are functions of one distribution, so they can be combined with ``&`` in any order.
+
+Sampling: each symbol drawn from the model's distribution, or from a sharpened and truncated one.
 
     q(y) = p(y)^(1/T) / Z over the symbols that are permitted and stay (`truncation.py`),    y_t ~ q(. | y_<t, x)
 
@@ -9,6 +14,7 @@ only one of one. y_t is the first symbol, in the order of ids, at which the runn
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -17,19 +23,41 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int, Shaped
 from torch import Tensor
 
-from multihead.decoding.hypothesis import (
-    Hypothesis,
-    Limits,
-    limit_tensor,
-    make_hypothesis,
-    minimum_tensor,
-    refuse_nan,
-)
+from multihead.decoding.candidates import best
+from multihead.decoding.hypothesis import Hypothesis, Limits, limit_tensor, make_hypothesis, minimum_tensor, refuse_nan
 from multihead.decoding.restrictions import Restriction, Rows, restrict
 from multihead.decoding.stepper import S, Stepper, Symbols
-from multihead.decoding.truncation import epsilon, min_p, top_k, top_p
 from multihead.errors import ConfigurationError, MultiheadError, ShapeError
 from multihead.text.segment import scramble
+
+
+def top_k(log_probabilities: Float[Tensor, "rows vocab"], count: int) -> Bool[Tensor, "rows vocab"]:
+    """The ``count`` most probable symbols, of equally probable ones the first (Fan, Lewis and Dauphin 2018,
+    "Hierarchical neural story generation", section 4.3)."""
+    _, indices = best(log_probabilities, count)
+    return torch.zeros_like(log_probabilities, dtype=torch.bool).scatter(1, indices, True)
+
+
+def top_p(log_probabilities: Float[Tensor, "rows vocab"], mass: float) -> Bool[Tensor, "rows vocab"]:
+    """The fewest most probable symbols that together have at least the probability ``mass`` (Holtzman et al. 2020,
+    "The curious case of neural text degeneration", equation 2: the nucleus)."""
+    ordered, indices = log_probabilities.sort(dim=1, descending=True, stable=True)
+    above = ordered.double().exp().cumsum(dim=1).roll(1, dims=1)  # what the more probable ones have
+    above[:, 0] = -torch.inf  # the first always stays
+    return torch.zeros_like(log_probabilities, dtype=torch.bool).scatter(1, indices, above < mass)
+
+
+def min_p(log_probabilities: Float[Tensor, "rows vocab"], share: float) -> Bool[Tensor, "rows vocab"]:
+    """The symbols with p >= share * max p (Nguyen et al. 2024, "Turning up the heat: min-p sampling for creative and
+    coherent LLM outputs", section 3)."""
+    return log_probabilities >= log_probabilities.max(dim=1, keepdim=True).values + math.log(share)
+
+
+def epsilon(log_probabilities: Float[Tensor, "rows vocab"], least: float) -> Bool[Tensor, "rows vocab"]:
+    """The symbols with p >= least, and the most probable (Hewitt, Manning and Liang 2022, "Truncation sampling as
+    language model desmoothing", section 4.2)."""
+    return (log_probabilities >= math.log(least)) | top_k(log_probabilities, 1)
+
 
 _WORD = (1 << 64) - 1
 

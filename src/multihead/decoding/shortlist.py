@@ -11,7 +11,7 @@ Grangier and Auli 2016, "Vocabulary selection strategies for neural machine tran
 it finds with all other symbols forbidden; in a beam, hypotheses compete with probabilities that are a little larger.
 
 Here is what it means, for every search, by masking; the compiled search (`multihead.engine`) leaves the products out.
-Where candidates come from is `workflows.shortlist`'s.
+Where candidates come from is `translating.shortlist`'s.
 """
 
 from __future__ import annotations

@@ -36,9 +36,9 @@ from multihead.decoding.length_penalty import LengthPenalty, divisors, power
 from multihead.decoding.shortlist import Shortlist
 from multihead.decoding.stepper import Symbols
 from multihead.decoding.stopping import Ahead, Exact, Patience, Stop, usual_stop
+from multihead.engine.native import decoding as native_decoding
 from multihead.engine.weights import Precision, parts_of, positions_of, refusal, version
 from multihead.errors import ConfigurationError, SurroundingsError
-from multihead.kernels.native import decoding as native_decoding
 from multihead.kernels.native import pointer
 from multihead.models.network import Network
 from multihead.models.transformer import Transformer

@@ -13,8 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from multihead.attention import MultiHeadAttention
-from multihead.models.embedding import Embedding, LearnedPositions, sinusoid
-from multihead.models.layers import DecoderLayer, EncoderLayer, FeedForward, GatedFeedForward, Residual
+from multihead.models.layers import (
+    DecoderLayer,
+    Embedding,
+    EncoderLayer,
+    FeedForward,
+    GatedFeedForward,
+    LearnedPositions,
+    Residual,
+    sinusoid,
+)
 from multihead.models.network import Network
 from multihead.models.transformer import Transformer
 from multihead.rounding import rounded

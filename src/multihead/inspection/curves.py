@@ -1,6 +1,6 @@
 """Pictures of numbers over updates: panels below each other, a colour for each run, in the style of `inspection.plots`.
 
-Where the numbers come from is for others to say (`workflows.curves`).
+Where the numbers come from is for others to say (`runs.curves`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """An explanation as a page of HTML that needs nothing else: no network, no other file, and to be read no script.
 
-What is explained comes as plain data, in the schema of docs/explain.md (`workflows.explain` makes it). Sentence, words,
+What is explained comes as plain data, in the schema of docs/explain.md (`judging.explain` makes it). Sentence, words,
 tokens and what was found are written here, as HTML; the scripts in `page/` add links between words, maps of every head
 and the tree of the search. Text of a user is never markup: it is escaped here, and the data, which stand in the page as
 JSON, hold no character that could end their element. The page tells browsers to load nothing.
@@ -26,7 +26,7 @@ def page(content: dict[str, Any]) -> str:
     """The page.
 
     Args:
-        content: as `multihead.workflows.explain.Explanation.content` gives it.
+        content: as `multihead.judging.explain.Explanation.content` gives it.
     """
     sections = (_maps, _search, _words, _tokens, _shapes)
     scripts = [_file(f"{name}.js") for name in _SCRIPTS]

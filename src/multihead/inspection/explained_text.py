@@ -14,7 +14,7 @@ def explained_text(content: dict[str, Any]) -> str:
     """The translation, then of each word how probable it was, where it looked most, and what it could have been.
 
     Args:
-        content: as `multihead.workflows.explain.Explanation.content` gives it.
+        content: as `multihead.judging.explain.Explanation.content` gives it.
     """
     links = {target: source for source, target in content["links"]}
     rows = [("word", "", "looked at", "", "could have been")]

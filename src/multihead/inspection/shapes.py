@@ -2,7 +2,7 @@
 
 `trace` runs any module once and prints what happened, in order; inside of multi-head attention it goes on step by step:
 query, W_q, Q, key, W_k, K, value, W_v, V, the heads side by side, W_o, output. The words are those of
-`multihead.inspection.words`; the table is made in `multihead.inspection.rows`.
+`multihead.inspection.shape_rows`; the table is made in `multihead.inspection.shape_rows`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,16 @@ from torch import Tensor, nn
 from multihead.attention import Mask, MultiHeadAttention
 from multihead.attention.multihead import PackedLinear
 from multihead.errors import InputError
-from multihead.inspection.rows import Row, Shape, Trace
-from multihead.inspection.words import Step, describe, mixing_steps, projection_steps, torch_steps
+from multihead.inspection.shape_rows import (
+    Row,
+    Shape,
+    Step,
+    Trace,
+    describe,
+    mixing_steps,
+    projection_steps,
+    torch_steps,
+)
 
 
 def trace(module: nn.Module, *args: Any, **kwargs: Any) -> Trace:

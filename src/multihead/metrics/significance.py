@@ -32,8 +32,7 @@ from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest, Result
 
 from multihead.errors import ConfigurationError
-from multihead.metrics.scores import check_lines
-from multihead.metrics.tokenisation import Tokenizer, bleu, metrics
+from multihead.metrics.scores import Tokenizer, bleu_metric, check_lines, metrics
 
 Test = Literal["randomization", "bootstrap"]
 
@@ -215,7 +214,7 @@ def check_measuring(
     Raises:
         ConfigurationError: as `measure`.
     """
-    bleu(tokenize=tokenize)
+    bleu_metric(tokenize=tokenize)
     _seed()
     asked = (("resamples", resamples, _MOST_RESAMPLED, RESAMPLES), ("trials", trials, _MOST_SWAPPED, TRIALS))
     for name, value, sentences, usual in asked:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from multihead.models.config import TransformerConfig
 from multihead.models.network import Network
 from multihead.models.network_config import NetworkConfig
-from multihead.models.recurrent import RecurrentTranslator
+from multihead.models.recurrent.network import RecurrentTranslator
 from multihead.models.transformer import Transformer
 
 

@@ -1,6 +1,6 @@
 """The shape of a Transformer as settings, the presets of the literature, and how a model is searched; no torch here.
 
-What a field does stands under it; which of them suit a corpus is decided in `workflows.planning`.
+What a field does stands under it; which of them suit a corpus is decided in `planning.choices`.
 """
 
 from __future__ import annotations

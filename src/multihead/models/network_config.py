@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 from multihead.configuration import nearest
 from multihead.errors import ConfigurationError
 from multihead.models.config import PRESETS, TransformerConfig
-from multihead.models.recurrent_config import RECURRENT_PRESETS, RecurrentConfig
+from multihead.models.recurrent.config import RECURRENT_PRESETS, RecurrentConfig
 
 NetworkConfig = TransformerConfig | RecurrentConfig
 """The settings of a translator's network."""

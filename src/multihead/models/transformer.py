@@ -1,6 +1,13 @@
-"""The encoder-decoder Transformer (Vaswani et al. 2017, Figure 1): for training, packed or padded, and step by step.
+"""The words of a padded batch end to end in one row: what a network learns from, without the padding.
 
-Layers come from `models.layers`, embeddings from `models.embedding`; what decoding remembers is in `models.state`.
+Every position alike is what norms, products and feed-forward networks do, so padding costs them as much as words. In
+one row there is none but a rest behind the last word, which keeps the lengths of rows few (`ROUND`): libraries prepare
+code for each size of a product. Attention keeps the sentences apart (`EndToEnd`), and dropout draws for each word what
+it draws in the padded batch (`kernels.random.placed`), so loss and gradients are those of the batch.
+
+The encoder-decoder Transformer (Vaswani et al. 2017, Figure 1): for training, packed or padded, and step by step.
+
+Layers come from `models.layers`, embeddings from `models.layers`; what decoding remembers is in `models.state`.
 What it shares with every network, the loss among it, is `models.network`'s. Search stands in `multihead.decoding`: it
 knows `start` and `step` only.
 """
@@ -8,23 +15,57 @@ knows `start` and `step` only.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from functools import cache
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Int64
 from torch import Tensor, nn
 
 from multihead.attention import Causal, EndToEnd, Mask, Padding
+from multihead.kernels import random
 from multihead.kernels.attention import LONGEST, WIDEST
 from multihead.kernels.linear_cross_entropy import Loss, linear_cross_entropy
 from multihead.kernels.native import TYPES, library_for
 from multihead.models.config import TransformerConfig
-from multihead.models.embedding import Embedding
 from multihead.models.initialize import initialize
-from multihead.models.layers import DecoderLayer, EncoderLayer, LayerNorm, Weights
+from multihead.models.layers import DecoderLayer, Embedding, EncoderLayer, LayerNorm, Weights
 from multihead.models.network import AttentionWeights, Network, Output, embeddings, token_loss
-from multihead.models.packing import Packed, pack
 from multihead.models.state import Memory, TransformerState
+
+ROUND = 128
+"""Rows have a multiple of so many positions."""
+
+
+class Packed(NamedTuple):
+    """The words of a batch, row after row."""
+
+    tokens: Int64[Tensor, " packed"]
+    """Their ids; behind them padding."""
+    rows: Int64[Tensor, " packed"]
+    """Where each stood: in this row of the batch,"""
+    positions: Int64[Tensor, " packed"]
+    """at this position."""
+    lengths: Int64[Tensor, " batch"]
+    """Words in each row."""
+    words: int
+    """In all."""
+
+    def placed(self) -> AbstractContextManager[None]:
+        """Inside, dropout draws for these tokens."""
+        return random.placed(self.rows, self.positions)
+
+
+def pack(tokens: Int[Tensor, "batch time"], lengths: Int[Tensor, " batch"], padding_id: int) -> Packed:
+    """The first ``lengths[b]`` tokens of each row."""
+    real = torch.arange(tokens.shape[1]) < lengths[:, None]
+    rows, positions = real.nonzero().unbind(1)
+    words = len(rows)
+    rest = -words % ROUND
+    found = torch.cat((tokens[real], tokens.new_full((rest,), padding_id)))
+    nowhere = rows.new_zeros(rest)
+    return Packed(found, torch.cat((rows, nowhere)), torch.cat((positions, nowhere)), lengths.long(), words)
 
 
 class Transformer(Network):
@@ -100,7 +141,7 @@ class Transformer(Network):
         *,
         smoothing: float,
     ) -> Loss:
-        """As `Network.loss`; where that is learned from on a CPU, from the words alone (`models.packing`)."""
+        """As `Network.loss`; where that is learned from on a CPU, from the words alone (`models.transformer`)."""
         if self.compiled:
             states = _compiled_hidden()(self, source, source_lengths, target_input)
             return token_loss(states, self.output.weight, target_output, self.config.padding_id, smoothing)

@@ -16,13 +16,13 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from multihead import __version__
-from multihead.serving.described import answering, figures, translating, wants_token
-from multihead.serving.desk import Desk
-from multihead.serving.front import OPEN, Front
-from multihead.serving.gone import ClientGone, leaving
+from multihead.serving.disconnect import ClientGone, leaving
+from multihead.serving.error_responses import Refusal, later
+from multihead.serving.middleware import OPEN, Front
+from multihead.serving.openapi import answering, figures, translating, wants_token
 from multihead.serving.page_files import page_files
-from multihead.serving.refusals import Refusal, later
 from multihead.serving.requests import asked_of
+from multihead.serving.scheduler import Desk
 from multihead.serving.schema import Answer, Answers, Asked, Info, Limits, State
 from multihead.serving.stream import EventStream
 from multihead.serving.waiting import no_type_check

@@ -13,7 +13,7 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from multihead.serving.refusals import Refusal
+from multihead.serving.error_responses import Refusal
 
 HEAD = 65_536
 """Bytes of a request's head, or of whatever else comes that is not its body, at most; the parser has no limit."""

@@ -10,7 +10,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from multihead.configuration import build
 from multihead.errors import ConfigurationError
-from multihead.serving.refusals import Refusal
+from multihead.serving.error_responses import Refusal
 from multihead.serving.schema import Asked
 from multihead.serving.settings import ServeSettings
 from multihead.serving.waiting import no_type_check

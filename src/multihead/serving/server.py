@@ -21,8 +21,8 @@ from starlette.types import ASGIApp
 
 from multihead.errors import SurroundingsError
 from multihead.serving.app import make_app
-from multihead.serving.desk import Desk
 from multihead.serving.protocol import Protocol
+from multihead.serving.scheduler import Desk
 from multihead.serving.settings import ServeSettings
 from multihead.serving.waiting import no_type_check
 

@@ -15,9 +15,9 @@ from pydantic import BaseModel
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from multihead.serving.desk import Desk, Work, unforeseen
-from multihead.serving.gone import ClientGone, leaving
-from multihead.serving.refusals import Refusal
+from multihead.serving.disconnect import ClientGone, leaving
+from multihead.serving.error_responses import Refusal
+from multihead.serving.scheduler import Desk, Work, unforeseen
 from multihead.serving.schema import Asked
 from multihead.serving.waiting import no_type_check
 

@@ -2,7 +2,7 @@
 
 Two kinds: `Subwords`, our byte-pair encoding, which gives every text back exactly, and `WordPieces`, the ``vocab.txt``
 of the published models (Devlin et al. 2019, section 3). Cutting itself is done by `text.tokenizer` and by the
-``tokenizers`` library. Which words are hidden is for `data.corruption` to say.
+``tokenizers`` library. Which words are hidden is for `data.bert.corruption` to say.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from multihead.errors import FormatError
-from multihead.text.pipeline import BYTE_TOKENS, FIRST_BYTE, MARK, Specials, check_unicode
 from multihead.text.tokenizer import Tokenizer
+from multihead.text.vocabulary import BYTE_TOKENS, FIRST_BYTE, MARK, Specials, check_unicode
 
 HIDDEN = "[MASK]"
 """How a hidden word is written by people."""
 
 BERT_SPECIALS = Specials(pad="[PAD]", unk=HIDDEN, bos="[CLS]", eos="[SEP]")
 """The four special symbols of our subwords for a BERT. What stands for an unknown word in the file format is never
-produced (`text.pipeline.Specials`), so a hidden word takes its place: old tokenizer files are read as they were."""
+produced (`text.vocabulary.Specials`), so a hidden word takes its place: old tokenizer files are read as they were."""
 
 
 class Symbols(NamedTuple):

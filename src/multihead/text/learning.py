@@ -16,7 +16,7 @@ import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
 from multihead.errors import ConfigurationError, InputError
-from multihead.text.pipeline import (
+from multihead.text.vocabulary import (
     BYTE_TOKENS,
     FIRST_CHARACTER,
     MARK,

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multihead.errors import ConfigurationError, InputError
-from multihead.text.pipeline import FIRST_CHARACTER, Parts
 from multihead.text.tokenizer import Tokenizer
+from multihead.text.vocabulary import FIRST_CHARACTER, Parts
 
 Integers = NDArray[np.int64]
 Words = NDArray[np.uint64]

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from multihead.text.pipeline import BYTE_TOKENS, FIRST_CHARACTER, MARK
 from multihead.text.tokenizer import Tokenizer
+from multihead.text.vocabulary import BYTE_TOKENS, FIRST_CHARACTER, MARK
 
 _BYTES = {token: bytes([byte]) for byte, token in enumerate(BYTE_TOKENS)}
 

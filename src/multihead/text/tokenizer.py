@@ -21,16 +21,9 @@ from pathlib import Path
 import tokenizers
 
 from multihead.errors import InputError
-from multihead.text import learning, tokenizer_file
-from multihead.text.pipeline import (
-    FIRST_BYTE,
-    FIRST_CHARACTER,
-    MARK,
-    Parts,
-    Specials,
-    assemble,
-    check_unicode,
-)
+from multihead.text import learning
+from multihead.text import vocabulary as tokenizer_file
+from multihead.text.vocabulary import FIRST_BYTE, FIRST_CHARACTER, MARK, Parts, Specials, assemble, check_unicode
 
 STANDARD = Specials()
 

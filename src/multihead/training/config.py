@@ -1,8 +1,14 @@
-"""The settings of training: everything that decides, with the data and the model, what comes out. No torch here."""
+"""The settings of training: everything that decides, with the data and the model, what comes out. No torch here.
+
+Which of how many processes this is, as ``torchrun`` says in the environment; asked before PyTorch is imported.
+
+What processes do together is in `training.parallel`.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+import os
+from typing import Literal, NamedTuple
 
 from pydantic import Field
 
@@ -21,7 +27,7 @@ class TrainingConfig(Settings):
     accumulate: int = Field(default=1, ge=1)
     """Batches whose gradients are summed for one update."""
     schedule: Literal["linear", "cosine", "trapezoid", "inverse_sqrt", "noam", "constant"] = "linear"
-    """How the learning rate goes on after the warm-up: see `training.schedule`."""
+    """How the learning rate goes on after the warm-up: see `training.optimizer`."""
     learning_rate: float = Field(default=1e-3, gt=0)
     """The highest learning rate; for 'noam' the factor lr_mul instead."""
     warmup: int = Field(default=400, ge=0)
@@ -32,11 +38,11 @@ class TrainingConfig(Settings):
     """Largest norm of the gradient; 0 clips nothing."""
     skip_above: float = Field(default=100.0, ge=0)
     """An update is skipped, and its lines named, whose gradient norm is this many times the median of the last 64
-    updates; 0 skips only those that are no finite numbers. See `training.guard`."""
+    updates; 0 skips only those that are no finite numbers. See `training.step`."""
     skip_limit: int = Field(default=10, ge=0)
     """Updates of the last 100 that may have been skipped before the run stops."""
     optimizer: Literal["adam", "muon"] = "adam"
-    """What moves the weights; 'muon': linear maps by `training.muon`, all else by Adam."""
+    """What moves the weights; 'muon': linear maps by `training.optimizer`, all else by Adam."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
     """Adam's decay of the mean of gradients."""
     beta2: float = Field(default=0.98, ge=0, lt=1)
@@ -65,3 +71,23 @@ class TrainingConfig(Settings):
     """Checkpoints kept, newest first."""
     tensorboard: bool = False
     """The records of the log are written for TensorBoard, too."""
+
+
+class Launch(NamedTuple):
+    """The place of a process among those of its run."""
+
+    rank: int = 0
+    """Its number, from 0; the first one holds the folder, writes and speaks."""
+    size: int = 1
+    """How many there are."""
+    local_rank: int = 0
+    """Its number on this machine: the GPU it takes."""
+    local_size: int = 1
+    """How many there are on this machine."""
+
+
+def launched() -> Launch:
+    """This process's place; that of a process alone, unless ``torchrun`` started it."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return Launch()
+    return Launch(*(int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")))

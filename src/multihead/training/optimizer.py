@@ -1,4 +1,38 @@
-"""Adam with decoupled weight decay, alone or for what Muon (`training.muon`) leaves to it, and the moving average.
+"""Muon: momentum that is made orthogonal before a matrix moves by it; Adam for whatever is no map between states.
+
+For the weight W [m, n] of a linear map inside a network, with the gradient G_t (Jordan et al. 2024; the factor that
+makes a step as large as Adam's is that of Liu et al. 2025, section 2.2):
+
+    B_t = mu B_(t-1) + (1 - mu) G_t
+    U_t = mu B_t + (1 - mu) G_t                                             (Nesterov's form of the momentum)
+    W_t = (1 - eta lambda) W_(t-1) - eta s sqrt(max(m, n)) orthogonal(U_t)
+
+where orthogonal(P S Q^T) = P Q^T for the singular value decomposition of U: all directions of a step have the same
+length, the rare ones included. Nothing is decomposed: products of matrices alone bring the singular values near to 1.
+
+Why it is here: for the same number of updates it needs fewer sentences than Adam (docs/lab-notes.md has how many), at a
+cost that is a few products a matrix, whatever the batch. What it is not for: embeddings, whose rows are words and not
+directions, the projection to the vocabulary, vectors, and a network's start from weights that Adam has found.
+
+The learning rate as a function of the step alone, so that a resumed run needs nothing but the step.
+
+With t the step (from 1), W the warm-up, T the number of updates, D the model width, and eta the setting
+``learning_rate``:
+
+    linear          eta * min(t / W, (T + 1 - t) / (T + 1 - W))
+    cosine          eta * t / W                                             while t < W
+                    eta * (1 + cos(pi (t - W) / (T + 1 - W))) / 2           from then on
+                    (Loshchilov & Hutter 2017, eq. 5, one period without a restart)
+    inverse_sqrt    eta * min(t / W, sqrt(W / t))
+    constant        eta * min(t / W, 1)
+    trapezoid       eta * min(t / W, 1, 4 (T + 1 - t) / T)                  (constant with a cool-down: Haegele et al.
+                    2024; ours is the last quarter)
+    noam            eta * D^-0.5 * min(t^-0.5, t * W^-1.5)                  (Vaswani et al. 2017, 5.3; eta is lr_mul)
+
+All rise in a straight line until t = W and are continuous there; linear, cosine and trapezoid reach 0 at T + 1, right
+after the last update. Noam is inverse_sqrt with the peak eta / sqrt(D W).
+
+Adam with decoupled weight decay, alone or for what Muon (`training.optimizer`) leaves to it, and the moving average.
 
     theta' <- d theta' + (1 - d) theta,    d = min(decay, (1 + t) / (10 + t))
 
@@ -9,14 +43,171 @@ initial values are soon forgotten.
 from __future__ import annotations
 
 import copy
-from typing import Generic
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic
 
 import torch
-from torch import Tensor
+from jaxtyping import Float
+from torch import Tensor, nn
 
+from multihead.attention.multihead import PackedLinear
 from multihead.training.config import TrainingConfig
 from multihead.training.loss import Model, Trainable
-from multihead.training.muon import Muon, linear_maps
+
+MOMENTUM = 0.95
+"""mu."""
+
+SCALE = 0.2
+"""s."""
+
+_COEFFICIENTS = (
+    (8.2872, -23.5959, 17.3004),
+    (4.1071, -2.9478, 0.5448),
+    (3.9487, -2.9089, 0.5518),
+    (3.3184, -2.4885, 0.5100),
+    (2.3007, -1.6689, 0.4188),
+)
+"""a, b and c of each pass: the best odd polynomials of degree 5, one after the other (Amsel et al. 2025, table of
+section 4)."""
+
+_SAFE = 1.01
+"""Every pass but the last works as if its matrix were smaller by this: rounding may have brought a singular value above
+1, where these polynomials no longer bring it back."""
+
+
+def linear_maps(model: Trainable) -> dict[nn.Parameter, tuple[int, ...]]:
+    """The weights of a model's linear maps, with the rows of each map that is in it; without its vocabulary's.
+
+    Queries, keys and values lie in one matrix (`PackedLinear`) and are three maps.
+    """
+    others = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    output = getattr(model, "output", None)
+    others |= {id(weight) for weight in output.parameters()} if isinstance(output, nn.Module) else set()
+    found: dict[nn.Parameter, tuple[int, ...]] = {}
+    for module in model.modules():
+        if isinstance(module, (nn.Linear, PackedLinear)) and id(module.weight) not in others:
+            weight: Any = module.weight
+            found[weight] = module.sizes if isinstance(module, PackedLinear) else (len(weight),)
+    return found
+
+
+@torch.no_grad()
+def orthogonal(
+    matrices: Float[Tensor, "maps rows columns"], dtype: torch.dtype = torch.float32
+) -> Float[Tensor, "maps rows columns"]:
+    """P Q^T of each matrix P S Q^T, nearly: its singular values come out within a few per cent of 1.
+
+        X_0     = U / |U|                                    (Frobenius: no singular value is above 1)
+        X_(k+1) = a_k X_k + (b_k A + c_k A A) X_k,           A = X_k X_k^T
+
+    (the Newton-Schulz iteration with coefficients of its own for each of its five passes). A singular value below
+    about a thousandth of the norm stays below 1; a matrix of zeros stays zero.
+
+    Args:
+        matrices: of one shape.
+        dtype: of the products.
+    """
+    tall = matrices.shape[1] > matrices.shape[2]
+    x = matrices.mT if tall else matrices
+    x = (x / (x.norm(dim=(1, 2), keepdim=True) * _SAFE).clamp_min(1e-30)).to(dtype)
+    for number, (a, b, c) in enumerate(_COEFFICIENTS, 1):
+        if number < len(_COEFFICIENTS):
+            a, b, c = a / _SAFE, b / _SAFE**3, c / _SAFE**5
+        square = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)
+    return (x.mT if tall else x).to(matrices.dtype)
+
+
+class Muon(torch.optim.Optimizer):
+    """The update above for linear maps, and Adam's for the rest.
+
+    Args:
+        maps: weights, and the rows of each map in them: as `linear_maps` gives them.
+        adam: steps over all other parameters; its state and its groups of parameters become part of this one's.
+        weight_decay: lambda.
+        dtype: of the products that make a step orthogonal.
+    """
+
+    def __init__(
+        self,
+        maps: Mapping[nn.Parameter, tuple[int, ...]],
+        adam: torch.optim.Optimizer,
+        *,
+        weight_decay: float = 0.0,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__(list(maps), {"lr": 0.0, "weight_decay": weight_decay})
+        self._maps, self._adam, self._dtype = dict(maps), adam, dtype
+        adam.state = self.state
+        self.param_groups += adam.param_groups
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+        """One update of all parameters that have a gradient."""
+        assert closure is None, "the gradient is there already"
+        self._adam.step()
+        group = self.param_groups[0]
+        weights: list[Any] = [weight for weight in self._maps if weight.grad is not None]
+        if not weights:
+            return
+        gradients: list[Any] = [weight.grad for weight in weights]
+        for weight in weights:
+            if not self.state[weight]:
+                self.state[weight]["momentum"] = torch.zeros_like(weight)
+        momenta = [self.state[weight]["momentum"] for weight in weights]
+        torch._foreach_lerp_(momenta, gradients, 1 - MOMENTUM)
+        steps = torch._foreach_lerp(gradients, momenta, MOMENTUM)
+        if group["weight_decay"]:
+            torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
+        self._move(weights, steps, group["lr"])
+
+    def _move(self, weights: Sequence[nn.Parameter], steps: Sequence[Tensor], rate: float) -> None:
+        """Maps of one shape are made orthogonal together; one that is taller than wide lies on its side."""
+        stacks: dict[tuple[int, ...], list[tuple[Tensor, Tensor]]] = {}
+        for weight, step in zip(weights, steps, strict=True):
+            sizes = list(self._maps[weight])
+            for part, of_step in zip(weight.split_with_sizes(sizes), step.split_with_sizes(sizes), strict=True):
+                lying = (part.mT, of_step.mT) if part.shape[0] > part.shape[1] else (part, of_step)
+                stacks.setdefault(tuple(lying[0].shape), []).append(lying)
+        for shape, stack in stacks.items():
+            moved = orthogonal(torch.stack([step for _, step in stack]), self._dtype)
+            size = rate * SCALE * math.sqrt(max(shape))
+            torch._foreach_add_([part for part, _ in stack], list(moved.unbind()), alpha=-size)
+
+
+_COOLING = 4
+"""The rate of 'trapezoid' falls in the last of so many parts of the run."""
+
+
+def learning_rate(config: TrainingConfig, step: int, width: int) -> float:
+    """The rate of update ``step`` (1, 2, ...).
+
+    Args:
+        config: schedule, learning_rate, warmup and updates are read.
+        step: the update, counted from 1.
+        width: the model width D ('noam' alone uses it).
+    """
+    warmup = max(config.warmup, 1)
+    if config.schedule == "noam":
+        return float(config.learning_rate * width**-0.5 * min(step**-0.5, step * warmup**-1.5))
+    return config.learning_rate * max(min(step / warmup, _afterwards(config, step, warmup)), 0.0)
+
+
+def _afterwards(config: TrainingConfig, step: int, warmup: int) -> float:
+    """What is left of the highest rate when the warm-up is over; before its end at least what the warm-up gives."""
+    falling = max(config.updates + 1 - config.warmup, 1)
+    match config.schedule:
+        case "linear":
+            return (config.updates + 1 - step) / falling
+        case "cosine":
+            return 1.0 if step < warmup else (1 + math.cos(math.pi * min((step - warmup) / falling, 1.0))) / 2
+        case "trapezoid":
+            return min(1.0, _COOLING * (config.updates + 1 - step) / config.updates)
+        case "inverse_sqrt":
+            return math.sqrt(warmup / step)
+        case _:
+            return 1.0
 
 
 def build_optimizer(model: Trainable, config: TrainingConfig) -> torch.optim.Optimizer:

@@ -36,7 +36,7 @@ import torch
 from torch import Tensor, nn
 
 from multihead.errors import ConfigurationError, DivergenceError, MultiheadError, SurroundingsError
-from multihead.training.launch import Launch, launched
+from multihead.training.config import Launch, launched
 from multihead.training.loss import Examples
 from multihead.training.memory import is_out_of_memory
 from multihead.training.progress import RunLog

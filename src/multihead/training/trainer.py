@@ -2,8 +2,8 @@
 
 The loop is a function of its state (`RunState`, weights, optimiser): stopped anywhere and started from the last
 checkpoint it does what it would have done. How a model is judged is handed in as ``evaluate``; what is learned from,
-batch by batch. Which updates are refused is for `training.guard` to say, what happens to batches that do not fit
-for `training.memory`, and how a checkpoint gets to the disk while the loop goes on for `training.saving`.
+batch by batch. Which updates are refused is for `training.step` to say, what happens to batches that do not fit
+for `training.memory`, and how a checkpoint gets to the disk while the loop goes on for `training.checkpoint`.
 
 Several processes run the same loop, each its share of every batch (`training.parallel`); the first one alone writes.
 """
@@ -22,16 +22,14 @@ import numpy as np
 
 from multihead.data.order import Array
 from multihead.errors import DivergenceError, Interrupted
-from multihead.training import guard, memory
-from multihead.training.checkpoint import Checkpoint, RunState, Window, copy_into, load_newest
+from multihead.training import memory
+from multihead.training import step as guard
+from multihead.training.checkpoint import Checkpoint, RunState, Saver, Window, copy_into, load_newest
 from multihead.training.config import TrainingConfig
-from multihead.training.effort import Effort
 from multihead.training.loss import Examples, Model
-from multihead.training.optimizer import Average, build_optimizer, optimizer_tensors, restore_optimizer
+from multihead.training.optimizer import Average, build_optimizer, learning_rate, optimizer_tensors, restore_optimizer
 from multihead.training.parallel import ALONE, Elsewhere, Processes, check_together
-from multihead.training.progress import RunLog, duration, naming
-from multihead.training.saving import Saver
-from multihead.training.schedule import learning_rate
+from multihead.training.progress import Effort, RunLog, duration, naming
 from multihead.training.step import Refused, StepSums, rehearse, train_step
 
 T = TypeVar("T")

@@ -20,8 +20,8 @@ from selenium.webdriver.support.wait import WebDriverWait
 
 from multihead import Translator
 from multihead.serving.app import make_app
-from multihead.serving.desk import Desk
 from multihead.serving.protocol import Protocol
+from multihead.serving.scheduler import Desk
 from multihead.serving.server import bind
 from multihead.serving.settings import ServeSettings
 

@@ -1,0 +1,292 @@
+"""What a comparison of systems found, for people and for programs; how it is found is `judging.compare`'s.
+
+Which of two or more systems is better on a test set, whether that is more than chance, and where they differ.
+
+A system is a run or model folder, which translates the test set first, or a file with its translations, whoever made
+them. The first is what all others are compared with. Tests and intervals are `metrics.significance`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from multihead.attention.drawing import display_width
+from multihead.data.corpus import check_parallel, read_lines
+from multihead.errors import ConfigurationError, DataError
+from multihead.judging.text_statistics import TextStatistics, text_statistics
+from multihead.metrics.scores import Tokenizer, language_of, sentence_scores
+from multihead.metrics.significance import LEVEL, Measure, Measured, Test, check_measuring, measure
+from multihead.metrics.suspicion import Suspicion, suspicions
+from multihead.metrics.tables import table
+from multihead.text.tokenizer import visible
+from multihead.translating.translation import Translation
+from multihead.translating.translator import Translator
+
+
+@dataclass(frozen=True)
+class System:
+    """One set of translations."""
+
+    name: str
+    outputs: list[str]
+    cut: list[int]
+    """Lines (from 1) whose translation reached the length limit; none of a file."""
+    statistics: TextStatistics
+    remarks: list[Suspicion]
+    """What the translations look like, where that is not as people write."""
+
+
+@dataclass(frozen=True)
+class SentencePair:
+    """A sentence that two systems translate differently well."""
+
+    line: int
+    source: str | None
+    reference: str
+    outputs: tuple[str, str]
+    """The first system's, and the other's."""
+    scores: tuple[float, float]
+    """chrF of each."""
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A system beside the first one, sentence by sentence."""
+
+    equal: int
+    """Lines that read the same."""
+    better: int
+    """Lines with a higher chrF than the first system's."""
+    worse: int
+    sentences: list[SentencePair]
+    """Those whose chrF differs most, the largest difference first."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Systems on one test set; what the others are compared with comes first."""
+
+    systems: list[System]
+    measured: Measured
+    contrasts: list[Contrast]
+    """One for each system but the first."""
+    references: TextStatistics
+    remarks: list[Suspicion]
+    """What the references look like, where that is not as people write."""
+    language: str | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON; without the translations, but for those of the sentences that differ most."""
+        systems = [
+            {
+                "name": system.name,
+                "measures": [measure.as_dict() for measure in measures],
+                "statistics": system.statistics.as_dict(),
+                "cut": system.cut,
+                "remarks": [remark.as_dict() for remark in system.remarks],
+            }
+            for system, measures in zip(self.systems, self.measured.systems, strict=True)
+        ]
+        for row, contrast in zip(systems[1:], self.contrasts, strict=True):
+            row["against_first"] = asdict(contrast)
+        return {
+            "lines": self.references.lines,
+            "language": self.language,
+            "test": self.measured.test,
+            "trials": self.measured.trials,
+            "resamples": self.measured.resamples,
+            "seed": self.measured.seed,
+            "systems": systems,
+            "references": {
+                "statistics": self.references.as_dict(),
+                "remarks": [remark.as_dict() for remark in self.remarks],
+            },
+        }
+
+    def __str__(self) -> str:
+        names = [system.name for system in self.systems]
+        parts = [_scores(names, column) for column in zip(*self.measured.systems, strict=True)]
+        parts += [self.measured.how, self._statistics()]
+        told = (_sentences(names[0], *one) for one in zip(names[1:], self.contrasts, strict=True))
+        return "\n\n".join([*parts, *filter(None, told)])
+
+    def _statistics(self) -> str:
+        head = ["", "words", "of references'", "repetition", "loops", "empty", "copies", "cut", "equal to first"]
+        rows = [[*head, "better", "worse"]]
+        rows.append(["references", *_counts(self.references), *[""] * 4])
+        for place, system in enumerate(self.systems):
+            contrast = self.contrasts[place - 1] if place else None
+            beside = [f"{n:,}" for n in (contrast.equal, contrast.better, contrast.worse)] if contrast else [""] * 3
+            rows.append([system.name, *_counts(system.statistics), f"{len(system.cut):,}", *beside])
+        return table(rows)
+
+
+def _scores(names: Sequence[str], measures: Sequence[Measure]) -> str:
+    """One score of all systems, under its signature."""
+    first = measures[0]
+    rows = []
+    for name, one in zip(names, measures, strict=True):
+        row = [f"  {name}", f"{one.score:.2f}", f"[{one.low:.2f}, {one.high:.2f}]"]
+        if one.p is None:
+            rows.append([*row, "", "", ""])
+            continue
+        verdict = f"significant at {LEVEL}" if one.significant else f"not significant at {LEVEL}"
+        rows.append([*row, f"{one.score - first.score:+.2f}", f"p = {one.p:.4f}", verdict])
+    return f"{first.name}  {first.signature}\n{table(rows)}"
+
+
+def _counts(text: TextStatistics) -> list[str]:
+    lines = [f"{len(numbers):,}" for numbers in (text.loops, text.empty, text.copies)]
+    return [f"{text.words:,}", f"{text.length_ratio:.3f}", f"{text.repetition:.2%}", *lines]
+
+
+def _sentences(first: str, other: str, contrast: Contrast) -> str:
+    """Those that differ most; nothing if none was asked for."""
+    if not contrast.better + contrast.worse:
+        return f"{first} and {other}: no sentence has another chrF"
+    if not contrast.sentences:
+        return ""
+    parts = [f"{first} and {other}: the sentences whose chrF differs most"]
+    for one in contrast.sentences:
+        mine, theirs = one.outputs
+        told = [("source", one.source), ("reference", one.reference), (first, mine), (other, theirs)]
+        width = max(display_width(name) for name, _ in told)
+        rows = [f"line {one.line}: {one.scores[0]:.1f} and {one.scores[1]:.1f}"]
+        rows += [
+            f"  {name}{' ' * (width - display_width(name))}  {visible(text)}" for name, text in told if text is not None
+        ]
+        parts.append("\n".join(rows))
+    return "\n".join(parts)
+
+
+SHOWN = 5
+"""Sentences that are shown of each system."""
+
+
+def compare(
+    *systems: str | Path | Translator,
+    target: str | Path,
+    source: str | Path | None = None,
+    language: str | None = None,
+    tokenize: Tokenizer | None = None,
+    test: Test = "randomization",
+    resamples: int | None = None,
+    trials: int | None = None,
+    show: int = SHOWN,
+    batch_tokens: int = 4096,
+    load: Callable[[Path], Translator] = Translator.load,
+    progress: Callable[[int], None] | None = None,
+) -> Comparison:
+    """Compares translations of one test set.
+
+    Args:
+        systems: two or more: run or model folders, loaded translators, or files with a translation a line.
+        target: the reference translations; plain or compressed.
+        source: the test set; needed where a model is to translate it.
+        language: of the translations; the models' own by default, else what the name of ``target`` ends in.
+        tokenize: how BLEU tells words apart; by default as the language needs it.
+        test: "randomization" (paired approximate randomization) or "bootstrap" (paired bootstrap).
+        resamples: of the bootstrap: 1,000.
+        trials: of the randomization: 10,000.
+        show: how many of the sentences that differ most are kept.
+        batch_tokens: as in `Translator.translate`.
+        load: makes a translator of a folder.
+        progress: is told how many more sentences are translated.
+
+    Raises:
+        DataError: a file cannot be read, or has another number of lines than ``target``.
+        FormatError: a folder that is no model.
+        ConfigurationError: fewer than two systems; a model without ``source``; numbers that cannot be.
+    """
+    _check(systems, source, target, show)
+    references = list(read_lines(target))
+    check_measuring(tokenize, resamples=resamples, trials=trials, lines=len(references))
+    sources = None if source is None else list(read_lines(source))
+    if not any(reference.strip() for reference in references):
+        raise DataError("every line is empty: there is nothing to compare with", target)
+    outputs, cuts = [], []
+    for system in systems:
+        translator = system if isinstance(system, Translator) else load(Path(system)) if _is_model(system) else None
+        if translator is None:
+            found = [Translation(line, 0.0, True) for line in read_lines(str(system))]
+        else:
+            assert sources is not None
+            found = translator.translations(sources, batch_tokens=batch_tokens, progress=progress)
+            language = language or translator.bundle.target_language
+        outputs.append([one.text for one in found])
+        cuts.append([number for number, one in enumerate(found, start=1) if not one.finished])
+    language = language or language_of(target)
+    return Comparison(
+        [
+            System(
+                f"system {number}" if isinstance(system, Translator) else str(system),
+                lines,
+                cut,
+                text_statistics(lines, references, sources),
+                suspicions(lines, language),
+            )
+            for number, (system, lines, cut) in enumerate(zip(systems, outputs, cuts, strict=True), start=1)
+        ],
+        measure(outputs, references, language, tokenize=tokenize, test=test, resamples=resamples, trials=trials),
+        _contrasts(outputs, references, sources, show),
+        text_statistics(references, references, sources),
+        suspicions(references, language),
+        language,
+    )
+
+
+def models_among(systems: Sequence[str | Path | Translator]) -> int:
+    """How many of them translate; the others are files."""
+    return sum(map(_is_model, systems))
+
+
+def _is_model(system: str | Path | Translator) -> bool:
+    return isinstance(system, Translator) or Path(system).is_dir()
+
+
+def _check(
+    systems: Sequence[str | Path | Translator], source: str | Path | None, target: str | Path, show: int
+) -> None:
+    """Before a model is loaded."""
+    if len(systems) < 2:
+        raise ConfigurationError(f"expected two systems to compare or more, got {len(systems)}")
+    if show < 0:
+        raise ConfigurationError(f"show: expected 0 sentences or more, got {show}")
+    if source is None and models_among(systems):
+        raise ConfigurationError("source: needed, as there is a model among the systems, which is to translate it")
+    files = [str(system) for system in systems if not _is_model(system)]
+    for path in (*files, *([] if source is None else [source])):
+        check_parallel(path, target)
+
+
+def _contrasts(
+    outputs: Sequence[list[str]], references: list[str], sources: list[str] | None, show: int
+) -> list[Contrast]:
+    """Each of the others beside the first."""
+    scores = [sentence_scores(lines, references) for lines in outputs]
+    contrasts = []
+    for lines, own in zip(outputs[1:], scores[1:], strict=True):
+        gains = [mine - first for mine, first in zip(own, scores[0], strict=True)]
+        places = [place for place, gain in enumerate(gains) if gain]
+        places.sort(key=lambda place: (-abs(gains[place]), place))
+        contrasts.append(
+            Contrast(
+                sum(one == other for one, other in zip(lines, outputs[0], strict=True)),
+                sum(gain > 0 for gain in gains),
+                sum(gain < 0 for gain in gains),
+                [
+                    SentencePair(
+                        place + 1,
+                        None if sources is None else sources[place],
+                        references[place],
+                        (outputs[0][place], lines[place]),
+                        (scores[0][place], own[place]),
+                    )
+                    for place in places[:show]
+                ],
+            )
+        )
+    return contrasts

@@ -1,0 +1,197 @@
+"""BERT: an encoder that sees both sides of a word, pre-trained by filling in words and by telling what follows.
+
+Devlin et al. 2019, section 3. The encoder's layers are the Transformer's (`models.layers`); here are the embeddings,
+the pooler and the two heads of pre-training. Which words are hidden is for `data.bert.corruption` to say, how a run
+goes for
+`runs.bert.train`, files of Hugging Face for `models.bert.exchange`. Who needs the encoder alone calls `Bert.encode`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from multihead.attention import Padding
+from multihead.attention.multihead import PackedLinear
+from multihead.errors import ShapeError
+from multihead.kernels.linear import Linear
+from multihead.kernels.linear_cross_entropy import Loss, linear_cross_entropy
+from multihead.kernels.random import Dropout
+from multihead.models.bert.config import BertConfig
+from multihead.models.layers import EncoderLayer, LayerNorm
+
+
+class Encoded(NamedTuple):
+    """What the encoder makes of a batch."""
+
+    states: Float[Tensor, "batch time width"]
+    """h_t of each token; in the padding they mean nothing."""
+    pooled: Float[Tensor, "batch width"]
+    """tanh(W h_0 + b): the row as one vector, made from its first token, [CLS]."""
+
+
+class Predictions(NamedTuple):
+    """What the two heads of pre-training say."""
+
+    words: Float[Tensor, "batch time vocab"]
+    """Logits of the word at each place."""
+    follows: Float[Tensor, "batch 2"]
+    """Logits of: the second sentence follows the first (0), it does not (1)."""
+
+
+class BertEmbedding(nn.Module):
+    """x_t = dropout( norm( E[token_t] + P[t] + S[segment_t] ) )   (figure 2)
+
+    Args:
+        config: of the model.
+    """
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(config.vocab, config.width)
+        self.positions = nn.Embedding(config.max_positions, config.width)
+        self.segments = nn.Embedding(config.segments, config.width)
+        self.norm = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.dropout = Dropout(config.dropout)
+
+    def forward(
+        self, tokens: Int[Tensor, "batch time"], segments: Int[Tensor, "batch time"] | None
+    ) -> Float[Tensor, "batch time width"]:
+        """Embeds whole rows; None = all of it is the first segment.
+
+        Raises:
+            ShapeError: a row is longer than there are positions.
+        """
+        time, positions = tokens.size(1), self.positions.weight
+        if time > len(positions):
+            raise ShapeError(
+                f"rows of {time} tokens, but this model has {len(positions)} positions: cut what is longer, or train "
+                "a model with larger max_positions"
+            )
+        kinds = self.segments.weight[0] if segments is None else self.segments(segments)
+        embedded: Tensor = self.dropout(self.norm(self.tokens(tokens) + positions[:time] + kinds))
+        return embedded
+
+
+class WordHead(nn.Module):
+    """z_t = E norm( GELU(W h_t + b) ) + c: the logits of the word at place t; E is the token embedding.
+
+    Args:
+        config: of the model.
+    """
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.transform = Linear(config.width, config.width)
+        self.norm = LayerNorm(config.width, eps=config.norm_eps)
+        self.bias = nn.Parameter(torch.zeros(config.vocab))
+
+    def forward(self, states: Float[Tensor, "*axes width"]) -> Float[Tensor, "*axes width"]:
+        """What E is multiplied with."""
+        ready: Tensor = self.norm(F.gelu(self.transform(states)))
+        return ready
+
+
+class Bert(nn.Module):
+    """The encoder with its pooler and the heads of pre-training.
+
+    Args:
+        config: its sizes; parameters are drawn from PyTorch's current generator.
+    """
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = BertEmbedding(config)
+        layer = config.layer
+        self.encoder = nn.ModuleList(EncoderLayer(layer) for _ in range(config.layers))
+        self.pooler = Linear(config.width, config.width)
+        self.words = WordHead(config)
+        self.follows = nn.Linear(config.width, 2)
+        self._initialize()
+
+    @torch.no_grad()
+    def _initialize(self) -> None:
+        """Matrices and embeddings N(0, initial_deviation^2), biases zero, norms one and zero (section A.2's code)."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.Embedding | PackedLinear):
+                nn.init.normal_(module.weight, std=self.config.initial_deviation)
+            if isinstance(module, nn.Linear | PackedLinear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+    def encode(
+        self,
+        tokens: Int[Tensor, "batch time"],
+        lengths: Int[Tensor, " batch"],
+        segments: Int[Tensor, "batch time"] | None = None,
+    ) -> Encoded:
+        """The state of each token, and each row as one vector.
+
+        Args:
+            tokens: ids, the first of each row [CLS]; padded on the right.
+            lengths: real ids in each row.
+            segments: 0 for the first sentence, 1 for the second; None = all is the first.
+
+        Raises:
+            ShapeError: a row is longer than there are positions.
+        """
+        states, mask = self.embedding(tokens, segments), Padding(lengths)
+        for layer in self.encoder:
+            states, _ = layer(states, mask)
+        return Encoded(states, self.pooler(states[:, 0]).tanh())
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "batch time"],
+        lengths: Int[Tensor, " batch"],
+        segments: Int[Tensor, "batch time"] | None = None,
+    ) -> Predictions:
+        """The logits of both heads, everywhere; arguments and errors as in `encode`."""
+        states, pooled = self.encode(tokens, lengths, segments)
+        return Predictions(self.word_logits(states), self.follows(pooled))
+
+    def word_logits(self, states: Float[Tensor, "*axes width"]) -> Float[Tensor, "*axes vocab"]:
+        """Logits of the word that stands where each of these states comes from."""
+        return F.linear(self.words(states), self.embedding.tokens.weight, self.words.bias)
+
+    def loss(
+        self,
+        tokens: Int[Tensor, "batch time"],
+        lengths: Int[Tensor, " batch"],
+        segments: Int[Tensor, "batch time"],
+        chosen: Bool[Tensor, "batch time"],
+        originals: Int[Tensor, "batch time"],
+        follows: Int[Tensor, " batch"],
+        *,
+        smoothing: float,
+    ) -> Loss:
+        r"""The loss of pre-training, summed over the chosen words.
+
+            total = sum over rows r of  ( sum over chosen t of  - log p(original_t) )  -  m_r log p(follows_r)
+
+        where m_r is how many words are chosen in row r. Divided by the chosen words of all rows it is the mean loss of
+        a word plus the mean loss of a row, as the paper has it (A.2), longer rows counting for more. Nothing in a row's
+        share depends on other rows, so that a batch can be cut. Hits and the loss without smoothing are those of the
+        words alone: the logarithm of the perplexity of hidden words.
+
+        Args:
+            tokens: ids as they are shown, some of them hidden (`data.bert.corruption`).
+            lengths: as in `encode`.
+            segments: as in `encode`.
+            chosen: where a word is to be told.
+            originals: what stood there; elsewhere not read.
+            follows: 1 = the second sentence follows the first, 0 = it does not, -1 = nothing is asked of this row.
+            smoothing: of the words' loss.
+        """
+        states, pooled = self.encode(tokens, lengths, segments)
+        ready = self.words(states[chosen])
+        # The bias as one more column of E, which meets a one: so nothing of the size of the logits is kept.
+        weight = torch.cat((self.embedding.tokens.weight, self.words.bias[:, None]), dim=1)
+        found = linear_cross_entropy(F.pad(ready, (0, 1), value=1.0), weight, originals[chosen], smoothing)
+        asked = torch.where(follows < 0, -1, 1 - follows)
+        pairs = F.cross_entropy(self.follows(pooled).float(), asked, ignore_index=-1, reduction="none")
+        return found._replace(total=found.total + (pairs * chosen.sum(1)).sum())

@@ -1,0 +1,162 @@
+r"""The pointer network: a decoder whose every output is one of its inputs (Vinyals et al. 2015, "Pointer Networks").
+
+    e_1 .. e_N  = encoder(x_1 .. x_N),   e_0 learned: the end
+    h_m         = LSTM(x_{c_{m-1}}, h_{m-1}),   x_{c_0} a learned start,   h_0 the encoder's last state
+    p(c_m = n | c_1 .. c_{m-1}, x) = softmax_n( v . tanh(W e_n + U h_m) )        (equation 3)
+
+The paper scores the encoder's states, not the bare inputs, and feeds back the chosen input itself (section 2.3).
+Inputs are real numbers; a choice is a symbol of the vocabulary that each row brings (`models.pointer.config`), so that
+searches and scoring that know translators know this too. To bring the numbers into a range is left to
+`data.toy.pointing`.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from multihead.attention import Padding, PointerAttention
+from multihead.kernels.linear_cross_entropy import Loss
+from multihead.models.initialize import initialize
+from multihead.models.pointer.config import FIRST, PADDING, PointerConfig
+from multihead.models.pointer.encoders import Encoded, InputEmbedding, RecurrentEncoder, TransformerEncoder
+from multihead.models.pointer.state import Choices, PointerState
+from multihead.models.recurrent.cells import Held, Recurrent
+
+_SPECIAL = FIRST - 1
+"""Symbols before the choices: padding and begin, which are never chosen. A choice is its symbol minus this."""
+
+
+class PointerNetwork(nn.Module):
+    """Points at its inputs, one after the other, until it points at the end.
+
+    Args:
+        config: its sizes; parameters are drawn from PyTorch's current generator.
+    """
+
+    def __init__(self, config: PointerConfig) -> None:
+        super().__init__()
+        self.config = config
+        width = config.width
+        self.embedding = InputEmbedding(config)
+        self.encoder = TransformerEncoder(config) if config.encoder == "transformer" else RecurrentEncoder(config)
+        self.begin = nn.Parameter(torch.empty(width))
+        self.end = nn.Parameter(torch.empty(width))
+        self.decoder = Recurrent("lstm", width, width)
+        self.pointer = PointerAttention(width, width, width)
+        initialize(self)
+        for vector in (self.begin, self.end):
+            nn.init.normal_(vector, std=width**-0.5)
+
+    @property
+    def max_positions(self) -> None:
+        """Positions told apart: there is no limit."""
+        return None
+
+    def forward(
+        self,
+        source: Float[Tensor, "batch inputs features"],
+        source_lengths: Int[Tensor, " batch"],
+        target: Int[Tensor, "batch target"],
+    ) -> Float[Tensor, "batch target symbols"]:
+        """Log-probabilities of the symbol after each target position (teacher forcing); symbols = 3 + inputs.
+
+        Args:
+            source: the inputs, padded on the right.
+            source_lengths: real inputs of each row.
+            target: symbols from `BEGIN` on; padded on the right, where the result means nothing.
+
+        Raises:
+            ShapeError: a row without inputs, or inputs with another number of features.
+        """
+        return _with_special(_precise(self._point_all(source, source_lengths, target)))
+
+    def loss(
+        self,
+        source: Float[Tensor, "batch inputs features"],
+        source_lengths: Int[Tensor, " batch"],
+        target_input: Int[Tensor, "batch target"],
+        target_output: Int[Tensor, "batch target"],
+        *,
+        smoothing: float,
+    ) -> Loss:
+        """The cross-entropy, summed over the targets that are not padding.
+
+        -(1 - s) log p_y - s mean_n log p_n, where n runs over what is possible at that place: the row's own inputs
+        and the end, without what was chosen before if the network never repeats itself. A target that is not possible
+        has an infinite loss.
+        """
+        real = target_output != PADDING
+        scored = _precise(self._point_all(source, source_lengths, target_input)[real])
+        at_target = scored.gather(1, target_output[real][:, None] - _SPECIAL).squeeze(1)
+        total = nll = -at_target.sum()
+        if smoothing:
+            possible = scored > -torch.inf
+            mean = scored.masked_fill(~possible, 0).sum(1) / possible.sum(1)
+            total = (1 - smoothing) * nll - smoothing * mean.sum()
+        return Loss(total, nll.detach(), (at_target == scored.amax(1)).sum())
+
+    def start(self, source: Float[Tensor, "batch inputs features"], lengths: Int[Tensor, " batch"]) -> PointerState:
+        """Reads the inputs; one row each, nothing chosen yet."""
+        choices, held = self._read(source, lengths)
+        visited = choices.keys.new_zeros(choices.keys.shape[:2], dtype=torch.bool)
+        return PointerState(choices, held, visited)
+
+    def step(
+        self, tokens: Int[Tensor, " rows"], state: PointerState
+    ) -> tuple[Float[Tensor, "rows symbols"], PointerState]:
+        """Log-probabilities of the symbol after ``tokens``, which are each row's latest; -inf beyond a row's inputs."""
+        choices, place = state.choices, _place(tokens)
+        sentence = torch.arange(state.rows, device=tokens.device) // state.group
+        held = self.decoder.step(self.decoder.project(choices.read[sentence, place]), state.held)
+        visited = state.visited.scatter(1, place[:, None], (place > 0)[:, None])
+        together = (len(choices.lengths), state.group)  # hypotheses of a sentence are queries of the same keys
+        seen = visited.view(*together, visited.size(1)) if self.config.no_repeats else None
+        queries = held[0].view(*together, held[0].size(1))
+        pointed = self.pointer.point(queries, choices.keys, mask=Padding(choices.lengths), visited=seen)
+        return _with_special(_precise(pointed.flatten(0, 1))), PointerState(choices, held, visited)
+
+    def _read(self, source: Tensor, lengths: Tensor) -> tuple[Choices, Held]:
+        """What can be chosen, the end before the inputs; and what the decoder starts from."""
+        embedded = self.embedding(source, lengths)
+        encoded: Encoded = self.encoder(embedded, lengths)
+        keys = self.pointer.score.keys(_before(self.end, encoded.states))
+        return Choices(keys, _before(self.begin, embedded), lengths + 1), encoded.last
+
+    def _point_all(self, source: Tensor, lengths: Tensor, target: Tensor) -> Tensor:
+        """Log-probabilities of every choice after every target position, [batch, target, 1 + inputs]."""
+        choices, held = self._read(source, lengths)
+        places = _place(target)
+        read = choices.read.gather(1, places[..., None].expand(-1, -1, choices.read.size(2)))
+        visited = _visited(places, choices.keys.size(1)) if self.config.no_repeats else None
+        states = self.decoder(read, held)
+        return self.pointer.point(states, choices.keys, mask=Padding(choices.lengths), visited=visited)
+
+
+def _place(symbols: Int[Tensor, "*axes"]) -> Int[Tensor, "*axes"]:
+    """Where symbols stand among the choices; what is none is read as begin, which stands where the end does."""
+    return (symbols - _SPECIAL).clamp(min=0)
+
+
+def _before(vector: Float[Tensor, " width"], rows: Float[Tensor, "batch inputs width"]) -> Tensor:
+    """The rows, each with the vector before it."""
+    return torch.cat((vector.to(rows.dtype).expand(len(rows), 1, -1), rows), dim=1)
+
+
+def _visited(places: Int[Tensor, "batch target"], choices: int) -> Bool[Tensor, "batch target choices"]:
+    """What has been chosen up to each position; place 0 never is."""
+    chosen = F.one_hot(places, choices)
+    chosen[..., 0] = 0
+    return chosen.cumsum(1) > 0
+
+
+def _with_special(log_probabilities: Float[Tensor, "*axes choices"]) -> Float[Tensor, "*axes symbols"]:
+    """The choices become symbols: before them stand those that are never chosen."""
+    return F.pad(log_probabilities, (_SPECIAL, 0), value=-torch.inf)
+
+
+def _precise(log_probabilities: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
+    """In single precision at least, as what sums them expects."""
+    return log_probabilities.to(torch.promote_types(log_probabilities.dtype, torch.float32))

@@ -1,0 +1,318 @@
+"""Everything that a user left open is decided here, once, with a reason in words: see `Choices`.
+
+The rules were found on validation sets (docs/results.md, docs/lab-notes.md); they look at the size of the corpus and
+at the machine, never at a test set. Whatever the user said is kept, and said to be the user's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from multihead.configuration import build
+from multihead.errors import ConfigurationError
+from multihead.machine import Machine
+from multihead.models.config import GenerationConfig
+from multihead.models.network_config import ARCHITECTURES, Architecture, NetworkConfig, preset
+from multihead.planning.settings import PrepareSettings, TrainSettings
+from multihead.training.config import TrainingConfig
+from multihead.training.progress import duration
+
+T = TypeVar("T")
+
+_UPDATING = 0.88
+"""Share of a run's time that goes into updates; the rest is for validation and for a machine with other work."""
+
+_MUON = 10
+"""Tokens of an update for each unit of width from which Muon's products are less than a third of it."""
+
+_FINE_TUNING = 0.25
+"""How much of a new model's training one repays that has learned already."""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """What decisions depend on."""
+
+    pairs: int
+    """Training pairs."""
+    target_tokens: int
+    """Subwords of the targets that an epoch has, end symbols included."""
+    source_vocab: int
+    target_vocab: int
+    padding_id: int
+
+
+@dataclass
+class Choices:
+    """Collects values and the reason of each."""
+
+    settings: PrepareSettings
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def asked(self, name: str) -> Any:
+        """The user's value of ``name``; ``None`` where it was left open."""
+        return getattr(self.settings, name)
+
+    def take(self, name: str, chosen: Callable[[], tuple[T, str]]) -> T:
+        """The user's value of ``name`` if there is one; otherwise ``chosen()``, which gives value and reason."""
+        asked: T | None = self.asked(name)
+        value, reason = (asked, "as asked") if asked is not None else chosen()
+        self.reasons[name] = reason
+        return value
+
+
+def choose_vocabulary(choices: Choices, pairs: int) -> int:
+    """Entries of the vocabulary: small for small corpora, where rare subwords would never be learned."""
+    size = next(
+        (size for limit, size in ((5_000, 2_000), (100_000, 8_000), (1_000_000, 16_000)) if pairs < limit),
+        32_000,
+    )
+    return choices.take("vocab_size", lambda: (size, f"for {pairs:,} pairs"))
+
+
+GIVEN = ("architecture", "source_vocab", "target_vocab", "padding_id")
+"""Fields of a network's settings that the text decides, or the choice of the network itself."""
+
+
+def choose_model(choices: Choices, corpus: Corpus, machine: Machine) -> NetworkConfig:
+    """Which network, its size, dropout and layout: as asked; else the preset's; else by a rule; else the usual value.
+
+    Raises:
+        ConfigurationError: a preset that does not exist, a wish that this network knows nothing of, sizes that do not
+            fit.
+    """
+    architecture: Architecture = choices.take("model", lambda: ("transformer", "the best there is for most texts"))
+    kind = ARCHITECTURES[architecture]
+    refuse_others_fields(choices, architecture)
+    fixed = preset(choices.take("preset", lambda: _size(architecture, corpus, machine)), architecture)
+    rules = _rules(choices, architecture, corpus)
+    defaults = {name: (field.default, "the usual value") for name, field in kind.model_fields.items()}
+    defaults |= rules | {name: (value, "the preset's") for name, value in fixed.items()}
+    values = {
+        name: choices.take(name, lambda name=name: defaults[name])  # type: ignore[misc]
+        for name in kind.model_fields
+        if name not in GIVEN
+    }
+    values |= {
+        "source_vocab": corpus.source_vocab,
+        "target_vocab": corpus.target_vocab,
+        "padding_id": corpus.padding_id,
+    }
+    return build(kind, values, "the settings of the model")
+
+
+def refuse_others_fields(choices: Choices, architecture: Architecture) -> None:
+    """A wish that only another network could fulfil would have to be ignored.
+
+    Raises:
+        ConfigurationError: there is one; names it and the network that it is of.
+    """
+    own = ARCHITECTURES[architecture].model_fields
+    for name, other in ((name, kind) for kind, cls in ARCHITECTURES.items() for name in cls.model_fields.keys() - own):
+        if name in type(choices.settings).model_fields and choices.asked(name) is not None:
+            raise ConfigurationError(
+                f"{name} is a setting of the {other} model, and this one is {architecture}: leave it out, or set "
+                f"model to {other}"
+            )
+
+
+def _size(architecture: Architecture, corpus: Corpus, machine: Machine) -> tuple[str, str]:
+    """The preset that suits the corpus and the machine."""
+    small_reason = f"{corpus.pairs:,} pairs are too few for a larger one"
+    if corpus.pairs < 5_000:
+        return "tiny", small_reason
+    if corpus.pairs < 200_000:
+        return "small", small_reason
+    if machine.device == "cpu":
+        return "small", "without a GPU a larger one takes days"
+    return {"transformer": "base", "recurrent": "bahdanau"}[architecture], f"{corpus.pairs:,} pairs and a GPU"
+
+
+def _rules(choices: Choices, architecture: Architecture, corpus: Corpus) -> dict[str, tuple[Any, str]]:
+    """What depends on the corpus, or on what else was asked for."""
+    one_vocabulary = corpus.source_vocab == corpus.target_vocab and choices.settings.shared_vocabulary is not False
+    common: dict[str, tuple[Any, str]] = {
+        "dropout": _dropout(choices, architecture, corpus),
+        "tie_embeddings": (one_vocabulary, "one vocabulary" if one_vocabulary else "two vocabularies"),
+        "tie_output": (True, "fewer parameters to learn"),
+    }
+    if architecture != "transformer":
+        return common
+    return common | {
+        "positions": ("learned", "max_positions") if choices.asked("max_positions") else ("sinusoidal", "any length"),
+        "attention_dropout": (0.0, "it would cost the fused kernel"),
+        "norm": ("pre", "bears the high learning rate of a short run"),
+    }
+
+
+def _dropout(choices: Choices, architecture: Architecture, corpus: Corpus) -> tuple[float, str]:
+    """The less text and the more often it is seen, the more of it is forgotten."""
+    as_long_as_it_takes = choices.asked("budget") is None and choices.asked("updates") is None
+    if architecture == "transformer" and corpus.pairs < 100_000 and as_long_as_it_takes:
+        return 0.3, f"for {corpus.pairs:,} pairs, each of which is seen dozens of times"
+    return (0.2 if corpus.pairs < 500_000 else 0.1), f"for {corpus.pairs:,} pairs"
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast updates are on this machine; measured, see `runs.translator.train`."""
+
+    seconds_per_update: float
+    tokens_per_update: float
+    """Real target tokens."""
+
+
+def choose_batch(choices: Choices, corpus: Corpus, machine: Machine) -> tuple[int, int]:
+    """Tokens to a batch and batches to an update."""
+    largest = 4096 if machine.device == "cpu" else 16384
+    size = max(256, min(largest, 1 << max(corpus.target_tokens // 32, 1).bit_length() - 1))
+    reason = "fills the caches of a processor" if size == 4096 else "fills a GPU"
+    if size < largest:
+        reason = "a small corpus still gives some thirty batches an epoch"
+    tokens = choices.take("batch_tokens", lambda: (size, reason))
+    return tokens, choices.take("accumulate", lambda: (1, "the batch is large enough"))
+
+
+def choose_updates(choices: Choices, corpus: Corpus, pace: Callable[[], Pace]) -> int:
+    """Length of the run: so many epochs as such a corpus repays, or what the time allows.
+
+    ``pace`` is only asked where the user did not give the number.
+    """
+
+    def chosen() -> tuple[int, str]:
+        measured = pace()
+        share = _FINE_TUNING if choices.settings.from_model is not None else 1.0
+        epochs = share * min(max(60 * (30_000 / corpus.pairs) ** 0.5, 4.0), 150.0)
+        wanted = max(int(epochs * corpus.target_tokens / measured.tokens_per_update), 200)
+        asked = choices.asked("budget")
+        budget = share * 25 * 60 * min(max((corpus.pairs / 30_000) ** 0.5, 0.1), 100.0) if asked is None else asked
+        possible = max(int(_UPDATING * budget / measured.seconds_per_update), 1)
+        time = f"{duration(budget)} at {measured.seconds_per_update:.2f} s an update"
+        if asked is not None:
+            return possible, f"what fits into {time}"
+        if possible < wanted:
+            return possible, f"what fits into {time}, the time set aside for {corpus.pairs:,} pairs"
+        return wanted, f"{epochs:.0f} epochs, enough for {corpus.pairs:,} pairs, in about " + duration(
+            wanted * measured.seconds_per_update / _UPDATING
+        )
+
+    return choices.take("updates", chosen)
+
+
+def choose_training(
+    choices: Choices,
+    corpus: Corpus,
+    model: NetworkConfig,
+    machine: Machine,
+    pace: Callable[[TrainingConfig], Pace],
+) -> TrainingConfig:
+    """The settings of training; ``pace`` measures updates of some settings when it has to."""
+    take, own = choices.take, TrainingConfig.model_fields
+    precision = "bfloat16" if machine.fast_bfloat16 else "float32"
+    hardware = "the hardware multiplies it fastest" if machine.fast_bfloat16 else "there is no fast bfloat16 here"
+    device = take("device", lambda: (machine.device, "what there is"))
+    values: dict[str, Any] = {
+        "device": device,
+        "precision": take("precision", lambda: (precision, hardware)),
+        "threads": take("threads", lambda: (machine.threads, "what PyTorch uses here")),
+        "seed": take("seed", lambda: (1, "any would do")),
+        "bpe_dropout": take("bpe_dropout", lambda: (own["bpe_dropout"].default, "the usual value")),
+        "compile": take("compile", lambda: (False, "there are own kernels, and no GPU has tried it")),
+    }
+    if values["compile"] and model.architecture != "transformer":
+        raise ConfigurationError(f"--compile: only a Transformer is compiled, and this model is {model.architecture}")
+    values["batch_tokens"], values["accumulate"] = choose_batch(choices, corpus, machine)
+    tokens = values["batch_tokens"] * values["accumulate"]
+    values["optimizer"] = take("optimizer", lambda: choose_optimizer(choices, model, tokens))
+    trial = build(TrainingConfig, {**values, "updates": 1, "average": 0.99}, "the settings of training")
+    updates = choose_updates(choices, corpus, lambda: pace(trial))
+    schedule = take("schedule", lambda: ("linear", "ends at 0 when the run ends, the best for a known length"))
+    warmup = take("warmup", lambda: choose_warmup(choices, updates))
+    horizon = 1 - 1 / max(0.06 * updates, 10.0)
+    values |= {
+        "updates": updates,
+        "schedule": schedule,
+        "warmup": warmup,
+        "learning_rate": take("learning_rate", lambda: choose_rate(choices, schedule, model.width, warmup)),
+        "average": take("average", lambda: (min(round(horizon, 5), 0.99999), "remembers about 6% of the run")),
+        "validate_every": take("validate_every", lambda: (max(updates // 16, 10), "16 times a run")),
+        "patience": take("patience", lambda: choose_patience(schedule)),
+        "log_every": take("log_every", lambda: (max(min(updates // 60, 100), 1), "some 60 lines")),
+    }
+    usual = ("smoothing", "clip", "skip_above", "skip_limit", "weight_decay")
+    for name in (*usual, "keep_checkpoints", "tensorboard"):
+        values[name] = take(name, lambda name=name: (own[name].default, "the usual value"))  # type: ignore[misc]
+    return build(TrainingConfig, values, "the settings of training")
+
+
+def choose_optimizer(choices: Choices, model: NetworkConfig, tokens: int) -> tuple[str, str]:
+    """Adam or Muon, whose products take as long for a small batch as for a large one of so many ``tokens``."""
+    if model.architecture != "transformer":
+        return "adam", "Muon was tried with the Transformer alone"
+    if choices.settings.from_model is not None:
+        return "adam", "what was learned is kept"
+    if choices.asked("schedule") == "noam":
+        return "adam", "the paper's"
+    if tokens < _MUON * model.width:
+        return "adam", f"Muon's own products would be too much for updates of {tokens:,} tokens at width {model.width}"
+    return "muon", "learns more from each sentence than Adam"
+
+
+def choose_warmup(choices: Choices, updates: int) -> tuple[int, str]:
+    """Updates of rising learning rate."""
+    if choices.settings.from_model is not None:
+        return max(min(100, updates // 8), 1), "Adam has to gather its means; the weights are no longer wild"
+    if choices.asked("schedule") == "noam":
+        return max(min(4000, updates // 8), 1), "the paper's 4,000, or an eighth of the run"
+    return max(min(400, updates // 8), 1), "short runs cannot wait"
+
+
+def choose_rate(choices: Choices, schedule: str, width: int, warmup: int) -> tuple[float, str]:
+    """The highest learning rate; for noam the factor with which its peak is that rate."""
+    rate, reason = 0.64 / width, f"for width {width}"
+    if schedule == "constant":
+        rate, reason = rate / 2, f"for width {width}: half of what a rate may be that falls"
+    if choices.settings.from_model is not None:
+        rate, reason = rate / 10, f"a tenth of a new model's of width {width}: what was learned is kept"
+    if schedule == "noam":
+        return rate * (width * max(warmup, 1)) ** 0.5, f"lr_mul: its peak is {rate:.2g}, {reason}"
+    return rate, reason
+
+
+def choose_patience(schedule: str) -> tuple[int, str]:
+    """Validations without gain before training ends."""
+    if schedule in ("linear", "cosine", "trapezoid"):
+        return 0, "the schedule has its best models at its end"
+    return 10, "so many without gain are no accident"
+
+
+def choose_generation(choices: Choices, given: GenerationConfig | None = None) -> GenerationConfig:
+    """How the finished model is searched; ``given``: by the model that is fine-tuned."""
+    usual = given or GenerationConfig()
+    reason = "the usual value" if given is None else "the given model's"
+    reasons = {"beam": "wider ones gain nothing", "alpha": "the mean log-probability of a token"} if not given else {}
+    values = {
+        name: choices.take(name, lambda name=name: (getattr(usual, name), reasons.get(name, reason)))  # type: ignore[misc]
+        for name in ("beam", "alpha", "min_length", "max_length")
+    }
+    return build(GenerationConfig, {**usual.model_dump(), **values}, "the settings of search")
+
+
+def rehearse(settings: TrainSettings, pairs: int, machine: Machine, model: NetworkConfig | None = None) -> None:
+    """Decides everything for an imagined corpus of so many pairs, so that what cannot be is said before the work.
+
+    Args:
+        settings: the wishes.
+        pairs: about as many as there are.
+        machine: where it will run.
+        model: what is decided already, as in fine-tuning.
+
+    Raises:
+        ConfigurationError: a preset that does not exist, a value that its setting cannot have, sizes that do not fit.
+    """
+    choices, corpus = Choices(settings), Corpus(pairs, 20 * pairs, 8000, 8000, 0)
+    model = model or choose_model(choices, corpus, machine)
+    choose_training(choices, corpus, model, machine, lambda _: Pace(1.0, 1000.0))
+    choose_generation(choices)

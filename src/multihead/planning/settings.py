@@ -1,0 +1,188 @@
+"""What a user may say, and what is written down about it. No torch here: `--help` reads this file.
+
+`TrainSettings` and `PrepareSettings` are wishes, joined from `planning.sections`: everything may be left open.
+`planning.choices` turns them into a `RunConfig`, in which nothing is open, with the reason of each choice.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import model_validator
+
+from multihead import work_folder
+from multihead.configuration import Settings
+from multihead.data.readers import format_of
+from multihead.models.config import GenerationConfig
+from multihead.models.network_config import AnyNetworkConfig
+from multihead.planning.sections import Chance, Machine, Model, Place, RecurrentModel, Search, Subwords, Text, Training
+from multihead.training.config import TrainingConfig
+
+
+class PrepareSettings(Place, Text, Subwords, Chance):
+    """Wishes for a folder of prepared text; every field is a flag of ``multihead prepare``."""
+
+    @model_validator(mode="after")
+    def _text_agrees(self) -> PrepareSettings:
+        """Refuses pairs of wishes of which one would have to be ignored."""
+        if (self.valid_source is None) != (self.valid_target is None) and not holds_pairs(self.valid_source):
+            given, missing = ("valid_source", "valid_target") if self.valid_source else ("valid_target", "valid_source")
+            raise ValueError(f"{given} is given without {missing}: validation needs both sides, or a file of pairs")
+        for name in ("source", "target"):
+            _refuse(self, "corpus", name, "name every corpus in one way: the first as corpus, too")
+        _refuse(self, "held_out", "valid_source", "pairs are held out where there are no validation files")
+        for name in SUBWORDS:
+            _refuse(self, "from_model", name, "a model that is fine-tuned brings its own subwords")
+        if self.corpus == ():
+            raise ValueError("corpus is empty: name one, or leave it out")
+        if self.min_tokens is not None and self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise ValueError(f"min_tokens is {self.min_tokens}, above max_tokens, {self.max_tokens}: no pair is left")
+        return self
+
+
+class TrainSettings(PrepareSettings, Model, RecurrentModel, Training, Search, Machine):
+    """Wishes for a run; every field is a flag of ``multihead train`` and a key of its TOML file."""
+
+    heading: ClassVar[str] = "Folders"
+
+    data: Path | None = None
+    """A folder that `multihead prepare` wrote, instead of text files."""
+
+    @model_validator(mode="after")
+    def _training_agrees(self) -> TrainSettings:
+        """Refuses pairs of wishes of which one would have to be ignored."""
+        _refuse(self, "updates", "budget", "both say how long to train")
+        if self.positions == "sinusoidal":
+            _refuse(self, "max_positions", "positions", "computed positions have no limit")
+        if self.tie_embeddings and self.shared_vocabulary is False:
+            raise ValueError("tie_embeddings needs one vocabulary: leave out no-shared-vocabulary or tie-embeddings")
+        return self
+
+
+SUBWORDS = tuple(Subwords.model_fields)
+"""What a model that is fine-tuned has settled."""
+
+
+def holds_pairs(path: Path | None) -> bool:
+    """Whether both sides stand in one file, by its name."""
+    return path is not None and format_of(path) is not None
+
+
+def _refuse(settings: Settings, one: str, other: str, reason: str) -> None:
+    """Refuses ``one`` with ``other``."""
+    if getattr(settings, one) is not None and getattr(settings, other) is not None:
+        raise ValueError(f"{one} and {other} exclude each other: {reason}; leave out the one or the other")
+
+
+class TextFile(Settings):
+    """A file that a run was made from."""
+
+    path: str
+    sha256: str
+    """Of its text, decompressed."""
+    lines: int
+
+
+class CorpusRecord(Settings):
+    """What became of a corpus."""
+
+    files: tuple[TextFile, ...]
+    """Source and target, or one file of pairs."""
+    weight: float = 1.0
+    """How often each of its pairs is seen in an epoch, on average."""
+    pairs: int
+    """Its pairs in the store, where they stand in the order of the corpora."""
+    held_out: int = 0
+    """Its pairs that were taken for validation instead."""
+    left_out: int = 0
+    """Its pairs that could not be used."""
+
+
+class PreparedText(Settings):
+    """A folder of `multihead prepare` that a run reads where it stands."""
+
+    path: str
+    sha256: str
+    """Of its manifest, which has the SHA-256 of every other file."""
+
+
+class DataConfig(Settings):
+    """What became of the text."""
+
+    corpora: tuple[CorpusRecord, ...]
+    """What is trained on."""
+    valid: CorpusRecord | None = None
+    """The validation files, where they were given."""
+    source_language: str | None
+    target_language: str | None
+    vocab_size: int
+    """As asked for; the tokenizer says how many there are."""
+    shared_vocabulary: bool
+    min_frequency: int | None = None
+    """Of two neighbours that became one subword; not known of a vocabulary that another model brought."""
+    coverage: float | None = None
+    """Share of the text whose characters have entries of their own; see ``min_frequency``."""
+    min_tokens: int = 1
+    max_tokens: int
+    held_out: int
+    """Pairs taken from the corpora for validation; 0 where there are validation files."""
+    pairs: int
+    """Training pairs."""
+    left_out: int
+    """Pairs that could not be used; each is named in left-out.tsv."""
+    prepared: PreparedText | None = None
+    """Where the text was prepared ahead of the run."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _version_1(cls, values: object) -> object:
+        """Version 1 of run.json knew one pair of files, by name."""
+        if not isinstance(values, dict) or "files" not in values:
+            return values
+        rest = {name: value for name, value in values.items() if name != "files"}
+        files = dict(values["files"])
+        valid = [files.pop(name) for name in ("valid_source", "valid_target") if name in files]
+        own = {"pairs": rest["pairs"], "held_out": rest["held_out"], "left_out": rest["left_out"]}
+        rest["corpora"] = [{"files": list(files.values()), **own}]
+        return rest | ({"valid": {"files": valid, "pairs": valid[0]["lines"]}} if valid else {})
+
+
+class GivenModel(Settings):
+    """What a fine-tuned run began with."""
+
+    path: str
+    weights: str
+    """SHA-256 of its model.safetensors."""
+
+
+RUN_VERSION = 3
+"""Of run.json: newer code reads older ones."""
+
+
+class RunConfig(Settings):
+    """Everything decided about a run: run.json."""
+
+    format_version: int = RUN_VERSION
+    versions: dict[str, str]
+    """What it was started with."""
+    asked: dict[str, object]
+    """The settings that were given, rather than chosen."""
+    data: DataConfig
+    from_model: GivenModel | None = None
+    """The model that was fine-tuned."""
+    model: AnyNetworkConfig
+    training: TrainingConfig
+    generation: GenerationConfig
+    reasons: dict[str, str]
+    """Why each choice was made."""
+
+
+def begun(folder: Path) -> RunConfig | None:
+    """The decisions of the run that stands in ``folder``; ``None`` where one can begin. Changes nothing.
+
+    Raises:
+        ConfigurationError: the folder is a file, or holds something that is not a run, or another kind of run.
+        FormatError: run.json is damaged, or from a newer version.
+    """
+    return work_folder.read(folder, RunConfig, work_folder.TRANSLATOR, RUN_VERSION)

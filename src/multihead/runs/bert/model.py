@@ -1,0 +1,119 @@
+"""A BERT with its words, in memory and on disk: `PretrainedBert`, from which other models start.
+
+    config.json            format version, sizes, SHA-256 of weights and words (`multihead.model_folder`)
+    model.safetensors      the weights, heads of pre-training included
+    tokenizer.json         our subwords; or vocab.txt, the words of a published model
+    tokenizer_config.json  what other programs want to know of them
+    metrics.json           what was measured
+
+A folder of Hugging Face is read, too, and can be written: names and settings are `models.bert.exchange`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from multihead import model_folder
+from multihead.errors import FormatError
+from multihead.files import whole_folder
+from multihead.machine import require_device
+from multihead.models.bert import exchange as bert_exchange
+from multihead.models.bert.config import BertConfig
+from multihead.models.bert.network import Bert
+from multihead.text.bert_words import BertWords, read_words
+
+
+@dataclass(frozen=True)
+class PretrainedBert:
+    """A model and its words.
+
+    Attributes:
+        model: with all its heads.
+        words: text to ids and back.
+        missing: parts of the model that nobody has trained ("pooler", "words", "follows"): of foreign folders.
+    """
+
+    model: Bert
+    words: BertWords
+    missing: tuple[str, ...] = ()
+
+    @classmethod
+    def load(cls, path: str | Path, device: str = "cpu") -> PretrainedBert:
+        """Reads a model folder, a run folder's best model, or a folder of Hugging Face.
+
+        Raises:
+            FormatError: it is none of them, damaged, or of another kind of network.
+            ConfigurationError: the device is not there.
+        """
+        require_device(device)
+        folder = model_folder.locate(Path(path))
+        found = model_folder.read_json(folder / model_folder.CONFIG)
+        if bert_exchange.is_foreign(found):
+            with torch.random.fork_rng(devices=[]):  # what the files lack is drawn
+                model, missing = bert_exchange.read(folder)
+            words = read_words(folder)
+        else:
+            model, words, missing = *_read_own(folder), ()
+        if len(words) > model.config.vocab:
+            raise FormatError(
+                f"{folder}: {len(words)} words, but the model has {model.config.vocab}; {model_folder.AGAIN}"
+            )
+        return cls(model.eval().to(device), words, missing)
+
+    def save(self, folder: Path, metrics: dict[str, Any] | None = None) -> None:
+        """Writes a model folder, whole or not at all; a model that stands there is replaced.
+
+        Raises:
+            FormatError: something that is not a model stands there; it is left alone.
+            SurroundingsError: it cannot be written.
+        """
+
+        def parts(draft: Path) -> dict[str, Any]:
+            self.words.save(draft)
+            model_folder.write_json(draft / "metrics.json", metrics or {})
+            return {"words": self.words.digest}
+
+        model_folder.save(folder, self.model, self.model.config, parts)
+
+    def export(self, folder: str | Path) -> None:
+        """Writes a folder of Hugging Face (BertForPreTraining), whole or not at all.
+
+        Raises:
+            FormatError: something stands there; nothing is overwritten.
+            SurroundingsError: it cannot be written.
+        """
+        folder = Path(folder)
+        if folder.exists():
+            raise FormatError(f"{folder}: exists already, and is not overwritten; choose a new folder")
+        with whole_folder(folder) as draft:
+            bert_exchange.write(draft, self.model)
+            self.words.save(draft)
+
+    def rows(self, texts: Sequence[Sequence[int]]) -> tuple[Int64[Tensor, "batch time"], Int64[Tensor, " batch"]]:
+        """ "[CLS] text [SEP]" of each, padded, and its length: what `Bert.encode` reads."""
+        symbols, device = self.words.symbols, self.model.pooler.weight.device
+        rows = [torch.tensor([symbols.first, *ids, symbols.end]) for ids in texts]
+        padded = pad_sequence(rows, batch_first=True, padding_value=symbols.pad)
+        return padded.to(device), torch.tensor([len(row) for row in rows], device=device)
+
+
+def _read_own(folder: Path) -> tuple[Bert, BertWords]:
+    config = model_folder.read_config(folder)
+    model_folder.require_architecture(folder, config, ("bert",), "BERT", "multihead pretrain")
+    model = Bert(model_folder.settings_of(BertConfig, config["model"], folder / model_folder.CONFIG))
+    model_folder.fill(model, folder, config)
+    words = read_words(folder)
+    if words.digest != config.get("words"):
+        raise FormatError(
+            f"{folder}: these are not the words that this model was trained with (their SHA-256 is "
+            f"{words.digest[:12]}..., config.json says {str(config.get('words'))[:12]}...); {model_folder.AGAIN}"
+        )
+    return model, words

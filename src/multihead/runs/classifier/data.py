@@ -1,0 +1,138 @@
+"""From a file of labelled documents to what training reads: labels, subwords, stored documents, a part held out.
+
+    FOLDER/data/words/     the vocabulary
+    FOLDER/data/train/     a `ParallelStore`, each document with its parts (`data.nested`)
+    FOLDER/data/valid/     the same of the documents that the best model is chosen by
+
+Documents with the same text go to the same side, so that none that is measured on was learned from. All of a file is
+held in memory while this is done.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from multihead.data.labelled import Labelled, check_labels, labels_of, read_labelled
+from multihead.data.nested import pieces_of, stored
+from multihead.data.store import ParallelStore, ParallelWriter
+from multihead.errors import ConfigurationError, DataError
+from multihead.runs.classifier.settings import ClassifyData, ClassifySettings, Reading, vocabulary_size
+from multihead.text.bert_words import BERT_SPECIALS, BertWords, Subwords
+from multihead.text.sentences import PARAGRAPH, paragraphs_of
+from multihead.text.tokenizer import Tokenizer
+
+_CHUNK = 1_000
+"""Documents encoded at a time."""
+_LARGEST = 1 << 31
+"""Numbers of a document's shape are smaller."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """The documents of a run, by what they are for."""
+
+    train: list[Labelled]
+    valid: list[Labelled]
+    labels: tuple[str, ...]
+    data: ClassifyData
+
+    @property
+    def paragraphs(self) -> bool:
+        """Whether a document has several."""
+        return any(PARAGRAPH in document.text for document in self.train)
+
+
+def read(settings: ClassifySettings, seed: int) -> Read:
+    """Reads the files and holds a part out where there is only one.
+
+    Raises:
+        ConfigurationError: no file is named, or two settings exclude each other.
+        DataError: a file is not what it should be: names the line.
+    """
+    if settings.data is None:
+        raise ConfigurationError("the documents are not named: data missing (--data FILE, label TAB text on each line)")
+    if settings.valid is not None and settings.held_out is not None:
+        raise ConfigurationError("held_out and valid exclude each other: documents are held out where there is no file")
+    documents = read_labelled(settings.data)
+    labels = labels_of(documents, settings.data)
+    if settings.valid is None:
+        train, valid = hold_out(documents, settings.held_out or min(max(len(documents) // 10, 1), 1000), seed)
+    else:
+        train, valid = documents, read_labelled(settings.valid)
+        check_labels(valid, labels, settings.valid)
+    path = None if settings.valid is None else str(settings.valid)
+    counted = {"documents": len(train), "held_out": len(valid)}
+    return Read(train, valid, labels, ClassifyData(path=str(settings.data), valid=path, **counted))
+
+
+def hold_out(documents: Sequence[Labelled], count: int, seed: int) -> tuple[list[Labelled], list[Labelled]]:
+    """The documents to train on, and those with ``count`` other texts, drawn; both in the order they came in.
+
+    Of each label a text stays to be learned from.
+
+    Raises:
+        ConfigurationError: there are not so many texts.
+    """
+    by_text: dict[str, list[Labelled]] = {}
+    for document in documents:
+        by_text.setdefault(document.text, []).append(document)
+    left, texts = Counter(document.label for document in documents), sorted(by_text)
+    random = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=(3,))))
+    held: set[str] = set()
+    for place in random.permutation(len(texts)).tolist():
+        own = Counter(document.label for document in by_text[texts[place]])
+        if len(held) < count and all(left[label] > number for label, number in own.items()):
+            held.add(texts[place])
+            left -= own
+    if len(held) < count:
+        raise ConfigurationError(
+            f"held_out is {count}, but of {len(texts)} different texts {len(held)} at most can be held out if every "
+            "label is to be learned from; hold out fewer, or name a file of their own (valid)"
+        )
+    return [d for d in documents if d.text not in held], [d for d in documents if d.text in held]
+
+
+def learn_words(settings: ClassifySettings, documents: Sequence[Labelled]) -> Subwords:
+    """Subwords, learned from the documents to train on."""
+    lines = (paragraph for document in documents for paragraph in document.text.split(PARAGRAPH))
+    size = vocabulary_size(settings, len(documents))
+    return Subwords(Tokenizer.learn(lines, size, specials=BERT_SPECIALS))
+
+
+def write_store(
+    path: Path, documents: Sequence[Labelled], reading: Reading, words: BertWords, file: str
+) -> ParallelStore:
+    """Encodes documents into a store, which appears whole or not at all.
+
+    Args:
+        path: the store.
+        documents: of one file.
+        reading: how they are cut, and the classes.
+        words: the vocabulary.
+        file: where they come from, for messages.
+
+    Raises:
+        DataError: a document has no words: names its line.
+    """
+    places = {label: place for place, label in enumerate(reading.labels)}
+    with ParallelWriter(path, len(words), _LARGEST) as writer:
+        for start in range(0, len(documents), _CHUNK):
+            chunk = documents[start : start + _CHUNK]
+            rows = []
+            for document, parts in zip(chunk, parts_of([d.text for d in chunk], reading, words), strict=True):
+                if not parts:
+                    raise DataError("the text has no words; write some, or remove the line", file, document.line)
+                rows.append(stored(places[document.label], parts))
+            sources, shapes = zip(*rows, strict=True)
+            writer.append(sources, shapes, [document.line for document in chunk])
+    return ParallelStore.open(path)
+
+
+def parts_of(texts: Sequence[str], reading: Reading, words: BertWords) -> list[list[list[list[int]]]]:
+    """The subwords of each sentence of each paragraph of each text."""
+    return [pieces_of(paragraphs_of(text, reading.separator), words, reading.max_words) for text in texts]

@@ -1,0 +1,226 @@
+"""Texts in, classes out: the `DocumentClassifier` that a program holds, and how its model is kept on disk.
+
+A model folder has config.json (sizes, labels, how texts are cut), model.safetensors, the vocabulary and metrics.json.
+How it was trained is for `runs.classifier.train` to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from multihead import model_folder
+from multihead.data.nested import DocumentBatch, Parts, StoredDocument, nested, segmented
+from multihead.data.order import Array, batches_by_tokens
+from multihead.errors import ConfigurationError, FormatError, InputError
+from multihead.inspection.shades import Explained, Shade
+from multihead.machine import require_device
+from multihead.models.classifier.config import BertClassifierConfig, HierarchicalConfig
+from multihead.models.classifier.network import Classifier, build_classifier
+from multihead.runs.classifier.data import parts_of
+from multihead.runs.classifier.settings import Reading
+from multihead.text.bert_words import BertWords, read_words
+
+_AT_ONCE = 1 << 14
+"""Subwords, padding counted, that are read together."""
+_CONFIGS: dict[str, type[HierarchicalConfig] | type[BertClassifierConfig]] = {
+    "hierarchical": HierarchicalConfig,
+    "bert-classifier": BertClassifierConfig,
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a document was taken for."""
+
+    probabilities: dict[str, float]
+    """Of each label, the most probable first."""
+
+    @property
+    def label(self) -> str:
+        """The most probable label."""
+        return next(iter(self.probabilities))
+
+    @property
+    def probability(self) -> float:
+        """Its probability."""
+        return self.probabilities[self.label]
+
+
+class DocumentClassifier:
+    """A trained classifier with its vocabulary and its labels.
+
+    Args:
+        model: the network.
+        words: its vocabulary.
+        reading: how texts are cut, and what the classes are called.
+
+    Example:
+        ``DocumentClassifier.load("run").classify(["It was a bad film."])[0].label`` is ``'negative'``
+    """
+
+    def __init__(self, model: Classifier, words: BertWords, reading: Reading) -> None:
+        self.model, self.words, self.reading = model, words, reading
+
+    @classmethod
+    def load(cls, path: str | Path, device: str = "cpu") -> DocumentClassifier:
+        """Reads a model folder, or a run folder's best model.
+
+        Raises:
+            FormatError: it is neither, damaged, or of another kind of network.
+            ConfigurationError: the device is not there.
+        """
+        require_device(device)
+        folder = model_folder.locate(Path(path))
+        config = model_folder.read_config(folder)
+        architecture = model_folder.require_architecture(
+            folder, config, _CONFIGS, "classifier", "multihead classify train"
+        )
+        file = folder / model_folder.CONFIG
+        reading = model_folder.settings_of(Reading, config.get("reading"), file)
+        sizes = model_folder.settings_of(_CONFIGS[architecture], config["model"], file)
+        words = read_words(folder)
+        if words.digest != config.get("words"):
+            raise FormatError(
+                f"{folder}: these are not the words that this model was trained with; {model_folder.AGAIN}"
+            )
+        model = build_classifier(sizes)
+        model_folder.fill(model, folder, config)
+        return cls(model.eval().to(device), words, reading)
+
+    def save(self, folder: Path, metrics: dict[str, Any]) -> None:
+        """Writes a model folder, whole or not at all.
+
+        Raises:
+            FormatError: something that is not a model stands there; it is left alone.
+            SurroundingsError: it cannot be written.
+        """
+
+        def parts(draft: Path) -> dict[str, Any]:
+            self.words.save(draft)
+            model_folder.write_json(draft / "metrics.json", metrics)
+            return {"reading": self.reading.model_dump(mode="json"), "words": self.words.digest}
+
+        model_folder.save(folder, self.model, self.model.config, parts)
+
+    @property
+    def explains(self) -> bool:
+        """Whether its attention weights say what a document's parts weigh."""
+        return isinstance(self.model.config, HierarchicalConfig)
+
+    def batch(self, documents: Sequence[StoredDocument], indices: Array | None = None) -> DocumentBatch:
+        """Documents as the network reads them."""
+        config = self.model.config
+        if isinstance(config, HierarchicalConfig):
+            return nested(documents, config.depth, config.padding_id, indices)
+        return segmented(documents, self.reading.max_tokens, self.words.symbols, indices)
+
+    def classify(self, texts: Sequence[str], progress: Callable[[int], None] = lambda _: None) -> list[Answer]:
+        """The class of each text; a tab ends a paragraph.
+
+        Args:
+            texts: documents.
+            progress: is told how many more are done.
+
+        Raises:
+            InputError: a text has no words; says which, counted from 1.
+        """
+        answers: list[Answer | None] = [None] * len(texts)
+        parts = self._parts(texts)
+        for group in self._groups(parts):
+            found, _ = self._run([parts[place] for place in group])
+            for place, answer in zip(group, found, strict=True):
+                answers[place] = answer
+            progress(len(group))
+        return [answer for answer in answers if answer is not None]
+
+    def explain(self, text: str) -> tuple[Answer, Shade]:
+        """The class of a text, and what each of its parts weighed.
+
+        Raises:
+            InputError: it has no words.
+            ConfigurationError: the network is not a hierarchical one.
+        """
+        config = self.model.config
+        if not isinstance(config, HierarchicalConfig):
+            raise ConfigurationError(
+                "explain: only a hierarchical network weighs sentences and words; train with --model hierarchical"
+            )
+        (parts,) = self._parts([text])
+        (answer,), weights = self._run([parts])
+        document = _merged(parts, config.depth)
+        return answer, _shade(document, [level[0] for level in weights], 1.0, self._words_of)
+
+    def explained(self, text: str) -> Explained:
+        """The same, ready to be shown."""
+        answer, document = self.explain(text)
+        return Explained(f"{answer.label} {answer.probability:.1%}", document)
+
+    def predictions(self, batch: DocumentBatch) -> list[int]:
+        """The place of the most probable class of each document of a batch."""
+        with torch.no_grad():
+            places: list[int] = self.model.eval()(*batch.read).log_probabilities.argmax(1).tolist()
+        return places
+
+    def _parts(self, texts: Sequence[str]) -> list[Parts]:
+        parts = parts_of(texts, self.reading, self.words)
+        for number, document in enumerate(parts, start=1):
+            if not document:
+                raise InputError(f"text {number} of {len(texts)} has no words; leave it out")
+        return parts
+
+    def _groups(self, parts: Sequence[Parts]) -> list[list[int]]:
+        lengths = [sum(len(ids) for paragraph in document for ids in paragraph) for document in parts]
+        return batches_by_tokens(lengths, _AT_ONCE)
+
+    @torch.no_grad()
+    def _run(self, parts: Sequence[Parts]) -> tuple[list[Answer], tuple[torch.Tensor, ...]]:
+        batch = self.batch([StoredDocument(0, document) for document in parts]).to(self.model.output.weight.device)
+        found = self.model.eval()(*batch.read)
+        labels, answers = self.reading.labels, []
+        for row in found.log_probabilities.exp().tolist():
+            ranked = sorted(range(len(labels)), key=lambda place: (-row[place], place))
+            answers.append(Answer({labels[place]: row[place] for place in ranked}))
+        return answers, found.weights
+
+    def _words_of(self, ids: list[int]) -> list[tuple[str, int]]:
+        """The words of a sentence as text, each with the white space before it, and how many subwords each has."""
+        begins = self.words.begins_word[ids].nonzero()[0].tolist()
+        starts = sorted({0, *begins})
+        shown = ["", *(self.words.decode(ids[:stop]) for stop in [*starts[1:], len(ids)])]
+        texts = [after.removeprefix(before) for before, after in pairwise(shown)]
+        return [(text, stop - start) for text, start, stop in zip(texts, starts, [*starts[1:], len(ids)], strict=True)]
+
+
+Words = Callable[[list[int]], list[tuple[str, int]]]
+
+
+def _merged(parts: Parts, depth: int) -> list[Any]:
+    """The document as a network of this depth sees it: lists of lists down to ids."""
+    if depth == 3:
+        return list(parts)
+    sentences = [ids for paragraph in parts for ids in paragraph]
+    return sentences if depth == 2 else [token for ids in sentences for token in ids]
+
+
+def _shade(part: list[Any], weights: list[torch.Tensor], weight: float, words_of: Words) -> Shade:
+    """A part with its parts; ``weights`` are those of its level and of the ones below, of this part alone."""
+    own, *below = weights
+    if not below:
+        shades, start = [], 0
+        for text, size in words_of(part):
+            shades.append(Shade(float(own[start : start + size].sum()), text))
+            start += size
+        return Shade(weight, parts=tuple(shades))
+    return Shade(
+        weight,
+        parts=tuple(
+            _shade(inner, [level[place] for level in below], float(own[place]), words_of)
+            for place, inner in enumerate(part)
+        ),
+    )

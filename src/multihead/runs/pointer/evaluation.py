@@ -1,0 +1,216 @@
+"""How often a pointer network is right: on its validation set, and on fresh problems of each length.
+
+Of hulls also what Vinyals et al. 2015 (section 4.1, table 1) measure: the share of the true hull's area that the
+polygon covers, where it is one, and how often it is none because it crosses itself or has no area.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from multihead.data.toy.pointing import Example, Hull, collate, generator
+from multihead.errors import ConfigurationError
+from multihead.models.pointer.network import PointerNetwork
+from multihead.runs.pointer.model import Answer, Pointer
+from multihead.runs.pointer.settings import PointerRun, ProblemName
+from multihead.training.loss import sequence_loss
+from multihead.training.trainer import Validation
+
+TRAINING, VALIDATION, TEST = 0, 1, 2
+"""What random numbers are drawn for, so that no two of these share an example but by chance: see `generator`."""
+
+_AT_ONCE = 250
+"""Of the validation set, how many have their loss computed together."""
+_BEYOND = {"sort": (12, 15, 20), "hull": (25, 30, 50)}
+"""Lengths to be measured besides those that are usually learned from."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How good some answers are; shares from 0 to 1."""
+
+    exact: float
+    """Exactly the right places in exactly the right order."""
+    coverage: float | None = None
+    """Of hulls: the mean share of the true hull's area within the polygon, over the answers that are polygons."""
+    invalid: float | None = None
+    """Of hulls: how many answers are no polygons."""
+
+    def as_dict(self) -> dict[str, float]:
+        """Those that there are."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+    def __str__(self) -> str:
+        shown = f"exact {self.exact:7.2%}"
+        if self.invalid is None:
+            return shown
+        covered = "   none " if self.coverage is None else f"{self.coverage:8.3%}"
+        return f"{shown}  area {covered}  invalid {self.invalid:6.2%}"
+
+
+def judge(pointer: Pointer, examples: Sequence[Example], answers: Sequence[Answer]) -> Measured:
+    """Compares answers with the right ones."""
+    indices = [[place - 1 for place in answer.places] for answer in answers]
+    exact = sum(
+        answer.finished and found == example.answer.tolist()
+        for example, answer, found in zip(examples, answers, indices, strict=True)
+    ) / len(examples)
+    if not isinstance(pointer.problem, Hull):
+        return Measured(exact)
+    covered = [Hull.area_coverage(example.inputs, found) for example, found in zip(examples, indices, strict=True)]
+    valid = [share for share in covered if share is not None]
+    return Measured(exact, sum(valid) / len(valid) if valid else None, 1 - len(valid) / len(covered))
+
+
+# --------------------------------------------------------------------------- while training
+
+
+class Best:
+    """Judges the models of a run on its validation set, and writes the best one to the folder ``best``.
+
+    Args:
+        config: the run.
+        folder: its folder.
+    """
+
+    def __init__(self, config: PointerRun, folder: Path) -> None:
+        self.config, self.folder = config, folder
+        task = config.task
+        problem = Pointer.problem_of(task)
+        random = generator(config.training.seed, VALIDATION)
+        self.examples = problem.draw(random, config.held_out, task.smallest, task.largest)
+
+    def evaluate(self, model: PointerNetwork) -> Validation:
+        """The share that greedy search gets exactly right, in percent; and the loss a symbol."""
+        pointer = Pointer(model, self.config.task)
+        answers = pointer.answers([example.inputs for example in self.examples])
+        measured, loss = judge(pointer, self.examples, answers), self._loss(model)
+        return Validation(
+            100 * measured.exact, loss, {"loss": loss, **measured.as_dict()}, f"loss {loss:.4f}  {measured}"
+        )
+
+    @torch.no_grad()
+    def _loss(self, model: PointerNetwork) -> float:
+        nll, tokens = 0.0, 0
+        for start in range(0, len(self.examples), _AT_ONCE):
+            batch = collate(self.examples[start : start + _AT_ONCE]).to(self.config.training.device)
+            nll, tokens = nll + sequence_loss(model, batch, 0.0).nll.item(), tokens + batch.target_tokens
+        return nll / tokens
+
+    def keep(self, model: PointerNetwork, metrics: dict[str, Any]) -> None:
+        """Writes the folder ``best`` of the run."""
+        Pointer(model, self.config.task).save(self.folder / "best", metrics)
+
+
+# --------------------------------------------------------------------------- a table
+
+
+@dataclass(frozen=True)
+class Line:
+    """What was measured of problems of one length."""
+
+    length: int
+    learned: bool
+    """Whether the model learned from problems of this length."""
+    measured: dict[str, Measured]
+    """Of each search, by name."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """What was measured, by length."""
+
+    lines: tuple[Line, ...]
+    count: int
+    """Problems of each length."""
+
+    def mean(self, search: str) -> Measured | None:
+        """Over the lengths that were measured and learned from; None where there are none."""
+        learned = [line.measured[search] for line in self.lines if line.learned]
+        if not learned:
+            return None
+        coverage = [m.coverage for m in learned if m.coverage is not None]
+        invalid = [m.invalid for m in learned if m.invalid is not None]
+        return Measured(
+            fmean(m.exact for m in learned), fmean(coverage) if coverage else None, fmean(invalid) if invalid else None
+        )
+
+    def __str__(self) -> str:
+        return "\n".join(self._rows())
+
+    def _rows(self) -> Iterator[str]:
+        searches = list(self.lines[0].measured)
+        columns = ["exact", "area", "invalid"] if self.lines[0].measured[searches[0]].invalid is not None else ["exact"]
+        yield f"{self.count:,} problems of each length; * = not a length that was learned from"
+        yield " " * 8 + "".join(f"{search:>{10 * len(columns)}}" for search in searches)
+        yield "  length" + "".join(f"{name:>10}" for name in columns * len(searches))
+        for line in self.lines:
+            cells = "".join(_cells(measured, columns) for measured in line.measured.values())
+            yield f"{line.length:>6}{' ' if line.learned else '*'} {cells}"
+        means = [mean for search in searches if (mean := self.mean(search)) is not None]
+        if means:
+            yield "    mean" + "".join(_cells(mean, columns) for mean in means) + "  (lengths learned from)"
+
+
+def _cells(measured: Measured, columns: list[str]) -> str:
+    cells = ((measured.exact, 1), (measured.coverage, 2), (measured.invalid, 1))
+    texts = ("none" if share is None else f"{100 * share:.{places}f}%" for share, places in cells)
+    return "".join(f"{text:>10}" for text, _ in zip(texts, columns, strict=False))
+
+
+def evaluate(
+    problem: ProblemName,
+    model: str | Path | None = None,
+    *,
+    lengths: Sequence[int] | None = None,
+    count: int = 1000,
+    beam: int = 3,
+    repeats: bool | None = None,
+    seed: int = 1,
+    progress: Callable[[int], None] | None = None,
+) -> Table:
+    """Measures a model on fresh problems.
+
+    Args:
+        problem: what it solves.
+        model: a run or model folder; by default the one that ``multihead pointer train`` makes.
+        lengths: how many inputs the problems have; by default those that the model learned from, and some beyond.
+        count: problems of each length.
+        beam: beside greedy search, a beam of so many; 1 for none.
+        repeats: whether a place may come twice; by default as in training.
+        seed: of the problems.
+        progress: is told how many more answers there are, whenever some are.
+
+    Raises:
+        FormatError: there is no such model, or it is of another problem.
+        ConfigurationError: a length or a number below 1.
+    """
+    pointer = Pointer.of(problem, model)
+    lengths = default_lengths(pointer) if lengths is None else lengths
+    if min([count, beam, *lengths], default=0) < 1 or not lengths:
+        raise ConfigurationError(f"lengths, count and beam must be at least 1, got {lengths}, {count} and {beam}")
+    lines = []
+    for length in lengths:
+        examples = pointer.problem.draw(generator(seed, TEST, length), count, length, length)
+        inputs = [example.inputs for example in examples]
+        measured = {}
+        for width in dict.fromkeys((1, beam)):
+            answers = pointer.answers(inputs, beam=width, repeats=repeats)
+            measured["greedy" if width == 1 else f"beam {width}"] = judge(pointer, examples, answers)
+            if progress is not None:
+                progress(count)
+        lines.append(Line(length, pointer.task.smallest <= length <= pointer.task.largest, measured))
+    return Table(tuple(lines), count)
+
+
+def default_lengths(pointer: Pointer) -> list[int]:
+    """Those that were learned from, and some that were not."""
+    task = pointer.task
+    beyond = [length for length in _BEYOND[task.problem] if length > task.largest]
+    return [*range(task.smallest, task.largest + 1), *beyond]

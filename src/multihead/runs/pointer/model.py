@@ -1,0 +1,206 @@
+"""Numbers or points in, places out: the `Pointer` that a program holds, and how its model is kept on disk.
+
+What the problems are is said in `multihead.data.toy.pointing`; searching is `multihead.decoding`'s, the same code as
+for
+translations: an input's place is a symbol of the vocabulary that the list brings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from multihead import model_folder
+from multihead.data.batching import batches_by_tokens
+from multihead.data.toy.pointing import Hull, Problem, Sort, collate_inputs
+from multihead.decoding.beam import beam_search
+from multihead.decoding.greedy import greedy_search
+from multihead.decoding.hypothesis import Hypothesis
+from multihead.decoding.stepper import Symbols
+from multihead.errors import ConfigurationError, FormatError, InputError, ShapeError
+from multihead.machine import require_device
+from multihead.models.pointer.config import BEGIN, END, FIRST, PADDING, PointerConfig
+from multihead.models.pointer.network import PointerNetwork
+from multihead.runs.pointer.settings import ProblemName, Task, default_folder
+
+Row = Sequence[Any] | npt.NDArray[Any]
+"""A problem: numbers to be sorted; or points, two numbers each."""
+
+SYMBOLS = Symbols(BEGIN, END, (PADDING, BEGIN))
+
+_AT_ONCE = 1 << 14
+"""Inputs, padding and hypotheses counted, that are searched together."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the network pointed at."""
+
+    places: tuple[int, ...]
+    """Of the inputs, counted from 1."""
+    log_probability: float
+    """Of the whole answer."""
+    finished: bool
+    """False where it had pointed once for every input and did not say that it was at the end."""
+    warning: str | None = None
+    """What else its reader should know: it learned from shorter, or longer, problems."""
+
+
+class Pointer:
+    """A trained pointer network with the problem that it solves.
+
+    Args:
+        model: the network.
+        task: what it was made to do.
+
+    Example:
+        ``Pointer.load("pointer-sort").point([[20, 5, 10]])`` is ``[[1, 3, 2]]``
+    """
+
+    def __init__(self, model: PointerNetwork, task: Task) -> None:
+        self.model, self.task = model, task
+        self.problem = self.problem_of(task)
+
+    @staticmethod
+    def problem_of(task: Task) -> Problem:
+        """The problem that a task is about."""
+        return Sort(task.ascending) if task.problem == "sort" else Hull()
+
+    @classmethod
+    def load(cls, path: str | Path, device: str = "cpu") -> Pointer:
+        """Reads a model folder, or a run folder's best model.
+
+        Raises:
+            FormatError: it is neither, damaged, or of another kind of network.
+            ConfigurationError: the device is not there.
+        """
+        require_device(device)
+        folder = model_folder.locate(Path(path))
+        config = model_folder.read_config(folder)
+        model_folder.require_architecture(folder, config, ("pointer",), "pointer network", "multihead pointer train")
+        file = folder / model_folder.CONFIG
+        task = model_folder.settings_of(Task, config.get("task"), file)
+        model = PointerNetwork(model_folder.settings_of(PointerConfig, config["model"], file))
+        model_folder.fill(model, folder, config)
+        return cls(model.eval().to(device), task)
+
+    @classmethod
+    def of(cls, problem: ProblemName, path: str | Path | None = None, device: str = "cpu") -> Pointer:
+        """The model for a problem: by default the one that ``multihead pointer train`` makes in the current folder.
+
+        Raises:
+            FormatError: as `load`; there is none yet; or it is for another problem.
+        """
+        folder = default_folder(problem) if path is None else Path(path)
+        if path is None and not folder.exists():
+            raise FormatError(
+                f"{folder}: there is no model yet; `multihead pointer train {problem}` makes one, or name another "
+                "by --model"
+            )
+        pointer = cls.load(folder, device)
+        if pointer.task.problem != problem:
+            raise FormatError(
+                f"{folder}: this model is for '{pointer.task.problem}', not for '{problem}'; "
+                f"`multihead pointer train {problem}` makes one that is"
+            )
+        return pointer
+
+    def save(self, folder: Path, metrics: dict[str, Any]) -> None:
+        """Writes a model folder, whole or not at all: config.json, model.safetensors, and metrics.json.
+
+        Raises:
+            FormatError: something that is not a model stands there; it is left alone.
+            SurroundingsError: it cannot be written.
+        """
+
+        def parts(draft: Path) -> dict[str, Any]:
+            model_folder.write_json(draft / "metrics.json", metrics)
+            return {"task": self.task.model_dump(mode="json")}
+
+        model_folder.save(folder, self.model, self.model.config, parts)
+
+    def point(self, rows: Sequence[Row], *, beam: int = 1, repeats: bool | None = None) -> list[list[int]]:
+        """The answer to each problem: places of its inputs, counted from 1; of one without inputs there are none.
+
+        Args:
+            rows: lists of numbers, or of points, of any size and range.
+            beam: answers that are followed at the same time; 1 is greedy.
+            repeats: whether a place may come twice; by default as in training.
+
+        Raises:
+            InputError: an input that is not a finite number, a point that is none, numbers too near to each other.
+            ConfigurationError: a beam below 1.
+        """
+        return [list(answer.places) for answer in self.answers(rows, beam=beam, repeats=repeats)]
+
+    @torch.no_grad()
+    def answers(self, rows: Sequence[Row], *, beam: int = 1, repeats: bool | None = None) -> list[Answer]:
+        """As `point`, with probabilities, and what a reader should know of each."""
+        if beam < 1:
+            raise ConfigurationError(f"beam must be at least 1, got {beam}")
+        inputs = [self._inputs(number, row) for number, row in enumerate(rows, start=1)]
+        results = [Answer((), 0.0, True)] * len(rows)
+        work = [index for index, row in enumerate(inputs) if len(row)]
+        lengths = [len(inputs[index]) for index in work]
+        model = self._searched(repeats)
+        for group in batches_by_tokens(lengths, max(_AT_ONCE // beam, 1)):
+            members = [work[place] for place in group]
+            found = _search(model, [inputs[index] for index in members], beam)
+            for index, hypothesis in zip(members, found, strict=True):
+                results[index] = self._answer(hypothesis, len(inputs[index]))
+        return results
+
+    def _searched(self, repeats: bool | None) -> PointerNetwork:
+        """The network as it is to be searched; its weights are the same ones."""
+        config = self.model.config
+        if repeats is None or repeats is not config.no_repeats:
+            return self.model.eval()
+        with torch.random.fork_rng(), torch.device("meta"):
+            model = PointerNetwork(config.model_copy(update={"no_repeats": not repeats}))
+        model.load_state_dict(self.model.state_dict(), assign=True)
+        return model.eval()
+
+    def _inputs(self, number: int, row: Row) -> npt.NDArray[np.float32]:
+        """One problem as the network reads it.
+
+        Raises:
+            InputError: see `point`; names the row.
+        """
+        features = self.problem.features
+        what = "numbers" if features == 1 else f"points of {features} numbers"
+        try:
+            values = np.asarray(row, np.float64)
+        except (TypeError, ValueError):
+            raise InputError(f"row {number}: expected {what}, got {row!r}") from None
+        values = values.reshape(-1, features) if values.size == 0 or (features == 1 and values.ndim == 1) else values
+        try:
+            return self.problem.normalised(values)
+        except ShapeError:
+            raise InputError(f"row {number}: expected {what}, got an array of shape {list(values.shape)}") from None
+        except InputError as error:
+            raise InputError(f"row {number}: {error}") from None
+
+    def _answer(self, hypothesis: Hypothesis, inputs: int) -> Answer:
+        places = tuple(token - FIRST + 1 for token in hypothesis.tokens)
+        task, warning = self.task, None
+        if not task.smallest <= inputs <= task.largest:
+            warning = (
+                f"{inputs} inputs, but the model learned from {task.smallest} to {task.largest}: do not rely on it"
+            )
+        return Answer(places, hypothesis.log_probability, hypothesis.finished, warning)
+
+
+def _search(model: PointerNetwork, inputs: list[npt.NDArray[np.float32]], beam: int) -> list[Hypothesis]:
+    """The most probable answer that the search finds to each; as many symbols as inputs, and the end, at most."""
+    source, lengths = (tensor.to(model.begin.device) for tensor in collate_inputs(inputs))
+    limits = [len(row) + 1 for row in inputs]
+    if beam == 1:
+        return greedy_search(model, source, lengths, SYMBOLS, max_lengths=limits)
+    found = beam_search(model, source, lengths, SYMBOLS, max_lengths=limits, beam=beam, alpha=0.0)
+    return [hypotheses[0] for hypotheses in found]

@@ -1,0 +1,256 @@
+"""The beginning of a run: look at the text and the machine, decide everything, freeze it in ``run.json``.
+
+Of several processes the first one does it; the others `follow`, and take part where it is measured how fast all of them
+train together.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from multihead import bundle as bundles
+from multihead import work_folder as run_folder
+from multihead.bundle import Bundle
+from multihead.diagnosis.doctor import tell_findings
+from multihead.engine.native import decoding
+from multihead.errors import Interrupted
+from multihead.kernels.native import native
+from multihead.machine import Machine, inspect_machine, require_device
+from multihead.models.architectures import build_network
+from multihead.models.network import Network
+from multihead.models.network_config import NetworkConfig
+from multihead.models.transformer import Transformer
+from multihead.planning.choices import Choices, Corpus, Pace, choose_generation, choose_model, choose_training, rehearse
+from multihead.planning.settings import DataConfig, RunConfig, TrainSettings
+from multihead.preparing import fine_tune
+from multihead.preparing import prepare as prepared_folder
+from multihead.preparing.corpora import look_through
+from multihead.preparing.preparation import Prepared, reopen, write_data
+from multihead.preparing.vocabulary import keep
+from multihead.runs.run import versions
+from multihead.runs.translator.batches import lines_of, stream_of
+from multihead.text.tokenizer import Tokenizer
+from multihead.training import tensorboard
+from multihead.training.config import TrainingConfig
+from multihead.training.memory import with_room
+from multihead.training.optimizer import Average, build_optimizer
+from multihead.training.parallel import ALONE, Processes
+from multihead.training.progress import RunLog, naming
+from multihead.training.step import train_step
+
+
+def begin(
+    settings: TrainSettings,
+    folder: Path,
+    say: Callable[[str], None],
+    stop_signal: Callable[[], int | None],
+    use_threads: Callable[[int], None],
+    processes: Processes,
+) -> tuple[RunConfig, Prepared]:
+    """Prepares a new run and decides everything about it; leaves nothing behind where that cannot be done."""
+    machine, choices = _machine(processes), Choices(settings)
+    for build in (native, decoding):  # where that has not been done, before anything is timed
+        build(say)
+    require_device(settings.device or machine.device)
+    processes.require(settings.device or machine.device)
+    if settings.tensorboard:
+        tensorboard.require()
+    given = None if settings.from_model is None else bundles.load(settings.from_model)
+    shape = None if given is None else fine_tune.choose_model(Choices(settings), given.model.config)
+    make, pairs = _text(choices, folder, given, say, stop_signal)
+    rehearse(settings, pairs, machine, shape)
+    with run_folder.preparing(folder):
+        prepared = make()
+        if (number := stop_signal()) is not None:
+            raise Interrupted(number, "stopped while the data were prepared; the same command starts again")
+        config = _decide(choices, prepared, given, machine, say, use_threads, processes)
+        if given is not None:
+            fine_tune.write_start(folder, given, averages=config.training.average > 0)
+        run_folder.write(folder, config)
+    log = RunLog(folder, say)
+    _show(config, machine.name, log)
+    tell_findings(settings, config, prepared, folder, log.say)
+    return config, prepared
+
+
+def follow(
+    settings: TrainSettings, folder: Path, use_threads: Callable[[int], None], processes: Processes
+) -> tuple[RunConfig, Prepared]:
+    """What the other processes do while the first one begins a run, or finds one to go on with."""
+    told: Any
+    while not isinstance(told := processes.from_first(None), RunConfig):
+        model, trial, data = told
+        use_threads(processes.threads(trial.threads))
+        measure(model, trial, reopened(data, folder, settings), processes)
+    return told, reopened(told.data, folder, settings)
+
+
+def reopened(data: DataConfig, folder: Path, settings: TrainSettings) -> Prepared:
+    """The text of a run that has begun: its own, or that of a prepared folder, which may have moved."""
+    return reopen(folder, data) if data.prepared is None else prepared_folder.use_again(data, settings.data)
+
+
+def _machine(processes: Processes) -> Machine:
+    """The machine that all processes have together."""
+    own = inspect_machine()
+    if processes.size == 1:
+        return own
+    name = f"{processes.size} processes with {own.name} each"
+    return replace(own, threads=own.threads * processes.launch.local_size, name=name)
+
+
+def _text(
+    choices: Choices,
+    folder: Path,
+    given: Bundle | None,
+    say: Callable[[str], None],
+    stop_signal: Callable[[], int | None],
+) -> tuple[Callable[[], Prepared], int]:
+    """How to come by what is trained on, and about how many pairs it has: looked at, nothing made yet."""
+    data = choices.asked("data")
+    if data is not None:
+        prepared = prepared_folder.use(data, choices)
+        if given is not None:
+            fine_tune.check_tokenizers(given, prepared, choices)
+        return lambda: prepared, prepared.config.pairs
+    vocabulary = None if given is None else keep(choices, given.source_tokenizer, given.target_tokenizer)
+    files = look_through(choices.settings)
+    return lambda: write_data(choices, files, folder, say, vocabulary, stop_signal), files.lines
+
+
+def _decide(
+    choices: Choices,
+    prepared: Prepared,
+    given: Bundle | None,
+    machine: Machine,
+    say: Callable[[str], None],
+    use_threads: Callable[[int], None],
+    processes: Processes,
+) -> RunConfig:
+    """Everything that the user left open, from what was prepared."""
+    settings = choices.settings
+    assert isinstance(settings, TrainSettings)
+    corpus = _corpus(prepared)
+    if given is None:
+        model = choose_model(choices, corpus, machine)
+    else:
+        model = fine_tune.choose_model(choices, given.model.config)
+        prepared = _with_languages(choices, prepared, given)
+
+    def pace(trial: TrainingConfig) -> Pace:
+        say("measuring how fast this machine trains the model")
+        use_threads(processes.threads(trial.threads))
+        if processes.size > 1:
+            processes.exchange((model, trial, prepared.config))
+        return measure(model, trial, prepared, processes)
+
+    training = choose_training(choices, corpus, model, machine, pace)
+    return RunConfig(
+        versions=versions(),
+        asked=run_folder.asked_for(settings),
+        data=prepared.config,
+        from_model=None if settings.from_model is None else fine_tune.describe(settings.from_model),
+        model=model,
+        training=training,
+        generation=choose_generation(choices, None if given is None else given.generation),
+        reasons=choices.reasons,
+    )
+
+
+def _corpus(prepared: Prepared) -> Corpus:
+    lengths, tokens, start = prepared.train.target.lengths, 0.0, 0
+    for record in prepared.config.corpora:
+        own = lengths[start : start + record.pairs]
+        tokens, start = tokens + record.weight * (int(own.sum()) + len(own)), start + record.pairs
+    return Corpus(
+        pairs=len(prepared.train),
+        target_tokens=round(tokens),
+        source_vocab=len(prepared.source_tokenizer),
+        target_vocab=len(prepared.target_tokenizer),
+        padding_id=Tokenizer.pad_id,
+    )
+
+
+def _with_languages(choices: Choices, prepared: Prepared, given: Bundle) -> Prepared:
+    """What the files do not say of their languages, the given model may."""
+    config = prepared.config
+    known = {
+        name: code
+        for name, code in (("source_language", given.source_language), ("target_language", given.target_language))
+        if code is not None and getattr(config, name) is None
+    }
+    choices.reasons |= dict.fromkeys(known, "the given model's")
+    return replace(prepared, config=config.model_copy(update=known))
+
+
+def network_for(model: NetworkConfig, training: TrainingConfig) -> Network:
+    """A new network, drawn from PyTorch's current generator, where and as it is trained."""
+    network = build_network(model).to(training.device)
+    if isinstance(network, Transformer):
+        network.compiled = training.compile
+    return network
+
+
+def measure(model: NetworkConfig, trial: TrainingConfig, prepared: Prepared, processes: Processes = ALONE) -> Pace:
+    """Times updates of a throw-away model on real batches, every kind of length among them; all processes take part."""
+    with torch.random.fork_rng():
+        network = network_for(model, trial)
+        optimizer, stream = build_optimizer(network, trial), stream_of(prepared, trial, (0, 0))
+        average: Average[Network] = Average(network, trial.average)
+        seconds, tokens, room = [], [], None
+        for step in range(1, 16):
+            started = time.perf_counter()
+            batches = [stream.take().to(trial.device) for _ in range(trial.accumulate)]
+            sums, room = with_room(
+                lambda room: train_step(
+                    *(network, optimizer, batches, trial, step, 1e-5),  # noqa: B023
+                    room=room,
+                    processes=processes,
+                ),
+                [part for batch in batches for part in processes.parts(batch)],
+                room,
+                lambda batch: naming(lines_of(prepared, batch.indices)),
+            )
+            average.update(step)
+            seconds.append(time.perf_counter() - started)
+            tokens.append(sums.tokens)
+    return Pace(statistics.median(seconds[3:]), statistics.fmean(tokens))  # the first ones warm up
+
+
+def _show(config: RunConfig, machine: str, log: RunLog) -> None:
+    """Says what was decided and why."""
+    data, model, training = config.data, config.model, config.training
+    log.say(f"{data.pairs:,} training pairs, {machine}, {native().reason}; decided (run.json has it all):")
+    if len(data.corpora) > 1:
+        for corpus in data.corpora:
+            names = " + ".join(file.path for file in corpus.files)
+            log.say(f"  {'corpus':<14} {names}: {corpus.pairs:,} pairs, each {corpus.weight:g} times an epoch")
+    shown: dict[str, object] = {
+        "vocab_size": data.vocab_size,
+        "preset": model.summary,
+        **{name: getattr(model, name) for name in ("norm", "dropout") if name in type(model).model_fields},
+        **{
+            name: getattr(training, name)
+            for name in (
+                "batch_tokens",
+                "updates",
+                "optimizer",
+                "schedule",
+                "learning_rate",
+                "warmup",
+                "average",
+                "precision",
+                "threads",
+            )
+        },
+        "held_out": data.held_out,
+    }
+    for name, value in shown.items():
+        log.say(f"  {name:<14} {value}  ({config.reasons.get(name, 'the usual value')})")

@@ -1,0 +1,291 @@
+"""The fixed parts of every tokenizer: special symbols, byte tokens, word mark, splitting pattern, decoder.
+
+A text is prepared in two steps: spaces become the word mark U+2581 and one mark is put in front (Kudo and
+Richardson 2018, "SentencePiece"); a pattern then cuts it into pieces, and merges never cross a cut. Both, and
+the way back, are written with parts of the ``tokenizers`` library, so that a saved file means the same
+wherever it is read.
+
+Why not the ready-made Metaspace: it maps runs of spaces, leading spaces and U+2581 itself onto each other.
+Why the special symbols and byte tokens are plain entries of the vocabulary: registered as "special", they
+would be looked for in the text, and a user's ``</s>`` or ``<0x41>`` would become an end symbol or an ``A``.
+
+Learning a vocabulary is left to ``learning``, files to ``tokenizer_file``, use to ``tokenizer``.
+
+The ecosystem's ``tokenizer.json``: read it with every check, write it whole or not at all.
+
+The library reads any tokenizer; this package promises more (exact round trips, no text that becomes a control
+symbol), which holds only for files with the parts of ``pipeline``. So a file is compared with the one that we
+would have written, and refused with the name of the first part that differs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers
+
+from multihead.errors import ConfigurationError, DataError, FormatError, InputError, SurroundingsError
+
+MARK = "\u2581"
+"""The word mark: stands for a space, and stands in front of every line."""
+
+BYTE_TOKENS = tuple(f"<0x{byte:02X}>" for byte in range(256))
+"""The entries that spell what the vocabulary has no character for."""
+
+WORD = r"\p{L}[\p{L}\p{M}]*"
+
+PATTERN = "|".join(
+    [
+        # A word: letters with their combining marks; a zero-width (non-)joiner between two letters belongs to
+        # it, as Persian and the scripts of India write it. One word mark in front belongs to the word.
+        rf"{MARK}?{WORD}(?:[\u200C\u200D]{WORD})*",
+        # Every digit for itself, so that numbers are spelt and not memorised.
+        r"\p{N}",
+        # A run of anything else (punctuation, symbols, emoji), with one word mark in front.
+        rf"{MARK}?[^{MARK}\p{{L}}\p{{N}}]+",
+        # A run of word marks leaves the last one to what follows.
+        rf"{MARK}+(?={MARK})",
+        # What is left, a mark in front of a digit or at the end, is a piece too: the split keeps everything.
+    ]
+)
+"""How a text is cut into pieces (syntax of the Oniguruma library)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Specials:
+    """The strings of the four special symbols, which have the ids 0 to 3 in this order.
+
+    They are names for display only: no text can produce them, whatever it contains.
+
+    Args:
+        pad: fills the end of short rows.
+        unk: required by the file format; never produced, as unknown characters are spelt in bytes.
+        bos: begins a target.
+        eos: ends a source or target.
+
+    Raises:
+        ConfigurationError: two are the same, one has fewer than two characters (a single one would be found
+            in texts), or one is the name of a byte token.
+        DataError: a lone surrogate.
+    """
+
+    pad: str = "<blank>"
+    unk: str = "<unk>"
+    bos: str = "<s>"
+    eos: str = "</s>"
+
+    def __post_init__(self) -> None:
+        strings = self.strings
+        for string in strings:
+            check_unicode(string, "a special symbol")
+            if len(string) < 2 or string in BYTE_TOKENS:
+                raise ConfigurationError(
+                    f"the special symbol {string!r} cannot be told from text: give it at least two "
+                    "characters, and not the name of a byte token"
+                )
+        if len(set(strings)) < len(strings):
+            raise ConfigurationError(f"the special symbols {strings} are not all different")
+
+    @property
+    def strings(self) -> tuple[str, ...]:
+        """The four strings in the order of their ids."""
+        return astuple(self)
+
+
+FIRST_BYTE = 4
+"""The id of the token of byte 0; the special symbols stand before it."""
+
+FIRST_CHARACTER = FIRST_BYTE + len(BYTE_TOKENS)
+"""The id of the first character; characters and merges are what the pieces of a text are looked up in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """All that tells one tokenizer from another.
+
+    Args:
+        vocabulary: the entries, by id: special symbols, byte tokens, characters, results of merges.
+        merges: the pairs to join, the first learned first.
+        pattern: how texts are cut into pieces.
+    """
+
+    vocabulary: tuple[str, ...]
+    merges: tuple[tuple[str, str], ...]
+    pattern: str = PATTERN
+
+
+def assemble(parts: Parts) -> tokenizers.Tokenizer:
+    """The library's tokenizer of these parts.
+
+    Raises:
+        Exception: by the library, where the parts contradict each other.
+    """
+    model = models.BPE(
+        vocab={token: index for index, token in enumerate(parts.vocabulary)},
+        merges=list(parts.merges),
+        byte_fallback=True,
+        unk_token=parts.vocabulary[1],
+    )
+    backend = tokenizers.Tokenizer(model)
+    backend.normalizer = spaces_to_marks()
+    backend.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(parts.pattern), "isolated")
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace(MARK, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    return backend
+
+
+def spaces_to_marks() -> normalizers.Normalizer:
+    """One mark in front of a text that is not empty, and one for every space."""
+    return normalizers.Sequence([normalizers.Prepend(MARK), normalizers.Replace(" ", MARK)])
+
+
+def check_unicode(text: str, name: str) -> None:
+    """Say where a text is not valid Unicode.
+
+    Raises:
+        DataError: it holds a lone surrogate, half of a character, which has no bytes in UTF-8.
+    """
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{name} has a lone surrogate ({text[error.start]!r}) at position {error.start}, which is not "
+            "valid Unicode: decode the text as UTF-8, or remove it"
+        ) from error
+
+
+def read(text: str) -> Parts:
+    """The parts of a tokenizer from the text of its file.
+
+    Raises:
+        FormatError: it is not JSON, not a byte-pair encoding, or not one with our special symbols, byte
+            tokens, normaliser, pattern or decoder; the message names what is missing.
+    """
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"this is not a tokenizer.json, as it is not JSON ({error})") from error
+    vocabulary = read_vocabulary(content)
+    try:
+        # Through the library, so that files of its older and newer versions look alike.
+        content = json.loads(tokenizers.Tokenizer.from_str(text).to_str())
+    except Exception as error:  # the library raises nothing more specific
+        raise refusal(f"the tokenizers library cannot read it ({error})") from error
+    splitting = content["pre_tokenizer"] or {}
+    if "Regex" not in splitting.get("pattern", {}):
+        raise refusal(f"its pre_tokenizer is {shown(splitting)}, expected a Split by a regular expression")
+    merges = tuple((left, right) for left, right in content["model"]["merges"])
+    parts = Parts(vocabulary, merges, splitting["pattern"]["Regex"])
+    check_merges(parts)
+    check_rest(content, json.loads(assemble(parts).to_str()))
+    return parts
+
+
+def read_vocabulary(content: object) -> tuple[str, ...]:
+    """The entries by id, after checking those that must be there."""
+    match content:
+        case {"model": {"type": "BPE", "vocab": dict(ids)}}:
+            tokens = {index: token for token, index in ids.items() if isinstance(index, int)}
+        case _:
+            raise refusal("it has no model of the type BPE with a vocabulary")
+    if tokens.keys() != set(range(len(ids))):
+        raise refusal("the ids of its vocabulary are not 0, 1, 2, ... without gaps")
+    vocabulary = tuple(tokens[index] for index in range(len(ids)))
+    if vocabulary[FIRST_BYTE:FIRST_CHARACTER] != BYTE_TOKENS:
+        raise refusal(
+            f"it has no byte tokens {BYTE_TOKENS[0]} to {BYTE_TOKENS[-1]} with the ids {FIRST_BYTE} to "
+            f"{FIRST_CHARACTER - 1}"
+        )
+    if MARK not in vocabulary[FIRST_CHARACTER:]:
+        raise refusal(f"its vocabulary has no word mark {MARK!r} (U+2581)")
+    try:
+        Specials(*vocabulary[:FIRST_BYTE])
+    except InputError as error:
+        raise refusal(f"it has no special symbols with the ids 0 to 3 ({error})") from error
+    return vocabulary
+
+
+def check_merges(parts: Parts) -> None:
+    """No merge may take part of a special symbol or byte token, or spell one: text would turn into it."""
+    reserved = frozenset(parts.vocabulary[:FIRST_CHARACTER])
+    for left, right in parts.merges:
+        if not reserved.isdisjoint((left, right, left + right)):
+            raise refusal(f"its merge of {left!r} and {right!r} touches a special symbol or byte token")
+
+
+def check_rest(content: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """Everything else must be as we write it."""
+    for part in ("added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder"):
+        if content[part] != expected[part]:
+            raise refusal(f"its {part} is {shown(content[part])}, expected {shown(expected[part])}")
+    for part in ("truncation", "padding"):
+        if content[part] is not None:
+            raise refusal(f"it has {part} ({shown(content[part])}), which cuts or fills texts silently")
+    for setting in expected["model"].keys() - {"vocab", "merges"}:
+        got, wanted = content["model"][setting], expected["model"][setting]
+        if got != wanted:
+            raise refusal(f"its setting {setting} is {got!r}, expected {wanted!r}")
+
+
+def refusal(reason: str) -> FormatError:
+    """The error for a file that is somebody else's."""
+    return FormatError(f"this tokenizer.json was not written by multihead: {reason}; learn one with Tokenizer.learn")
+
+
+def shown(part: object) -> str:
+    """A part of the file, short enough for a message."""
+    text = json.dumps(part, ensure_ascii=False)
+    return text if len(text) <= 200 else text[:200] + "..."
+
+
+def load(path: Path) -> Parts:
+    """The parts of a tokenizer from its file.
+
+    Raises:
+        FormatError: as ``read``, with the file's name, or no file of this name.
+        SurroundingsError: the file cannot be read.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        raise FormatError(f"{path}: there is no such tokenizer file; give the path of a tokenizer.json") from error
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{path}: this is not a tokenizer.json, as it is not UTF-8 text") from error
+    except OSError as error:
+        raise SurroundingsError(f"{path}: the tokenizer cannot be read ({error.strerror})") from error
+    try:
+        return read(text)
+    except FormatError as error:
+        raise FormatError(f"{path}: {error}") from error
+
+
+def save(text: str, path: Path) -> None:
+    """Write the file whole or not at all: into a neighbour first, which then takes its name.
+
+    Raises:
+        InputError: the folder does not exist, or the path is a folder.
+        SurroundingsError: no space left, no permission.
+    """
+    if path.is_dir():
+        raise InputError(f"{path} is a folder: give the path of the file to write, such as {path / 'tokenizer.json'}")
+    if not path.parent.is_dir():
+        raise InputError(f"{path}: there is no folder {path.parent}; create it first")
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        with part.open("x", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError as error:
+        raise SurroundingsError(f"{path}: the tokenizer cannot be written ({error.strerror})") from error
+    finally:
+        part.unlink(missing_ok=True)

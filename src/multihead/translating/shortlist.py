@@ -1,0 +1,233 @@
+"""Which symbols of the target a symbol of the source becomes: IBM's model 1, from pairs of token ids.
+
+    p(y_j | x) = 1 / (|x| + 1) sum_{i=0..|x|} t(y_j | x_i)        x_0: an empty word
+
+and t is made likelier by expectation and maximisation (Brown et al. 1993, "The mathematics of statistical machine
+translation", section 4.1). It begins with all t equal, so that the first round counts what stands together; its
+likelihood has one maximum, so that nothing depends on where it began.
+
+A model's shortlist: which target symbols its translations are made of, learnt from the pairs of its run.
+
+    V_x = the so many most frequent target symbols, and the end symbol
+        + for each source symbol s the so many most probable translations by t( . | s)      (`translating.shortlist`)
+        + s itself, where both sides share a vocabulary: names and numbers
+
+It stands beside the weights, in a file of the model folder, and says for which tokenizers it was made. What it means
+to a search is `decoding.shortlist`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from multihead import bundle as bundles
+from multihead.bundle import Bundle
+from multihead.data.store import Int64, ParallelStore
+from multihead.decoding.shortlist import Ids, Shortlist
+from multihead.errors import ConfigurationError, FormatError
+from multihead.files import whole_file, write_tensors
+from multihead.text.tokenizer import Tokenizer
+
+_CELLS = 4_000_000
+"""Pairs of a source and a target symbol that are looked at together: memory."""
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Lexicon:
+    """t of the symbols that stand together somewhere, in the order of source and target symbol.
+
+    The source symbol ``source_vocab`` is the empty word.
+    """
+
+    source: Int64
+    target: Int64
+    probability: Floats
+    """t(target | source)"""
+
+
+def learn(store: ParallelStore, source_vocab: int, target_vocab: int, rounds: int = 5, pairs: int = 100_000) -> Lexicon:
+    """t after some rounds.
+
+    Args:
+        store: the pairs, without begin and end symbols.
+        source_vocab: entries of the source's vocabulary.
+        target_vocab: of the target's.
+        rounds: of expectation and maximisation.
+        pairs: how many are looked at, at most, evenly spread.
+    """
+    chosen = np.arange(0, len(store), max(1, -(-len(store) // pairs)), dtype=np.int64)
+    keys = np.empty(0, dtype=np.int64)
+    for cells, _ in _cells(store, chosen, source_vocab, target_vocab):
+        keys = np.union1d(keys, cells)
+    source, target = np.divmod(keys, target_vocab)
+    probability: Floats = np.ones(len(keys))
+    for _ in range(rounds):
+        counts = np.zeros(len(keys))
+        for cells, words in _cells(store, chosen, source_vocab, target_vocab):
+            places = np.searchsorted(keys, cells)
+            shares = probability[places]
+            shares /= np.bincount(words, shares)[words]
+            counts += np.bincount(places, shares, len(keys))
+        totals = np.bincount(source, counts, source_vocab + 1)
+        probability = counts / totals[source]
+    return Lexicon(source, target, probability)
+
+
+def _cells(store: ParallelStore, chosen: Int64, source_vocab: int, target_vocab: int) -> Iterator[tuple[Int64, Int64]]:
+    """Every source symbol, the empty word first, with every target symbol of its pair, some pairs at a time.
+
+    Given are source * target_vocab + target, and the number of the target word that it explains.
+    """
+    sizes = (store.source.lengths[chosen].astype(np.int64) + 1) * store.target.lengths[chosen]
+    parts = np.searchsorted(np.cumsum(sizes), np.arange(_CELLS, int(sizes.sum()) + _CELLS, _CELLS), side="right")
+    for some in np.split(chosen, np.unique(np.clip(parts, 1, len(chosen)))):
+        if not len(some):
+            continue
+        (source, read), (target, written) = store.source.gather(some), store.target.gather(some)
+        each = np.repeat(read + 1, written)  # of every target word
+        words = np.repeat(np.arange(len(target)), each)
+        place = np.arange(len(words)) - np.repeat(np.cumsum(each) - each, each)  # in its source; 0 is the empty word
+        first = np.repeat(np.cumsum(read) - read, written)[words]
+        known = np.append(source, source_vocab)  # for the place before the very first
+        symbols = np.where(place == 0, source_vocab, known[first + place - 1])
+        yield symbols * target_vocab + target[words], words
+
+
+FILE = "shortlist.safetensors"
+
+_AGAIN = "make it again by `multihead shortlist`"
+
+
+def shortlist(
+    model: str | Path,
+    *,
+    data: str | Path | None = None,
+    always: int = 1024,
+    candidates: int = 40,
+    say: Callable[[str], None] = print,
+) -> Path:
+    """Makes the shortlist of a model and puts it into its folder; one that stands there is replaced.
+
+    Args:
+        model: a run or a model folder.
+        data: a run, or a folder of `multihead prepare`, with pairs in the model's subwords; by default the run itself.
+        always: how many of the most frequent target symbols every translation may have.
+        candidates: how many translations of each source symbol.
+        say: is told how large it is.
+
+    Returns:
+        The file.
+
+    Raises:
+        ConfigurationError: numbers that cannot be; pairs in other subwords, or none.
+        FormatError: no model.
+    """
+    if always < 1 or candidates < 0:
+        raise ConfigurationError(f"always is at least 1 and candidates at least 0, got {always} and {candidates}")
+    folder = bundles.locate(Path(model))
+    bundle = bundles.load(folder)
+    pairs = _pairs(Path(data or model), bundle)
+    made = choose(
+        pairs, len(bundle.source_tokenizer), len(bundle.target_tokenizer), always, candidates, _shared(bundle)
+    )
+    names, digests = ("always", "starts", "candidates"), _digests(bundle)
+    path = folder / FILE
+    with whole_file(path) as draft:
+        arrays = dict(zip(names, map(torch.from_numpy, made.arrays), strict=True))
+        write_tensors(draft, arrays | {name: torch.tensor(list(digest), dtype=torch.uint8) for name, digest in digests})
+    sizes = [len(made.of(pairs.source[place].tolist())) for place in range(0, len(pairs), -(-len(pairs) // 1000))]
+    say(f"{path}: {np.mean(sizes):.0f} of {len(bundle.target_tokenizer)} target symbols for a sentence of the text")
+    return path
+
+
+def choose(
+    pairs: ParallelStore, source_vocab: int, target_vocab: int, always: int, candidates: int, shared: bool
+) -> Shortlist:
+    """The shortlist of some pairs; ``shared``: source symbols are target symbols, too."""
+    ids, _ = pairs.target.gather(np.arange(len(pairs)))
+    frequent = np.argsort(-np.bincount(ids, minlength=target_vocab), kind="stable")[:always]
+    found = learn(pairs, source_vocab, target_vocab)
+    words, targets = best(found, candidates)
+    if shared:
+        words, targets = (np.append(side, np.arange(source_vocab)) for side in (words, targets))
+    keys = np.unique(words * target_vocab + targets)
+    words, targets = np.divmod(keys, target_vocab)
+    starts = np.searchsorted(words, np.arange(source_vocab + 1))
+    return Shortlist(np.append(frequent, Tokenizer.eos_id), starts, targets)
+
+
+def best(found: Lexicon, count: int) -> tuple[Ids, Ids]:
+    """The ``count`` most probable translations of each source symbol, the empty word left out."""
+    order = np.lexsort((-found.probability, found.source))
+    words, targets = found.source[order], found.target[order]
+    rank = np.arange(len(words)) - np.searchsorted(words, words)
+    kept = (rank < count) & (words < words.max(initial=0))  # the empty word comes last
+    return words[kept], targets[kept]
+
+
+def read(folder: Path | None, bundle: Bundle) -> Shortlist:
+    """The shortlist that stands in a model's folder.
+
+    Args:
+        folder: the model's, or its run's.
+        bundle: the model, which the shortlist has to be for.
+
+    Raises:
+        ConfigurationError: there is none, or it was made for other subwords.
+        FormatError: it is damaged.
+    """
+    path = None if folder is None else bundles.locate(folder) / FILE
+    if path is None or not path.is_file():
+        raise ConfigurationError(
+            f"{path or 'this model'}: there is no shortlist: make one by `multihead shortlist`, or search without"
+        )
+    try:
+        tensors = load_file(path)
+        made = Shortlist(*(tensors[name].numpy() for name in ("always", "starts", "candidates")))
+        same = all(tensors[name].tolist() == list(digest) for name, digest in _digests(bundle))
+        if same:  # the symbols of other subwords are not this model's
+            made.check(len(bundle.source_tokenizer), len(bundle.target_tokenizer))
+    except (OSError, SafetensorError, KeyError, ConfigurationError) as error:
+        raise FormatError(f"{path}: damaged ({error}); {_AGAIN}") from None
+    if not same:
+        raise ConfigurationError(f"{path}: made for other subwords than this model's; {_AGAIN}")
+    return made
+
+
+def _pairs(folder: Path, bundle: Bundle) -> ParallelStore:
+    """The pairs of a run or prepared folder, in the model's subwords."""
+    place = folder / "data"
+    if not (place / "train").is_dir():
+        raise ConfigurationError(
+            f"{folder}: has no pairs of text ({place / 'train'}): name a run, or a folder of `multihead prepare`, with "
+            "--data"
+        )
+    for side, digest in _digests(bundle):
+        path = place / f"{side}.tokenizer.json"
+        if bytes.fromhex(Tokenizer.load(path).digest) != digest:
+            raise ConfigurationError(f"{path}: not the subwords of the model; name the text that it was trained on")
+    store = ParallelStore.open(place / "train")
+    if not len(store):
+        raise ConfigurationError(f"{place / 'train'}: holds no pairs")
+    return store
+
+
+def _digests(bundle: Bundle) -> list[tuple[str, bytes]]:
+    return [
+        ("source", bytes.fromhex(bundle.source_tokenizer.digest)),
+        ("target", bytes.fromhex(bundle.target_tokenizer.digest)),
+    ]
+
+
+def _shared(bundle: Bundle) -> bool:
+    return bundle.source_tokenizer.digest == bundle.target_tokenizer.digest

@@ -1,1 +1,0 @@
-"""The jobs people come for; each is one command and one Python call."""

@@ -1,0 +1,266 @@
+"""`multihead doctor` on text: each fault that is planted is found on its lines, and nothing is found that was not."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from multihead.diagnosis.doctor import doctor
+from multihead.diagnosis.findings import REMEDIES, Diagnosis, found
+from multihead.diagnosis.pairs import SideBySide
+from multihead.diagnosis.text import TextPass
+from multihead.diagnosis.tokens import check_tokens
+from multihead.errors import ConfigurationError, DataError, FormatError
+from multihead.text.tokenizer import Tokenizer
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+PAIRS = """der/the und/and ist/is ein/a nicht/not mit/with auf/on von/of zu/to im/inthe Hund/dog Haus/house
+Straße/street läuft/runs Mädchen/girl schnell/quickly Wasser/water singt/sings Brücke/bridge groß/big"""
+WORDS = dict(word.split("/") for word in PAIRS.split())
+TINY: dict[str, Any] = {"preset": "tiny", "width": 32, "inner": 32, "encoder_layers": 1, "decoder_layers": 1}
+TINY |= {"vocab_size": 420, "seed": 1}
+Sides = tuple[list[str], list[str]]
+
+
+def sentences(count: int, seed: int = 0) -> Sides:
+    """Different sentences of 4 to 14 words and their translations, word by word."""
+    draw, words = random.Random(seed), list(WORDS)
+    rows: dict[str, str] = {}
+    while len(rows) < count:
+        row = draw.choices(words, k=draw.randint(4, 14))
+        rows[" ".join(row)] = " ".join(WORDS[word] for word in row)
+    return list(rows), list(rows.values())
+
+
+def write(folder: Path, sides: Sides, name: str = "train") -> dict[str, Path]:
+    """As arguments of `doctor`."""
+    prefix = "" if name == "train" else f"{name}_"
+    paths = {f"{prefix}{side}": folder / f"{name}.{code}" for side, code in (("source", "de"), ("target", "en"))}
+    for path, lines in zip(paths.values(), sides, strict=True):
+        path.write_bytes("".join(line + "\n" for line in lines).encode("utf-8", "surrogateescape"))
+    return paths
+
+
+def lines_of(diagnosis: Diagnosis) -> dict[str, list[int]]:
+    """By code; each is there once."""
+    every = {one.code: list(one.lines) for one in diagnosis.findings}
+    assert len(every) == len(diagnosis.findings)
+    return every
+
+
+def test_clean_text_has_no_fault(tmp_path: Path) -> None:
+    valid = write(tmp_path, sentences(40, 1), "valid")
+    diagnosis = doctor(**write(tmp_path, sentences(400)), **valid, **TINY)
+    assert (diagnosis.findings, diagnosis.worst, diagnosis.status) == ([], None, 0)
+    assert str(diagnosis).endswith("nothing to mend")
+    assert diagnosis.figures["learned_loss"] < 0.1
+
+
+def _swap(sides: Sides, lines: list[int]) -> None:
+    for line in lines:
+        sides[0][line - 1], sides[1][line - 1] = sides[1][line - 1], sides[0][line - 1]
+
+
+def _set(sides: Sides, side: int, line: int, text: str) -> None:
+    sides[side][line - 1] = text
+
+
+FAULTS: dict[str, tuple[Callable[[Sides], object], dict[str, list[int]]]] = {
+    "a line too few": (lambda s: s[1].pop(), {"unequal-lines": [400]}),
+    "not UTF-8": (lambda s: _set(s, 1, 17, "the \udcff dog"), {"not-utf8": [17]}),
+    "an empty side": (lambda s: _set(s, 0, 5, " \u3000"), {"empty": [5]}),
+    "both empty": (lambda s: [_set(s, side, 9, "") for side in (0, 1)], {"empty-both": [9]}),
+    "a copied source": (lambda s: _set(s, 1, 33, s[0][32]), {"equal-sides": [33]}),
+    "exchanged": (lambda s: _swap(s, [12, 200, 301]), {"swapped-pairs": [12, 200, 301]}),
+    "far too long": (lambda s: _set(s, 1, 50, f"{s[1][49]} " * 6), {"length-ratio": [50]}),
+    "a pair again": (lambda s: [_set(s, side, 100, s[side][2]) for side in (0, 1)], {"duplicates": [100]}),
+    "two translations": (lambda s: _set(s, 0, 101, s[0][3]), {"many-targets": [4]}),
+    "a rare character": (lambda s: _set(s, 0, 77, s[0][76] + " ☃"), {"byte-characters": [77]}),
+    "NUL": (lambda s: _set(s, 0, 8, s[0][7] + "\0"), {"nul": [8], "byte-characters": [8]}),
+}
+"""What is done to 400 pairs, and what has to be found."""
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found_and_nothing_else(fault: str, tmp_path: Path) -> None:
+    plant, expected = FAULTS[fault]
+    sides = sentences(400)
+    plant(sides)
+    diagnosis = doctor(**write(tmp_path, sides), **TINY, quick=True)
+    assert lines_of(diagnosis) == expected
+    assert all(one.remedy and one.count == len(one.lines) for one in diagnosis.findings)
+
+
+def test_a_missing_line_is_found_though_the_counts_are_equal(tmp_path: Path) -> None:
+    source, target = sentences(2000)
+    del target[700]
+    target.append("the dog runs")
+    found_lines = lines_of(doctor(**write(tmp_path, (source, target)), **TINY, quick=True))
+    assert list(found_lines) == ["misaligned"]
+    assert found_lines["misaligned"][0] in (501, 1001)
+
+
+def test_the_whole_file_in_the_wrong_language_is_one_finding(tmp_path: Path) -> None:
+    """By the endings of the names; and validation files by the training text, whatever they are called."""
+    source, target = sentences(400)
+    (one,) = doctor(**write(tmp_path, (target, source)), **TINY, quick=True).findings
+    assert (one.code, one.severity) == ("swapped-files", "error")
+    (one,) = doctor(**write(tmp_path, (source, source[::-1])), **TINY, quick=True, target_language="en").findings
+    assert (one.code, "'en'" in one.what, "de" in one.what) == ("wrong-language", True, True)
+    train = write(tmp_path, (source, target))
+    valid = write(tmp_path, sentences(40, 1)[::-1], "valid")
+    codes = {"source_language": "xx", "target_language": "yy"}
+    (one,) = doctor(**train, **valid, **codes, **TINY, quick=True).findings
+    assert (one.code, str(tmp_path / "valid.de") in one.where) == ("swapped-files", True)
+
+
+def test_sides_that_have_nothing_to_do_with_each_other_are_found(tmp_path: Path) -> None:
+    source, target = sentences(1000)
+    random.Random(3).shuffle(target)
+    (one,) = doctor(**write(tmp_path, (source, target)), **TINY, quick=True).of("unrelated")
+    assert (one.severity, one.count) == ("error", 1000)
+    source.sort(key=len)
+    target.sort(key=len)
+    assert not doctor(**write(tmp_path, (source, target)), **TINY, quick=True).of("unrelated")
+
+
+def test_utf_16_is_named_as_such(tmp_path: Path) -> None:
+    """Its lines are not UTF-8, hold NUL, or both; what little looks like text is not judged."""
+    files = write(tmp_path, sentences(400))
+    files["source"].write_bytes(files["source"].read_text(encoding="utf-8").encode("utf-16"))
+    diagnosis = doctor(**files, **TINY, quick=True)
+    named = [one for one in diagnosis.findings if one.where == str(files["source"])]
+    assert {one.code for one in named} == {"not-utf8", "nul"}
+    assert all("UTF-16" in one.remedy for one in named)
+    assert not {"wrong-language", "swapped-files", "swapped-pairs"} & {one.code for one in diagnosis.findings}
+
+
+def test_a_few_words_are_no_evidence(tmp_path: Path) -> None:
+    diagnosis = doctor(**write(tmp_path, (["Guten Morgen, Welt!"], ["Good morning, world!"])), **TINY, quick=True)
+    assert (diagnosis.findings, "1 usable pair" in diagnosis.looked[0]) == ([], True)
+
+
+def test_leaks_are_told_apart(tmp_path: Path) -> None:
+    train, valid, test = sentences(400), sentences(40, 1), sentences(40, 2)
+    for side in (0, 1):
+        valid[side][1] = train[side][9]
+        valid[side][3] = f" «{train[side][19].upper().replace(' ', '  ')}»!"
+        test[side][6] = valid[side][30]
+    valid[0][5] = train[0][29].replace("ein", "EIN")
+    files = {**write(tmp_path, train), **write(tmp_path, valid, "valid"), **write(tmp_path, test, "test")}
+    diagnosis = doctor(**files, **TINY, quick=True)
+    places = {(one.code, Path(one.where.split(" + ")[0]).stem): one.lines for one in diagnosis.findings}
+    assert places == {
+        ("leaked-pairs", "valid"): (2,),
+        ("leaked-variants", "valid"): (4,),
+        ("leaked-sources", "valid"): (6,),
+        ("leaked-pairs", "test"): (7,),
+    }
+    (one,) = [one for one in diagnosis.of("leaked-pairs") if one.lines == (2,)]
+    assert "line 2 is line 10 of" in one.what
+    assert diagnosis.worst == "error"
+
+
+@pytest.mark.parametrize("form", ["gz", "tsv", "jsonl"])
+def test_other_formats_have_the_same_faults(form: str, tmp_path: Path) -> None:
+    import json
+
+    sides = sentences(400)
+    for fault in ("exchanged", "a copied source", "far too long", "a pair again", "two translations"):
+        FAULTS[fault][0](sides)
+    plain = doctor(**write(tmp_path, sides), **TINY, quick=True)
+    assert len(lines_of(plain)) == 5
+    if form == "gz":
+        files = {name: Path(f"{path}.gz") for name, path in write(tmp_path, sides).items()}
+        for path in files.values():
+            path.write_bytes(gzip.compress(path.with_suffix("").read_bytes()))
+    else:
+        files = {"source": tmp_path / f"pairs.{form}"}
+        rows = zip(*sides, strict=True)
+        make: dict[str, Callable[[str, str], str]] = {
+            "tsv": lambda s, t: f"{s}\t{t}\n",
+            "jsonl": lambda s, t: json.dumps({"source": s, "target": t}) + "\n",
+        }
+        files["source"].write_text("".join(make[form](*row) for row in rows), encoding="utf-8")
+    assert lines_of(doctor(**files, **TINY, quick=True)) == lines_of(plain)
+
+
+def test_what_cannot_be_read_is_a_finding_and_what_is_not_there_an_error(tmp_path: Path) -> None:
+    files = write(tmp_path, sentences(100))
+    files["target"].write_bytes(gzip.compress(files["target"].read_bytes())[:-20])
+    (one,) = doctor(**files).findings
+    assert (one.code, one.severity) == ("unreadable", "error")
+    files["target"].unlink()
+    with pytest.raises(DataError, match="no such file"):
+        doctor(**files)
+    with pytest.raises(ConfigurationError, match="nothing to look at"):
+        doctor()
+    with pytest.raises(ConfigurationError, match="source is given without target"):
+        doctor(source=files["source"])
+    with pytest.raises(ConfigurationError, match="test_source is given without test_target"):
+        doctor(**write(tmp_path, sentences(100)), test_source=files["source"])
+    with pytest.raises(FormatError):
+        doctor(tmp_path)
+
+
+def test_what_is_held_out_is_read_twice_so_it_is_no_pipe(tmp_path: Path) -> None:
+    files = {**write(tmp_path, sentences(100)), **write(tmp_path, sentences(9, 1), "valid")}
+    files["valid_target"].unlink()
+    os.mkfifo(files["valid_target"])
+    with pytest.raises(DataError, match=r"valid\.en: is a pipe"):
+        doctor(**files, **TINY, quick=True)
+
+
+def test_quick_reads_the_beginning(tmp_path: Path) -> None:
+    files = write(tmp_path, sentences(300))
+    corpus = SideBySide(files["source"], files["target"], limit=120)
+    assert (len(TextPass(corpus)), corpus.whole, corpus.lines) == (120, False, (120, 120))
+    corpus = SideBySide(files["source"], files["target"], limit=300)
+    assert (len(TextPass(corpus)), corpus.whole) == (300, True)
+
+
+class _Lossy(Tokenizer):
+    """Loses what is not lower case."""
+
+    def encode_batch(self, texts: Any) -> list[list[int]]:
+        return super().encode_batch([text.lower() for text in texts])
+
+
+def test_a_tokenizer_that_loses_text_is_found(tmp_path: Path) -> None:
+    source, target = sentences(200)
+    files = write(tmp_path, (source, target))
+    whole = TextPass(SideBySide(files["source"], files["target"]))
+    good = Tokenizer.learn([*source, *target], 420)
+    sound, figures = check_tokens((good, good), whole.characters, whole.sample, "text")
+    assert sound == []
+    assert figures["source_tokens_per_word"] == sum(map(len, good.encode_batch(source))) / len(" ".join(source).split())
+    (one,) = check_tokens((_Lossy(good.parts), good), whole.characters, whole.sample, "text")[0]
+    upper = [line for line, text in enumerate(source, 1) if text != text.lower()]
+    assert (one.code, one.count, list(one.lines)) == ("round-trip", len(upper), upper[:10])
+
+
+def test_subwords_of_another_script_are_found(tmp_path: Path) -> None:
+    source, target = sentences(200)
+    files = write(tmp_path, (source, target))
+    whole = TextPass(SideBySide(files["source"], files["target"]))
+    greek = Tokenizer.learn(["αβγδεζηθικλμνξοπρστυφχψω"] * 9, 300)
+    own = Tokenizer.learn([*source, *target], 420)
+    findings, figures = check_tokens((own, greek), whole.characters, whole.sample, "text")
+    assert {one.code for one in findings} == {"byte-characters", "many-tokens"}
+    letters = sum(len(text) - text.count(" ") for text in target)
+    (spelt,) = [one for one in findings if one.code == "byte-characters"]
+    assert (spelt.count, spelt.total, spelt.severity) == (letters, sum(map(len, target)), "warning")
+    assert figures["target_bytes_share"] == letters / sum(map(len, target))
+
+
+def test_severity_is_a_matter_of_shares() -> None:
+    shares = {0.001: "note", 0.01: "warning", 0.5: "error"}
+    assert {share: found("equal-sides", "x", round(1000 * share), 1000, "").severity for share in shares} == shares
+    assert all(kind.remedy for kind in REMEDIES.values())

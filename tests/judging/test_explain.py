@@ -1,0 +1,297 @@
+"""An explanation: what was searched is what is translated, and every number in it is found again another way."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+
+from multihead import Translator, explain
+from multihead.decoding.recording import Fate
+from multihead.engine.search import Engine
+from multihead.errors import ConfigurationError, InputError
+from multihead.inspection.explained_text import percent
+from multihead.judging.align import align
+from multihead.judging.inspecting import Inspected, inspect_pairs
+from multihead.judging.score import score
+from multihead.judging.selftest import Passing
+from multihead.judging.units import begins_a_word
+from multihead.models.network import AttentionWeights, Network, Output
+from multihead.models.recurrent.config import RecurrentConfig
+from multihead.models.recurrent.network import RecurrentTranslator
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+TEXT = "eins sieben zwei acht"
+
+
+@pytest.fixture(scope="module")
+def translator(trained: Path) -> Translator:
+    return Translator.load(trained)
+
+
+@pytest.fixture(scope="module")
+def recurrent(translator: Translator) -> Translator:
+    """Of another kind, and untrained: it writes anything."""
+    size = len(translator.bundle.target_tokenizer)
+    torch.manual_seed(5)
+    network = RecurrentTranslator(RecurrentConfig(source_vocab=size, target_vocab=size, width=16))
+    return Translator(replace(translator.bundle, model=network.eval()))
+
+
+class Blind(Passing):
+    """Without attention to the source."""
+
+    def forward(self, source: Any, source_lengths: Any, target: Any, *, need_weights: bool = False) -> Output:
+        output = super().forward(source, source_lengths, target, need_weights=need_weights)
+        return Output(output.logits, AttentionWeights((), (), ()))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"beam": 1}, {"beam": 4, "groups": 2}, {"no_repeat": 2, "alpha": 0.4}, {"stopping": "ahead"}],
+    ids=["own", "greedy", "groups", "restricted", "ahead"],
+)
+def test_what_is_explained_is_what_is_translated(
+    translator: Translator, recurrent: Translator, settings: dict[str, Any]
+) -> None:
+    """By whatever search: compiled code, too, which writes nothing down, finds what the recorded search finds."""
+    for one in (translator.searching(**settings), recurrent.searching(**settings, max_length=12)):
+        explained = explain(one, TEXT)
+        (translation,) = one.translations([TEXT])
+        assert explained.found == [
+            replace(translation, score=explained.score, log_probability=explained.log_probability)
+        ]
+        assert (explained.score, explained.log_probability) == pytest.approx(
+            (translation.score, translation.log_probability), abs=1e-4
+        )
+        assert explained.translation == translation.text
+        tree = explained.tree
+        (best,) = tree.best()
+        tokens = tree.path(best)[: -1 if translation.finished else None]
+        assert one.bundle.target_tokenizer.decode(tokens) == translation.text
+        assert explained.texts[best] == translation.text
+
+
+def test_the_compiled_search_is_the_one_compared_with(translator: Translator) -> None:
+    engine = translator.engine
+    if not isinstance(engine, Engine):
+        pytest.skip("nothing is compiled here")
+    texts = ["zehn drei", TEXT, "vier vier vier"]
+    assert [explain(translator, text).translation for text in texts] == translator.translate(texts)
+    with pytest.raises(ConfigurationError, match="precision int8 cannot be explained"):
+        explain(translator.searching(precision="int8"), TEXT)
+
+
+def test_what_survives_in_the_tree_are_the_n_best(translator: Translator) -> None:
+    explained = explain(translator.searching(beam=4), TEXT, n_best=4)
+    (wanted,) = translator.n_best([TEXT], 4, beam=4)
+    assert [one.text for one in explained.found] == [one.text for one in wanted]
+    assert [explained.texts[place] for place in explained.tree.best()] == [one.text for one in wanted]
+
+
+def test_numbers_are_those_of_score_align_and_attention(translator: Translator, numbers: Any) -> None:
+    sources, targets = map(list, zip(*numbers.pairs(8, 50), strict=True))
+    found = inspect_pairs(translator, sources, targets, alternatives=3)
+    forced = score(translator, sources, targets)
+    assert [one.links for one in found] == align(translator, sources, targets)
+    for one, own, source, target in zip(found, forced, sources, targets, strict=True):
+        assert [piece.text for piece in one.pieces] == own.tokens
+        assert [piece.probability for piece in one.pieces] == pytest.approx(
+            [math.exp(value) for value in own.log_probabilities], rel=1e-3
+        )
+        assert one.source_words == source.split()
+        assert [word.text for word in one.words] == target.split()
+        assert one.weights is not None
+        assert all(sum(row) <= 1 + 1e-5 and min(row) >= 0 for row in one.weights)
+        for piece in one.pieces:
+            better = [other for other in piece.candidates if other.probability > piece.probability]
+            assert len(piece.candidates) == 3
+            assert [other.text for other in piece.candidates[: len(better)]] == [other.text for other in better]
+            assert piece.rank == len(better) + 1 if len(better) < 3 else piece.rank > 3
+    explained = explain(translator, sources[0], targets[0])
+    assert explained.log_probability == pytest.approx(forced[0].log_probability, abs=1e-4)
+    own = translator.attention(sources[0], targets[0])
+    for mine, wanted in zip(explained.attention.weights, own.weights, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(mine, wanted, strict=True))
+
+
+def test_a_batch_is_its_pairs_one_by_one(translator: Translator, recurrent: Translator, numbers: Any) -> None:
+    pairs = [*numbers.pairs(3, 51), ("", "one"), ("eins", ""), (" ", ""), ("你好 eins", "世界 one")]
+    sources, targets = map(list, zip(*pairs, strict=True))
+    for model in (translator, recurrent):
+        told: list[int] = []
+        together = inspect_pairs(model, sources, targets, progress=told.append)
+        assert sum(told) == len(pairs)
+        for one, source, target in zip(together, sources, targets, strict=True):
+            (alone,) = inspect_pairs(model, [source], [target])
+            assert [word.text for word in one.words] == [word.text for word in alone.words]
+            assert (one.source_words, one.links) == (alone.source_words, alone.links)
+            assert flat(one) == pytest.approx(flat(alone), abs=1e-4)
+    assert inspect_pairs(translator, [], []) == []
+
+
+def flat(one: Inspected) -> list[float]:
+    words = [word.probability for word in one.words]
+    others = [other.probability for word in one.words for other in word.alternatives]
+    return [
+        *words,
+        *others,
+        *(piece.probability for piece in one.pieces),
+        *(w for row in one.weights or [] for w in row),
+    ]
+
+
+@torch.no_grad()
+def next_log_probabilities(model: Network, source: list[int], target: list[int]) -> torch.Tensor:
+    """log p of what follows, by a pass over everything."""
+    given = torch.tensor([[2, *target]])
+    logits = model(torch.tensor([[*source, 3]]), torch.tensor([len(source) + 1]), given).logits
+    return torch.log_softmax(logits[0, -1], dim=0)
+
+
+def test_other_words_are_the_definition_written_as_loops(translator: Translator, recurrent: Translator) -> None:
+    """Every other token in every place of a word and behind it, by whole passes: the best, gone on with greedily."""
+    tokenizer = translator.bundle.target_tokenizer
+    breaks = [*begins_a_word(tokenizer.entries)]
+    breaks[tokenizer.eos_id] = True
+    is_break = torch.tensor(breaks)
+    allowed = set(range(len(tokenizer))) - {*tokenizer.forbidden_in_output}
+    for model, source, target, count in ((translator, "eins sieben", "one seven", 4), (recurrent, "neun", "zq", 3)):
+        network = model.bundle.model
+        read, written = tokenizer.encode(source), tokenizer.encode(target)
+        (found,) = inspect_pairs(model, [source], [target], alternatives=count)
+        starts = [place for place, token in enumerate(written) if breaks[token]]
+        for word, start, stop in zip(found.words, starts, [*starts[1:], len(written)], strict=True):
+            departures = []
+            for place in range(start, stop + 1):
+                row = next_log_probabilities(network, read, written[:place])
+                before = sum(
+                    float(next_log_probabilities(network, read, written[:at])[written[at]])
+                    for at in range(start, place)
+                )
+                if place == stop:
+                    end = float(row[is_break].logsumexp(0))
+                    assert word.probability == pytest.approx(math.exp(before + end), rel=1e-3)
+                elif tokenizer.decode(written[start:place]).strip():
+                    departures.append((before + float(row[is_break].logsumexp(0)), place, None))
+                for token in allowed:
+                    if (
+                        breaks[token] == (place == start)
+                        and token != tokenizer.eos_id
+                        and [token] != written[place : place + 1]
+                    ):
+                        departures.append((before + float(row[token]), place, token))
+            wanted: dict[str, float] = {}
+            for total, place, token in sorted(departures, key=lambda one: -one[0])[:count]:
+                own = [*written[start:place], *([] if token is None else [token])]
+                for _ in range(16 if token is not None else 0):
+                    row = next_log_probabilities(network, read, [*written[:start], *own])
+                    chosen = max(allowed, key=lambda index: float(row[index]))
+                    if breaks[chosen]:
+                        total += float(row[is_break].logsumexp(0))
+                        break
+                    total, own = total + float(row[chosen]), [*own, chosen]
+                else:
+                    if token is not None:
+                        continue  # it never ends
+                text = tokenizer.decode(own).strip()
+                if text and text != word.text:
+                    wanted[text] = max(wanted.get(text, 0.0), math.exp(total))
+            assert {one.text: one.probability for one in word.alternatives} == pytest.approx(wanted, rel=1e-3)
+            values = [one.probability for one in word.alternatives]
+            assert values == sorted(values, reverse=True)
+
+
+def test_a_given_translation_is_explained_beside_the_models_own(translator: Translator) -> None:
+    explained = explain(translator, TEXT, "zero ten")
+    assert (explained.translation, explained.given) == ("zero ten", True)
+    assert [word.text for word in explained.inspected.words] == ["zero", "ten"]
+    assert explained.found[0].text == translator.translate([TEXT])[0]
+    assert explained.log_probability < explained.found[0].log_probability
+    own = explain(translator, TEXT)
+    again = explain(translator, TEXT, own.translation)
+    assert again.score == pytest.approx(own.score, abs=1e-5)
+    assert not own.given
+
+
+@pytest.mark.parametrize("kind", ["transformer", "recurrent", "blind"])
+def test_the_content_is_plain_data_and_whole(translator: Translator, recurrent: Translator, kind: str) -> None:
+    blind = Translator(replace(translator.bundle, model=Blind(translator.bundle.model)))
+    model = {"transformer": translator, "recurrent": recurrent, "blind": blind}[kind]
+    content = explain(model.searching(max_length=9), TEXT).content()
+    assert json.loads(json.dumps(content, allow_nan=False)) == content
+    target, source = [piece["text"] for piece in content["pieces"]], content["source_pieces"]
+    shapes = {
+        name: None if one is None else [len(one["layers"]), len(one["layers"][0]), one["rows"], one["columns"]]
+        for name, one in content["attention"].items()
+    }
+    given = ["<s>", *target[:-1]]
+    assert (
+        shapes
+        == {
+            "transformer": {
+                "cross": [1, 2, target, source],
+                "encoder": [1, 2, source, source],
+                "decoder": [1, 2, target, given],
+            },
+            "recurrent": {"cross": [1, 1, target, source], "encoder": None, "decoder": None},
+            "blind": {"cross": None, "encoder": None, "decoder": None},
+        }[kind]
+    )
+    assert (content["word_attention"] is None) == (kind == "blind")
+    assert content["shapes"]["table"].startswith("name")
+    nodes = content["search"]["nodes"]
+    assert nodes[0]["parent"] is None
+    assert all(node["parent"] < place for place, node in enumerate(nodes) if place)
+    assert [node["text"] for node in nodes if node["rank"] == 1] == [content["translation"]]
+
+
+def test_a_folder_will_do_and_a_picture_is_drawn(translator: Translator, trained: Path, tmp_path: Path) -> None:
+    explained = explain(trained, TEXT)
+    assert explained.content() == explain(translator, TEXT).content()
+    explained.picture(tmp_path / "words.png")
+    assert (tmp_path / "words.png").read_bytes().startswith(b"\x89PNG")
+    explained.picture(tmp_path / "words.svg")
+    drawn = re.findall("<!-- (.*?) -->", (tmp_path / "words.svg").read_text(encoding="utf-8"))
+    names = [f"{word.text}·{percent(word.probability)}" for word in explained.inspected.words]
+    sources = explained.inspected.source_words
+    assert [html.unescape(text) for text in drawn[: len(sources) + len(names)]] == sources + names
+    blind = Translator(replace(translator.bundle, model=Blind(translator.bundle.model)))
+    with pytest.raises(InputError, match="nothing to draw"):
+        explain(blind, TEXT).picture(tmp_path / "nothing.png")
+    assert not (tmp_path / "nothing.png").exists()
+
+
+def test_what_cannot_be_explained(translator: Translator) -> None:
+    with pytest.raises(InputError, match="an empty sentence has nothing to explain"):
+        explain(translator, " ")
+    with pytest.raises(ConfigurationError, match="n_best: expected 1 to the beam"):
+        explain(translator, TEXT, n_best=99)
+    with pytest.raises(ConfigurationError, match="alternatives: expected how many"):
+        explain(translator, TEXT, alternatives=-1)
+    with pytest.raises(InputError, match="got 1 targets for 2 sources"):
+        inspect_pairs(translator, ["a", "b"], ["c"])
+    assert all(not word.alternatives for word in explain(translator, TEXT, alternatives=0).inspected.words)
+
+
+def test_the_page_of_documentation_names_every_field(translator: Translator) -> None:
+    """And every fate that a hypothesis can have."""
+    content = explain(translator, TEXT).content()
+    text = (Path(__file__).resolve().parents[2] / "docs" / "explain.md").read_text(encoding="utf-8")
+    first_cells = [
+        name for row in re.findall(r"^\| (`.*?) \|", text, re.MULTILINE) for name in re.findall("`(.*?)`", row)
+    ]
+    fields = [name.partition(".")[0] for name in first_cells if name not in get_args(Fate)]
+    assert list(dict.fromkeys(fields)) == [*content]
+    assert [name for name in first_cells if name in get_args(Fate)] == [*get_args(Fate)]
+    named = set(re.findall("`(.*?)`", text))
+    inside = [content["words"][0], content["pieces"][0], content["found"][0], content["search"]["nodes"][0]]
+    assert {key for one in inside for key in one} - named == set()

@@ -1,0 +1,196 @@
+"""The guard on a trained model: planted faults are marked and nothing else; who searches again never ends worse."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from multihead import Translator
+from multihead.errors import InputError
+from multihead.judging.guard import Guarded, _careful, again, guarded, judge
+from multihead.judging.guard_signs import GuardSettings
+from multihead.judging.score import score
+from multihead.translating.translation import Translation
+
+MARK, RETRY = GuardSettings(), GuardSettings(mode="retry", beam=5, samples=3)
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def translator(trained):
+    return Translator.load(trained)
+
+
+@pytest.fixture(scope="module")
+def pairs(numbers):
+    """Four to six words and their right translations."""
+    return [pair for pair in numbers.pairs(60, 21) if len(pair[0].split()) >= 4][:9]
+
+
+def loop(source, target):
+    words = target.split()
+    return " ".join(words[:2] * 4 + words[2:])
+
+
+def cut(source, target):
+    return target.split()[0]
+
+
+def copied(source, target):
+    return source
+
+
+def planted(translator, sources, texts):
+    """Translations with these texts and their own probabilities, as a search would hand them over."""
+    return [
+        Translation(text, scored.score(1.0), True, None, scored.log_probability, len(scored.tokens))
+        for text, scored in zip(texts, score(translator, sources, texts), strict=True)
+    ]
+
+
+@pytest.mark.parametrize("closer", [False, True])
+@pytest.mark.parametrize("fault", [loop, cut, copied], ids=lambda fault: fault.__name__)
+def test_planted_faults_are_marked_and_nothing_else_is(translator, pairs, fault, closer):
+    sources = [source for source, _ in pairs]
+    texts = [fault(*pair) if place % 3 == 0 else pair[1] for place, pair in enumerate(pairs)]
+    settings = GuardSettings(closer=closer)
+    judged = judge(translator, sources, planted(translator, sources, texts), settings)
+    assert [each.marked for each in judged] == [place % 3 == 0 for place in range(len(pairs))]
+    for each, text in zip(judged, texts, strict=True):
+        assert each.translation.text == text
+        assert each.marked == (each.score >= 0.5) == (each.remark is not None)
+        assert not each.marked or each.reasons
+        assert ("coverage" in each.signs, "surprise" in each.signs) == (closer, closer)
+
+
+def test_another_sentence_is_more_suspicious_than_the_right_one(translator, pairs):
+    sources, texts = [source for source, _ in pairs], [target for _, target in pairs]
+    right, wrong = (
+        judge(translator, sources, planted(translator, sources, given), MARK)
+        for given in (texts, texts[1:] + texts[:1])
+    )
+    assert all(one.score < other.score for one, other in zip(right, wrong, strict=True))
+    assert all(other.signs["doubt"] > one.signs["doubt"] for one, other in zip(right, wrong, strict=True))
+    assert sum(each.marked for each in wrong) > len(pairs) / 2
+
+
+def test_words_that_were_left_out_were_never_looked_at(translator, pairs):
+    sources = [source for source, _ in pairs]
+    texts = [cut(*pair) for pair in pairs]
+    closer = GuardSettings(closer=True)
+    short = judge(translator, sources, planted(translator, sources, texts), closer)
+    right = judge(translator, sources, planted(translator, sources, [target for _, target in pairs]), closer)
+    unseen = [sum(each.signs["coverage"] for each in judged) / len(judged) for judged in (short, right)]
+    assert unseen[0] > unseen[1] + 0.2
+
+
+def test_marking_changes_no_translation_and_costs_no_search(translator, pairs, monkeypatch):
+    texts = [source for source, _ in pairs] + ["", " "]
+    expected = translator.translations(texts)
+    assert [each.translation for each in guarded(translator, texts)] == expected
+    monkeypatch.setattr(Translator, "_translate", None)
+    judged = judge(translator, texts, expected, MARK)
+    assert [(each.score, each.signs, each.marked) for each in judged[-2:]] == [(0.0, {}, False)] * 2
+    assert again(translator, texts, judged, RETRY) == judged, "nothing is marked, so nothing is searched"
+
+
+def test_what_is_searched_again_gets_better(translator, pairs):
+    sources = [source for source, _ in pairs]
+    texts = [loop(*pair) if place % 4 == 0 else pair[1] for place, pair in enumerate(pairs)]
+    first = judge(translator, sources, planted(translator, sources, texts), MARK)
+    results = again(translator, sources, first, RETRY)
+    assert [each.first for each in results] == [each if each.marked else None for each in first]
+    for before, after in zip(first, results, strict=True):
+        if before.marked:
+            assert after.score < before.score
+            assert after.translation.text != before.translation.text
+            assert "searched again" in after.remark
+        else:
+            assert after is before
+    assert sum(each.marked for each in results) <= 1
+
+
+def test_where_nothing_helps_the_first_stays(translator):
+    """A translation that cannot be trusted whatever is done: words that the model has never seen."""
+    texts = ["Xylophon qwertz"]
+    settings = GuardSettings(mode="retry", threshold=0.01, beam=2, samples=2)
+    (before,) = guarded(translator, texts, settings=GuardSettings(threshold=0.01))
+    (after,) = guarded(translator, texts, settings=settings)
+    assert before.marked
+    assert after.first == before
+    assert after.score <= before.score
+    if after.translation == before.translation:
+        assert after.remark.endswith("nothing better was found")
+
+
+def test_a_second_search_keeps_what_is_demanded(translator, pairs):
+    sources = [source for source, _ in pairs[:4]]
+    texts = [loop(*pair) for pair in pairs[:4]]
+    first = judge(translator, sources, planted(translator, sources, texts), MARK)
+    prefixes = ["ten ten", "", "seven", "two"]
+    phrases = [["zero", ("one two", "two one")], [], ["five five five five"], []]
+    for each, prefix in zip(again(translator, sources, first, RETRY, prefixes=prefixes), prefixes, strict=True):
+        assert each.translation.text.startswith(prefix) or each.translation == each.first.translation
+    for each, wanted in zip(again(translator, sources, first, RETRY, phrases=phrases), phrases, strict=True):
+        for phrase in wanted if each.translation != each.first.translation else []:
+            assert any(
+                alternative in each.translation.text for alternative in [phrase] * isinstance(phrase, str) or phrase
+            )
+
+
+def test_what_the_first_search_forbade_stays_forbidden(translator):
+    """And where the guard's own rules are stricter, they hold."""
+    own = _careful(translator, RETRY, RETRY.no_repeat).search_settings()
+    assert (own.no_repeat, own.beam) == (RETRY.no_repeat, RETRY.beam)
+    assert 0 < own.min_factor < 1
+    for asked in ({"no_repeat": 2, "min_factor": 1.5, "beam": 7}, {"no_repeat": 9, "min_factor": 0.001, "beam": 1}):
+        both = _careful(translator.searching(**asked), RETRY, RETRY.no_repeat).search_settings()
+        assert both.no_repeat == min(asked["no_repeat"], RETRY.no_repeat)
+        assert both.min_factor == max(asked["min_factor"], own.min_factor)
+        assert both.beam == max(asked["beam"], RETRY.beam)
+        assert _careful(translator.searching(**asked), RETRY, 0).search_settings().no_repeat == asked["no_repeat"]
+
+
+def test_phrases_of_one_line_are_nothing_to_another(translator, pairs):
+    sources, texts = [source for source, _ in pairs[:4]], [loop(*pair) for pair in pairs[:4]]
+    first = judge(translator, sources, planted(translator, sources, texts), MARK)
+    expected = again(translator, sources, first, RETRY)
+    for phrases in ([[], [], [], []], [["zero"], [], [], []]):
+        found = again(translator, sources, first, RETRY, phrases=phrases)
+        rest = [place for place, own in enumerate(phrases) if not own]
+        assert [found[place].translation.text for place in rest] == [expected[place].translation.text for place in rest]
+
+
+def test_company_changes_nothing(translator, pairs):
+    sources = [source for source, _ in pairs[:4]]
+    texts = [loop(*pair) for pair in pairs[:4]]
+    first = judge(translator, sources, planted(translator, sources, texts), MARK)
+    whole = again(translator, sources, first, RETRY)
+    alone = [again(translator, [source], [own], RETRY)[0] for source, own in zip(sources, first, strict=True)]
+    assert [each.translation.text for each in whole] == [each.translation.text for each in alone]
+    assert [each.score for each in whole] == pytest.approx([each.score for each in alone], abs=1e-4)
+
+
+def test_a_model_that_paraphrases_may_copy(translator, pairs):
+    sources = [source for source, _ in pairs]
+    same = Translator(replace(translator.bundle, source_language="de", target_language="de"), translator.folder)
+    found = planted(translator, sources, sources)
+    assert all("copy" in each.signs for each in judge(translator, sources, found, MARK))
+    assert not any("copy" in each.signs for each in judge(same, sources, found, MARK))
+
+
+def test_what_does_not_fit(translator):
+    with pytest.raises(InputError, match="got 1 translations of 2 texts"):
+        judge(translator, ["eins", "zwei"], [Translation("one", -1.0, True)], MARK)
+
+
+def test_remarks():
+    calm = Guarded(Translation("a", 0.0, True), 0.1, (), False, {})
+    first = replace(calm, score=0.9, reasons=("loop: 4 words are said again at once", "doubt: 2"), marked=True)
+    assert calm.remark is None
+    assert first.remark == "suspicious (0.90): loop: 4 words are said again at once; doubt: 2"
+    better = replace(calm, translation=Translation("b", 0.0, True), first=first)
+    assert better.remark == f"{first.remark}; searched again (0.10)"
+    assert replace(first, first=first).remark == f"{first.remark}; searched again, and nothing better was found"

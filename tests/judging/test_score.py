@@ -1,0 +1,223 @@
+"""Scores of given translations: those of the search that found them, of any batch, and of probabilities that add up."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from multihead import Translator
+from multihead.data.batching import collate_source
+from multihead.decoding.beam import beam_search
+from multihead.decoding.length_penalty import wu
+from multihead.errors import ConfigurationError, InputError
+from multihead.judging.score import Perplexity, Scored, forced, score
+from multihead.models.transformer import Transformer
+from multihead.text.tokenizer import Tokenizer
+from multihead.translating.searching import symbols_of
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def recurrent(numbers: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a few updates: what it says is nonsense, and has a probability all the same."""
+    output = tmp_path_factory.mktemp("score") / "run"
+    settings = {name: value for name, value in numbers.settings.items() if name not in ("heads", "inner")}
+    network = {"model": "recurrent", "cell": "gru", "attend": "before", "score": "additive"}
+    short = {"updates": 6, "validate_every": 6, "log_every": 6}
+    numbers.learn(output, **{**settings, **network, **short, **numbers.train, **numbers.valid})
+    return output
+
+
+@pytest.fixture(scope="module", params=["transformer", "recurrent"])
+def run(request: pytest.FixtureRequest, trained: Path) -> Path:
+    return trained if request.param == "transformer" else request.getfixturevalue("recurrent")
+
+
+@pytest.fixture(scope="module")
+def translator(run: Path) -> Translator:
+    return Translator.load(run)
+
+
+def test_a_hypothesis_scores_what_its_search_said(translator: Translator, numbers: Any) -> None:
+    """In any spelling, finished or cut; and where the spelling is the tokenizer's own, its text does, too."""
+    bundle, sources = translator.bundle, [source for source, _ in numbers.pairs(10, 70)]
+    tokenizer, read = bundle.target_tokenizer, bundle.source_tokenizer.encode_batch(sources)
+    padded, lengths = collate_source(read, Tokenizer.pad_id, Tokenizer.eos_id)
+    settings: dict[str, Any] = {"max_lengths": 12, "beam": 4, "n_best": 4, "alpha": 1.5, "penalty": wu}
+    usual = 0
+    for source, ids, hypotheses in zip(
+        sources, read, beam_search(bundle.model, padded, lengths, symbols_of(tokenizer), **settings), strict=True
+    ):
+        values = forced(bundle.model, tokenizer, [ids] * 4, [list(one.tokens) for one in hypotheses])
+        for one, found in zip(hypotheses, values, strict=True):
+            assert sum(found if one.finished else found[:-1]) == pytest.approx(one.log_probability, abs=1e-4)
+            text = tokenizer.decode(one.tokens)
+            if one.finished and tuple(tokenizer.encode(text)) == one.tokens:
+                usual += 1
+                (scored,) = score(translator, [source], [text])
+                assert scored.score(1.5, wu) == pytest.approx(one.score, abs=1e-4)
+    assert usual > 10 or not isinstance(bundle.model, Transformer)
+
+
+def test_scores_are_those_of_the_whole_forward_pass(translator: Translator, numbers: Any) -> None:
+    """Without a cache and without steps: the definition."""
+    bundle = translator.bundle
+    for source, target in [*numbers.pairs(5, 71), ("", "one"), ("eins", ""), ("\u2028", "Ωmega \t ")]:
+        (scored,) = score(translator, [source], [target])
+        ids = [*bundle.target_tokenizer.encode(target), 3]
+        read = torch.tensor([[*bundle.source_tokenizer.encode(source), 3]])
+        with torch.no_grad():
+            logits = bundle.model(read, torch.tensor([read.shape[1]]), torch.tensor([[2, *ids[:-1]]])).logits[0]
+        wanted = logits.log_softmax(-1)[torch.arange(len(ids)), ids].tolist()
+        assert scored.log_probabilities == pytest.approx(wanted, abs=1e-4)
+        assert scored.tokens == bundle.target_tokenizer.pieces(ids)
+
+
+def test_what_is_in_the_batch_never_matters(translator: Translator, numbers: Any) -> None:
+    pairs = [*numbers.pairs(12, 72), ("", ""), ("", "one two"), ("sechs", ""), (" ", "\t"), ("eins " * 12, "one")]
+    sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
+    told: list[int] = []
+    together = score(translator, sources, targets, progress=told.append)
+    assert sum(told) == len(pairs)
+    for budget in (1, 40):
+        for one, other in zip(together, score(translator, sources, targets, batch_tokens=budget), strict=True):
+            assert one.tokens == other.tokens
+            assert one.log_probabilities == pytest.approx(other.log_probabilities, abs=1e-5)
+    for (source, target), one in zip(pairs, together, strict=True):
+        (alone,) = score(translator, [source], [target])
+        assert alone.log_probabilities == pytest.approx(one.log_probabilities, abs=1e-5)
+    assert [one.tokens for one in together].count([]) == 2
+    assert together[12] == together[15] == Scored([], [])
+    assert together[12].score(1.0) == 0
+
+
+def test_the_probabilities_of_all_strings_add_up(translator: Translator) -> None:
+    """p of each string of at most one symbol, and of every beginning of two, is 1 in all."""
+    tokenizer, model = translator.bundle.target_tokenizer, translator.bundle.model
+    size, source = model.config.target_vocab, translator.bundle.source_tokenizer.encode("eins zwei")
+    symbols = [symbol for symbol in range(size) if symbol != tokenizer.eos_id]
+    strings = [[], *([symbol] for symbol in symbols)]
+    found = forced(model, tokenizer, [source] * len(strings), strings, 40_000)
+    ended = math.fsum(math.exp(math.fsum(values)) for values in found)
+    # A beginning y_1 y_2 that does not end has the probability p(y_1) (1 - p(end | y_1)).
+    going = math.fsum(math.exp(first) * -math.expm1(end) for first, end in found[1:])
+    assert ended + going == pytest.approx(1, abs=1e-5)
+    assert ended > 0 < going
+
+
+def test_perplexity_is_its_equation(translator: Translator, numbers: Any) -> None:
+    pairs = [*numbers.pairs(7, 73), ("", "")]
+    scored = score(translator, *map(list, zip(*pairs, strict=True)))
+    total = Perplexity()
+    for part in (scored[:3], scored[3:]):
+        total.add(part)
+    values = [value for one in scored for value in one.log_probabilities]
+    assert total.tokens == len(values)
+    assert total.value == pytest.approx(math.exp(-sum(values) / len(values)))
+    assert math.isnan(Perplexity().value)
+    assert Perplexity(-1e9, 3).value == math.inf
+
+
+def test_what_cannot_be_scored(translator: Translator) -> None:
+    with pytest.raises(InputError, match="got 1 targets for 2 sources"):
+        score(translator, ["a", "b"], ["c"])
+    with pytest.raises(InputError, match="two lists"):
+        score(translator, "a", "b")
+    with pytest.raises(ConfigurationError, match="batch_tokens"):
+        score(translator, ["a"], ["b"], batch_tokens=0)
+    assert score(translator, [], []) == []
+
+
+# ------------------------------------------------------------------------------------------ the command
+
+
+@pytest.fixture
+def files(numbers: Any, tmp_path: Path) -> dict[str, Path]:
+    pairs = [*numbers.pairs(6, 74), ("", ""), ("eins", ""), ("", "two")]
+    written: dict[str, Path] = numbers.write(tmp_path, "given", pairs)
+    return written
+
+
+def test_a_line_for_each_pair(call: Any, translator: Translator, run: Path, files: dict[str, Path]) -> None:
+    sources, targets = (path.read_text("utf-8").split("\n")[:-1] for path in files.values())
+    scored = score(translator, sources, targets)
+    flags = [word for side, path in files.items() for word in (f"--{side}", path)]
+    plain = call("score", run, *flags, "--perplexity")
+    assert (plain.status, len(plain.text.split("\n"))) == (0, len(sources) + 1)
+    assert [float(line) for line in plain.text.split()] == pytest.approx(
+        [one.log_probability for one in scored], abs=1e-3
+    )
+    assert float(plain.text.split()[6]) == 0
+    total = Perplexity()
+    total.add(scored)
+    word, value, *rest = plain.err.split()
+    assert (word, float(value)) == ("perplexity", pytest.approx(total.value, abs=1e-3))
+    assert rest[0] == f"({total.tokens}"
+    piped = "".join(f"{source}\t{target}\n" for source, target in zip(sources, targets, strict=True)).encode()
+    assert call("score", run, given=piped.replace(b"\n\t\n", b"\n\n")).out == plain.out
+
+
+def test_rows_of_tokens_and_normalised_scores(call: Any, translator: Translator, run: Path) -> None:
+    given = b"eins zwei\tone \\ two\ndrei\tthree\n\t\n"
+    scored = score(translator, ["eins zwei", "drei"], ["one \\ two", "three"])
+    rows = [line.split("\t") for line in call("score", run, "--tokens", given=given).text.split("\n")[:-1]]
+    assert [row[1::2] for row in rows] == [*(one.tokens for one in scored), []]
+    for row in rows:
+        assert sum(map(float, row[2::2])) == pytest.approx(float(row[0]), abs=1e-3)
+    for flags, wanted in (
+        (("--normalize",), lambda one: one.score(translator.search_settings().alpha)),
+        (("--alpha", 0.5), lambda one: one.log_probability / len(one.tokens) ** 0.5),
+        (("--alpha", 0.5, "--length-penalty", "wu"), lambda one: one.score(0.5, wu)),
+    ):
+        found = [float(line) for line in call("score", run, *flags, given=given).text.split()]
+        assert found == pytest.approx([*map(wanted, scored), 0], abs=1e-3)
+
+
+def test_the_command_scores_what_the_command_wrote(call: Any, numbers: Any, trained: Path) -> None:
+    sources = [source for source, _ in numbers.pairs(8, 75)]
+    given = "".join(source + "\n" for source in sources).encode()
+    ended = call("translate", trained, "--scores", "--max-source", 0, given=given)  # whole, as they are scored
+    rows = [line.split("\t", 2) for line in ended.text.split("\n")[:-1]]
+    piped = "".join(f"{source}\t{row[2]}\n" for source, row in zip(sources, rows, strict=True)).encode()
+    again = call("score", trained, "--normalize", given=piped).text.split()
+    assert list(map(float, again)) == pytest.approx([float(row[1]) for row in rows], abs=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (b"eins\tone\nzwei\n", "standard input:2: expected source TAB target, got a line with 0 TABs"),
+        (b"eins\tone\nzwei\ttwo\tzwo\n", "standard input:2: expected source TAB target, got a line with 2 TABs"),
+        (b"eins\tone\nf\xfcnf\tfive\n", "standard input:2: not valid UTF-8"),
+    ],
+)
+def test_lines_before_a_fault_are_written(call: Any, trained: Path, given: bytes, said: str) -> None:
+    ended = call("score", trained, given=given)
+    assert (ended.status, ended.out) == (2, call("score", trained, given=b"eins\tone\n").out)
+    assert said in ended.err
+    assert ended.err.count("\n") == 1
+
+
+def test_what_the_command_cannot_be_asked(call: Any, trained: Path, files: dict[str, Path], tmp_path: Path) -> None:
+    short = tmp_path / "short"
+    short.write_bytes(b"eins\n")
+    broken = tmp_path / "broken"
+    broken.write_bytes(b"eins\n" * 300 + b"f\xfcnf\n")
+    whole = tmp_path / "whole"
+    whole.write_bytes(b"one\n" * 301)
+    for words, said in (
+        (("--source", files["source"]), "--target is missing"),
+        (("--source", short, "--target", files["target"]), "has 1 lines but"),
+        (("--source", broken, "--target", whole), "broken:301: not valid UTF-8"),
+        (("--source", tmp_path / "no", "--target", whole), "no: there is no such file"),
+        (("--threads", 0), "--threads: expected at least 1"),
+        (("--alpha", -1), "alpha"),
+    ):
+        ended = call("score", trained, *words)
+        assert (ended.status, ended.out) == (2, b"")
+        assert said in ended.err

@@ -1,0 +1,98 @@
+"""Recurrent translators learn to reverse, and their attention shows how: it stands where the symbol is to be read."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+
+from multihead.data.batching import collate_source
+from multihead.data.toy.reordering import BEGIN, END, PADDING, Reordering, share_right
+from multihead.decoding.greedy import greedy_search
+from multihead.decoding.stepper import Symbols
+from multihead.models.recurrent.config import RECURRENT_PRESETS, RecurrentConfig
+from multihead.models.recurrent.network import RecurrentTranslator
+from multihead.training.config import TrainingConfig
+from multihead.training.optimizer import build_optimizer, learning_rate
+from multihead.training.step import train_step
+
+SEED, ROWS = 1, 64
+TASK = Reordering("reverse", symbols=12)
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def trained(task: Reordering, updates: int, held_out: list[tuple[int, ...]], **changes: Any) -> RecurrentTranslator:
+    """A network that never saw what is held out."""
+    training = TrainingConfig(seed=SEED, updates=updates, learning_rate=4e-3, warmup=updates // 10, smoothing=0.0)
+    torch.manual_seed(SEED)
+    sizes = {"source_vocab": task.vocabulary, "target_vocab": task.vocabulary, "width": 64, "dropout": 0.0}
+    model = RecurrentTranslator(RecurrentConfig(**(sizes | changes)))
+    optimizer = build_optimizer(model, training)
+    batches = task.batches(ROWS, SEED, without=held_out)
+    for step, batch in enumerate(islice(batches, updates), 1):
+        train_step(model, optimizer, [batch], training, step, learning_rate(training, step, model.config.width))
+    return model.eval()
+
+
+def share_reversed(model: RecurrentTranslator, task: Reordering, sources: list[tuple[int, ...]]) -> float:
+    """By greedy search, without a fault."""
+    symbols = Symbols(BEGIN, END, forbidden=(PADDING, BEGIN))
+    found = greedy_search(model, *collate_source(sources, PADDING, END), symbols, max_lengths=20)
+    right = [hypothesis.tokens == task.target(source) for hypothesis, source in zip(found, sources, strict=True)]
+    return sum(right) / len(right)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"attend": "before", "score": "additive", "cell": "gru"}, id="Bahdanau"),
+        pytest.param({"attend": "after", "score": "bilinear", "cell": "lstm"}, id="Luong"),
+    ],
+)
+def test_sequences_are_reversed_by_looking_at_the_right_place(changes: dict[str, Any]) -> None:
+    sources = TASK.held_out(300, SEED)
+    model = trained(TASK, 300, sources, **changes)
+    assert share_reversed(model, TASK, sources) >= 0.97
+    batch = TASK.batch(sources)
+    with torch.no_grad():
+        weights = model(batch.source, batch.source_lengths, batch.target_input, need_weights=True).weights
+    assert weights is not None
+    there, of = share_right(weights.cross[0][:, 0], TASK.alignment(batch))
+    assert there >= 0.9 * of
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.proof if n in ("bahdanau", "luong") else ()) for n in RECURRENT_PRESETS]
+)
+def test_every_preset_trains(name: str) -> None:
+    """A few updates on the same two pairs; nothing but the vocabulary is smaller than it is."""
+    training = TrainingConfig(seed=SEED, updates=12, learning_rate=1e-3, warmup=3, smoothing=0.0)
+    torch.manual_seed(SEED)
+    sizes = {"source_vocab": TASK.vocabulary, "target_vocab": TASK.vocabulary, **RECURRENT_PRESETS[name]}
+    model = RecurrentTranslator(RecurrentConfig(**sizes))
+    optimizer = build_optimizer(model, training)
+    batch = TASK.batch([(3, 9, 4), (7, 5, 12, 6, 8)])
+    losses = []
+    for step in range(1, training.updates + 1):
+        rate = learning_rate(training, step, model.config.width)
+        losses.append(train_step(model, optimizer, [batch], training, step, rate).nll / batch.target_tokens)
+    assert max(losses[-3:]) < 0.8 * losses[0]
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"attend": "before", "encoder_layers": 2, "decoder_layers": 2}, id="two layers a side"),
+        pytest.param({"attend": "after", "score": "dot", "input_feeding": True}, id="input feeding"),
+        pytest.param({"attend": "after", "score": "low_rank", "encoder_layers": 0}, id="no encoder"),
+    ],
+)
+def test_longer_sequences_are_reversed(changes: dict[str, Any]) -> None:
+    long = Reordering("reverse", symbols=16, longest=12)
+    sources = long.held_out(300, SEED)
+    assert share_reversed(trained(long, 700, sources, **changes), long, sources) >= 0.97

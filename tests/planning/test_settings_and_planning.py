@@ -1,0 +1,548 @@
+"""What a user may say, and what is decided where nothing was said: always with a reason, never against the user."""
+
+import json
+import re
+import shlex
+import tomllib
+import typing
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from multihead.cli.main import multihead
+from multihead.cli.options import with_file
+from multihead.cli.prepare import prepare
+from multihead.cli.train import train
+from multihead.configuration import build
+from multihead.errors import ConfigurationError
+from multihead.machine import Machine, inspect_machine, require_device
+from multihead.models.config import PRESETS, GenerationConfig
+from multihead.models.network_config import ARCHITECTURES
+from multihead.planning import choices as planning
+from multihead.planning.choices import Choices, Corpus, Pace
+from multihead.planning.sections import HEADINGS, section_of
+from multihead.planning.settings import PrepareSettings, RunConfig, TrainSettings
+from multihead.training.config import TrainingConfig
+from multihead.training.optimizer import learning_rate
+
+SLOW = Machine(2, "cpu", False, "two cores")
+FAST = Machine(8, "cuda", True, "a GPU")
+FILES = {"source", "target", "corpus", "valid_source", "valid_target", "output", "data", "from_model"}
+
+OTHER = {
+    "source": "a.de",
+    "target": "a.en",
+    "corpus": [{"source": "a b.de", "target": "b.en", "weight": 0.5}, {"source": "c.tsv"}],
+    "valid_source": "v.de",
+    "valid_target": "v.en",
+    "output": "out",
+    "data": "ready",
+    "from_model": "other",
+    "source_language": "fr",
+    "target_language": "zh",
+    "preset": "tiny",
+    "vocab_size": 777,
+    "shared_vocabulary": False,
+    "min_frequency": 7,
+    "coverage": 0.98,
+    "symbols": ["<pad>", "<unknown>", "<begin>", "<end>"],
+    "min_tokens": 3,
+    "max_tokens": 33,
+    "held_out": 17,
+    "width": 48,
+    "heads": 6,
+    "kv_heads": 3,
+    "key_dim": 10,
+    "value_dim": 12,
+    "attention_bias": False,
+    "inner": 99,
+    "feed_forward": "geglu",
+    "encoder_layers": 5,
+    "decoder_layers": 7,
+    "positions": "learned",
+    "max_positions": 77,
+    "embedding_scale": "none",
+    "embedding_norm": True,
+    "dropout": 0.33,
+    "embedding_dropout": 0.01,
+    "residual_dropout": 0.02,
+    "feed_forward_dropout": 0.03,
+    "attention_dropout": 0.07,
+    "norm": "post",
+    "final_norm": True,
+    "norm_eps": 1e-4,
+    "tie_embeddings": False,
+    "tie_output": False,
+    "initialization": "xavier",
+    "model": "recurrent",
+    "cell": "lstm",
+    "attend": "after",
+    "input_feeding": True,
+    "score": "low_rank",
+    "alignment": "sample",
+    "baseline": "none",
+    "entropy_weight": 0.44,
+    "encoder_attention": "tree",
+    "updates": 1234,
+    "budget": "1h30m",
+    "batch_tokens": 321,
+    "accumulate": 3,
+    "optimizer": "adam",
+    "schedule": "noam",
+    "learning_rate": 0.123,
+    "warmup": 45,
+    "smoothing": 0.22,
+    "bpe_dropout": 0.06,
+    "clip": 0.5,
+    "skip_above": 50.0,
+    "skip_limit": 5,
+    "weight_decay": 0.01,
+    "average": 0.5,
+    "validate_every": 11,
+    "patience": 4,
+    "compile": True,
+    "log_every": 6,
+    "precision": "float32",
+    "threads": 1,
+    "device": "cpu",
+    "keep_checkpoints": 5,
+    "tensorboard": True,
+    "beam": 9,
+    "alpha": 0.7,
+    "min_length": 2,
+    "max_length": 60,
+    "seed": 42,
+}
+"""A value for every field that nothing would choose by itself."""
+SUBWORDS = ("vocab_size", "shared_vocabulary", "min_frequency", "coverage", "symbols")
+TOGETHER = [
+    ["held_out", "budget", "corpus", "from_model"],
+    ["valid_source", "valid_target", "updates", "source", "target", *SUBWORDS],
+]
+"""Fields to leave out so that none of the others excludes another."""
+
+
+OF_ANOTHER = {
+    architecture: {
+        name for other in ARCHITECTURES.values() for name in other.model_fields if name not in cls.model_fields
+    }
+    for architecture, cls in ARCHITECTURES.items()
+}
+"""What each network knows nothing of, because it is a setting of another one."""
+
+
+def without(*names):
+    return {name: value for name, value in OTHER.items() if name not in names}
+
+
+# ------------------------------------------------------------------------------------------ one mechanism
+
+
+def test_the_example_has_every_field():
+    assert OTHER.keys() == TrainSettings.model_fields.keys()
+
+
+def flags_of(values):
+    """As somebody would type them; a list is a flag that is repeated, but for symbols, which are one word each."""
+    words = []
+    for name, value in values.items():
+        flag = f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            words.append(flag if value else flag.replace("--", "--no-", 1))
+        elif name == "corpus":
+            for one in value:
+                files = [shlex.quote(one[side]) for side in ("source", "target") if side in one]
+                words += [flag, " ".join([*files, *([f"weight={one['weight']}"] if "weight" in one else [])])]
+        else:
+            words += [flag, " ".join(value) if isinstance(value, list) else str(value)]
+    return words
+
+
+@pytest.fixture
+def received(monkeypatch):
+    """What ``multihead train`` hands to the workflow."""
+    got = {}
+    monkeypatch.setattr("multihead.runs.translator.train.train", lambda **wishes: got.update(wishes))
+    monkeypatch.setattr("multihead.cli.process.own_the_process", lambda **_: None)
+    monkeypatch.setattr("multihead.cli.process.StopSignal", lambda: None)
+
+    def call(*words):
+        result = CliRunner().invoke(
+            multihead, ["train", *map(str, words)], catch_exceptions=False, standalone_mode=False
+        )
+        assert result.exit_code == 0
+        wishes = {
+            name: value for name, value in got.items() if name not in ("say", "stop_signal", "use_threads", "processes")
+        }
+        got.clear()
+        return TrainSettings(**wishes)
+
+    return call
+
+
+def toml_of(values):
+    plain = {name: value for name, value in values.items() if name != "corpus"}
+    tables = [f"[[corpus]]\n{toml_of(table)}" for table in values.get("corpus", [])]
+    return "".join([*(f"{name} = {json.dumps(value)}\n" for name, value in plain.items()), *tables])
+
+
+@pytest.mark.parametrize("left_out", TOGETHER)
+def test_flags_toml_and_python_say_the_same(received, tmp_path, left_out):
+    values = without(*left_out)
+    expected = TrainSettings(**values)
+    (tmp_path / "a.toml").write_text(toml_of(values), encoding="utf-8")
+    assert received(*flags_of(values)) == expected
+    assert received("--config", tmp_path / "a.toml") == expected
+    assert expected.model_fields_set == set(values)
+
+
+def test_nothing_said_is_nothing_decided(received):
+    assert received() == TrainSettings()
+    assert set(TrainSettings().model_dump().values()) == {None}
+
+
+def test_flags_override_the_file(received, tmp_path):
+    (tmp_path / "a.toml").write_text(toml_of({"width": 64, "heads": 2, "tie_output": True}), encoding="utf-8")
+    found = received("--config", tmp_path / "a.toml", "--width", "128", "--no-tie-output")
+    assert (found.width, found.heads, found.tie_output) == (128, 2, False)
+
+
+def test_every_flag_has_a_sentence():
+    text = CliRunner().invoke(multihead, ["train", "--help"]).output
+    for name, field in TrainSettings.model_fields.items():
+        assert f"--{name.replace('_', '-')}" in text
+        assert field.description, name
+        assert "".join(field.description.split()) in "".join(text.split()), name
+
+
+@pytest.mark.parametrize(("cls", "command"), [(TrainSettings, train), (PrepareSettings, prepare)])
+def test_every_flag_stands_under_one_heading(cls, command):
+    """In the order of the headings; what has none (the file, the help itself) comes first."""
+    blocks = CliRunner().invoke(multihead, [command.name, "--help"]).output.split("\n\n")
+    shown = {
+        block.split(":\n")[0]: re.findall(r"^  --([\w-]+)", block, re.MULTILINE) for block in blocks if ":\n" in block
+    }
+    headings = [heading for heading in HEADINGS if heading in shown]
+    assert list(shown) == ["Options", *headings]
+    assert headings[0] == "Folders"
+    flags = [flag.replace("-", "_") for heading in headings for flag in shown[heading]]
+    assert sorted(flags) == sorted(cls.model_fields)
+    for name in cls.model_fields:
+        assert name.replace("_", "-") in shown[section_of(cls, name)]
+
+
+SEARCH_OWN = ("length_factor", "length_margin")
+
+
+def test_the_network_can_be_asked_for_in_full():
+    """Each field of its settings that the text does not decide is a wish of the same type, with the same choices."""
+    decided = (*((cls, planning.GIVEN) for cls in ARCHITECTURES.values()), (GenerationConfig, SEARCH_OWN))
+    for cls, given in decided:
+        for name in cls.model_fields:
+            if name not in given:
+                wanted, wish = ({*_types(c.model_fields[name].annotation)} for c in (cls, TrainSettings))
+                assert wish == wanted | {type(None)}, name
+
+
+def _types(annotation):
+    parts = typing.get_args(annotation)
+    return [annotation] if not parts or typing.get_origin(annotation) is typing.Literal else parts
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a.tsv", {"source": "a.tsv"}),
+        ("a.de a.en", {"source": "a.de", "target": "a.en"}),
+        ("weight=0.5 a.de a.en", {"source": "a.de", "target": "a.en", "weight": 0.5}),
+        ("'my file.de' \"my file.en\" weight=2", {"source": "my file.de", "target": "my file.en", "weight": 2}),
+    ],
+)
+def test_a_corpus_as_it_is_typed(text, expected):
+    assert TrainSettings(corpus=[text]) == TrainSettings(corpus=[expected])
+
+
+def test_prepare_takes_the_file_of_train(tmp_path):
+    """And leaves out what has to do with the model, though not a fault in it."""
+    (tmp_path / "a.toml").write_text("source = 'a'\ntarget = 'b'\nwidth = 64\n", encoding="utf-8")
+    given = with_file(PrepareSettings, tmp_path / "a.toml", {"held_out": 3}, within=TrainSettings)
+    assert given == {"source": "a", "target": "b", "held_out": 3}
+    (tmp_path / "a.toml").write_text("source = 'a'\nwidht = 64\n", encoding="utf-8")
+    with pytest.raises(ConfigurationError, match="'widht'; did you mean 'width'"):
+        with_file(PrepareSettings, tmp_path / "a.toml", {}, within=TrainSettings)
+
+
+@pytest.mark.parametrize(
+    ("content", "flags", "said"),
+    [
+        ("widht = 3", {}, "there is no setting 'widht'; did you mean 'width'?"),
+        ("width = 'a'", {}, "width: input should be a valid integer"),
+        ("norm = 'midle'", {}, "'post' or 'pre'"),
+        ("budget = '25 minutes'", {}, "expected a duration such as 25m, 1h30m or 90s"),
+        ("updates = 3", {"budget": "1m"}, "updates and budget exclude each other: both say how long to train"),
+        ("held_out = 3", {"valid_source": "a", "valid_target": "b"}, "held_out and valid_source exclude each other"),
+        ("source = 'a'", {"corpus": ("b c",)}, "corpus and source exclude each other: name every corpus in one way"),
+        ("from_model = 'a'", {"vocab_size": 9}, "from_model and vocab_size exclude each other: a model that is fine-t"),
+        ("min_tokens = 9", {"max_tokens": 8}, "min_tokens is 9, above max_tokens, 8"),
+        ("positions = 'sinusoidal'", {"max_positions": 8}, "max_positions and positions exclude each other"),
+        ("[[corpus]]\nsource = 'a'\nwieght = 2", {}, "corpus.0.wieght"),
+        ("[[corpus]]\nsource = 'a'\nweight = 0", {}, "corpus.0.weight: input should be greater than 0, got 0"),
+        ("corpus = []", {}, "corpus is empty"),
+        ("corpus = ['a b c']", {}, "corpus.0: expected FILE [FILE] [weight=NUMBER]"),
+        ("corpus = ['weight=2']", {}, "expected FILE [FILE] [weight=NUMBER]"),
+        ("corpus = ['a \"b']", {}, "cannot be read"),
+        ("symbols = '<pad> <s>'", {}, "symbols"),
+        ("valid_source = 'a'", {}, "valid_source is given without valid_target"),
+        ("shared_vocabulary = false", {"tie_embeddings": True}, "tie_embeddings needs one vocabulary"),
+        ("[train]\nwidth = 3", {}, "there is no setting 'train'"),
+    ],
+)
+def test_faults_name_the_file(tmp_path, content, flags, said):
+    path = tmp_path / "a.toml"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(ConfigurationError) as caught:
+        with_file(TrainSettings, path, flags)
+    assert str(caught.value).startswith(f"{path}")
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("25m", 1500), ("1h30m", 5400), ("2d", 172800), ("0.5h", 1800), ("90", 90), (90, 90), (1.5, 1.5)],
+)
+def test_durations(text, seconds):
+    assert TrainSettings(budget=text).budget == seconds
+
+
+@pytest.mark.parametrize("text", ["", "m", "25 m", "1h 30m", "-5m", "0s", 0, -1, "five", "1m30", "inf", float("inf")])
+def test_what_is_no_duration(text):
+    with pytest.raises(ConfigurationError, match="budget"):
+        build(TrainSettings, {"budget": text}, "here")
+
+
+def test_a_toml_of_all_fields_is_valid_toml():
+    assert tomllib.loads(toml_of(OTHER)) == OTHER
+
+
+# ------------------------------------------------------------------------------------------ planning
+
+PRESET = {"transformer": "big", "recurrent": "luong"}
+"""One that nothing would choose by itself."""
+
+
+def decide(settings, pairs=30_000, machine=SLOW, pace=None, target_tokens=None):
+    """Everything that planning decides, by name, with the reasons."""
+    choices = Choices(settings)
+    size = planning.choose_vocabulary(choices, pairs)
+    tokens = 14 * pairs if target_tokens is None else target_tokens
+    corpus = Corpus(pairs, tokens, size, size, 0)
+    model = planning.choose_model(choices, corpus, machine)
+    speed = pace or (lambda *_: Pace(0.2, 3000.0))
+    training = planning.choose_training(choices, corpus, model, machine, speed)
+    generation = planning.choose_generation(choices)
+    decided = {**model.model_dump(), **training.model_dump(), **generation.model_dump(), "vocab_size": size}
+    return decided, choices.reasons
+
+
+BY_PREPARING = (
+    FILES | set(SUBWORDS[1:]) | {"source_language", "target_language", "min_tokens", "max_tokens", "held_out"}
+)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("machine", [SLOW, FAST])
+@pytest.mark.parametrize("pairs", [100, 4_999, 30_000, 3_000_000])
+def test_the_user_is_always_right(pairs, machine, architecture):
+    asked = without("budget", "held_out", *BY_PREPARING, *SUBWORDS[1:], *OF_ANOTHER[architecture])
+    asked |= {"compile": architecture == "transformer"}
+    asked |= {"model": architecture, "preset": PRESET[architecture]}
+    decided, reasons = decide(
+        TrainSettings(**asked), pairs, machine, pace=lambda *_: pytest.fail("measured for nothing")
+    )
+    for name, value in asked.items():
+        assert reasons[name] == "as asked", name
+        if name != "preset":
+            assert decided["architecture" if name == "model" else name] == value, name
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_setting_of_another_network_is_refused(architecture):
+    """Rather than ignored; before anything is prepared."""
+    for name in OF_ANOTHER[architecture]:
+        with pytest.raises(ConfigurationError, match=f"{name} is a setting of the .* model, .* is {architecture}"):
+            planning.rehearse(TrainSettings(**{"model": architecture, name: OTHER[name]}), 30_000, SLOW)
+
+
+def test_only_a_transformer_is_compiled():
+    with pytest.raises(ConfigurationError, match="only a Transformer is compiled, and this model is recurrent"):
+        planning.rehearse(TrainSettings(model="recurrent", compile=True), 30_000, SLOW)
+
+
+@pytest.mark.parametrize("architecture", [None, *ARCHITECTURES])
+@pytest.mark.parametrize("machine", [SLOW, FAST])
+@pytest.mark.parametrize("schedule", [None, "noam", "inverse_sqrt", "cosine", "trapezoid", "constant"])
+@pytest.mark.parametrize("pairs", [2, 100, 4_999, 30_000, 150_000, 3_000_000])
+def test_every_choice_can_be_made_and_has_a_reason(pairs, schedule, machine, architecture):
+    settings = TrainSettings(schedule=schedule, model=architecture)
+    decided, reasons = decide(settings, pairs, machine)
+    assert decided["architecture"] == architecture or architecture is None
+    for name in TrainSettings.model_fields.keys() - BY_PREPARING - {"budget"} - OF_ANOTHER[decided["architecture"]]:
+        assert reasons[name].strip(), name
+    assert decided["warmup"] <= decided["updates"]
+    assert decided["validate_every"] <= max(decided["updates"], 10)
+
+
+def test_a_run_has_a_reason_for_everything(trained):
+    config = RunConfig.model_validate_json((trained / "run.json").read_text(encoding="utf-8"))
+    chosen = TrainSettings.model_fields.keys() - FILES - {"budget"} - OF_ANOTHER["transformer"]
+    assert chosen <= config.reasons.keys()
+    assert all(reason.strip() for reason in config.reasons.values())
+    for name in config.asked.keys() - FILES:
+        assert config.reasons[name] == "as asked"
+    fields = set(type(config.training).model_fields) - {"beta1", "beta2"}
+    assert fields <= set(config.reasons)
+
+
+def test_larger_corpora_get_larger_models():
+    previous = 0
+    for pairs in (1_000, 30_000, 300_000, 3_000_000):
+        decided, _ = decide(TrainSettings(), pairs, FAST)
+        size = decided["width"] * decided["vocab_size"]
+        assert size >= previous
+        previous = size
+
+
+@pytest.mark.parametrize("budget", [1.0, 60.0, 3600.0, 86400.0])
+@pytest.mark.parametrize("seconds", [0.01, 2.0])
+def test_a_budget_is_what_is_spent(budget, seconds):
+    decided, reasons = decide(TrainSettings(budget=budget), pace=lambda *_: Pace(seconds, 3000.0))
+    assert decided["updates"] * seconds <= max(budget, seconds)
+    assert decided["updates"] >= min(0.8 * budget / seconds, 1)
+    assert "what fits into" in reasons["updates"]
+
+
+def test_without_a_budget_a_slow_machine_does_less_than_a_fast_one():
+    slow, why = decide(TrainSettings(), pace=lambda *_: Pace(5.0, 3000.0))
+    fast, because = decide(TrainSettings(), pace=lambda *_: Pace(0.001, 3000.0))
+    assert slow["updates"] < fast["updates"]
+    assert "set aside" in why["updates"]
+    assert "epochs" in because["updates"]
+
+
+def test_the_pace_is_measured_for_the_batch_that_was_chosen():
+    asked = []
+
+    def pace(trial):
+        asked.append((trial.batch_tokens, trial.accumulate, trial.optimizer))
+        return Pace(0.1, 3000.0)
+
+    decide(TrainSettings(batch_tokens=777, accumulate=2, optimizer="muon"), pace=pace)
+    assert asked == [(777, 2, "muon")]
+
+
+def test_little_text_that_is_seen_often_is_learned_with_more_dropout():
+    def chosen(pairs=29_000, **wishes):
+        return decide(TrainSettings(**wishes), pairs=pairs)[0]["dropout"]
+
+    assert chosen() == 0.3
+    assert chosen(budget="10m") == chosen(updates=900) == chosen(pairs=200_000) == chosen(model="recurrent") == 0.2
+    assert chosen(pairs=600_000) == 0.1
+    assert chosen(dropout=0.05) == 0.05
+
+
+def test_muon_where_its_products_are_few_beside_those_of_an_update():
+    """The best for a new Transformer; never where a paper's schedule or another model's weights are asked for."""
+
+    def chosen(**wishes):
+        return decide(TrainSettings(**wishes))[0]["optimizer"]
+
+    assert chosen() == "muon"
+    assert chosen(batch_tokens=1024) == "adam"
+    assert chosen(batch_tokens=1024, accumulate=4) == "muon"
+    assert chosen(width=512) == "adam"
+    assert chosen(schedule="noam") == chosen(model="recurrent") == "adam"
+    assert chosen(batch_tokens=1024, optimizer="muon") == "muon"
+
+
+def test_two_vocabularies_are_never_tied():
+    for settings in (TrainSettings(shared_vocabulary=False), TrainSettings(shared_vocabulary=False, preset="tiny")):
+        assert decide(settings)[0]["tie_embeddings"] is False
+    assert decide(TrainSettings())[0]["tie_embeddings"] is True
+
+
+@pytest.mark.parametrize("wish", [{"width": 30, "heads": 4}, {"preset": "hughe"}, {"average": 1.0}, {"beam": 0}])
+def test_a_rehearsal_finds_what_cannot_be(wish):
+    with pytest.raises(ConfigurationError):
+        planning.rehearse(TrainSettings(**wish), 500, SLOW)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_everything_that_a_preset_fixes_is_the_default_and_a_wish_wins(name):
+    fixed = PRESETS[name]
+    decided, reasons = decide(TrainSettings(preset=name))
+    for key, value in fixed.items():
+        assert (decided[key], reasons[key]) == (value, "the preset's")
+    for key in fixed:
+        other = {"heads": 2, "width": 2048, "key_dim": 20, "value_dim": 20}.get(key, OTHER[key])
+        wish = {key: other} | ({"value_dim": 64, "key_dim": 64} if key == "heads" else {})
+        decided, reasons = decide(TrainSettings(preset=name, **wish))
+        assert (decided[key], reasons[key]) == (other, "as asked")
+
+
+def test_max_positions_are_learned_ones():
+    assert decide(TrainSettings())[0]["positions"] == "sinusoidal"
+    assert decide(TrainSettings(max_positions=99))[0]["positions"] == "learned"
+
+
+@pytest.mark.parametrize("width", [128, 512])
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "trapezoid", "inverse_sqrt", "noam"])
+def test_all_schedules_that_fall_have_the_same_peak(schedule, width):
+    """Whatever the unit of the setting: what is highest in the run is what suits the width."""
+    decided, _ = decide(TrainSettings(schedule=schedule, width=width, heads=4, updates=5000))
+    config = TrainingConfig(**{name: decided[name] for name in TrainingConfig.model_fields})
+    assert max(learning_rate(config, step, width) for step in range(1, 5001)) == pytest.approx(0.64 / width)
+    assert (config.patience == 0) is (schedule in ("linear", "cosine", "trapezoid"))
+
+
+def test_a_given_model_is_trained_more_carefully_and_for_less_long():
+    new, _ = decide(TrainSettings(), pace=lambda *_: Pace(0.001, 3000.0))
+    given, reasons = decide(TrainSettings(from_model="a"), pace=lambda *_: Pace(0.001, 3000.0))
+    assert given["learning_rate"] == pytest.approx(new["learning_rate"] / 10)
+    assert given["updates"] == pytest.approx(new["updates"] / 4, rel=0.01)
+    assert given["warmup"] < new["warmup"]
+    assert "what was learned is kept" in reasons["learning_rate"]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_can_be_rehearsed_and_changed(name):
+    planning.rehearse(TrainSettings(preset=name), 500, SLOW)
+    decided, reasons = decide(TrainSettings(preset=name, encoder_layers=1))
+    assert decided["encoder_layers"] == 1
+    assert decided["decoder_layers"] > 1
+    assert (reasons["encoder_layers"], reasons["decoder_layers"]) == ("as asked", "the preset's")
+
+
+def test_everything_decided_can_be_written_down_and_read():
+    decided, _ = decide(TrainSettings())
+    training = TrainingConfig(**{name: decided[name] for name in TrainingConfig.model_fields})
+    assert TrainingConfig.model_validate_json(training.model_dump_json()) == training
+
+
+# ------------------------------------------------------------------------------------------ the machine
+
+
+def test_the_machine_is_looked_at_and_not_changed():
+    found = inspect_machine()
+    assert found.threads == torch.get_num_threads()
+    assert found == inspect_machine()
+
+
+def test_a_device_that_is_not_there(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    require_device("cpu")
+    for name in ("cuda", "cuda:1"):
+        with pytest.raises(ConfigurationError, match="finds no CUDA"):
+            require_device(name)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    require_device("cuda")

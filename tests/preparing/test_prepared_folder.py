@@ -1,0 +1,267 @@
+"""Text prepared ahead of training: the run is the same, nothing is copied, and what has changed is refused by name."""
+
+import json
+import shutil
+import signal
+
+import pytest
+
+from multihead import work_folder as run_folder
+from multihead.errors import ConfigurationError, DataError, FormatError, Interrupted
+from multihead.planning.settings import RunConfig
+from multihead.preparing import preparation
+from multihead.preparing.prepare import prepare as prepare_text
+
+SHORT = {"updates": 6, "validate_every": 3, "log_every": 3, "dropout": 0.2}
+VARYING = ("timing.jsonl", "log.txt")
+
+
+@pytest.fixture
+def prepare():
+    """`multihead prepare` without a word, of small text."""
+
+    def go(output=None, said=None, **wishes):
+        return prepare_text(output=output, say=(said if said is not None else []).append, **wishes)
+
+    return go
+
+
+@pytest.fixture(scope="module")
+def text(numbers):
+    return {**numbers.train, "held_out": 20, "vocab_size": 320}
+
+
+@pytest.fixture(scope="module")
+def model(numbers):
+    return {name: value for name, value in numbers.settings.items() if name != "vocab_size"} | SHORT
+
+
+@pytest.fixture(scope="module")
+def ready(text, tmp_path_factory):
+    """Prepared text; copy it before you change anything in it."""
+    output = tmp_path_factory.mktemp("prepared") / "ready"
+    prepare_text(output=output, say=lambda _: None, **text)
+    return output
+
+
+@pytest.fixture(scope="module")
+def whole(numbers, text, model, tmp_path_factory):
+    """A run that made its own text."""
+    output = tmp_path_factory.mktemp("own") / "run"
+    numbers.learn(output, **text, **model)
+    return output
+
+
+# ------------------------------------------------------------------------------------------ the same
+
+
+def test_its_text_is_that_of_a_run(ready, whole, numbers):
+    """One way to make it: byte for byte."""
+    assert numbers.contents(ready / "data") == numbers.contents(whole / "data")
+    assert (ready / "left-out.tsv").read_bytes() == (whole / "left-out.tsv").read_bytes()
+    assert {path.name for path in ready.iterdir()} == {"prepared.json", "data", "left-out.tsv"}
+
+
+def test_a_run_from_it_is_the_run_from_the_text(ready, whole, numbers, model, tmp_path):
+    before = numbers.contents(ready)
+    numbers.learn(tmp_path / "run", data=ready, **model)
+    own = {"run.json", "left-out.tsv", *VARYING}
+    found = numbers.contents(tmp_path / "run", without=tuple(own))
+    expected = {k: v for k, v in numbers.contents(whole, without=tuple(own)).items() if k.split("/")[0] != "data"}
+    assert found == expected
+    assert not (tmp_path / "run" / "data").exists()
+    assert numbers.contents(ready) == before
+    configs = [RunConfig.model_validate_json((path / "run.json").read_text()) for path in (tmp_path / "run", whole)]
+    assert configs[0].data.prepared.path == str(ready)
+    assert configs[0].data.model_copy(update={"prepared": None}) == configs[1].data
+    for name in ("vocab_size", "held_out", "max_tokens"):
+        assert configs[0].reasons[name] == configs[1].reasons[name]
+
+
+def test_the_same_wishes_may_be_repeated(ready, numbers, text, model, tmp_path):
+    """A TOML file for both commands, say."""
+    numbers.learn(tmp_path / "run", data=ready, max_tokens=256, **text, **{**model, "updates": 1})
+
+
+@pytest.mark.parametrize(
+    ("wish", "said"),
+    [
+        ({"vocab_size": 300}, "vocab_size is 320 there, asked for was 300"),
+        ({"held_out": 21}, "held_out is 20 there, asked for was 21"),
+        (
+            {"max_tokens": 99, "min_frequency": 5},
+            "min_frequency is 2 there.*max_tokens is 256|max_tokens is 256.*min_fr",
+        ),
+        ({"source": "other.de"}, "asked for was other.de"),
+        ({"corpus": ["a b"]}, "corpus is not given there"),
+    ],
+)
+def test_wishes_that_contradict_it_are_refused_by_name(ready, numbers, model, tmp_path, wish, said):
+    with pytest.raises(ConfigurationError, match=said) as caught:
+        numbers.learn(tmp_path / "run", data=ready, **wish, **model)
+    assert str(ready) in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+# ------------------------------------------------------------------------------------------ what has changed
+
+
+def damage(folder, name):
+    if name == "left out":
+        return shutil.rmtree(folder / "data" / "train")
+    path = folder / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    return path.write_bytes(bytes(content))
+
+
+DAMAGES = ["data/train/source/ids.bin", "data/valid.target.txt", "data/source.tokenizer.json", "left out"]
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damage_is_named(ready, numbers, model, tmp_path, name):
+    """Also of what could still be read: one bit in the ids."""
+    folder = shutil.copytree(ready, tmp_path / "ready")
+    damage(folder, name)
+    expected = "data/train/.*is missing" if name == "left out" else f"{name}: has changed since it was written"
+    with pytest.raises(FormatError, match=expected):
+        numbers.learn(tmp_path / "run", data=folder, **model)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture(scope="module")
+def stopped_once(ready, numbers, model, tmp_path_factory):
+    output, polls = tmp_path_factory.mktemp("stopped") / "run", iter([None] * 5 + [signal.SIGINT])
+    with pytest.raises(Interrupted):
+        numbers.learn(output, data=ready, stop_signal=lambda: next(polls), **model)
+    return output
+
+
+@pytest.fixture
+def stopped(stopped_once, ready, tmp_path):
+    """A run that was stopped after update 4, and a copy of its text, which may be changed."""
+    return shutil.copytree(stopped_once, tmp_path / "run"), shutil.copytree(ready, tmp_path / "ready")
+
+
+@pytest.mark.parametrize("name", [*DAMAGES, "prepared.json"])
+def test_resume_looks_again(stopped, numbers, name):
+    run, folder = stopped
+    damage(folder, name)
+    with pytest.raises(FormatError, match=r"has changed|is missing|damaged"):
+        numbers.learn(run, data=folder)
+
+
+def test_resume_ends_as_the_run_that_was_not_stopped_even_if_the_text_has_moved(stopped, whole, numbers):
+    run, folder = stopped
+    with pytest.raises(FormatError, match="no such folder; give as --data"):
+        numbers.learn(run, data=folder.with_name("moved"))
+    numbers.learn(run, data=folder.rename(folder.with_name("moved")))
+    newest = "checkpoints/00000006"
+    assert numbers.contents(run / newest) == numbers.contents(whole / newest)
+    assert (run / "log.jsonl").read_bytes() == (whole / "log.jsonl").read_bytes()
+
+
+def test_resume_finds_the_text_where_it_was(stopped_once, whole, numbers, tmp_path):
+    run = shutil.copytree(stopped_once, tmp_path / "run")
+    numbers.learn(run)
+    assert (run / "log.jsonl").read_bytes() == (whole / "log.jsonl").read_bytes()
+
+
+def test_resume_refuses_other_text_that_is_whole(stopped, prepare, numbers, text):
+    run, folder = stopped
+    prepare(folder.with_name("other"), **{**text, "seed": 5})
+    with pytest.raises(FormatError, match="not the text that this run was begun with"):
+        numbers.learn(run, data=folder.with_name("other"))
+
+
+def test_a_run_with_its_own_text_does_not_take_another(whole, ready, numbers):
+    with pytest.raises(ConfigurationError, match="data was not given, now"):
+        numbers.learn(whole, data=ready)
+
+
+# ------------------------------------------------------------------------------------------ making it
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"\xff", b'{"format_version": 9}'])
+def test_a_manifest_that_is_none(ready, prepare, numbers, model, text, tmp_path, content):
+    folder = shutil.copytree(ready, tmp_path / "ready")
+    (folder / "prepared.json").write_bytes(content)
+    for work in (lambda: numbers.learn(tmp_path / "run", data=folder, **model), lambda: prepare(folder, **text)):
+        with pytest.raises(FormatError, match=r"prepared\.json: damaged or from another version"):
+            work()
+
+
+@pytest.mark.parametrize("place", ["nowhere", "."])
+def test_data_that_are_none(numbers, model, tmp_path, place):
+    with pytest.raises(FormatError, match="what `multihead prepare --output` made"):
+        numbers.learn(tmp_path / "run", data=tmp_path / place, **model)
+
+
+def test_doing_it_again_says_that_it_is_done(ready, prepare, numbers, text):
+    before, said = numbers.contents(ready), []
+    assert len(prepare(ready, said, **text).train) == 580
+    assert said == [f"{ready}: is prepared, with 580 training pairs"]
+    with pytest.raises(ConfigurationError, match="held_out was 20, now 30"):
+        prepare(ready, **{**text, "held_out": 30})
+    assert numbers.contents(ready) == before
+
+
+def test_folders_are_not_confused(ready, whole, prepare, numbers, text, model):
+    with pytest.raises(ConfigurationError, match=r"holds what `multihead prepare` wrote, not a run.*--data"):
+        numbers.learn(ready, **text, **model)
+    with pytest.raises(ConfigurationError, match="holds a run, not what `multihead prepare` wrote"):
+        prepare(whole, **text)
+
+
+class Killed(BaseException):
+    """The process ends here: whatever else would be done is not."""
+
+
+@pytest.mark.parametrize("place", ["reopen", "_tell", "write_text"])
+def test_killed_anywhere_it_is_made_anew(ready, prepare, numbers, text, model, tmp_path, monkeypatch, place):
+    def dies(*_, **__):
+        for victim, method in ((run_folder, "_empty"), (run_folder.Path, "unlink"), (run_folder.Path, "rmdir")):
+            patch.setattr(victim, method, lambda *_, **__: None)
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation, place, dies)
+        with pytest.raises(Killed):
+            prepare(tmp_path / "ready", **text)
+    assert (tmp_path / "ready").is_dir()
+    with pytest.raises(FormatError, match="nothing was prepared here to the end"):
+        numbers.learn(tmp_path / "run", data=tmp_path / "ready", **model)
+    prepare(tmp_path / "ready", **text)
+    assert numbers.contents(tmp_path / "ready") == numbers.contents(ready)
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_what_cannot_be_leaves_nothing_behind(prepare, numbers, tmp_path, there):
+    output = tmp_path / "deep" / "ready"
+    if there:
+        output.mkdir(parents=True)
+    before = numbers.contents(tmp_path)
+    for wishes, error in (({"vocab_size": 100}, ConfigurationError), ({"source": "nowhere"}, DataError)):
+        with pytest.raises(error):
+            prepare(output, **{**numbers.train, **wishes})
+    with pytest.raises(ConfigurationError, match="output missing"):
+        prepare(**numbers.train)
+    assert numbers.contents(tmp_path) == before
+
+
+def test_a_signal_between_two_chunks_stops_it(prepare, text, tmp_path, monkeypatch):
+    monkeypatch.setattr(preparation, "_CHUNK", 100)
+    polls = iter([None, None, signal.SIGTERM])
+    with pytest.raises(Interrupted, match="the same command starts again") as stop:
+        prepare(tmp_path / "ready", stop_signal=lambda: next(polls), **text)
+    assert stop.value.exit_status == 143
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_manifest_has_every_file(ready):
+    manifest = json.loads((ready / "prepared.json").read_text(encoding="utf-8"))
+    files = {path.relative_to(ready).as_posix() for path in (ready / "data").rglob("*") if path.is_file()}
+    assert manifest["files"].keys() == files
+    assert manifest["asked"]["held_out"] == 20
+    assert all(manifest["reasons"].values())

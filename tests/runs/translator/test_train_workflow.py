@@ -1,0 +1,470 @@
+"""Whole runs: stopped and resumed, finished, refused; what stands in their folder, and what is left alone."""
+
+import itertools
+import json
+import shutil
+import signal
+
+import pytest
+import torch
+
+from multihead import Translator, files
+from multihead import work_folder as run_folder
+from multihead.errors import ConfigurationError, DataError, FormatError, InputError, Interrupted, SurroundingsError
+from multihead.planning.settings import RunConfig
+from multihead.runs.translator import begin as beginning
+from multihead.runs.translator import validation
+from multihead.training.trainer import Trainer
+
+SHORT = {"updates": 12, "validate_every": 5, "log_every": 3, "dropout": 0.3, "seed": 3}
+VARYING = ("timing.jsonl", "log.txt")
+
+
+@pytest.fixture
+def run(numbers):
+    """Trains a short run; ``polls``: a signal comes at that poll."""
+
+    def go(output=None, polls=None, said=None, **wishes):
+        counter = itertools.count(1)
+        given = {"output": output, **wishes}
+        return numbers.learn(
+            **given,
+            say=(said if said is not None else []).append,
+            stop_signal=lambda: signal.SIGINT if next(counter) == polls else None,
+        )
+
+    return go
+
+
+@pytest.fixture(scope="session")
+def wishes(numbers):
+    return {**numbers.settings, **SHORT, **numbers.train, **numbers.valid}
+
+
+@pytest.fixture(scope="session")
+def whole(wishes, numbers, tmp_path_factory):
+    """A short run that nobody stopped."""
+    output = tmp_path_factory.mktemp("whole") / "run"
+    numbers.learn(output, **wishes)
+    return output
+
+
+def same_end(numbers, one, other):
+    """Everything but timings, and but older checkpoints, of which a stop may have left others."""
+    found = []
+    for folder in (one, other):
+        contents = numbers.contents(folder, without=VARYING)
+        newest = max(path.name for path in (folder / "checkpoints").iterdir())
+        found.append({k: v for k, v in contents.items() if not k.startswith("checkpoints/") or newest in k})
+    assert found[0] == found[1]
+    assert any("optimizer" in name for name in found[0])
+
+
+# ------------------------------------------------------------------------------------------ resume
+
+
+@pytest.mark.parametrize("polls", [[2], [9, 1, 2, 1, 3]])
+def test_a_run_that_was_stopped_ends_as_the_one_that_was_not(run, wishes, whole, numbers, tmp_path, polls):
+    """Contract 9: weights, average, optimiser, log and model folder, byte for byte, with dropout."""
+    output = tmp_path / "run"
+    for number in polls:
+        with pytest.raises(Interrupted, match="the same command") as stop:
+            run(output, number, **wishes)
+        assert stop.value.exit_status == 130
+    result = run(output, **wishes)
+    assert result.updates == 12
+    same_end(numbers, output, whole)
+
+
+def test_output_alone_goes_on(run, wishes, whole, numbers, tmp_path):
+    output, said = tmp_path / "run", []
+    with pytest.raises(Interrupted):
+        run(output, 5, **wishes)
+    run(output, said=said)
+    same_end(numbers, output, whole)
+    assert said[0] == "going on after update 3 of 12"
+
+
+def test_some_of_the_settings_go_on_too(run, wishes, tmp_path):
+    with pytest.raises(Interrupted):
+        run(tmp_path / "run", 5, **wishes)
+    assert run(tmp_path / "run", updates=12, source=wishes["source"]).updates == 12
+
+
+def test_a_held_out_split_goes_on(run, numbers, wishes, tmp_path):
+    plain = {name: value for name, value in wishes.items() if not name.startswith("valid_")} | {"held_out": 30}
+    run(tmp_path / "whole", **plain)
+    with pytest.raises(Interrupted):
+        run(tmp_path / "run", 4, **plain)
+    run(tmp_path / "run", **plain)
+    same_end(numbers, tmp_path / "run", tmp_path / "whole")
+
+
+@pytest.fixture(scope="module")
+def mixed(numbers, wishes, tmp_path_factory):
+    """Two corpora by weight, subwords cut anew in each epoch; and the run of it that nobody stopped."""
+    folder = tmp_path_factory.mktemp("mixed")
+    corpora = [
+        {**numbers.write(folder, name, numbers.pairs(count, count)), "weight": weight}
+        for name, count, weight in (("many", 90, 0.5), ("few", 25, 2.0))
+    ]
+    rest = {name: value for name, value in wishes.items() if name not in ("source", "target")}
+    mixed = {**rest, "corpus": corpora, "bpe_dropout": 0.3, "accumulate": 2, "batch_tokens": 256}
+    numbers.learn(folder / "run", **mixed)
+    return mixed, folder / "run"
+
+
+@pytest.mark.parametrize("polls", [[8, 2, 1]])
+def test_weighted_corpora_and_dropped_merges_go_on_too(run, mixed, numbers, tmp_path, polls):
+    """Which pairs an epoch sees and how they are cut is a function of seed and epoch: several epochs, bit for bit."""
+    wishes, whole = mixed
+    for number in polls:
+        with pytest.raises(Interrupted):
+            run(tmp_path / "run", number, **wishes)
+    run(tmp_path / "run", **wishes)
+    same_end(numbers, tmp_path / "run", whole)
+    last = json.loads((whole / "log.jsonl").read_text(encoding="utf-8").splitlines()[-2])
+    assert last["epoch"] >= 2
+
+
+def test_what_a_mixed_run_learns_from(mixed, numbers, run, tmp_path):
+    """Weights and dropped merges each change the run, and run.json has both corpora."""
+    wishes, whole = mixed
+    config = RunConfig.model_validate_json((whole / "run.json").read_text(encoding="utf-8"))
+    assert [(c.pairs, c.weight, c.held_out, c.left_out) for c in config.data.corpora] == [
+        (90, 0.5, 0, 0),
+        (25, 2.0, 0, 0),
+    ]
+    assert config.training.bpe_dropout == 0.3
+    weights = {(whole / "best" / "model.safetensors").read_bytes()}
+    equal = [{**corpus, "weight": 1.0} for corpus in wishes["corpus"]]
+    for name, change in (("a", {"bpe_dropout": 0.0}), ("b", {"corpus": equal})):
+        run(tmp_path / name, **{**wishes, **change})
+        weights.add((tmp_path / name / "best" / "model.safetensors").read_bytes())
+    assert len(weights) == 3
+
+
+def test_the_records_are_written_for_tensorboard_too(run, wishes, whole, numbers, tmp_path):
+    pytest.importorskip("tensorboard")
+    with pytest.raises(Interrupted):
+        run(tmp_path / "run", 5, tensorboard=True, **wishes)
+    run(tmp_path / "run")
+    assert list((tmp_path / "run" / "tensorboard").glob("events.*"))
+    assert (tmp_path / "run" / "log.jsonl").read_bytes() == (whole / "log.jsonl").read_bytes()
+
+
+def test_a_signal_while_the_data_are_prepared_leaves_nothing(run, wishes, tmp_path):
+    with pytest.raises(Interrupted, match="while the data were prepared"):
+        run(tmp_path / "run", 1, **wishes)
+    assert list(tmp_path.iterdir()) == []
+
+
+class Killed(BaseException):
+    """The process ends here: whatever else would be done is not."""
+
+
+@pytest.mark.parametrize(
+    ("place", "after"),
+    [
+        ("beginning.write_data", False),
+        ("run_folder.write", False),
+        ("run_folder.write", True),
+        ("validation.bundles.save", True),
+        ("Trainer._save", False),
+        ("Trainer._save", True),
+    ],
+)
+def test_killed_anywhere_the_same_command_ends_the_same(
+    run, wishes, whole, numbers, tmp_path, monkeypatch, place, after
+):
+    """Preparing, deciding, freezing, keeping, saving; ``remove`` does not come to anything in a killed process."""
+    owner, _, name = place.rpartition(".")
+    owner = {
+        "beginning": beginning,
+        "run_folder": run_folder,
+        "validation.bundles": validation.bundles,
+        "Trainer": Trainer,
+    }[owner]
+    original = getattr(owner, name)
+
+    def dies(*args, **kwargs):
+        if after:
+            original(*args, **kwargs)
+        for victim, method in ((run_folder, "_empty"), (run_folder.Path, "unlink"), (run_folder.Path, "rmdir")):
+            patch.setattr(victim, method, lambda *_, **__: None)
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, dies)
+        with pytest.raises(Killed):
+            run(tmp_path / "run", **wishes)
+    assert (tmp_path / "run").is_dir()
+    run(tmp_path / "run", **wishes)
+    same_end(numbers, tmp_path / "run", whole)
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {path.name for path in whole.iterdir()}
+
+
+def test_killed_while_the_marker_is_written(run, wishes, tmp_path):
+    """Nothing but its draft is there: the folder is still ours."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".preparing.txt.unfinished-123").write_text("half")
+    run(tmp_path / "run", **wishes)
+    assert not list((tmp_path / "run").glob(".*"))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"updates": 13}, "updates was 12, now 13"),
+        ({"dropout": 0.1, "seed": 4}, "dropout was 0.3, now 0.1, seed was 3, now 4"),
+        ({"beam": 4}, "beam was not given, now 4"),
+        ({"source": "other.de"}, "now other.de"),
+    ],
+)
+def test_other_settings_are_refused_by_name(run, wishes, whole, numbers, change, said):
+    before = numbers.contents(whole)
+    with pytest.raises(ConfigurationError) as caught:
+        run(whole, **{**wishes, **change})
+    assert said in str(caught.value)
+    assert "--output alone" in str(caught.value)
+    assert numbers.contents(whole) == before
+
+
+def test_a_finished_run_says_so_and_stays_as_it_is(run, wishes, whole, numbers):
+    before = {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in whole.rglob("*")}
+    for given in (wishes, {}):
+        said = []
+        result = run(whole, said=said, **given)
+        assert result.updates == 12
+        assert len(said) == 1
+        assert said[0].startswith("this run is finished: 12 updates")
+    assert {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in whole.rglob("*")} == before
+
+
+def test_other_versions_are_said(run, wishes, whole, tmp_path):
+    output, said = tmp_path / "run", []
+    with pytest.raises(Interrupted):
+        run(output, 5, **wishes)
+    content = json.loads((output / "run.json").read_text(encoding="utf-8"))
+    content["versions"]["torch"] = "1.0"
+    (output / "run.json").write_text(json.dumps(content), encoding="utf-8")
+    run(output, said=said)
+    assert "'torch': '1.0'" in said[1]
+    assert torch.__version__ in said[1]
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"\xff", b"[]"])
+def test_a_damaged_run_is_refused(run, whole, tmp_path, content):
+    output = shutil.copytree(whole, tmp_path / "run")
+    (output / "run.json").write_bytes(content)
+    with pytest.raises(FormatError, match=r"run\.json: damaged or from another version") as caught:
+        run(output)
+    assert "\n" not in str(caught.value)
+
+
+def test_lost_data_are_said_to_be(run, whole, wishes, tmp_path):
+    with pytest.raises(Interrupted):
+        run(tmp_path / "run", 4, **wishes)
+    (tmp_path / "run" / "data" / "valid.target.txt").unlink()
+    with pytest.raises(FormatError, match=r"valid\.target\.txt"):
+        run(tmp_path / "run")
+
+
+# ------------------------------------------------------------------------------------------ what a run is
+
+
+def test_what_stands_in_a_run(whole, wishes):
+    names = {path.name for path in whole.iterdir()}
+    logs = {"log.txt", "log.jsonl", "timing.jsonl"}
+    assert names == {"run.json", "data", "left-out.tsv", "checkpoints", "best"} | logs
+    config = RunConfig.model_validate_json((whole / "run.json").read_text(encoding="utf-8"))
+    asked = {
+        name: str(value) if name.startswith(("source", "target", "valid_")) else value for name, value in wishes.items()
+    }
+    assert config.asked == asked
+    assert config.versions["torch"] == torch.__version__
+    assert config.training.updates == 12
+    records = [json.loads(line) for line in (whole / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [(r["kind"], r["step"]) for r in records] == [
+        ("train", 3),
+        ("validation", 5),
+        ("train", 6),
+        ("train", 9),
+        ("validation", 10),
+        ("train", 12),
+        ("validation", 12),
+    ]
+    valid = records[-1]
+    assert valid["sentences"] == 8
+    assert valid["bleu_signature"].startswith("nrefs:1")
+    assert {"loss", "perplexity", "accuracy", "bleu", "chrf", "sample"} <= valid.keys()
+
+
+def test_the_best_model_is_that_of_the_best_validation(trained):
+    records = [json.loads(line) for line in (trained / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    validations = {r["step"]: r["bleu"] for r in records if r["kind"] == "validation"}
+    best = json.loads((trained / "best" / "metrics.json").read_text(encoding="utf-8"))
+    assert best["bleu"] == max(validations.values())
+    assert validations[best["step"]] == best["bleu"]
+
+
+def test_the_logged_score_is_that_of_the_kept_model(trained, numbers):
+    """Greedy search, as the validation of a run has it, on the validation set."""
+    from multihead import evaluate
+
+    found = evaluate(trained, numbers.valid["valid_source"], numbers.valid["valid_target"], beam=1)
+    best = json.loads((trained / "best" / "metrics.json").read_text(encoding="utf-8"))
+    assert found.scores.bleu == pytest.approx(best["bleu"], abs=1e-9)
+    assert found.scores.bleu_signature == best["bleu_signature"]
+
+
+def test_two_runs_of_the_same_settings_are_equal(run, wishes, whole, numbers, tmp_path):
+    torch.manual_seed(12345)
+    run(tmp_path / "run", **wishes)
+    assert numbers.contents(tmp_path / "run", without=VARYING) == numbers.contents(whole, without=VARYING)
+
+
+def test_the_generator_of_the_caller_is_left_alone(run, wishes, tmp_path):
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    run(tmp_path / "run", **{**wishes, "updates": 2})
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_two_vocabularies_train_and_translate(run, numbers, wishes, tmp_path):
+    result = run(tmp_path / "run", **{**wishes, "updates": 5, "shared_vocabulary": False})
+    translator = result.translator()
+    assert not translator.bundle.model.config.tie_embeddings
+    assert (tmp_path / "run" / "best" / "source.tokenizer.json").is_file()
+    assert (tmp_path / "run" / "best" / "target.tokenizer.json").is_file()
+    assert len(translator.translate(["eins zwei", "", "drei"])) == 3
+    map_ = translator.attention("eins zwei", "one two")
+    assert (len(map_.source), len(map_.target)) == map_.weights.cross[-1].shape[-1:-3:-1]
+
+
+def test_a_budget_limits_the_updates(run, numbers, wishes, tmp_path):
+    given = {name: value for name, value in wishes.items() if name not in ("updates", "validate_every", "log_every")}
+    result = run(tmp_path / "run", budget="1s", **given)
+    config = RunConfig.model_validate_json((tmp_path / "run" / "run.json").read_text(encoding="utf-8"))
+    assert result.updates == config.training.updates > 1
+    assert config.reasons["updates"].startswith("what fits into 1 s at ")
+    assert config.asked["budget"] == 1.0
+
+
+def test_the_measurement_changes_nothing_but_the_number(run, numbers, wishes, tmp_path, monkeypatch):
+    """With the number that it led to, given by hand, the run is the same."""
+    monkeypatch.setattr(beginning, "measure", lambda *_: beginning.Pace(0.05, 400.0))
+    given = {name: value for name, value in wishes.items() if name != "updates"}
+    measured = run(tmp_path / "measured", budget=0.5, **given)
+    assert 5 <= measured.updates <= 10
+    run(tmp_path / "given", updates=measured.updates, **given)
+    found, expected = (
+        numbers.contents(tmp_path / name, without=(*VARYING, "run.json")) for name in ("measured", "given")
+    )
+    assert found == expected
+
+
+# ------------------------------------------------------------------------------------------ nothing left behind
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        ({"source": "nowhere.de"}, DataError, "no such file"),
+        ({"valid_target": "nowhere.en"}, DataError, "no such file"),
+        ({"preset": "smal"}, ConfigurationError, "did you mean 'small'"),
+        ({"heads": 5}, ConfigurationError, "width must be a multiple of heads"),
+        ({"dropout": 1.5}, ConfigurationError, "dropout: input should be less than 1, got 1.5"),
+        ({"updates": 0}, ConfigurationError, "updates: input should be greater than or equal to 1, got 0"),
+        ({"beam": 0}, ConfigurationError, "beam"),
+        ({"smoothing": -0.1}, ConfigurationError, "smoothing"),
+        ({"vocab_size": 100}, InputError, "100"),
+        ({"held_out": 3}, ConfigurationError, "held_out and valid_source exclude each other"),
+        ({"budget": "1m"}, ConfigurationError, "updates and budget"),
+        ({"device": "cuda"}, ConfigurationError, "no CUDA"),
+        ({"output": None}, ConfigurationError, "output missing"),
+    ],
+)
+@pytest.mark.parametrize("there", [False, True])
+def test_what_cannot_be_leaves_nothing_behind(run, wishes, numbers, tmp_path, monkeypatch, change, error, said, there):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    output = tmp_path / "deep" / "run"
+    if there:
+        output.mkdir(parents=True)
+    before = numbers.contents(tmp_path)
+    given = {"output": output, **wishes, **change}
+    with pytest.raises(error, match=said):
+        run(**given)
+    assert numbers.contents(tmp_path) == before
+
+
+def test_settings_are_checked_before_the_work(run, wishes, tmp_path, monkeypatch):
+    monkeypatch.setattr(beginning, "write_data", lambda *_: pytest.fail("it has begun to work"))
+    for change in ({"preset": "x"}, {"heads": 5}, {"clip": -1.0}, {"alpha": -1.0}, {"warmup": -1}):
+        with pytest.raises(ConfigurationError):
+            run(tmp_path / "run", **{**wishes, **change})
+
+
+def test_a_folder_that_holds_something_else_is_not_touched(run, wishes, numbers, tmp_path):
+    output = tmp_path / "letters"
+    output.mkdir()
+    (output / "mother.txt").write_text("dear")
+    before = numbers.contents(tmp_path)
+    with pytest.raises(ConfigurationError, match="holds something that is not a run; nothing was touched"):
+        run(output, **wishes)
+    assert numbers.contents(tmp_path) == before
+
+
+def test_a_marker_alone_makes_no_folder_ours(run, wishes, numbers, tmp_path):
+    """It could be the name of a file of anybody's."""
+    for name in ("preparing.txt", "mother.txt"):
+        (tmp_path / name).write_text("dear")
+    before = numbers.contents(tmp_path)
+    with pytest.raises(ConfigurationError, match="nothing was touched"):
+        run(tmp_path, **wishes)
+    assert numbers.contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("place", ["file", "file/run", "file/deep/run"])
+def test_a_file_is_no_place_for_a_run(run, wishes, numbers, tmp_path, place):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ConfigurationError, match=r"file: is a file; --output names a folder"):
+        run(tmp_path / place, **wishes)
+    assert (tmp_path / "file").read_text() == "x"
+
+
+@pytest.mark.parametrize("number", [28, 30, 13])
+def test_a_disk_that_cannot_be_written_to_leaves_nothing(run, wishes, numbers, tmp_path, monkeypatch, number):
+    """No space, read-only, no permission: in the middle of the preparation."""
+
+    def fails(*_):
+        raise OSError(number, "as the system says it")
+
+    monkeypatch.setattr(files, "put", fails)
+    with pytest.raises(SurroundingsError, match="cannot be written"):
+        run(tmp_path / "run", **wishes)
+    monkeypatch.undo()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_space_while_saving_keeps_what_there_is_and_goes_on(run, wishes, whole, numbers, tmp_path, monkeypatch):
+    from multihead.training import checkpoint
+
+    write, calls = checkpoint.write_tensors, itertools.count(1)
+
+    def full(path, tensors):
+        if next(calls) > 3:
+            raise OSError(28, "No space left on device")
+        return write(path, tensors)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "write_tensors", full)
+        with pytest.raises(SurroundingsError, match=r"00000010: cannot be written: no space left") as caught:
+            run(tmp_path / "run", **wishes)
+    assert caught.value.exit_status == 1
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["00000005"]
+    assert Translator.load(tmp_path / "run").translate(["eins"])
+    run(tmp_path / "run", **wishes)
+    same_end(numbers, tmp_path / "run", whole)

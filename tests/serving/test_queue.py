@@ -1,0 +1,219 @@
+"""The queue is fair between jobs and spreads sentences over those who search; nothing is lost or done twice."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from multihead import Translator
+from multihead.serving.metrics import Rate
+from multihead.serving.pieces import block_diagonal, joined, pieces_of
+from multihead.serving.queue import Job, Kind, Queue
+from multihead.serving.search_thread import IDLE, Lane
+from multihead.translating.search_settings import SearchSettings
+from multihead.translating.searching import symbols_of
+
+
+def kind(beam: int = 1) -> Kind:
+    return Kind(SearchSettings(beam=beam), 1)
+
+
+def in_a_loop(test: Callable[[], Any]) -> Any:
+    """Jobs belong to an event loop."""
+
+    async def run() -> Any:
+        return test()
+
+    return asyncio.run(run())
+
+
+def jobs(*sizes: int, beam: int = 1) -> list[Job]:
+    return [Job(kind(beam), [[number, 3] for number in range(size)], [], False) for size in sizes]
+
+
+@settings(deadline=None, max_examples=50)
+@given(sizes=st.lists(st.integers(0, 5), max_size=6))
+def test_each_job_has_its_turn(sizes: list[int]) -> None:
+    """With one taker, sentence k of any job comes before sentence k + 1 of every other that waited with it."""
+
+    def test() -> None:
+        queue = Queue()
+        queue.join("one")
+        made = jobs(*sizes)
+        for job in made:
+            queue.put(job)
+        assert len(queue) == sum(sizes)
+        taken = queue.take("one", 0, 1000) if sum(sizes) else []
+        assert taken is not None
+        rounds = [sentence.ids[0] for sentence in taken]
+        assert rounds == sorted(rounds)
+        assert sorted(id(one) for one in taken) == sorted(id(one) for job in made for one in job.sentences)
+        assert len(queue) == 0
+
+    in_a_loop(test)
+
+
+def test_a_taker_has_no_more_rows_than_places_but_one_sentence_in_any_case() -> None:
+    def test() -> None:
+        queue = Queue()
+        queue.join("one")
+        for job in jobs(7, beam=5):
+            queue.put(job)
+        assert len(queue.take("one", 0, 16) or []) == 3
+        assert queue.running == 15
+        assert queue.take("one", 15, 16) == []
+        assert len(queue.take("one", 0, 2) or []) == 1
+
+    in_a_loop(test)
+
+
+def test_who_has_least_to_do_takes() -> None:
+    def test() -> None:
+        queue = Queue()
+        for who in ("one", "other"):
+            queue.join(who)
+        for job in jobs(1, 1, 1):
+            queue.put(job)
+        assert len(queue.take("one", 4, 64) or []) == 0  # the other one has nothing to do
+        assert len(queue.take("other", 0, 64) or []) == 3
+        assert queue.running == 7
+
+    in_a_loop(test)
+
+
+def test_a_dropped_job_leaves_and_the_others_stay() -> None:
+    def test() -> None:
+        queue = Queue()
+        queue.join("one")
+        one, other = jobs(3, 2)
+        queue.put(one)
+        queue.put(other)
+        queue.drop(one)
+        assert one.dropped
+        assert queue.take("one", 0, 64) == other.sentences
+        queue.drop(other)  # once more than it is there: nothing happens
+        assert len(queue) == 0
+
+    in_a_loop(test)
+
+
+def test_what_is_put_back_comes_first() -> None:
+    def test() -> None:
+        queue = Queue()
+        queue.join("one")
+        one, other = jobs(2, 1)
+        queue.put(one)
+        first = (queue.take("one", 0, 1) or [])[0]
+        queue.put(other)
+        queue.put_back([first])
+        taken = queue.take("one", 0, 64)
+        assert taken is not None
+        assert {*one.sentences, *other.sentences} == set(taken)
+        assert len(taken) == 3
+
+    in_a_loop(test)
+
+
+def test_a_job_waits_in_each_queue_by_itself() -> None:
+    """What a lane has put aside waits there, whatever of the same job still waits for a lane."""
+
+    def test() -> None:
+        queue, aside = Queue(), Queue()
+        queue.join("lane")
+        aside.join("other")
+        (job,) = jobs(3)
+        queue.put(job)
+        (first,) = queue.take("lane", 0, 1) or []
+        aside.put_back([first])
+        assert (len(queue), len(aside)) == (2, 1)
+        queue.drop(job)
+        assert (len(queue), len(aside)) == (0, 1)  # between the two a search may look: it finds what it is promised
+        assert aside.take("other", 0, 64) == [first]
+        aside.put_back([first])
+        assert len(aside) == 0  # nobody waits for it any more
+
+    in_a_loop(test)
+
+
+@pytest.mark.parametrize("kinds", range(1, IDLE + 3))
+def test_a_lane_keeps_as_many_idle_batches_as_it_may(kinds: int, translator: Translator) -> None:
+    engine = translator.engine
+    if engine is None:
+        pytest.skip("no compiled search here")
+    symbols = symbols_of(translator.bundle.target_tokenizer)
+
+    def test() -> None:
+        queue, aside = Queue(), Queue()
+        lane = Lane(engine, symbols, 1000, queue, aside, lambda act: act())
+        for beam in range(1, kinds + 1):
+            (job,) = jobs(1, beam=beam)
+            lane._add(job.sentences[0])
+            queue.drop(job)
+        assert len(lane._batches) == kinds
+        lane._let_go()
+        lane._close_idle()
+        assert len(lane._batches) == min(kinds, IDLE)
+        for batch in lane._batches.values():
+            batch.running.__exit__(None, None, None)
+
+    in_a_loop(test)
+
+
+def test_a_closed_queue_gives_what_it_has_and_then_wakes_those_who_wait() -> None:
+    def test() -> None:
+        queue = Queue()
+        queue.join("one")
+        (job,) = jobs(1)
+        queue.put(job)
+        queue.close()
+        assert queue.take("one", 0, 64) == job.sentences
+        assert queue.take("one", 0, 64) is None
+
+    in_a_loop(test)
+    queue, ended = Queue(), []
+    queue.join("one")
+    thread = threading.Thread(target=lambda: ended.append(queue.take("one", 0, 64)))
+    thread.start()
+    queue.close()
+    thread.join(10)
+    assert ended == [None]
+
+
+def test_a_rate_is_of_its_window() -> None:
+    now = 100.0
+    rate = Rate(10.0, lambda: now)
+    assert rate.value() == 0
+    now = 104.0
+    rate.add(8)
+    assert rate.value() == 2.0  # 4 seconds of life
+    now = 112.0
+    rate.add(12)
+    assert rate.value() == 2.0  # 20 in 10 seconds
+    now = 115.0
+    assert rate.value() == 1.2  # the first 8 are forgotten
+    now = 200.0
+    assert rate.value() == 0
+
+
+@given(st.text(alphabet="ab \r\n\u2028\0\t", max_size=30))
+def test_pieces_put_together_are_the_text(text: str) -> None:
+    pieces = pieces_of(text)
+    assert joined(pieces, [piece.text for piece in pieces]) == text
+    assert len(pieces) == text.count("\n") + 1
+    assert all(piece.behind in ("\n", "\r\n") for piece in pieces[:-1])
+    assert not any("\n" in piece.text for piece in pieces)
+
+
+def test_blocks_stand_behind_and_below_each_other() -> None:
+    assert block_diagonal([[[1.0, 2.0]], [], [[3.0], [4.0]]], [2, 1, 1]) == [[1, 2, 0, 0], [0, 0, 0, 3], [0, 0, 0, 4]]
+
+
+@pytest.mark.parametrize("words", [(), ([1, 2, 3],)])
+def test_a_job_without_sentences_is_done(words: tuple[list[int], ...]) -> None:
+    assert in_a_loop(lambda: Job(kind(), list(words), [], False).done.done()) is (not words)

@@ -1,0 +1,137 @@
+"""One process at a time in a folder: asked of the system, given back by whatever ends the holder."""
+
+import os
+import re
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from multihead import lock
+from multihead.errors import ConfigurationError
+from multihead.work_folder import holding
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from multihead.work_folder import holding
+with holding(Path(sys.argv[1])):
+    print("mine", flush=True)
+    sys.stdin.readline()  # until it is killed, or told to leave
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """Another process that holds ``tmp_path / "deep" / "run"``."""
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "deep" / "run")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"mine\n"
+        yield process
+        process.kill()
+
+
+def refused(folder):
+    with pytest.raises(ConfigurationError) as caught, holding(folder):
+        pytest.fail("it was let in")
+    return str(caught.value)
+
+
+def test_a_folder_that_another_process_holds_is_refused_in_one_line(tmp_path, holder):
+    folder = tmp_path / "deep" / "run"
+    said = refused(folder)
+    assert said.startswith(f"{folder}: another process")
+    assert "\n" not in said
+    if lock._TABLE.exists() and re.search(rf"\b{holder.pid}\b", lock._TABLE.read_text()):
+        assert f"(process {holder.pid})" in said
+    assert folder.is_dir()
+
+
+@pytest.mark.parametrize("death", ["leaves", "is killed"])
+def test_the_next_one_is_let_in(tmp_path, holder, death):
+    folder = tmp_path / "deep" / "run"
+    refused(folder)
+    if death == "leaves":
+        holder.stdin.close()
+    else:
+        holder.kill()
+    holder.wait()
+    with holding(folder):
+        refused(folder)  # the same process twice is two, too
+
+
+def test_a_refused_one_leaves_everything_as_it_was(tmp_path, holder):
+    (tmp_path / "deep" / "run" / "file").write_text("x")
+    refused(tmp_path / "deep" / "run")
+    assert [path.name for path in (tmp_path / "deep" / "run").iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_an_exception_leaves_no_empty_folder_where_there_was_none(tmp_path, there):
+    folder = tmp_path / "a" / "b"
+    if there:
+        folder.mkdir(parents=True)
+
+    def fails(make):
+        with holding(folder):
+            assert folder.is_dir()
+            if make:
+                (folder / "file").write_text("x")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fails(make=False)
+    assert folder.exists() == there
+    with pytest.raises(KeyboardInterrupt):
+        fails(make=True)
+    assert (folder / "file").read_text() == "x"
+
+
+def test_many_at_once_are_never_two(tmp_path):
+    """Each makes the folder, holds it, gives it up empty: nobody is let into a folder that is already removed."""
+    inside, most, entered = [], [], []
+
+    def work():
+        for _ in range(200):
+            try:
+                with holding(tmp_path / "run"):
+                    inside.append(1)
+                    most.append(len(inside))
+                    entered.append((tmp_path / "run").is_dir())
+                    inside.pop()
+                    raise KeyError
+            except (ConfigurationError, KeyError):
+                pass
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert max(most) == 1
+    assert all(entered)
+
+
+def test_who_holds_it_is_not_guessed(tmp_path, monkeypatch):
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    try:
+        assert lock.holder(descriptor) == ""
+        for content in ("", "1: POSIX  ADVISORY  WRITE 1 00:00:0 0 EOF\n1: -> FLOCK ADVISORY WRITE 2 00:00:0 0 EOF\n"):
+            (tmp_path / "locks").write_text(content)
+            monkeypatch.setattr(lock, "_TABLE", tmp_path / "locks")
+            assert lock.holder(descriptor) == ""
+        monkeypatch.setattr(lock, "_TABLE", tmp_path / "nowhere")
+        assert lock.holder(descriptor) == ""
+    finally:
+        os.close(descriptor)
+
+
+def test_training_and_preparing_ask_for_it(numbers, tmp_path, holder):
+    from multihead import prepare
+
+    folder = tmp_path / "deep" / "run"
+    for work in (numbers.learn, prepare):
+        with pytest.raises(ConfigurationError, match="another process"):
+            work(output=folder, **numbers.train)
+    assert list(folder.iterdir()) == []

@@ -1,0 +1,107 @@
+"""Counts the files of the package that three everyday calls enter: the shorter the way, the sooner it is read.
+
+    train        ten updates of a prepared corpus, by `multihead train`
+    translate    one line, by `multihead translate`
+    attention    one call of `MultiHeadAttention`
+
+A file is entered when one of its functions runs; what merely importing it executes does not count. Run it as
+``.venv/bin/python tools/count_files.py``; ``--list`` names the files. `tests/test_main_path.py` holds the counts to
+their limits.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+FUNCTION = 1  # inspect.CO_OPTIMIZED: of functions, not of modules and classes
+
+WATCH = f"""
+import atexit, sys, threading
+from importlib.util import find_spec
+from pathlib import Path
+
+package, entered, seen = Path(find_spec("multihead").origin).parent, set(), set()
+
+def note(frame, event, argument):
+    code = frame.f_code
+    if event == "call" and code not in seen:
+        seen.add(code)
+        path = Path(code.co_filename)
+        if code.co_flags & {FUNCTION} and path.is_relative_to(package):
+            entered.add(path.relative_to(package).as_posix())
+
+def start():
+    threading.setprofile(note)
+    sys.setprofile(note)
+
+def stop():
+    sys.setprofile(None)
+    Path(sys.argv[1]).write_text("\\n".join(sorted(entered)))
+"""
+
+COMMAND = f"""{WATCH}
+import multihead.cli.main as command
+atexit.register(stop)
+start()
+sys.exit(command.main(sys.argv[2:]))
+"""
+
+ATTENTION = f"""{WATCH}
+import torch
+from multihead.attention import MultiHeadAttention
+
+module = MultiHeadAttention(width=64, heads=4)
+start()
+module(torch.zeros(2, 5, 64))
+stop()
+"""
+
+
+def entered(program: str, *arguments: object, given: str = "") -> list[str]:
+    """The files that a program enters, relative to the package.
+
+    Args:
+        program: one of those above.
+        arguments: of the command.
+        given: its standard input.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        listed = Path(folder) / "files"
+        words = [sys.executable, "-c", program, str(listed), *map(str, arguments)]
+        subprocess.run(words, input=given, text=True, capture_output=True, check=True)
+        return listed.read_text().split()
+
+
+def measure(folder: Path) -> dict[str, list[str]]:
+    """The files of all three; what the commands need is made in ``folder``, which is empty."""
+    draw = random.Random(1)
+    words = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four", "fünf": "five", "sechs": "six"}
+    rows = [[draw.choice(list(words)) for _ in range(draw.randint(2, 6))] for _ in range(200)]
+    (folder / "text.de").write_text("".join(" ".join(row) + "\n" for row in rows), encoding="utf-8")
+    (folder / "text.en").write_text("".join(" ".join(words[w] for w in row) + "\n" for row in rows), encoding="utf-8")
+    prepared, run = folder / "prepared", folder / "run"
+    files = ("--source", folder / "text.de", "--target", folder / "text.en")
+    entered(COMMAND, "prepare", *files, "--output", prepared, "--vocab-size", 300)
+    sizes = ("--preset", "tiny", "--threads", 1, "--updates", 10)
+    return {
+        "train": entered(COMMAND, "train", "--data", prepared, "--output", run, *sizes),
+        "translate": entered(COMMAND, "translate", run, given="eins zwei\n"),
+        "attention": entered(ATTENTION),
+    }
+
+
+def main() -> None:
+    """Prints the counts."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, files in measure(Path(folder)).items():
+            print(f"{name:<10} {len(files):3}")
+            if "--list" in sys.argv:
+                print("".join(f"    {file}\n" for file in files), end="")
+
+
+if __name__ == "__main__":
+    main()
