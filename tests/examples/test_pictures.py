@@ -9,7 +9,7 @@ from random import Random
 import pytest
 import torch
 
-from multihead.data.pictures import ARM, HOLE, SHAPES, TEXTURES, Picture, PictureBatch, Pictures
+from images.pictures import ARM, HOLE, SHAPES, TEXTURES, Picture, PictureBatch, Pictures
 from multihead.errors import ConfigurationError
 from multihead.training.loss import Examples
 

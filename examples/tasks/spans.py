@@ -26,8 +26,8 @@ from torch import Tensor
 
 from multihead.data.batching import Batch, collate
 from multihead.data.store import ParallelStore
-from multihead.data.toy.reordering import BEGIN, END, FIRST, PADDING
 from multihead.errors import ConfigurationError
+from tasks.reordering import BEGIN, END, FIRST, PADDING
 
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 

@@ -12,11 +12,14 @@ Training and data are left to others.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
+from pydantic import Field, model_validator
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from multihead.attention.vision import (
     BAM,
@@ -29,9 +32,41 @@ from multihead.attention.vision import (
     SpatialGroupEnhance,
     SqueezeExcitation,
 )
+from multihead.configuration import Settings
 from multihead.errors import ShapeError
 from multihead.kernels.linear_cross_entropy import Loss, linear_cross_entropy
-from multihead.models.image_config import ImageConfig
+
+ImageAttentionName = Literal["none", "se", "eca", "cbam", "bam", "shuffle", "sge", "polarized", "coordinate"]
+
+
+class ImageConfig(Settings):
+    """Everything that fixes the parameters of an image classifier and what they compute."""
+
+    architecture: Literal["image"] = "image"
+    """Which network this is."""
+    classes: int = Field(ge=2)
+    """What an image can show."""
+    channels: int = Field(default=3, ge=1)
+    """Numbers of a pixel: 3 of a colour, 1 of a grey."""
+    widths: tuple[int, ...] = Field(default=(8, 16, 32), min_length=1)
+    """Channels of each block; from one to the next, height and width are halved."""
+    attention: ImageAttentionName = "none"
+    """What weights the features of each block (`attention.vision`)."""
+    reduction: int = Field(default=4, ge=1)
+    """Of 'se', 'cbam', 'bam' and 'coordinate': their bottlenecks are channels / reduction wide."""
+    groups: int = Field(default=4, ge=1)
+    """Of 'shuffle' and 'sge': groups of channels."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> ImageConfig:
+        step = {"shuffle": 2 * self.groups, "sge": self.groups}.get(self.attention, 1)
+        for width in self.widths:
+            if width < 1 or width % step:
+                raise ValueError(
+                    f"every one of widths must be a multiple of {step} for attention = '{self.attention}' in "
+                    f"{self.groups} groups, got {width}: take {(max(width, 0) // step + 1) * step}"
+                )
+        return self
 
 
 class Classified(NamedTuple):
@@ -125,6 +160,26 @@ class ImageClassifier(nn.Module):
             x, found = block(x, need_maps)
             maps += [] if found is None else [found]
         return x.mean((2, 3)), tuple(maps)
+
+
+def multiply_adds(module: nn.Module, *inputs: Any) -> int:
+    """How many products are multiplied and added up by ``module(*inputs)``: convolutions and matrix products.
+
+    What is done to each number by itself (norms, activations, a map times features) and sums without products are not
+    counted, as is usual in tables of vision papers; they take time all the same. Batch norms are not trained by it.
+
+    Args:
+        module: any module; it is run once, as in evaluation and without gradients.
+        inputs: what it is called with.
+    """
+    training = module.training
+    try:
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            module.eval()(*inputs)
+    finally:
+        module.train(training)
+    # Two operations each: a multiplication and an addition.
+    return int(counter.get_total_flops()) // 2
 
 
 def _attention(width: int, config: ImageConfig) -> ImageAttention | None:

@@ -9,12 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from images.classifier import Block, ImageAttentionName, ImageClassifier, ImageConfig, multiply_adds
 from multihead.attention.vision import ImageAttention
 from multihead.configuration import build
 from multihead.errors import ConfigurationError, ShapeError
-from multihead.inspection.cost import multiply_adds
-from multihead.models.image_classifier import Block, ImageClassifier
-from multihead.models.image_config import ImageAttentionName, ImageConfig
 from multihead.training.loss import Trainable
 
 NAMES = get_args(ImageAttentionName)

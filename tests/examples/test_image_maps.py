@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from images.maps import _flat, image_maps
 from multihead.errors import InputError, ShapeError
-from multihead.inspection.image_maps import _flat, image_maps
 
 pytest.importorskip("matplotlib")
 IMAGES = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from multihead.attention.structured import tree_marginals
-from multihead.data.expressions import OPERATORS, Expressions, Question, by_operand, heads
-from multihead.data.toy.reordering import END, PADDING
 from multihead.errors import ConfigurationError, InputError
+from tasks.expressions import OPERATORS, Expressions, Question, by_operand, heads
+from tasks.reordering import END, PADDING
 
 PYTHON = dict(zip(OPERATORS, (ast.BitOr, ast.BitXor, ast.BitAnd, ast.LShift, ast.Sub, ast.Mult), strict=True))
 """The operators as Python's own parser names them."""

@@ -8,9 +8,9 @@ from types import ModuleType
 import pytest
 import torch
 
-from multihead.data.expressions import Expressions, Question, heads
-from multihead.data.spans import PlantedSpans
 from multihead.models.network import AttentionWeights, Output
+from tasks.expressions import Expressions, Question, heads
+from tasks.spans import PlantedSpans
 
 
 def test_a_chain_learns_to_find_a_span_that_a_softmax_does_not(example: ModuleType) -> None:

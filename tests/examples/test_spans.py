@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from multihead.attention.structured import chain_marginals
-from multihead.data.spans import Planted, PlantedSpans, covered
-from multihead.data.toy.reordering import BEGIN, END, FIRST, PADDING
 from multihead.errors import ConfigurationError
+from tasks.reordering import BEGIN, END, FIRST, PADDING
+from tasks.spans import Planted, PlantedSpans, covered
 
 SIZES = [
     PlantedSpans(),

@@ -9,9 +9,8 @@ from types import ModuleType
 import pytest
 import torch
 
-from multihead.data.pictures import SHAPES, Pictures
-from multihead.models.image_classifier import ImageClassifier
-from multihead.models.image_config import ImageAttentionName, ImageConfig
+from images.classifier import ImageAttentionName, ImageClassifier, ImageConfig
+from images.pictures import SHAPES, Pictures
 
 SMALL = Pictures(side=16, smallest=4.0, largest=6.0, scraps=1)
 """A quarter of the example's pixels."""

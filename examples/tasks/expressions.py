@@ -33,8 +33,8 @@ import torch
 
 from multihead.data.batching import Batch, collate
 from multihead.data.store import ParallelStore
-from multihead.data.toy.reordering import BEGIN, END, FIRST, PADDING
 from multihead.errors import ConfigurationError, InputError
+from tasks.reordering import BEGIN, END, FIRST, PADDING
 
 OPERATORS = ("|", "^", "&", "<<", "-", "*")
 """Six of Python's, of six precedences, the loosest first."""

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from multihead.data.toy.reordering import Reordering
+from tasks.reordering import Reordering
 
 
 def figures(printed: str, name: str) -> list[float]:

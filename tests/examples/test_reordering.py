@@ -9,8 +9,8 @@ import jaxtyping
 import pytest
 import torch
 
-from multihead.data.toy.reordering import BEGIN, END, FIRST, PADDING, Reordering, share_right
 from multihead.errors import ConfigurationError
+from tasks.reordering import BEGIN, END, FIRST, PADDING, Reordering, share_right
 
 TASKS = [Reordering("copy"), Reordering("reverse"), Reordering("reverse", symbols=3, shortest=1, longest=3)]
 
