@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from multihead.attention import Causal, Padding
-from multihead.diagnosis.model import (
+from multihead.diagnosis.model_checks import (
     check_first_loss,
     check_learning,
     check_network,

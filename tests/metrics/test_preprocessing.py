@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 
-from multihead.metrics.suspicion import suspicions
+from multihead.metrics.preprocessing import suspicions
 
 MULTI30K = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "multi30k"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from multihead import Translator
-from multihead.judging.units import Units, begins_a_word, units_of
+from multihead.judging.align import Units, begins_a_word, units_of
 from multihead.text.tokenizer import Tokenizer
 
 TEXTS = ["eins zwei", "  drei\u3000vier\tfünf ", "Ωmega \u2581x ß!", "", " ", "🎉 null", "sechs,sieben"]

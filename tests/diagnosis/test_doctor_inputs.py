@@ -11,7 +11,7 @@ import pytest
 
 from multihead.data.readers import scan_corpus
 from multihead.diagnosis.doctor import doctor
-from multihead.diagnosis.subject import check_recorded, subject_of
+from multihead.diagnosis.inputs import check_recorded, subject_of
 from multihead.planning.settings import CorpusRecord, TextFile, TrainSettings
 
 ROWS = [(f"ein Satz {n}", f"a sentence {n}") for n in range(30)]

@@ -7,7 +7,7 @@ import torch
 
 from multihead.attention.drawing import display_width
 from multihead.errors import ShapeError
-from multihead.inspection.terminal import attention_text
+from multihead.inspection.plots import attention_text
 
 ROWS = ["▁A", "狗", "</s>"]
 COLUMNS = ["▁Ein", "▁小狗", ".", "</s>"]

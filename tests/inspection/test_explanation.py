@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from multihead import Translator, explain
-from multihead.inspection.explained import page, percent
-from multihead.inspection.explained_text import explained_text
+from multihead.inspection.explanation import explained_text, html_percent, page
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
@@ -88,8 +87,8 @@ def test_without_scripts_it_has_the_main_content(content: dict[str, Any]) -> Non
     cells = read.texts["td"]
     for word in content["words"]:
         assert word["text"] in cells
-        assert percent(word["probability"]).replace("&lt;", "<") in read.texts["span"]
-        assert " · ".join(f"{one['text']}\xa0{percent(one['probability'])}" for one in word["alternatives"]) in [
+        assert html_percent(word["probability"]).replace("&lt;", "<") in read.texts["span"]
+        assert " · ".join(f"{one['text']}\xa0{html_percent(one['probability'])}" for one in word["alternatives"]) in [
             cell.replace("<", "&lt;") for cell in cells
         ]
     for piece in content["pieces"]:

@@ -2,7 +2,7 @@
 
 One forced pass over pairs in batches gives, word by word and token by token: the attention of `judging.align` with
 its links, probabilities, and the most probable alternatives. Pages and servers show it (`judging.explain`,
-`serving`); words come from `judging.units`, words in the place of others from `judging.other_words`.
+`serving`); words come from `judging.align`, words in the place of others from `judging.alternatives`.
 
 The probability of a word w at its place is that of its tokens, and that white space or the end follows:
 
@@ -23,10 +23,9 @@ from torch import Tensor
 
 from multihead.data.batching import collate_source
 from multihead.errors import ConfigurationError
-from multihead.judging.align import Aligning, Link, between_words, links_of, looked_at
-from multihead.judging.other_words import Forced, Likely, OtherWords
-from multihead.judging.pairs import PairBatch, check_pairs, pair_batches, taught
-from multihead.judging.units import Units, begins_a_word, units_of
+from multihead.judging.align import Aligning, Link, Units, begins_a_word, between_words, links_of, looked_at, units_of
+from multihead.judging.alternatives import Forced, Likely, OtherWords
+from multihead.judging.score import PairBatch, check_pairs, pair_batches, taught
 from multihead.models.network import AttentionWeights
 from multihead.text.tokenizer import Tokenizer
 from multihead.translating.translator import Translator

@@ -13,10 +13,19 @@ from hypothesis import strategies as st
 
 from multihead.data.corpus import check_parallel
 from multihead.data.report import Report
-from multihead.diagnosis import languages as language_hints
-from multihead.diagnosis import line_lengths, repeats
-from multihead.diagnosis.languages import Likeness
-from multihead.diagnosis.pairs import LONGEST, Characters, Chunk, Sample, SideBySide
+from multihead.diagnosis.corpus import (
+    LONGEST,
+    Characters,
+    Chunk,
+    Sample,
+    SideBySide,
+    hashes,
+    joined,
+    normal_form,
+    repeated,
+    several_targets,
+)
+from multihead.diagnosis.heuristics import Likeness, agreement, guess, known, slips, unequal
 
 LINES = st.lists(
     st.tuples(*[st.sampled_from([b"", b" ", b"a b", b"\xff", b"\xe3\x80\x80", "ü".encode(), b"x\0y", b"c"])] * 2),
@@ -65,10 +74,10 @@ def test_files_that_are_fine_are_read_as_for_training(tmp_path: Path) -> None:
 @settings(max_examples=50, deadline=None)
 @given(pairs=st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xyz")), max_size=12))
 def test_repetitions_equal_counting(pairs: list[tuple[str, str]]) -> None:
-    source, target = (repeats.hashes([pair[side] for pair in pairs]) for side in (0, 1))
+    source, target = (hashes([pair[side] for pair in pairs]) for side in (0, 1))
     again = [place for place, pair in enumerate(pairs) if pair in pairs[:place]]
-    assert repeats.repeated(repeats.joined(source, target)).tolist() == again
-    several = repeats.several_targets(source, target)
+    assert repeated(joined(source, target)).tolist() == again
+    several = several_targets(source, target)
     counts = Counter(s for s, _ in set(pairs))
     first = [pairs.index(next(p for p in pairs if p[0] == s)) for s in counts if counts[s] > 1]
     assert several.places.tolist() == sorted(first)
@@ -77,9 +86,9 @@ def test_repetitions_equal_counting(pairs: list[tuple[str, str]]) -> None:
 
 
 def test_the_normal_form() -> None:
-    assert repeats.normal_form("  «Ein HUND», 2-mal … ") == repeats.normal_form("ein hund 2 mal") == "einhund2mal"
-    assert repeats.normal_form("...") == "..."
-    assert repeats.normal_form("हिन्दी") != repeats.normal_form("हन्द")  # vowel signs are no punctuation
+    assert normal_form("  «Ein HUND», 2-mal … ") == normal_form("ein hund 2 mal") == "einhund2mal"
+    assert normal_form("...") == "..."
+    assert normal_form("हिन्दी") != normal_form("हन्द")  # vowel signs are no punctuation
 
 
 @settings(max_examples=30, deadline=None)
@@ -118,21 +127,21 @@ def test_lengths() -> None:
     draw = np.random.default_rng(0)
     source = draw.integers(5, 120, 3000).astype(np.float64)
     target = np.maximum(1, source * 1.2 + draw.normal(0, 1, 3000) * np.sqrt(source))
-    assert not line_lengths.unequal(source, target).any()
-    assert line_lengths.slips(source, target) == []
+    assert not unequal(source, target).any()
+    assert slips(source, target) == []
     planted = target.copy()
     planted[[7, 900]] = planted[[7, 900]] * 4 + 40
-    assert np.flatnonzero(line_lengths.unequal(source, planted)).tolist() == [7, 900]
+    assert np.flatnonzero(unequal(source, planted)).tolist() == [7, 900]
     for offset in (-2, 1, 5):
         slipped = np.concatenate((target[:1000], np.roll(target[1000:], offset)))
-        (one,) = line_lengths.slips(source, slipped)
+        (one,) = slips(source, slipped)
         assert one == (1000, 3000, offset)
     shuffled = draw.permutation(target)
-    assert line_lengths.slips(source, shuffled) == []  # no order at all is no slip
-    assert line_lengths.agreement(source, target) == pytest.approx(np.corrcoef(np.log(source), np.log(target))[0, 1])
-    assert abs(line_lengths.agreement(source, shuffled) or 1.0) < 0.1
-    assert line_lengths.agreement(source[:499], target[:499]) is None
-    assert line_lengths.agreement(np.full(3000, 9.0), target) is None
+    assert slips(source, shuffled) == []  # no order at all is no slip
+    assert agreement(source, target) == pytest.approx(np.corrcoef(np.log(source), np.log(target))[0, 1])
+    assert abs(agreement(source, shuffled) or 1.0) < 0.1
+    assert agreement(source[:499], target[:499]) is None
+    assert agreement(np.full(3000, 9.0), target) is None
 
 
 def test_likeness_tells_the_sides_apart() -> None:
@@ -163,13 +172,13 @@ def test_likeness_tells_the_sides_apart() -> None:
     ids=["de", "en", "fr", "cyrillic", "ja", "zh", "ko", "numbers", "nonsense"],
 )
 def test_a_language_is_guessed_or_not(text: str, codes: set[str]) -> None:
-    guessed = language_hints.guess([text] * 3)
+    guessed = guess([text] * 3)
     assert codes <= guessed
     assert bool(codes) == bool(guessed)
-    assert all(language_hints.known(code) == code for code in guessed)
+    assert all(known(code) == code for code in guessed)
 
 
 def test_codes() -> None:
     """Nothing is known of a language with two scripts."""
     codes = {"de-AT": "de", "no": "nb", "EN_us": "en", "in": None, "sr": None, None: None}
-    assert {code: language_hints.known(code) for code in codes} == codes
+    assert {code: known(code) for code in codes} == codes

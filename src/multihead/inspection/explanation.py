@@ -4,6 +4,8 @@ What is explained comes as plain data, in the schema of docs/explain.md (`judgin
 tokens and what was found are written here, as HTML; the scripts in `page/` add links between words, maps of every head
 and the tree of the search. Text of a user is never markup: it is escaped here, and the data, which stand in the page as
 JSON, hold no character that could end their element. The page tells browsers to load nothing.
+
+An explanation for a terminal: the translation, and a row a word. `inspection.explanation` has it all.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
+from multihead.attention.drawing import display_width
 from multihead.text.tokenizer import visible
 
 _SCRIPTS = ("common", "words", "maps", "tree")
@@ -45,7 +48,7 @@ def escaped(text: str) -> str:
     return html.escape(visible(text))
 
 
-def percent(share: float) -> str:
+def html_percent(share: float) -> str:
     """``94%``, and what is nearly nothing not as 0."""
     if 0 < share < 0.001:
         return "&lt;0.1%"
@@ -84,18 +87,18 @@ def _cell(content: str, kind: str = "") -> str:
 
 def _sure(probability: float) -> str:
     """A probability on a background that is the warmer the less sure the model was."""
-    return f'<td><span class="doubt" style="--doubt: {1 - probability:.3f}">{percent(probability)}</span></td>'
+    return f'<td><span class="doubt" style="--doubt: {1 - probability:.3f}">{html_percent(probability)}</span></td>'
 
 
 def _others(found: Sequence[dict[str, Any]]) -> str:
-    return " · ".join(f"{escaped(one['text'])}&nbsp;{percent(one['probability'])}" for one in found)
+    return " · ".join(f"{escaped(one['text'])}&nbsp;{html_percent(one['probability'])}" for one in found)
 
 
 def _pair(content: dict[str, Any]) -> str:
     source, target = content["languages"]
     read = "".join(_button(word, "") for word in content["source_words"])
     written = "".join(
-        _button(word["text"], percent(word["probability"]), f' style="--doubt: {1 - word["probability"]:.3f}"')
+        _button(word["text"], html_percent(word["probability"]), f' style="--doubt: {1 - word["probability"]:.3f}"')
         for word in content["words"]
     )
     warnings = [f'<p class="warning">{escaped(line)}</p>' for line in _warnings(content)]
@@ -216,7 +219,7 @@ def _words(content: dict[str, Any]) -> str:
             _cell(escaped(word["text"])),
             _sure(word["probability"]),
             _cell(
-                f"{escaped(sources[links[place]])}&nbsp;{percent(weights[place][links[place]])}"
+                f"{escaped(sources[links[place]])}&nbsp;{html_percent(weights[place][links[place]])}"
                 if place in links
                 else ""
             ),
@@ -257,3 +260,41 @@ def _footer(content: dict[str, Any]) -> str:
         f"{escaped(content['model'])}. log p(translation | source) = {content['log_probability']:.3f}, "
         f"score {content['score']:.3f}. Nothing on this page is loaded from anywhere else."
     )
+
+
+_OTHERS = 3  # a word, of those that could have been
+
+
+def explained_text(content: dict[str, Any]) -> str:
+    """The translation, then of each word how probable it was, where it looked most, and what it could have been.
+
+    Args:
+        content: as `multihead.judging.explain.Explanation.content` gives it.
+    """
+    links = {target: source for source, target in content["links"]}
+    rows = [("word", "", "looked at", "", "could have been")]
+    for place, word in enumerate(content["words"]):
+        source = links.get(place)
+        looked = ("", "")
+        if source is not None:
+            looked = content["source_words"][source], percent(content["word_attention"][place][source])
+        others = (f"{other['text']} {percent(other['probability'])}" for other in word["alternatives"][:_OTHERS])
+        rows.append((word["text"], percent(word["probability"]), *looked, " · ".join(others)))
+    shown = [[visible(cell) for cell in row] for row in rows]
+    widths = [max(display_width(row[column]) for row in shown) for column in range(len(rows[0]))]
+    lines = (
+        "  ".join(_placed(cell, width, at) for at, (cell, width) in enumerate(zip(row, widths, strict=True)))
+        for row in shown
+    )
+    return "\n".join([visible(content["translation"]), "", *(line.rstrip() for line in lines)])
+
+
+def percent(share: float) -> str:
+    """Whole percents, and what is nearly nothing not as 0."""
+    return f"{share:.0%}" if share >= 0.005 else "<1%"
+
+
+def _placed(cell: str, width: int, column: int) -> str:
+    """Percentages on the right of their column."""
+    space = " " * (width - display_width(cell))
+    return space + cell if column in (1, 3) else cell + space

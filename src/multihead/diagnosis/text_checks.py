@@ -1,6 +1,6 @@
 """The checks of `multihead doctor` on text: one pass over a corpus, hashes and lengths kept of it, a sample, no lines.
 
-A corpus is read once, in chunks (`diagnosis.pairs`); what each chunk tells is added up in `TextPass`, and `findings`
+A corpus is read once, in chunks (`diagnosis.corpus`); what each chunk tells is added up in `TextPass`, and `findings`
 says what it comes to. Other sets of pairs, on which a model will be judged, are given as `HeldOut`, to be looked for
 among what is learned from. Tokens and models are for `doctor_tokens` and `doctor_model`.
 """
@@ -15,12 +15,23 @@ import numpy as np
 from multihead.data.corpus import EMPTY, EMPTY_BOTH, NOT_UTF8, refuse_pipe
 from multihead.data.languages import Languages
 from multihead.data.order import Array
-from multihead.diagnosis import languages as language_hints
-from multihead.diagnosis import line_lengths, repeats
+from multihead.diagnosis.corpus import (
+    NAMED,
+    NUL,
+    SAMPLE,
+    Characters,
+    Chunk,
+    HeldOut,
+    Sample,
+    SideBySide,
+    Spots,
+    hashes,
+    joined,
+    repeated,
+    several_targets,
+)
 from multihead.diagnosis.findings import REMEDIES, Finding, found
-from multihead.diagnosis.languages import Likeness, Scores
-from multihead.diagnosis.pairs import NAMED, NUL, SAMPLE, Characters, Chunk, Sample, SideBySide, Spots
-from multihead.diagnosis.repeats import HeldOut
+from multihead.diagnosis.heuristics import Likeness, Scores, agreement, guess, known, slips, unequal
 
 _LEARN = 50_000
 """Pairs from which it is learned what the two sides look like."""
@@ -78,7 +89,7 @@ class TextPass:
 
     def _take(self, chunk: Chunk) -> None:
         sides = chunk.sources, chunk.targets
-        own = [repeats.hashes(side) for side in sides]
+        own = [hashes(side) for side in sides]
         for side in (0, 1):
             self._hashes[side].append(own[side])
             self._lengths[side].append(np.array(list(map(len, sides[side])), np.int32))
@@ -166,13 +177,13 @@ class TextPass:
         source, target = (np.concatenate(side).astype(np.float64) for side in self._lengths)
         name, every = self.corpus.name, []
         reach = min(max(abs(self.corpus.lines[0] - self.corpus.lines[1]), 5), 30)
-        slipped = line_lengths.slips(source, target, reach)
-        apart = line_lengths.unequal(source, target)
+        slipped = slips(source, target, reach)
+        apart = unequal(source, target)
         for one in slipped:
             apart[one.start : one.stop] = False
-        agreement = None if slipped else line_lengths.agreement(source, target)
-        if agreement is not None and agreement < _UNRELATED:
-            what = f"long sources do not stand beside long targets (correlation {agreement:.2f})"
+        correlation = None if slipped else agreement(source, target)
+        if correlation is not None and correlation < _UNRELATED:
+            what = f"long sources do not stand beside long targets (correlation {correlation:.2f})"
             every.append(found("unrelated", name, len(lines), len(lines), what))
         if slipped:
             count = sum(one.stop - one.start for one in slipped)
@@ -192,11 +203,11 @@ class TextPass:
 
     def _of_repeats(self, lines: Array, source: Array, target: Array) -> list[Finding]:
         name, every = self.corpus.name, []
-        again = repeats.repeated(repeats.joined(source, target))
+        again = repeated(joined(source, target))
         if len(again):
             what = f"{len(again):,} of {len(lines):,} pairs stand at an earlier line, too"
             every.append(found("duplicates", name, len(again), len(lines), what, lines[again[:NAMED]].tolist()))
-        several = repeats.several_targets(source, target)
+        several = several_targets(source, target)
         if len(several.places):
             what = (
                 f"{len(several.places):,} of {several.sources:,} sources have more than one translation, up to "
@@ -216,8 +227,8 @@ def _has_letters(text: str) -> bool:
 
 def _files_against_codes(corpus: SideBySide, first: list[Chunk], languages: Languages) -> Finding | None:
     """Whether the sides are in other languages than the codes say."""
-    wanted = [language_hints.known(code) for code in languages]
-    guesses = [language_hints.guess([text for chunk in first for text in chunk[1 + side]][:_HINTS]) for side in (0, 1)]
+    wanted = [known(code) for code in languages]
+    guesses = [guess([text for chunk in first for text in chunk[1 + side]][:_HINTS]) for side in (0, 1)]
     wrong = [bool(code and guess and code not in guess) for code, guess in zip(wanted, guesses, strict=True)]
     if all(wrong) and wanted[0] in guesses[1] and wanted[1] in guesses[0]:
         what = f"the source should be {languages[0]!r} and the target {languages[1]!r}: it is the other way round"

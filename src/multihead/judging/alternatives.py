@@ -26,8 +26,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from multihead.data.batching import collate_source
-from multihead.judging.pairs import PairBatch
-from multihead.judging.units import Units, is_whole
+from multihead.judging.align import Units, is_whole
+from multihead.judging.score import PairBatch
 from multihead.models.network import Network
 from multihead.text.tokenizer import Tokenizer
 
