@@ -33,7 +33,7 @@ from typing import Any
 import torch
 from common import machine, parser, write
 
-from multihead import bundle as bundles
+from multihead.bundle import load_bundle
 from multihead.metrics.scores import score
 from multihead.models.config import TransformerConfig
 from multihead.models.transformer import Transformer
@@ -77,7 +77,7 @@ def text(side: str) -> list[str] | None:
 def work_of(chosen: Namespace) -> tuple[dict[str, Any], list[str] | None]:
     """What every contender is given: a model, sources as text or ids, and how far to go; and the references."""
     if chosen.model:
-        bundle = bundles.load(chosen.model)
+        bundle = load_bundle(chosen.model)
         model, sources = bundle.model, text("de")
         if not isinstance(model, Transformer) or sources is None:
             raise SystemExit("--model needs a Transformer, and Multi30k's test set in shared/data/multi30k")

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from multihead import bundle as bundles
 from multihead.attention import MultiHeadAttention
+from multihead.bundle import load_bundle
 from multihead.data.batching import batches_by_tokens, collate_source
 from multihead.decoding.beam import beam_search
 from multihead.decoding.beams import Settings
@@ -49,7 +49,7 @@ class Work:
         self.model = Transformer(self.config).eval()
         self.model.load_state_dict(given["weights"])
         self.steps: int = given["steps"]
-        self.bundle = bundles.load(Path(given["folder"])) if given["folder"] else None
+        self.bundle = load_bundle(Path(given["folder"])) if given["folder"] else None
         forbidden = self.bundle.target_tokenizer.forbidden_in_output if self.bundle else (PAD, UNKNOWN, BEGIN)
         self.symbols = Symbols(BEGIN, END, forbidden)
         self._limits = GenerationConfig()

@@ -18,8 +18,8 @@ from common import in_turn, parser, write
 from torch import Tensor, nn
 
 from multihead.kernels.linear_cross_entropy import Loss
+from multihead.models.config import RecurrentConfig
 from multihead.models.network import token_loss
-from multihead.models.recurrent.config import RecurrentConfig
 from multihead.models.recurrent.network import RecurrentTranslator
 
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -30,8 +30,7 @@ from common import machine, parser, write
 
 from decoding import text
 from multihead import Translator
-from multihead import bundle as bundles
-from multihead.bundle import Bundle
+from multihead.bundle import Bundle, save_bundle
 from multihead.models.config import GenerationConfig, TransformerConfig
 from multihead.models.transformer import Transformer
 from multihead.text.tokenizer import Tokenizer
@@ -58,7 +57,7 @@ def write_model(folder: Path, size: str, steps: int) -> None:
     config = TransformerConfig(source_vocab=len(tokenizer), target_vocab=len(tokenizer), **SIZES[size])
     generation = GenerationConfig(beam=5, min_length=steps - 1, max_length=steps)
     bundle = Bundle(Transformer(config).eval(), tokenizer, tokenizer, generation, "de", "en")
-    bundles.save(folder, bundle, {}, "Random weights, for measurements.")
+    save_bundle(folder, bundle, {}, "Random weights, for measurements.")
 
 
 class Served:

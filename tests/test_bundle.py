@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from multihead import Translator, model_folder
-from multihead.bundle import FORMAT_VERSION, Bundle, load, locate, save
+from multihead.bundle import FORMAT_VERSION, Bundle, load_bundle, locate, save_bundle
 from multihead.errors import FormatError, SurroundingsError
 from multihead.models.config import GenerationConfig, TransformerConfig
 from multihead.models.transformer import Transformer
@@ -50,8 +50,8 @@ def refused(folder, *said):
 
 def test_what_is_saved_comes_back(tmp_path):
     made = two_vocabularies()
-    save(tmp_path / "model", made, {"bleu": 12.5}, "Made by a test.")
-    found = load(tmp_path / "model")
+    save_bundle(tmp_path / "model", made, {"bleu": 12.5}, "Made by a test.")
+    found = load_bundle(tmp_path / "model")
     assert found.model.config == made.model.config
     assert found.generation == made.generation
     assert (found.source_language, found.target_language) == ("de", "en")
@@ -66,7 +66,7 @@ def test_what_is_saved_comes_back(tmp_path):
 def test_it_translates_as_before(trained, tmp_path, numbers):
     translator = Translator.load(trained)
     sources = [source for source, _ in numbers.pairs(15, 77)]
-    save(tmp_path / "again", translator.bundle, {}, "Made by a test.")
+    save_bundle(tmp_path / "again", translator.bundle, {}, "Made by a test.")
     assert Translator.load(tmp_path / "again").translations(sources) == translator.translations(sources)
 
 
@@ -78,7 +78,7 @@ def test_the_model_has_learned_something(trained, numbers):
 
 
 def test_what_stands_in_the_folder(tmp_path):
-    save(tmp_path / "model", two_vocabularies(), {"bleu": 12.5, "bleu_signature": "a|b"}, "Made by a test.")
+    save_bundle(tmp_path / "model", two_vocabularies(), {"bleu": 12.5, "bleu_signature": "a|b"}, "Made by a test.")
     names = {path.name for path in (tmp_path / "model").iterdir()}
     tokenizers = {"source.tokenizer.json", "target.tokenizer.json"}
     assert names == tokenizers | {"config.json", "model.safetensors", "generation.json", "metrics.json", "README.md"}
@@ -107,8 +107,8 @@ def with_options(**changes):
 )
 def test_every_option_comes_back_and_is_on_the_card(tmp_path, changes):
     made = with_options(**changes)
-    save(tmp_path / "model", made, {}, "Made by a test.")
-    found = load(tmp_path / "model")
+    save_bundle(tmp_path / "model", made, {}, "Made by a test.")
+    found = load_bundle(tmp_path / "model")
     assert found.model.config == made.model.config
     assert found.generation == made.generation
     source = torch.tensor([[5, 6, 7, 8, 2]])
@@ -123,7 +123,7 @@ def test_every_option_comes_back_and_is_on_the_card(tmp_path, changes):
 
 
 def test_the_card_of_a_usual_model_names_nothing_else(tmp_path):
-    save(tmp_path / "model", with_options(), {}, "Made by a test.")
+    save_bundle(tmp_path / "model", with_options(), {}, "Made by a test.")
     card = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
     assert "1+1 layers, width 8, inner 8, 2 heads, post-norm" in card
     assert "default" not in card
@@ -134,7 +134,7 @@ def test_a_shared_tokenizer_and_tied_weights_are_written_once(trained):
     best = trained / "best"
     assert (best / "tokenizer.json").is_file()
     assert not (best / "source.tokenizer.json").exists()
-    found = load(best)
+    found = load_bundle(best)
     assert found.source_tokenizer.digest == found.target_tokenizer.digest
     size = sum(parameter.numel() for parameter in found.model.parameters())
     assert sum(tensor.numel() for tensor in load_file(best / "model.safetensors").values()) == size
@@ -144,20 +144,20 @@ def test_a_model_is_replaced_and_nothing_else(tmp_path):
     made = two_vocabularies()
     (tmp_path / "empty").mkdir()
     for folder in ("empty", "model", "model"):
-        save(tmp_path / folder, made, {}, "Made by a test.")
-        assert load(tmp_path / folder)
+        save_bundle(tmp_path / folder, made, {}, "Made by a test.")
+        assert load_bundle(tmp_path / folder)
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "mother.txt").write_text("dear")
     (tmp_path / "file").write_text("x")
     for name in ("letters", "file"):
         with pytest.raises(FormatError, match="not a model; nothing was touched"):
-            save(tmp_path / name, made, {}, "Made by a test.")
+            save_bundle(tmp_path / name, made, {}, "Made by a test.")
     assert (tmp_path / "letters" / "mother.txt").read_text() == "dear"
     assert (tmp_path / "file").read_text() == "x"
 
 
 def test_the_old_model_stands_when_the_disk_is_full(model, monkeypatch):
-    found = load(model)
+    found = load_bundle(model)
     before = {path.name: path.read_bytes() for path in model.iterdir()}
 
     def full(path, tensors):
@@ -166,7 +166,7 @@ def test_the_old_model_stands_when_the_disk_is_full(model, monkeypatch):
 
     monkeypatch.setattr(model_folder, "write_tensors", full)
     with pytest.raises(SurroundingsError, match=r"model: cannot be written: no space left"):
-        save(model, found, {}, "Made by a test.")
+        save_bundle(model, found, {}, "Made by a test.")
     assert {path.name: path.read_bytes() for path in model.iterdir()} == before
     assert [path.name for path in model.parent.iterdir()] == ["model"]
 
@@ -193,13 +193,13 @@ def test_folders_of_every_version_are_read(version):
 
 def test_the_new_folder_has_what_is_new():
     """Or that it is read would say little."""
-    config = load(FOLDERS / "v2").model.config
+    config = load_bundle(FOLDERS / "v2").model.config
     fields = {name: getattr(config, name) for name in TransformerConfig.model_fields}
     old = json.loads((FOLDERS / "v1" / "config.json").read_text(encoding="utf-8"))["model"]
     dropouts = {"embedding_dropout", "residual_dropout"}  # like the third
     for name in fields.keys() - old.keys() - dropouts:
         assert fields[name] != TransformerConfig.model_fields[name].default, name
-    assert load(FOLDERS / "v3").model.config.architecture == "recurrent"
+    assert load_bundle(FOLDERS / "v3").model.config.architecture == "recurrent"
     types = [
         {tensor.dtype for tensor in load_file(FOLDERS / f"v{version}" / "model.safetensors").values()}
         for version in (3, 4)
@@ -208,7 +208,7 @@ def test_the_new_folder_has_what_is_new():
 
 
 def test_what_an_old_folder_does_not_say_is_the_default():
-    config = load(FOLDERS / "v1").model.config
+    config = load_bundle(FOLDERS / "v1").model.config
     said = json.loads((FOLDERS / "v1" / "config.json").read_text(encoding="utf-8"))["model"]
     assert config == TransformerConfig(**said)
     assert (config.positions, config.embedding_scale, config.feed_forward) == ("sinusoidal", "embedding", "relu")
@@ -238,7 +238,7 @@ def test_another_tokenizer_is_refused(model):
 
 
 def test_swapped_tokenizers_are_refused(tmp_path):
-    save(tmp_path, two_vocabularies(), {}, "Made by a test.")
+    save_bundle(tmp_path, two_vocabularies(), {}, "Made by a test.")
     source, target = (tmp_path / f"{side}.tokenizer.json" for side in ("source", "target"))
     content = source.read_bytes()
     source.write_bytes(target.read_bytes())

@@ -11,14 +11,14 @@ from safetensors.torch import load_file, save
 from multihead import files
 from multihead.errors import SurroundingsError
 from multihead.files import (
-    explained,
+    atomic_file,
+    atomic_folder,
+    current_folder,
     is_unfinished,
     remove,
     remove_unfinished,
     sha256_of,
-    standing_folder,
-    whole_file,
-    whole_folder,
+    write_errors,
     write_tensors,
     write_text,
 )
@@ -46,7 +46,7 @@ def test_a_file_keeps_its_content_when_writing_ends_early(tmp_path, error):
             path.write_text(before)
 
         def write():
-            with whole_file(path) as draft:
+            with atomic_file(path) as draft:
                 draft.write_text("half")
                 assert not path.exists() or path.read_text() == "old"
                 raise error
@@ -60,7 +60,7 @@ def test_a_file_keeps_its_content_when_writing_ends_early(tmp_path, error):
 def test_a_folder_is_replaced_as_a_whole(tmp_path):
     path = tmp_path / "model"
     for content in ("old", "new"):
-        with whole_folder(path) as draft:
+        with atomic_folder(path) as draft:
             (draft / content).write_text(content)
             (draft / "sub").mkdir()
             (draft / "sub" / "deep").write_text(content)
@@ -71,11 +71,11 @@ def test_a_folder_is_replaced_as_a_whole(tmp_path):
 @pytest.mark.parametrize("error", [ValueError, Stop])
 def test_a_folder_keeps_its_content_when_filling_ends_early(tmp_path, error):
     path = tmp_path / "model"
-    with whole_folder(path) as draft:
+    with atomic_folder(path) as draft:
         (draft / "old").write_text("old")
 
     def fill():
-        with whole_folder(path) as second:
+        with atomic_folder(path) as second:
             (second / "new").write_text("new")
             raise error
 
@@ -111,15 +111,15 @@ def test_a_folder_is_old_or_new_wherever_the_process_is_killed(tmp_path, monkeyp
     with monkeypatch.context() as patch:
         Killed(patch, calls)
         try:
-            with whole_folder(path) as draft:
+            with atomic_folder(path) as draft:
                 (draft / "new").write_text("new")
         except Stop:
             pass
-    assert names(standing_folder(path)) in (["old"], ["new"])
+    assert names(current_folder(path)) in (["old"], ["new"])
     remove_unfinished(tmp_path)
     assert names(tmp_path) == ["model"]
     assert names(path) in (["old"], ["new"])
-    with whole_folder(path) as draft:
+    with atomic_folder(path) as draft:
         (draft / "newer").write_text("newer")
     assert names(tmp_path) == ["model"]
     assert names(path) == ["newer"]
@@ -134,11 +134,11 @@ def test_a_killed_exchange_does_not_hinder_the_next_one(tmp_path, monkeypatch, c
     with monkeypatch.context() as patch:
         Killed(patch, calls)
         try:
-            with whole_folder(path) as draft:
+            with atomic_folder(path) as draft:
                 (draft / "new").write_text("new")
         except Stop:
             pass
-    with whole_folder(path) as draft:
+    with atomic_folder(path) as draft:
         (draft / "newer").write_text("newer")
     assert names(tmp_path) == ["model"]
     assert names(path) == ["newer"]
@@ -182,7 +182,7 @@ def test_a_fault_of_the_surroundings_says_what_to_do(tmp_path, number, remedy):
     path = tmp_path / "a"
 
     def fill():
-        with whole_folder(path) as draft:
+        with atomic_folder(path) as draft:
             (draft / "x").write_text("x")
             raise OSError(number, os.strerror(number))
 
@@ -194,7 +194,7 @@ def test_a_fault_of_the_surroundings_says_what_to_do(tmp_path, number, remedy):
 
 
 def test_an_error_without_a_number_is_passed_on(tmp_path):
-    with pytest.raises(SurroundingsError, match="cannot be written: strange"), explained(tmp_path):
+    with pytest.raises(SurroundingsError, match="cannot be written: strange"), write_errors(tmp_path):
         raise OSError("strange")
 
 
@@ -235,7 +235,7 @@ def test_what_the_system_writes_in_pieces_is_whole(tmp_path, monkeypatch):
     """`os.write` may take less than it is given."""
     write = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:5]))
-    digest = files.put(tmp_path / "x", [b"eins zwei drei", b"", memoryview(b"vier")])
+    digest = files.write_chunks(tmp_path / "x", [b"eins zwei drei", b"", memoryview(b"vier")])
     assert (tmp_path / "x").read_bytes() == b"eins zwei dreivier"
     assert digest == sha256_of(tmp_path / "x")
 

@@ -23,8 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from multihead.cli.main import multihead as command
-from multihead.models.config import TransformerConfig
-from multihead.models.network_config import preset
+from multihead.models.config import TransformerConfig, preset
 from multihead.models.transformer import Transformer
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -1,4 +1,6 @@
-"""A translator on disk: a folder with everything that turns text into text, which refuses parts of another folder.
+"""From settings to the network that they describe: the one place that knows all of them.
+
+A translator on disk: a folder with everything that turns text into text, which refuses parts of another folder.
 
     config.json            format version, the network's sizes, SHA-256 of weights and tokenizers, languages
     model.safetensors      the weights (a shared tensor once); no pickle is ever loaded
@@ -16,17 +18,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from multihead import model_folder
 from multihead.errors import FormatError
-from multihead.model_folder import AGAIN, CONFIG, FORMAT_VERSION, locate, settings_of
-from multihead.models.architectures import build_network
-from multihead.models.config import GenerationConfig
+from multihead.model_folder import (
+    CONFIG,
+    COPY_AGAIN,
+    FORMAT_VERSION,
+    Rounding,
+    architecture_of,
+    load_weights,
+    locate,
+    parse_settings,
+    read_config,
+    read_json,
+    save_folder,
+    write_json,
+)
+from multihead.models.config import ARCHITECTURES, GenerationConfig, NetworkConfig, TransformerConfig
 from multihead.models.network import Network
-from multihead.models.network_config import ARCHITECTURES, NetworkConfig
-from multihead.rounding import Rounding
+from multihead.models.recurrent.network import RecurrentTranslator
+from multihead.models.transformer import Transformer
 from multihead.text.tokenizer import Tokenizer
 
-__all__ = ["FORMAT_VERSION", "Bundle", "load", "locate", "save"]
+
+def build_network(config: NetworkConfig) -> Network:
+    """The network of ``config``, with first values drawn from PyTorch's current generator."""
+    return Transformer(config) if isinstance(config, TransformerConfig) else RecurrentTranslator(config)
+
+
+__all__ = ["FORMAT_VERSION", "Bundle", "load_bundle", "locate", "save_bundle"]
 
 _SHARED, _SEPARATE = ("tokenizer.json",), ("source.tokenizer.json", "target.tokenizer.json")
 
@@ -43,7 +62,9 @@ class Bundle:
     target_language: str | None = None
 
 
-def save(folder: Path, bundle: Bundle, metrics: dict[str, Any], made_by: str, rounding: Rounding | None = None) -> None:
+def save_bundle(
+    folder: Path, bundle: Bundle, metrics: dict[str, Any], made_by: str, rounding: Rounding | None = None
+) -> None:
     """Writes a model folder, whole or not at all; a model that stands there is replaced.
 
     Args:
@@ -51,7 +72,7 @@ def save(folder: Path, bundle: Bundle, metrics: dict[str, Any], made_by: str, ro
         bundle: the translator.
         metrics: what was measured, for metrics.json and the card.
         made_by: a sentence on where it comes from, for the card.
-        rounding: of its matrices (`multihead.rounding`), for a smaller file.
+        rounding: of its matrices (`multihead.model_folder`), for a smaller file.
 
     Raises:
         FormatError: something that is not a model stands there; it is left alone.
@@ -64,8 +85,8 @@ def save(folder: Path, bundle: Bundle, metrics: dict[str, Any], made_by: str, ro
     def parts(draft: Path) -> dict[str, Any]:
         for name, tokenizer in tokenizers.items():
             tokenizer.save(draft / name)
-        model_folder.write_json(draft / "generation.json", bundle.generation.model_dump(mode="json"))
-        model_folder.write_json(draft / "metrics.json", metrics)
+        write_json(draft / "generation.json", bundle.generation.model_dump(mode="json"))
+        write_json(draft / "metrics.json", metrics)
         (draft / "README.md").write_text(_card(bundle, metrics, made_by), encoding="utf-8")
         return {
             "tokenizers": {name: tokenizer.digest for name, tokenizer in tokenizers.items()},
@@ -73,10 +94,10 @@ def save(folder: Path, bundle: Bundle, metrics: dict[str, Any], made_by: str, ro
             "target_language": bundle.target_language,
         }
 
-    model_folder.save(folder, bundle.model, bundle.model.config, parts, rounding)
+    save_folder(folder, bundle.model, bundle.model.config, parts, rounding)
 
 
-def load(folder: Path, device: str = "cpu") -> Bundle:
+def load_bundle(folder: Path, device: str = "cpu") -> Bundle:
     """Reads a model folder, or the best model of a run folder.
 
     Raises:
@@ -84,16 +105,16 @@ def load(folder: Path, device: str = "cpu") -> Bundle:
             model was trained with.
     """
     folder = locate(folder)
-    config = model_folder.read_config(folder)
+    config = read_config(folder)
     shape = _network_config(config, folder)
     searched = folder / "generation.json"
-    generation = settings_of(GenerationConfig, model_folder.read_json(searched), searched)
+    generation = parse_settings(GenerationConfig, read_json(searched), searched)
     digests = config.get("tokenizers")
     if not isinstance(digests, dict) or tuple(sorted(digests)) not in (_SHARED, _SEPARATE):
-        raise FormatError(f"{folder / CONFIG}: damaged: it names no tokenizers; {AGAIN}")
+        raise FormatError(f"{folder / CONFIG}: damaged: it names no tokenizers; {COPY_AGAIN}")
     tokenizers = [_read_tokenizer(folder / name, digests[name]) for name in sorted(digests)]
     model = build_network(shape)
-    model_folder.fill(model, folder, config)
+    load_weights(model, folder, config)
     return Bundle(
         model.eval().to(device),
         tokenizers[0],
@@ -114,12 +135,12 @@ _OTHERS = {
 
 
 def _network_config(config: dict[str, Any], folder: Path) -> NetworkConfig:
-    architecture = model_folder.architecture_of(config)
+    architecture = architecture_of(config)
     if architecture in _OTHERS:
         raise FormatError(f"{folder}: {_OTHERS[architecture]}")
     for name, cls in ARCHITECTURES.items():
         if name == architecture:
-            return settings_of(cls, config["model"], folder / CONFIG)
+            return parse_settings(cls, config["model"], folder / CONFIG)
     raise FormatError(
         f"{folder / CONFIG}: describes a network '{architecture}', but there are {', '.join(ARCHITECTURES)}: "
         "a newer multihead wrote it, or the file is damaged"
@@ -131,7 +152,7 @@ def _read_tokenizer(path: Path, digest: object) -> Tokenizer:
     if tokenizer.digest != digest:
         raise FormatError(
             f"{path}: not the tokenizer that this model was trained with (its SHA-256 is {tokenizer.digest[:12]}..., "
-            f"config.json says {str(digest)[:12]}...); {AGAIN}"
+            f"config.json says {str(digest)[:12]}...); {COPY_AGAIN}"
         )
     return tokenizer
 

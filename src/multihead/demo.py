@@ -16,7 +16,7 @@ from typing import Any
 
 from multihead.data.toy.numbers import Example, possible_sources, split
 from multihead.errors import ConfigurationError
-from multihead.files import explained, write_text
+from multihead.files import write_errors, write_text
 from multihead.inspection.plots import attention_map
 from multihead.metrics.scores import Scores, score
 from multihead.runs.translator.train import train
@@ -108,7 +108,7 @@ def _check_folder(folder: Path) -> None:
 def _write(folder: Path, name: str, side: str, language: str, examples: list[Example]) -> Path:
     """Writes one side of one set, as a user's file would be."""
     path = folder / f"{name}.{language}"
-    with explained(path):
+    with write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     texts = [example.source if side == "source" else example.target for example in examples]
     write_text(path, "".join(text + "\n" for text in texts))

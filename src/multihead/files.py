@@ -31,7 +31,7 @@ _REPLACED = ".replaced"
 
 
 @contextlib.contextmanager
-def explained(path: Path) -> Iterator[None]:
+def write_errors(path: Path) -> Iterator[None]:
     """Turns an `OSError` from writing ``path`` into one sentence with a remedy."""
     try:
         yield
@@ -47,7 +47,7 @@ def explained(path: Path) -> Iterator[None]:
         raise SurroundingsError(f"{path}: cannot be written: {remedy}") from error
 
 
-def force(path: Path) -> None:
+def fsync(path: Path) -> None:
     """Asks the operating system to put a file or folder on the disk now."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -66,15 +66,15 @@ def drafts_of(path: Path) -> list[Path]:
 
 
 @contextlib.contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
+def atomic_file(path: Path) -> Iterator[Path]:
     """Gives a name to write to; on leaving without an exception it becomes ``path``, otherwise it is removed."""
     draft = _draft_of(path)
     try:
-        with explained(path):
+        with write_errors(path):
             yield draft
-            force(draft)
+            fsync(draft)
             draft.replace(path)
-            force(path.parent)
+            fsync(path.parent)
     finally:
         with contextlib.suppress(OSError):  # the reason why it could not be made is the error to report
             draft.unlink(missing_ok=True)
@@ -82,11 +82,11 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 def write_text(path: Path, text: str) -> None:
     """Writes UTF-8 text, whole or not at all."""
-    with whole_file(path) as draft:
-        put(draft, [text.encode()])
+    with atomic_file(path) as draft:
+        write_chunks(draft, [text.encode()])
 
 
-def put(path: Path, chunks: Iterable[bytes | memoryview]) -> str:
+def write_chunks(path: Path, chunks: Iterable[bytes | memoryview]) -> str:
     """Writes a file and returns the SHA-256 of what it should hold, taken on the way to the disk.
 
     Meant for drafts: alone it does not write whole or not at all.
@@ -105,12 +105,12 @@ def put(path: Path, chunks: Iterable[bytes | memoryview]) -> str:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
-    """Writes a safetensors file and returns its SHA-256; for drafts, as `put`.
+    """Writes a safetensors file and returns its SHA-256; for drafts, as `write_chunks`.
 
     The same bytes as `safetensors.torch.save_file`, but each tensor goes from where it lies to the disk, and an error
     of the system stays the `OSError` that it is.
     """
-    return put(path, _serialized(tensors))
+    return write_chunks(path, _serialized(tensors))
 
 
 def _serialized(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
@@ -163,25 +163,25 @@ def sha256_of(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
+def atomic_folder(path: Path) -> Iterator[Path]:
     """Gives an empty folder to fill; on leaving without an exception it takes the place of ``path``.
 
-    A folder that stands at ``path`` is moved aside for the moment of the exchange: see `standing_folder`.
+    A folder that stands at ``path`` is moved aside for the moment of the exchange: see `current_folder`.
     """
     draft = _draft_of(path)
     try:
-        with explained(path):
+        with write_errors(path):
             shutil.rmtree(draft, ignore_errors=True)
             draft.mkdir(parents=True)
             yield draft
             for file in draft.rglob("*"):
-                force(file)
-            force(draft)
+                fsync(file)
+            fsync(draft)
             _end_exchange(path)
             if path.exists():
                 path.replace(_aside(path))
             draft.replace(path)
-            force(path.parent)
+            fsync(path.parent)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
         with contextlib.suppress(OSError):
@@ -202,7 +202,7 @@ def _end_exchange(path: Path) -> None:
             aside.replace(path)
 
 
-def standing_folder(path: Path) -> Path:
+def current_folder(path: Path) -> Path:
     """Where the content of ``path`` stands, for readers: aside, should the machine have stopped in an exchange."""
     aside = _aside(path)
     return aside if aside.is_dir() and not path.exists() else path
@@ -217,7 +217,7 @@ def remove_unfinished(folder: Path) -> None:
     """Clears up what stopped writers left in ``folder``: drafts are removed, exchanges ended."""
     if not folder.is_dir():
         return
-    with explained(folder):
+    with write_errors(folder):
         for path in list(folder.iterdir()):
             if is_unfinished(path):
                 remove(path)

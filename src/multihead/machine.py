@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
-
-import torch
+from typing import NamedTuple
 
 from multihead.errors import ConfigurationError
 
@@ -26,6 +26,8 @@ class Machine:
 
 def inspect_machine() -> Machine:
     """Looks at the machine; changes nothing."""
+    import torch
+
     threads = torch.get_num_threads()  # the processor's cores, unless the user or the caller said otherwise
     if torch.cuda.is_available():
         return Machine(threads, "cuda", torch.cuda.is_bf16_supported(), torch.cuda.get_device_name())
@@ -41,6 +43,8 @@ def require_device(name: str) -> None:
     Raises:
         ConfigurationError: there is no CUDA here.
     """
+    import torch
+
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise ConfigurationError(f"device: got {name}, but PyTorch finds no CUDA on this machine; use cpu")
 
@@ -52,3 +56,23 @@ def _processor_flags() -> set[str]:
     except OSError:
         return set()
     return next((set(line.split(":", 1)[1].split()) for line in text.splitlines() if line.startswith("flags")), set())
+
+
+class Launch(NamedTuple):
+    """The place of a process among those of its run."""
+
+    rank: int = 0
+    """Its number, from 0; the first one holds the folder, writes and speaks."""
+    size: int = 1
+    """How many there are."""
+    local_rank: int = 0
+    """Its number on this machine: the GPU it takes."""
+    local_size: int = 1
+    """How many there are on this machine."""
+
+
+def get_launch() -> Launch:
+    """This process's place; that of a process alone, unless ``torchrun`` started it."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return Launch()
+    return Launch(*(int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")))

@@ -20,7 +20,7 @@ from typing import TypeVar
 from multihead import lock
 from multihead.configuration import Settings
 from multihead.errors import ConfigurationError, FormatError
-from multihead.files import explained, is_unfinished, remove, remove_unfinished, write_text
+from multihead.files import is_unfinished, remove, remove_unfinished, write_errors, write_text
 
 _MARKER = ".multihead-preparing"
 RUN, PREPARED = "run.json", "prepared.json"
@@ -70,7 +70,10 @@ def _locked(folder: Path) -> int:
     """The folder, open and locked."""
     while True:
         try:
-            with explained(folder), contextlib.suppress(FileExistsError):  # it may be gone again before it is looked at
+            with (
+                write_errors(folder),
+                contextlib.suppress(FileExistsError),
+            ):  # it may be gone again before it is looked at
                 folder.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(folder, os.O_RDONLY)
         except FileNotFoundError:  # its maker has given it up in this moment
@@ -201,7 +204,7 @@ def preparing(folder: Path, final: str = RUN) -> Iterator[None]:
     """Marks ``folder`` as one in the making; it is left as it was found where the making ends in an exception."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
-        with explained(folder):
+        with write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / _MARKER, "This folder is being made; starting the same command again makes it anew.\n")
         _empty(folder)
@@ -233,5 +236,5 @@ def write(folder: Path, config: Settings) -> None:
 def clear_up(folder: Path) -> None:
     """Removes what a killed process may have left in a run that has begun."""
     remove_unfinished(folder)
-    with explained(folder):
+    with write_errors(folder):
         (folder / _MARKER).unlink(missing_ok=True)

@@ -242,7 +242,7 @@ def test_a_disk_that_cannot_be_written_to(call, files, numbers, monkeypatch, num
     def fails(path, chunks):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("multihead.files.put", fails)
+    monkeypatch.setattr("multihead.files.write_chunks", fails)
     words = ("--source", files / "good.de", "--target", files / "good.en", "--output", files / "run")
     one_line(call("train", *words), 1, "cannot be written", said)
     assert numbers.contents(files) == before
@@ -259,7 +259,7 @@ def test_what_nobody_thought_of_is_one_line_too(call, trained, monkeypatch):
     def fails(*args):
         raise OSError(5, "Input/output error", "/somewhere")
 
-    monkeypatch.setattr("multihead.bundle.load", fails)
+    monkeypatch.setattr("multihead.bundle.load_bundle", fails)
     one_line(call("translate", trained), 1, "/somewhere: Input/output error")
 
 

@@ -7,11 +7,10 @@ import numpy as np
 import torch
 
 from multihead import Translator
-from multihead.bundle import FORMAT_VERSION, Bundle, save
+from multihead.bundle import FORMAT_VERSION, Bundle, save_bundle
 from multihead.data.batching import collate
 from multihead.data.store import ParallelStore
-from multihead.models.config import GenerationConfig
-from multihead.models.recurrent.config import RecurrentConfig
+from multihead.models.config import GenerationConfig, RecurrentConfig
 from multihead.models.recurrent.network import RecurrentTranslator
 from multihead.text.tokenizer import Tokenizer
 from multihead.training.config import TrainingConfig
@@ -62,7 +61,7 @@ def main() -> None:
     """Trains for some seconds and writes ``v<version>/``, ``v<version>.source.txt`` and ``v<version>.target.txt``."""
     torch.set_num_threads(1)
     folder = HERE / f"v{FORMAT_VERSION}"
-    save(folder, learned(), {}, "Made by tests/data_folders/make.py.", "int8")  # version 4: rounded weights
+    save_bundle(folder, learned(), {}, "Made by tests/data_folders/make.py.", "int8")  # version 4: rounded weights
     translated = Translator.load(folder).translate(SENTENCES)
     for side, lines in (("source", SENTENCES), ("target", translated)):
         folder.with_name(f"{folder.name}.{side}.txt").write_text("".join(f"{x}\n" for x in lines), encoding="utf-8")

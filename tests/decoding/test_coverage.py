@@ -23,8 +23,7 @@ from multihead.decoding.lexical import lexical_beam_search
 from multihead.decoding.stepper import Attending
 from multihead.decoding.stopping import Ahead, Exact
 from multihead.errors import ConfigurationError, ShapeError
-from multihead.models.config import TransformerConfig
-from multihead.models.recurrent.config import RecurrentConfig
+from multihead.models.config import RecurrentConfig, TransformerConfig
 from multihead.models.recurrent.network import RecurrentTranslator
 from multihead.models.transformer import Transformer
 

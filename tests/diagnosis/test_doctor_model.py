@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from multihead.attention import Causal, Padding
-from multihead.diagnosis.model_checks import (
+from multihead.bundle import build_network
+from multihead.diagnosis.model import (
     check_first_loss,
     check_learning,
     check_network,
@@ -19,10 +20,8 @@ from multihead.diagnosis.model_checks import (
     small_batch,
 )
 from multihead.models import transformer as module
-from multihead.models.architectures import build_network
-from multihead.models.config import TransformerConfig
+from multihead.models.config import RecurrentConfig, TransformerConfig
 from multihead.models.network import Network
-from multihead.models.recurrent.config import RecurrentConfig
 from multihead.models.transformer import Transformer
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -28,8 +28,8 @@ from multihead.engine.search import Engine, why_not
 from multihead.engine.weights import PRECISIONS, Precision
 from multihead.errors import ConfigurationError, MultiheadError, ShapeError
 from multihead.kernels import native as natively
+from multihead.models.config import RecurrentConfig
 from multihead.models.layers import sinusoid
-from multihead.models.recurrent.config import RecurrentConfig
 from multihead.models.recurrent.network import RecurrentTranslator
 
 

@@ -27,9 +27,9 @@ TEXTS = ["eins zwei drei", "", "sieben acht", "zehn neun acht eins", "🎉"]
 @pytest.mark.parametrize("precision", ["bfloat16", "int8"])
 def test_the_same_search_to_the_last_bit(drawn: Any, kind: str, precision: Any, tmp_path: Path) -> None:
     model, asked = drawn.model(kind), {"max_lengths": 9, "beam": 3, "n_best": 3}
-    model_folder.save(tmp_path / "model", model, model.config, rounding=precision)
+    model_folder.save_folder(tmp_path / "model", model, model.config, rounding=precision)
     again = Transformer(model.config).eval()
-    model_folder.fill(again, tmp_path / "model", model_folder.read_config(tmp_path / "model"))
+    model_folder.load_weights(again, tmp_path / "model", model_folder.read_config(tmp_path / "model"))
     assert not torch.equal(again.output.weight, model.output.weight)
     found, expected = (
         Engine(one, precision).search(drawn.sentences(), drawn.symbols, **asked) for one in (again, model)

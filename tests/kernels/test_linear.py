@@ -18,7 +18,7 @@ from multihead.kernels.linear import (
     _Linear,
     library_for_this_processor,
     linear,
-    sum_of_products,
+    weight_gradient,
 )
 from multihead.kernels.linear_cross_entropy import linear_cross_entropy, plain
 
@@ -255,10 +255,10 @@ def test_the_environment_overrules_the_rule(monkeypatch: pytest.MonkeyPatch) -> 
 @needs_onednn
 def test_gradients_of_weights_and_the_loss_go_the_same_way(by_rule: None, products: Calls) -> None:
     g, x = torch.randn(2 * ROWS + 5, 300), torch.randn(2 * ROWS + 5, 256)
-    torch.testing.assert_close(sum_of_products(g, x), g.t() @ x, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(weight_gradient(g, x), g.t() @ x, rtol=1e-4, atol=1e-4)
     assert len(products) == 1
-    assert torch.equal(sum_of_products(g[:9], x[:9]), g[:9].t() @ x[:9])
-    assert torch.equal(sum_of_products(g.double(), x.double()), g.double().t() @ x.double())
+    assert torch.equal(weight_gradient(g[:9], x[:9]), g[:9].t() @ x[:9])
+    assert torch.equal(weight_gradient(g.double(), x.double()), g.double().t() @ x.double())
     assert len(products) == 1
     hidden, weight = torch.randn(ROWS, 256, requires_grad=True), torch.randn(600, 256, requires_grad=True)
     target = torch.randint(600, (ROWS,))

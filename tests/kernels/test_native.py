@@ -117,7 +117,7 @@ BROKEN = {
 def test_without_a_good_compiler_the_plain_form_is_taken_and_said(what, fresh, monkeypatch):
     script, message = BROKEN[what]
     monkeypatch.setenv("CXX", str(fresh / "nothing") if script is None else compiler(fresh, script))
-    with pytest.raises(build.CannotBuild, match=message):
+    with pytest.raises(build.BuildError, match=message):
         build.load(build.KERNELS)
     found = native()
     assert found.library is None
@@ -133,7 +133,7 @@ def test_a_folder_that_others_may_write_to_is_not_trusted(good, fresh, monkeypat
     monkeypatch.setenv("CXX", pretender(fresh, good))
     folder = Path(build.load(build.KERNELS)[0]._name).parent
     folder.chmod(0o777)
-    with pytest.raises(build.CannotBuild, match="others may write"):
+    with pytest.raises(build.BuildError, match="others may write"):
         build.load(build.KERNELS)
 
 

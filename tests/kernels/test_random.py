@@ -13,11 +13,11 @@ from multihead.kernels.random import (
     Dropout,
     Key,
     Stream,
-    current,
+    current_stream,
     dropout,
     keep_mask,
     next_key,
-    placed,
+    packed_at,
     random_bytes,
     resume,
     step,
@@ -69,7 +69,7 @@ def test_packed_tokens_draw_what_they_draw_in_their_batch(compiled) -> None:
             return dropout(x, 0.5)
 
     for seed in range(3):
-        with placed(rows, positions):
+        with packed_at(rows, positions):
             packed = drawn(torch.ones(1, 6, 10), seed)
             with compiled():
                 plain = drawn(torch.ones(6, 10), seed)
@@ -124,9 +124,9 @@ def test_a_step_decides_everything_inside_it() -> None:
     x = torch.ones(4, 5, 6)
     with step(7) as stream:
         first = [dropout(x, 0.5) for _ in range(3)]
-        assert current() is stream
+        assert current_stream() is stream
         assert stream.site == 3
-    assert current() is None
+    assert current_stream() is None
     torch.manual_seed(99)
     with step(7):
         assert all(torch.equal(dropout(x, 0.5), before) for before in first)
@@ -160,8 +160,8 @@ def test_outside_a_step_pytorchs_generator_decides() -> None:
 def test_a_step_within_a_step_ends_with_it_and_an_error_ends_both() -> None:
     with step(1) as outer:
         with step(2) as inner:
-            assert current() is inner
-        assert current() is outer
+            assert current_stream() is inner
+        assert current_stream() is outer
     with pytest.raises(ZeroDivisionError), step(3):
         _ = 1 // 0
-    assert current() is None
+    assert current_stream() is None

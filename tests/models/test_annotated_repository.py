@@ -18,8 +18,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from multihead.models.config import TransformerConfig
-from multihead.models.network_config import preset
+from multihead.models.config import TransformerConfig, preset
 from multihead.models.transformer import Transformer
 
 NAME = "attention-is-all-you-need-pytorch"

@@ -15,8 +15,7 @@ from multihead.data.batching import Batch, collate, collate_source
 from multihead.data.store import ParallelStore
 from multihead.decoding.greedy import greedy_search
 from multihead.decoding.stepper import Symbols
-from multihead.models.config import PRESETS, TransformerConfig
-from multihead.models.network_config import preset
+from multihead.models.config import PRESETS, TransformerConfig, preset
 from multihead.models.transformer import Transformer
 from multihead.training.config import TrainingConfig
 from multihead.training.loss import sequence_loss

@@ -9,8 +9,7 @@ import torch
 
 from multihead.configuration import build
 from multihead.errors import ConfigurationError
-from multihead.models.config import PRESETS, GenerationConfig, TransformerConfig
-from multihead.models.network_config import preset
+from multihead.models.config import PRESETS, GenerationConfig, TransformerConfig, preset
 from multihead.models.transformer import Transformer
 
 VOCAB = {"source_vocab": 50, "target_vocab": 50}

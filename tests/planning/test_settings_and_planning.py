@@ -17,8 +17,7 @@ from multihead.cli.train import train
 from multihead.configuration import build
 from multihead.errors import ConfigurationError
 from multihead.machine import Machine, inspect_machine, require_device
-from multihead.models.config import PRESETS, GenerationConfig
-from multihead.models.network_config import ARCHITECTURES
+from multihead.models.config import ARCHITECTURES, PRESETS, GenerationConfig
 from multihead.planning import choices as planning
 from multihead.planning.choices import Choices, Corpus, Pace
 from multihead.planning.sections import HEADINGS, section_of

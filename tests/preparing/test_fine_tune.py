@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from multihead import Translator
-from multihead import bundle as bundles
+from multihead.bundle import load_bundle
 from multihead.errors import ConfigurationError, FormatError, Interrupted
 from multihead.files import sha256_of
 from multihead.planning.settings import RunConfig
@@ -72,7 +72,7 @@ def test_it_is_judged_before_the_first_update(trained, tuned, numbers):
 
 
 def test_what_run_json_says_of_it(trained, tuned):
-    config, given = config_of(tuned), bundles.load(trained)
+    config, given = config_of(tuned), load_bundle(trained)
     assert config.from_model.path == str(trained)
     assert config.from_model.weights == sha256_of(trained / "best" / "model.safetensors")
     assert config.model == given.model.config
@@ -87,7 +87,7 @@ def test_what_run_json_says_of_it(trained, tuned):
 def test_it_keeps_the_subwords(trained, tuned):
     for side in ("source", "target"):
         names = [f"{side}_tokenizer"] * 2
-        one, other = (getattr(bundles.load(folder), name) for folder, name in zip((trained, tuned), names, strict=True))
+        one, other = (getattr(load_bundle(folder), name) for folder, name in zip((trained, tuned), names, strict=True))
         assert one.digest == other.digest
 
 

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from multihead import Translator, __version__
-from multihead import bundle as bundles
+from multihead.bundle import load_bundle, save_bundle
 from multihead.errors import ConfigurationError, FormatError
 from multihead.models.transformer import Transformer
 from multihead.runs.average import average, mean
@@ -28,13 +28,13 @@ def run(numbers, tmp_path_factory):
 
 def untrained(like, output, **changes):
     """A model with the subwords of another one, as far as it has as many, and other settings."""
-    given = bundles.load(like)
+    given = load_bundle(like)
     shape = given.model.config.model_copy(update=changes)
     target = given.target_tokenizer
     if shape.target_vocab != len(target):
         target = Tokenizer.learn(["eins zwei drei vier fünf sechs"] * 30, shape.target_vocab)
         shape = shape.model_copy(update={"target_vocab": len(target)})
-    bundles.save(output, replace(given, model=Transformer(shape), target_tokenizer=target), {}, "Untrained.")
+    save_bundle(output, replace(given, model=Transformer(shape), target_tokenizer=target), {}, "Untrained.")
 
 
 def quiet(*folders, **options):

@@ -8,7 +8,7 @@ import torch
 
 from multihead.errors import FormatError
 from multihead.training import checkpoint as module
-from multihead.training.checkpoint import Checkpoint, RunState, Window, load_newest, save
+from multihead.training.checkpoint import Checkpoint, LogWindow, RunState, load_newest, save
 
 FILES = ("model.safetensors", "average.safetensors", "optimizer.safetensors", "state.json", "manifest.json")
 
@@ -23,7 +23,7 @@ def made(step, seed=None, average=True):
         best_step=step - 1,
         best_score=0.1 + step / 3,
         without_gain=2,
-        window=Window(tokens=11, loss=1 / 3, nll=1e-17, correct=4, gradient_norm=2 / 7, updates=3),
+        window=LogWindow(tokens=11, loss=1 / 3, nll=1e-17, correct=4, gradient_norm=2 / 7, updates=3),
     )
     averaged = {name: tensor + 1 for name, tensor in model.items()} if average else {}
     return Checkpoint(state, model, averaged, {f"{name}/exp_avg": tensor * 2 for name, tensor in model.items()})

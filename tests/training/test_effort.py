@@ -3,18 +3,18 @@
 from torch.utils.flop_counter import FlopCounterMode
 
 from multihead.training.loss import sequence_loss
-from multihead.training.progress import Effort, effort_of, peak
+from multihead.training.progress import ModelFlops, measure_flops, peak_flops
 
 
 def test_a_share_is_of_the_time():
-    effort = Effort(source=2.0, target=3.0, peak=10.0)
-    assert effort.share_of_peak(5, 10, 2.0) == (10 + 30) / 20
+    effort = ModelFlops(source=2.0, target=3.0, peak_flops=10.0)
+    assert effort.utilization(5, 10, 2.0) == (10 + 30) / 20
 
 
 def test_operations_are_about_those_of_the_products_that_are_made(toy):
     """Counted by PyTorch in an update of a wide model on sentences without padding; attention is little there."""
     model = toy.model(width=64, inner=256, encoder_layers=2)  # in float64, which is not packed: no rest behind it
-    effort = effort_of(model, model.output, "cpu", "float32")
+    effort = measure_flops(model, model.output, "cpu", "float32")
     pairs = [i for i in range(30) if len(toy.store.source[i]) == len(toy.store.target[i])][:1]
     batch = toy.batch(*pairs)
     with FlopCounterMode(display=False) as counter:
@@ -25,4 +25,4 @@ def test_operations_are_about_those_of_the_products_that_are_made(toy):
 
 def test_a_peak_is_a_rate_of_products():
     for precision in ("float32", "bfloat16"):
-        assert peak("cpu", precision) > 1e8
+        assert peak_flops("cpu", precision) > 1e8

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from multihead.attention.multihead import PackedLinear
-from multihead.models.architectures import build_network
+from multihead.bundle import build_network
 from multihead.models.config import TransformerConfig
 from multihead.training import optimizer as muon
 from multihead.training.config import TrainingConfig

@@ -15,18 +15,27 @@ import pytest
 import torch
 from torch import nn
 
+from multihead import machine
 from multihead.data.batching import BatchStream
 from multihead.data.store import ParallelStore
 from multihead.errors import ConfigurationError, DivergenceError
-from multihead.training import config as launch
-from multihead.training import memory, parallel
+from multihead.training import loss as memory
+from multihead.training import parallel
 from multihead.training import step as step_module
 from multihead.training.loss import sequence_loss
 from multihead.training.optimizer import build_optimizer
-from multihead.training.parallel import ALONE, Elsewhere, Processes, check_together, interleaved, joined, rows_of
+from multihead.training.parallel import (
+    SINGLE_PROCESS,
+    PeerEnded,
+    Processes,
+    check_same_update,
+    interleave,
+    join_processes,
+    row_range,
+)
 from multihead.training.progress import RunLog
-from multihead.training.step import Refused, train_step
-from multihead.training.trainer import Surroundings, Trainer, Validation
+from multihead.training.step import RejectedUpdateError, train_step
+from multihead.training.trainer import Trainer, TrainerInputs, Validation
 
 SIZE = 3
 PATIENCE = 120.0
@@ -64,7 +73,7 @@ def refused(toy, processes, monkeypatch):
         patch.setattr(step_module, "sequence_loss", poisoned)
         try:
             train_step(model, optimizer, batches, config, 7, 1e-2, processes=processes)
-        except Refused as error:
+        except RejectedUpdateError as error:
             same = all(map(torch.equal, model.parameters(), before.parameters()))
             return str(error), error.parts, same, len(optimizer.state)
     raise AssertionError("an update was made of what is no number")
@@ -108,9 +117,9 @@ def cut(toy, processes):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(step_module, "sequence_loss", hungry)
-        sums, room = memory.with_room(
+        sums, room = memory.retry_in_pieces(
             lambda room: train_step(model, optimizer, batches, config, 1, 1e-2, room=room, processes=processes),
-            [part for batch in batches for part in processes.parts(batch)],
+            [part for batch in batches for part in processes.split_rows(batch)],
             None,
             lambda batch: "a pair",
         )
@@ -121,20 +130,20 @@ def together(toy, processes):
     """All that a process finds out while everything goes well."""
     long = "é" * 5000 if processes.rank == 1 else "short"
     model = Partly(processes.rank)
-    processes.add_up(model.parameters())
+    processes.sum_gradients(model.parameters())
     tensors = {"scalar": torch.tensor(3.0), "half": torch.arange(6).bfloat16().view(2, 3).T, "none": torch.empty(0)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parallel, "_BUCKET", 100)  # several buckets even here
         found = {name: updates(toy, processes, **changes) for name, changes in SETTINGS.items()}
     return found | {
-        "exchanged": processes.exchange((processes.rank, long, 0.1)),
-        "first": processes.from_first("mine" if processes.first else None),
+        "exchanged": processes.all_gather((processes.rank, long, 0.1)),
+        "first": processes.broadcast("mine" if processes.is_first else None),
         "gradients": {name: parameter.grad for name, parameter in model.named_parameters()},
-        "copied": processes.copied(tensors if processes.first else None),
+        "copied": processes.broadcast_tensors(tensors if processes.is_first else None),
         "memory": short_of_memory(processes, 2),
         "cut": cut(toy, processes),
         "refused": refused(toy, processes, pytest.MonkeyPatch()),
-        "threads": [processes.threads(count) for count in (1, 2, 6, 7)],
+        "threads": [processes.threads_per_process(count) for count in (1, 2, 6, 7)],
     }
 
 
@@ -157,15 +166,15 @@ def main(folder, port):
 
 
 def save_what_one_finds(toy, path):
-    processes = joined()
+    processes = join_processes()
     try:
         with processes:
             found = together(toy, processes)
             if processes.rank == 1:
                 raise ConfigurationError("no longer wanted")
-            processes.exchange("the others wait")
-    except (ConfigurationError, Elsewhere) as error:
-        found["end"] = type(error).__name__, str(error), error.exit_status, processes.heard
+            processes.all_gather("the others wait")
+    except (ConfigurationError, PeerEnded) as error:
+        found["end"] = type(error).__name__, str(error), error.exit_status, processes.announced
     torch.save(found, path)
 
 
@@ -195,7 +204,7 @@ def found(toy, tmp_path_factory):
 @pytest.mark.parametrize(("name", "changes"), SETTINGS.items())
 def test_three_processes_make_the_updates_of_one(toy, found, name, changes):
     """Loss, guesses, norm and weights, dropout on; among themselves they are equal to the last bit."""
-    sums, weights = updates(toy, ALONE, **changes)
+    sums, weights = updates(toy, SINGLE_PROCESS, **changes)
     for of_process in found:
         assert of_process[name][0] == found[0][name][0]
         for got, want in zip(of_process[name][0], sums, strict=True):
@@ -233,7 +242,7 @@ def test_all_know_when_one_runs_out_of_memory_and_go_on(found):
 
 def test_all_cut_their_batches_where_one_has_too_little_memory(toy, found):
     """And make the update that they would have made."""
-    sums, room, weights = cut(toy, ALONE)
+    sums, room, weights = cut(toy, SINGLE_PROCESS)
     assert room is None
     for of_process in found:
         got, smaller, parameters = of_process["cut"]
@@ -244,7 +253,7 @@ def test_all_cut_their_batches_where_one_has_too_little_memory(toy, found):
 
 
 def test_what_one_process_cannot_compute_all_refuse(toy, found, monkeypatch):
-    message, parts, same, moments = refused(toy, ALONE, monkeypatch)
+    message, parts, same, moments = refused(toy, SINGLE_PROCESS, monkeypatch)
     assert (parts, same, moments) == ((2,), True, 0)
     assert [of_process["refused"] for of_process in found] == [(message, parts, same, moments)] * SIZE
 
@@ -252,18 +261,18 @@ def test_what_one_process_cannot_compute_all_refuse(toy, found, monkeypatch):
 def test_who_leaves_says_why_and_the_others_leave_too(found):
     ends = [of_process["end"] for of_process in found]
     told = "the process of rank 1 of 3 has ended: no longer wanted"
-    assert ends == [("Elsewhere", told, 2, True), ("ConfigurationError", "no longer wanted", 2, True), ends[0]]
+    assert ends == [("PeerEnded", told, 2, True), ("ConfigurationError", "no longer wanted", 2, True), ends[0]]
 
 
 def test_threads_are_shared_out(found):
     assert [of_process["threads"] for of_process in found] == [[1, 1, 2, 2]] * SIZE
-    assert ALONE.threads(7) == 7
+    assert SINGLE_PROCESS.threads_per_process(7) == 7
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 8])
 @pytest.mark.parametrize("rows", [1, 2, 7, 8, 100])
 def test_the_parts_of_a_batch_are_all_its_rows_in_order(rows, size):
-    places = [rows_of(rows, rank, size) for rank in range(size)]
+    places = [row_range(rows, rank, size) for rank in range(size)]
     assert [row for start, stop in places for row in range(start, stop)] == list(range(rows))
     sizes = [stop - start for start, stop in places]
     assert max(sizes) - min(sizes) <= 1
@@ -273,55 +282,55 @@ def test_the_parts_of_a_batch_are_all_its_rows_in_order(rows, size):
 @pytest.mark.parametrize("count", [0, 1, 4, 11])
 def test_shares_are_put_together_again(count, size):
     whole = [f"item {number}" for number in range(count)]
-    assert interleaved([whole[rank::size] for rank in range(size)]) == whole
+    assert interleave([whole[rank::size] for rank in range(size)]) == whole
 
 
 def test_processes_that_come_apart_are_noticed():
-    check_together(5, [0.0, 0.0])
-    check_together(5, [1.0, 1.0 + 1e-6])
+    check_same_update(5, [0.0, 0.0])
+    check_same_update(5, [1.0, 1.0 + 1e-6])
     with pytest.raises(DivergenceError, match=r"update 5: .* no longer at the same weights .*1, 1\.5"):
-        check_together(5, [1.0, 1.5])
+        check_same_update(5, [1.0, 1.5])
 
 
 def test_one_process_takes_the_batch_as_it_is(toy):
     batch = toy.batch(1, 2, 3)
-    assert ALONE.own(batch) == (batch, 0)
-    assert ALONE.parts(batch) == [batch]
-    assert ALONE.own(batch)[0] is batch
+    assert SINGLE_PROCESS.own_rows(batch) == (batch, 0)
+    assert SINGLE_PROCESS.split_rows(batch) == [batch]
+    assert SINGLE_PROCESS.own_rows(batch)[0] is batch
 
 
 def test_who_is_alone_does_not_import_what_joins_processes(monkeypatch):
     """A process group is torchrun's to ask for."""
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     monkeypatch.setenv("WORLD_SIZE", "8")
-    assert launch.launched() == (0, 1, 0, 1)
-    with joined() as processes:
-        assert processes is ALONE
+    assert machine.get_launch() == (0, 1, 0, 1)
+    with join_processes() as processes:
+        assert processes is SINGLE_PROCESS
 
 
 class Leaving(Processes):
     """This process, until the one that it trains with ends, at some exchange."""
 
     def __init__(self, exchanges):
-        super().__init__(launch.Launch())
+        super().__init__(machine.Launch())
         self.left = exchanges
 
-    def exchange(self, value):
+    def all_gather(self, value):
         self.left -= 1
         if self.left < 0:
-            raise Elsewhere("the process of rank 1 of 2 has ended: bad luck", 7)
+            raise PeerEnded("the process of rank 1 of 2 has ended: bad luck", 7)
         return [value]
 
     def attempt(self, work):
-        return self.exchange(work())
+        return self.all_gather(work())
 
-    def add_up(self, parameters):
+    def sum_gradients(self, parameters):
         pass
 
-    def copied(self, tensors):
+    def broadcast_tensors(self, tensors):
         return tensors
 
-    def require(self, device):
+    def require_devices(self, device):
         pass
 
 
@@ -336,7 +345,7 @@ def run(toy, folder, processes):
     position = trainer.state.position
     stream = BatchStream(toy.store, 24, config.seed, pad_id=0, bos_id=2, eos_id=3, position=position)
     judge = lambda model: Validation(0.0, sequence_loss(model, toy.batch(1), 0.0).nll.item(), {}, "")  # noqa: E731
-    return trainer.run(Surroundings(stream.take, lambda: stream.position, judge, lambda *_: None, lambda: None))
+    return trainer.run(TrainerInputs(stream.take, lambda: stream.position, judge, lambda *_: None, lambda: None))
 
 
 @pytest.mark.parametrize("exchanges", [0, 1, 6, 7, 15])
@@ -344,14 +353,14 @@ def test_who_is_left_alone_saves_what_all_have_done(toy, tmp_path, exchanges):
     """Two exchanges an update: one before it, one in it. The run goes on as if nobody had ended."""
     for name in ("whole", "left"):
         (tmp_path / name).mkdir()
-    whole = run(toy, tmp_path / "whole", ALONE)
+    whole = run(toy, tmp_path / "whole", SINGLE_PROCESS)
     done = exchanges // 2
     message = rf"rank 1 of 2 has ended: bad luck \(saved after update {done}; the same command goes on from there\)"
-    with pytest.raises(Elsewhere, match=message) as caught:
+    with pytest.raises(PeerEnded, match=message) as caught:
         run(toy, tmp_path / "left", Leaving(exchanges))
     assert caught.value.exit_status == 7
     assert max(path.name for path in (tmp_path / "left" / "checkpoints").iterdir()) == f"{done:08d}"
-    assert run(toy, tmp_path / "left", ALONE) == whole
+    assert run(toy, tmp_path / "left", SINGLE_PROCESS) == whole
     weights = [(tmp_path / name / "checkpoints/00000008/model.safetensors").read_bytes() for name in ("whole", "left")]
     assert weights[0] == weights[1]
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from multihead.errors import SurroundingsError
-from multihead.training.progress import RunLog, duration
+from multihead.training.progress import RunLog, format_duration
 
 
 def lines(path):
@@ -80,4 +80,4 @@ def test_a_full_disk_is_said(tmp_path):
     [(-3, "0 s"), (0, "0 s"), (59.4, "59 s"), (59.6, "1:00"), (200, "3:20"), (3600, "1:00:00"), (3727, "1:02:07")],
 )
 def test_durations(seconds, text):
-    assert duration(float(seconds)) == text
+    assert format_duration(float(seconds)) == text

@@ -7,7 +7,7 @@ import torch
 
 from multihead.errors import SurroundingsError
 from multihead.training import checkpoint as module
-from multihead.training.checkpoint import Checkpoint, RunState, Saver, load_newest, save
+from multihead.training.checkpoint import Checkpoint, CheckpointWriter, RunState, load_newest, save
 
 
 def made(step, **tensors):
@@ -39,7 +39,7 @@ def test_training_goes_on_while_it_is_written_and_what_is_written_is_of_before(t
     weight = torch.arange(6.0).reshape(2, 3)
     kinds = {"turned": weight.t(), "single": torch.tensor(2.0), "low": weight.bfloat16(), "none": torch.empty(0, 2)}
     expected = {name: tensor.clone() for name, tensor in kinds.items()}
-    with Saver(tmp_path, keep=2) as saver:
+    with CheckpointWriter(tmp_path, keep=2) as saver:
         saver.save(made(1, **kinds))
         assert gate.entered.wait(30)
         for tensor in kinds.values():
@@ -52,7 +52,7 @@ def test_training_goes_on_while_it_is_written_and_what_is_written_is_of_before(t
 
 
 def test_the_next_one_waits_for_it_and_takes_its_memory(tmp_path, gate):
-    with Saver(tmp_path, keep=5) as saver:
+    with CheckpointWriter(tmp_path, keep=5) as saver:
         saver.save(made(1, a=torch.ones(2), gone=torch.ones(1)))
         place = saver._copies[0]["a"].data_ptr()
         second = threading.Thread(target=saver.save, args=(made(2, a=torch.zeros(2), b=torch.ones(3)),))
@@ -78,7 +78,7 @@ def test_what_has_to_be_there_before_is_done_first(tmp_path):
         if copied.state.step == 2:
             raise SurroundingsError("no space")
 
-    saver = Saver(tmp_path, keep=5)
+    saver = CheckpointWriter(tmp_path, keep=5)
     with saver:
         saver.save(made(1, a=torch.ones(2)), before)
     with pytest.raises(SurroundingsError), saver:
@@ -93,7 +93,7 @@ def test_a_fault_is_raised_where_the_run_can_see_it(tmp_path, monkeypatch, how):
         raise SurroundingsError("no space")
 
     monkeypatch.setattr(module, "save", fails)
-    saver = Saver(tmp_path, keep=1)
+    saver = CheckpointWriter(tmp_path, keep=1)
 
     def work():
         with saver:
@@ -113,7 +113,7 @@ def test_a_fault_is_raised_where_the_run_can_see_it(tmp_path, monkeypatch, how):
 
 
 def test_an_exception_waits_for_it_too_and_is_the_one_to_report(tmp_path, gate):
-    saver = Saver(tmp_path, keep=1)
+    saver = CheckpointWriter(tmp_path, keep=1)
 
     def work():
         with saver:

@@ -15,7 +15,7 @@ from multihead.kernels import random
 from multihead.training import step as step_module
 from multihead.training.loss import sequence_loss
 from multihead.training.optimizer import build_optimizer
-from multihead.training.step import Refused, step_seed, train_step
+from multihead.training.step import RejectedUpdateError, step_seed, train_step
 
 
 def gradients(model):
@@ -204,11 +204,11 @@ def test_a_refused_update_names_the_batches_to_blame(toy, monkeypatch, part):
 
     with monkeypatch.context() as patch:
         patch.setattr(step_module, "sequence_loss", poisoned)
-        with pytest.raises(Refused, match="the loss is nan") as caught:
+        with pytest.raises(RejectedUpdateError, match="the loss is nan") as caught:
             train_step(model, build_optimizer(model, config), batches, config, 7, 1e-2)
     assert caught.value.parts == (part,)
-    with pytest.raises(Refused, match=r"the norm of its gradient is .*, and may be 0\.001") as caught:
-        train_step(model, build_optimizer(model, config), batches, config, 7, 1e-2, largest_norm=1e-3)
+    with pytest.raises(RejectedUpdateError, match=r"the norm of its gradient is .*, and may be 0\.001") as caught:
+        train_step(model, build_optimizer(model, config), batches, config, 7, 1e-2, norm_limit=1e-3)
     assert caught.value.parts == (0, 1, 2)
     assert caught.value.norm > 1e-3
 
@@ -228,7 +228,7 @@ def test_an_update_that_is_made_leaves_finite_numbers(toy, monkeypatch, scale, c
         try:
             train_step(model, optimizer, [toy.batch(step, 9)], config, step, 1.0)
             made += 1
-        except Refused:
+        except RejectedUpdateError:
             optimizer.zero_grad()
         for tensor in (*model.parameters(), *(t for state in optimizer.state.values() for t in state.values())):
             assert bool(torch.isfinite(tensor).all())

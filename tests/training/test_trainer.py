@@ -18,8 +18,8 @@ from multihead.training import trainer as trainer_module
 from multihead.training.checkpoint import Checkpoint, RunState, read_weights, save
 from multihead.training.loss import sequence_loss
 from multihead.training.optimizer import learning_rate, optimizer_tensors
-from multihead.training.progress import Effort, RunLog
-from multihead.training.trainer import Surroundings, Trainer, Validation
+from multihead.training.progress import ModelFlops, RunLog
+from multihead.training.trainer import Trainer, TrainerInputs, Validation
 
 SETTINGS = {"updates": 13, "validate_every": 5, "log_every": 3, "average": 0.8, "learning_rate": 0.03}
 
@@ -28,7 +28,7 @@ class Run:
     """A run in a folder, judged by its loss on three pairs."""
 
     def __init__(self, toy, folder, dropout=0.3, scores=None, losses=None, **changes):
-        self.around = {}
+        self.inputs = {}
         self.toy, self.folder, self.config = toy, folder, toy.config(**{**SETTINGS, **changes})
         self.dropout, self.scores, self.losses = dropout, scores, losses or {}
         self.kept, self.said, self.updates, self.saved = [], [], 0, []
@@ -56,7 +56,7 @@ class Run:
             return signal.SIGTERM if next(counter) == polls else None
 
         given = stream.take, lambda: stream.position, self._judge, self._keep, stop
-        return self.trainer.run(Surroundings(*given, **self.around))
+        return self.trainer.run(TrainerInputs(*given, **self.inputs))
 
     def _judge(self, model):
         assert not model.training
@@ -427,7 +427,7 @@ def test_an_exploding_gradient_is_skipped_after_the_warm_up(
         return found._replace(total=found.total * (factor if next(calls) == 1 else 1.0))
 
     monkeypatch.setattr(step_module, "sequence_loss", loss)
-    run.around = {"lines": lambda pairs: {"train.de": (pairs + 1).tolist()}}
+    run.inputs = {"source_lines": lambda pairs: {"train.de": (pairs + 1).tolist()}}
     run.go()
     records = run.records("skipped")
     assert [record["step"] for record in records] == ([71] if skips else [])
@@ -441,9 +441,9 @@ def test_an_exploding_gradient_is_skipped_after_the_warm_up(
 def test_norms_are_of_the_last_updates_and_skipped_ones_are_forgotten():
     norms, skipped = (), ()
     for step in range(1, 300):
-        norms = guard.with_norm(norms, float(step))
+        norms = guard.append_norm(norms, float(step))
         if step % 10 == 0:
-            skipped = guard.with_skipped(skipped, step)
+            skipped = guard.append_skipped(skipped, step)
     assert norms == tuple(float(step) for step in range(236, 300))
     assert skipped == tuple(range(200, 300, 10))
 
@@ -525,8 +525,8 @@ def test_the_largest_batches_are_tried_before_the_first_update(toy, tmp_path, sm
     """As on a GPU: nothing is drawn or moved by it, and from the first update on batches are cut."""
     tried = small_memory(15)
     run = Run(toy, tmp_path)
-    run.around = {"largest": lambda: [toy.batch(*range(12))]}
-    monkeypatch.setattr(trainer_module.memory, "probes", lambda device: True)
+    run.inputs = {"largest_batches": lambda: [toy.batch(*range(12))]}
+    monkeypatch.setattr(trainer_module.memory, "can_probe_memory", lambda device: True)
     run.go()
     assert tried[0] == (toy.batch(*range(12)).cells, 12)
     first = next(place for place, (cells, _) in enumerate(tried) if cells <= 15)
@@ -538,7 +538,7 @@ def test_the_largest_batches_are_tried_before_the_first_update(toy, tmp_path, sm
 
 def test_the_share_of_the_peak_stands_with_the_timings(toy, tmp_path):
     run = Run(toy, tmp_path)
-    run.around = {"effort": Effort(source=0.0, target=6.0, peak=1e3)}
+    run.inputs = {"flops": ModelFlops(source=0.0, target=6.0, peak_flops=1e3)}
     run.go()
     rows = [json.loads(line) for line in (tmp_path / "timing.jsonl").read_text(encoding="utf-8").splitlines()]
     shares = [row for row in rows if row["kind"] == "train"]

@@ -279,10 +279,10 @@ _WHAT = "a tokenizer.json, a model or run folder, or a codes file of subword-nmt
 
 def _in_folder(folder: Path, side: str) -> Path:
     """The tokenizer of a run or a model, as `bundle` and `preparing.prepare` lay them out."""
-    from multihead.files import standing_folder
+    from multihead.files import current_folder
 
     names = ("tokenizer.json", f"{side}.tokenizer.json")
-    for home in (standing_folder(folder / "best"), folder, folder / "data"):
+    for home in (current_folder(folder / "best"), folder, folder / "data"):
         for path in (home / name for name in names):
             if path.is_file():
                 return path

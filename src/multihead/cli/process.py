@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from multihead.errors import ConfigurationError, MultiheadError
-from multihead.training.config import launched
+from multihead.machine import get_launch
 
 if TYPE_CHECKING:
     from multihead.training.parallel import Processes
@@ -47,7 +47,7 @@ class StopSignal:
         if self.number is not None:
             os._exit(128 + number)
         self.number = number
-        if launched().rank == 0:
+        if get_launch().rank == 0:
             os.write(2, b"\nstopping: the work so far is being saved (once more to stop at once)\n")
 
 
@@ -72,18 +72,18 @@ def keep_large_allocations() -> None:
 @contextlib.contextmanager
 def several() -> Iterator[Processes]:
     """The processes that train together; an error that the first of them knows of is said by that one alone."""
-    from multihead.training.parallel import Several, joined
+    from multihead.training.parallel import ProcessGroup, join_processes
 
-    processes = joined()
+    processes = join_processes()
     try:
         with contextlib.ExitStack() as stack:
             with _dying_at_once():
                 there = stack.enter_context(processes)
             yield there
     except BaseException as error:
-        if isinstance(processes, Several):
+        if isinstance(processes, ProcessGroup):
             _handle_by(dict.fromkeys(_STOPPING, signal.SIG_IGN))  # torchrun's, to all others when one has failed
-            if isinstance(error, MultiheadError) and processes.heard and not processes.first:
+            if isinstance(error, MultiheadError) and processes.announced and not processes.is_first:
                 raise click.exceptions.Exit(error.exit_status) from None
         raise
 
@@ -92,7 +92,7 @@ def several() -> Iterator[Processes]:
 def _dying_at_once() -> Iterator[None]:
     """Where one of several waits for the others, which may never come, there is nothing to save yet."""
     before = {number: signal.getsignal(number) for number in _STOPPING}
-    if launched().size > 1:
+    if get_launch().size > 1:
         _handle_by(dict.fromkeys(_STOPPING, signal.SIG_DFL))
     yield
     _handle_by(before)
@@ -112,7 +112,7 @@ def own_the_process(*, in_several: bool = False) -> None:
     Raises:
         ConfigurationError: it does not, and there are several.
     """
-    size = launched().size
+    size = get_launch().size
     if size > 1 and not in_several:
         raise ConfigurationError(
             f"torchrun started {size} processes, and this command works in one: start it without torchrun "

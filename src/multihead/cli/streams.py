@@ -211,7 +211,7 @@ class _Arrived:
 
 def write_lines(lines: list[str]) -> None:
     """Writes lines to standard output, now; errors as in `filter_lines`."""
-    from multihead.files import explained
+    from multihead.files import write_errors
 
     try:
         sys.stdout.buffer.write("".join(line + "\n" for line in lines).encode())
@@ -219,5 +219,5 @@ def write_lines(lines: list[str]) -> None:
     except BrokenPipeError:
         raise ReaderHasGone from None
     except OSError:
-        with explained(Path("standard output")):
+        with write_errors(Path("standard output")):
             raise

@@ -4,8 +4,8 @@ Sentences join the running batch and leave it at any step; hypotheses of differe
 positions, and nothing is padded. What is found for a sentence does not depend on what else is translated, on the order
 or on the number of threads, to the last bit. In float32 it is what `decoding.beam.beam_search` finds, but for
 rounding: where two hypotheses are equally probable up to that, another one may win. bfloat16 and int8 round the
-weights and the vectors of symbols, once (`multihead.rounding`), and what they are multiplied by; sums are float32, of
-integers exact. They also keep the keys and values that the decoder attends to in bfloat16.
+weights and the vectors of symbols, once (`multihead.model_folder`), and what they are multiplied by; sums are float32,
+of integers exact. They also keep the keys and values that the decoder attends to in bfloat16.
 
 What a step computes is in kernels/native/: network.h, products.h. Other searches, restrictions, other networks and
 devices are `decoding`'s and PyTorch's alone.

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from multihead.attention import MultiHeadAttention
+from multihead.model_folder import round_matrix
 from multihead.models.layers import (
     DecoderLayer,
     Embedding,
@@ -25,10 +26,9 @@ from multihead.models.layers import (
 )
 from multihead.models.network import Network
 from multihead.models.transformer import Transformer
-from multihead.rounding import rounded
 
 Precision = Literal["float32", "bfloat16", "int8"]
-"""Of the matrix products: of their weights, which are rounded once (`multihead.rounding`), and of what they are
+"""Of the matrix products: of their weights, which are rounded once (`multihead.model_folder`), and of what they are
 multiplied by. The vectors of symbols are rounded as weights are."""
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
@@ -92,7 +92,7 @@ def parts_of(model: Transformer, precision: Precision) -> Parts:
     tensors: list[Tensor | None] = []
     for embedding in (model.source_embedding, model.target_embedding):
         table = embedding.table.weight.detach()
-        table = table if precision == "float32" else rounded(table, precision)
+        table = table if precision == "float32" else round_matrix(table, precision)
         tensors += [table, *(_norm(embedding.norm) if embedded else ())]
     for layer in model.encoder:
         assert isinstance(layer, EncoderLayer)

@@ -1,1 +1,1 @@
-"""Judge translations: evaluate, compare, score, align, guard, explain."""
+"""Judging."""

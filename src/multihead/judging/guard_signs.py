@@ -34,14 +34,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from multihead.configuration import Settings
-
-if TYPE_CHECKING:
-    from multihead.translating.lengths import Lengths
+from multihead.translating.lengths import Lengths
 
 Mode = Literal["mark", "retry"]
 

@@ -71,7 +71,7 @@ def linear(
     return F.linear(x, weight, bias)
 
 
-def sum_of_products(
+def weight_gradient(
     g: Float[Tensor, "rows out_features"], x: Float[Tensor, "rows in_features"]
 ) -> Float[Tensor, "out_features in_features"]:
     """``g.t() @ x``, the gradient of a weight, by the library that `linear` takes; itself without a gradient."""

@@ -21,7 +21,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from multihead.errors import ShapeError
-from multihead.kernels.linear import linear, sum_of_products
+from multihead.kernels.linear import linear, weight_gradient
 from multihead.kernels.native import TYPES, library_for, pointer
 
 ROWS = 512
@@ -82,8 +82,8 @@ class _Function(torch.autograd.Function):
         low_hidden, low_weight = hidden.to(product), weight.to(product)
         sums = torch.zeros(2, dtype=accumulator, device=hidden.device)
         correct = torch.zeros((), dtype=torch.int64, device=hidden.device)
-        hidden_gradient = torch.empty_like(hidden) if wanted else None
-        weight_gradient = torch.zeros_like(weight, dtype=accumulator) if wanted else None
+        grad_hidden = torch.empty_like(hidden) if wanted else None
+        grad_weight = torch.zeros_like(weight, dtype=accumulator) if wanted else None
         with torch.autocast(hidden.device.type, enabled=False):
             for start in range(0, len(target), ROWS):
                 piece, labels = low_hidden[start : start + ROWS], target[start : start + ROWS]
@@ -91,19 +91,19 @@ class _Function(torch.autograd.Function):
                 total, nll, gradient, hits = _piece(logits, labels, smoothing, wanted, accumulator)
                 sums += torch.stack((total, nll))
                 correct += hits
-                if hidden_gradient is not None and weight_gradient is not None:
+                if grad_hidden is not None and grad_weight is not None:
                     low = gradient.to(product)
-                    hidden_gradient[start : start + ROWS] = linear(low, low_weight.t())
-                    weight_gradient += sum_of_products(low, piece)
-        ctx.save_for_backward(hidden_gradient, None if weight_gradient is None else weight_gradient.to(weight.dtype))
+                    grad_hidden[start : start + ROWS] = linear(low, low_weight.t())
+                    grad_weight += weight_gradient(low, piece)
+        ctx.save_for_backward(grad_hidden, None if grad_weight is None else grad_weight.to(weight.dtype))
         ctx.mark_non_differentiable(correct)
         return sums[0], sums[1].detach(), correct
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
-        hidden_gradient, weight_gradient = ctx.saved_tensors
+        grad_hidden, grad_weight = ctx.saved_tensors
         scale = gradients[0]
-        return hidden_gradient * scale, weight_gradient * scale, None, None, None
+        return grad_hidden * scale, grad_weight * scale, None, None, None
 
 
 def _piece(

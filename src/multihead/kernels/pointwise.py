@@ -29,7 +29,7 @@ from torch.autograd.function import once_differentiable
 
 from multihead.kernels.linear import linear
 from multihead.kernels.native import TYPES, library_for, pointer
-from multihead.kernels.random import NOWHERE, Site, dropout, site
+from multihead.kernels.random import NO_DROPOUT, DropoutSite, dropout, site
 
 Vector = Float[Tensor, " width"]
 
@@ -77,7 +77,7 @@ def layer_norm(
     """
     dtype = _norm_type(x) if dtype is None else dtype
     if _native(x, None, gain, shift) and dtype in TYPES:
-        normed: Tensor = _AddNorm.apply(x, None, gain, shift, eps, NOWHERE, dtype)[1]  # type: ignore[no-untyped-call]
+        normed: Tensor = _AddNorm.apply(x, None, gain, shift, eps, NO_DROPOUT, dtype)[1]  # type: ignore[no-untyped-call]
         return normed
     return _plain_norm(x, gain, shift, eps, dtype)
 
@@ -126,7 +126,7 @@ def _native(x: Tensor, branch: Tensor | None, *vectors: Tensor | None) -> bool:
     return (branch is None or branch.shape == x.shape) and library_for(x, branch, *vectors) is not None
 
 
-def _plain_add(x: Tensor, branch: Tensor, p: float, where: Site | None) -> Tensor:
+def _plain_add(x: Tensor, branch: Tensor, p: float, where: DropoutSite | None) -> Tensor:
     """The definition of `add`; a float32 stream adds up in float32."""
     full = branch.to(torch.promote_types(x.dtype, branch.dtype))
     return x + (dropout(full, p) if where is None else where.apply(full))
@@ -148,7 +148,7 @@ class _AddNorm(torch.autograd.Function):
         gain: Tensor | None,
         shift: Tensor | None,
         eps: float,
-        where: Site,
+        where: DropoutSite,
         dtype: torch.dtype,
     ) -> tuple[Tensor | None, Tensor | None]:
         library = library_for()
@@ -266,7 +266,7 @@ def _native_activation(x: Tensor, bias: Tensor | None) -> bool:
 
 class _Activation(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, bias: Tensor | None, kind: int, where: Site) -> Tensor:
+    def forward(ctx: Any, x: Tensor, bias: Tensor | None, kind: int, where: DropoutSite) -> Tensor:
         library = library_for()
         assert library is not None
         x = x.contiguous()

@@ -59,7 +59,7 @@ class Key(NamedTuple):
     row_stride: int = 1
     """From one row at hand to the next, in the whole batch."""
     places: Int64[Tensor, " packed"] | None = None
-    """Where what is at hand stands, if it is packed: see `placed`."""
+    """Where what is at hand stands, if it is packed: see `packed_at`."""
 
 
 class Stream:
@@ -115,7 +115,7 @@ def resume(stream: Stream, site: int | None = None) -> Iterator[Stream]:
 
 
 @contextmanager
-def placed(rows: Int64[Tensor, " packed"], positions: Int64[Tensor, " packed"]) -> Iterator[None]:
+def packed_at(rows: Int64[Tensor, " packed"], positions: Int64[Tensor, " packed"]) -> Iterator[None]:
     """Inside, all axes but the last are those of packed tokens: each draws what it would draw in its padded batch.
 
     Args:
@@ -129,7 +129,7 @@ def placed(rows: Int64[Tensor, " packed"], positions: Int64[Tensor, " packed"]) 
         _places.reset(token)
 
 
-def current() -> Stream | None:
+def current_stream() -> Stream | None:
     """The stream of the innermost `step`."""
     return _current.get()
 
@@ -205,7 +205,7 @@ def _split(x: int) -> tuple[int, int]:
     return x % _WORD, x >> 32
 
 
-class Site(NamedTuple):
+class DropoutSite(NamedTuple):
     """One dropout in one step: which bits it draws, and what they decide."""
 
     key: Key
@@ -240,24 +240,24 @@ class Site(NamedTuple):
         return (x * keep_mask(self.key, x.shape, self.level, x.device).to(work).mul_(self.scale)).to(x.dtype)
 
 
-NOWHERE = Site(Key(0, 0), 0)
+NO_DROPOUT = DropoutSite(Key(0, 0), 0)
 """Drops nothing."""
 
 
-def site(x: Tensor, p: float) -> Site | None:
+def site(x: Tensor, p: float) -> DropoutSite | None:
     """The next site; None where PyTorch's own dropout is taken."""
     if p == 0.0:
-        return NOWHERE
+        return NO_DROPOUT
     if x.device.type != "cpu" or torch.compiler.is_compiling():
         return None
-    return Site(next_key(), min(max(round(LEVELS * p), 1), LEVELS - 1))
+    return DropoutSite(next_key(), min(max(round(LEVELS * p), 1), LEVELS - 1))
 
 
 class _Dropout(torch.autograd.Function):
     """Its own derivative: the same mask on the gradient."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, where: Site) -> Tensor:
+    def forward(ctx: Any, x: Tensor, where: DropoutSite) -> Tensor:
         ctx.where = where
         library = library_for()
         assert library is not None
@@ -273,7 +273,7 @@ class _Dropout(torch.autograd.Function):
         return _dropout_at(gradients[0], ctx.where), None
 
 
-def _dropout_at(x: Tensor, where: Site) -> Tensor:
+def _dropout_at(x: Tensor, where: DropoutSite) -> Tensor:
     if library_for(x) is None:
         return where.apply(x)
     result: Tensor = _Dropout.apply(x, where)  # type: ignore[no-untyped-call]

@@ -1,1 +1,1 @@
-"""Translate streams and files of lines, keeping their order."""
+"""Lines."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from multihead import lock
 from multihead.errors import ConfigurationError, FormatError
-from multihead.files import drafts_of, explained, force, write_text
+from multihead.files import drafts_of, fsync, write_errors, write_text
 
 
 class GrowingFile:
@@ -42,7 +42,7 @@ class GrowingFile:
             raise FormatError(
                 f"{part}: {what}; nothing was touched. To begin anew remove it and {record_of(path).name}"
             )
-        with explained(part):
+        with write_errors(part):
             stream.truncate(self._size)
         if not known:
             self._note()
@@ -54,7 +54,7 @@ class GrowingFile:
             SurroundingsError: it cannot be written; what stood there before still counts.
         """
         content = "".join(f"{row}\n" for row in rows).encode()
-        with explained(part_of(self._path)):
+        with write_errors(part_of(self._path)):
             rest = memoryview(content)
             while rest:
                 rest = rest[self._stream.write(rest) :]
@@ -70,9 +70,9 @@ class GrowingFile:
             ConfigurationError: something else has taken it.
         """
         check_free(self._path)
-        with explained(self._path):
+        with write_errors(self._path):
             part_of(self._path).replace(self._path)
-            force(self._path.parent)
+            fsync(self._path.parent)
             record_of(self._path).unlink()
 
     def _note(self) -> None:
@@ -106,7 +106,7 @@ def growing_file(path: Path, made_from: Mapping[str, Any]) -> Iterator[GrowingFi
         record_of(path).unlink()
         yield None
         return
-    with explained(part_of(path)):
+    with write_errors(part_of(path)):
         stream = FileIO(part_of(path), "a+")
     with stream:
         if not lock.take(stream.fileno()):

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from multihead import bundle as bundles
 from multihead.data.corpus import TextScan, read_lines, scan
 from multihead.errors import DataError
 from multihead.files import sha256_of
@@ -19,6 +18,7 @@ from multihead.lines.growing_file import growing_file
 from multihead.lines.rendering import Rendering
 from multihead.lines.side_files import SideFiles
 from multihead.lines.windows import translated
+from multihead.model_folder import locate
 from multihead.translating.search_settings import completed
 from multihead.translating.shortlist import FILE as SHORTLIST
 from multihead.translating.translator import Translator
@@ -43,7 +43,7 @@ def model_digest(folder: Path) -> str:
     Raises:
         FormatError: it is no model folder.
     """
-    folder = bundles.locate(folder)
+    folder = locate(folder)
     return "-".join(sha256_of(folder / name)[:16] for name in ("config.json", "model.safetensors"))
 
 
@@ -130,4 +130,4 @@ def _shortlist_of(translator: Translator, rendering: Rendering) -> str | None:
     if folder is None or not completed(rendering.search).shortlist:
         return None
     _ = translator.shortlist  # says what is wrong where there is none, or one for another model
-    return sha256_of(bundles.locate(folder) / SHORTLIST)[:16]
+    return sha256_of(locate(folder) / SHORTLIST)[:16]

@@ -1,4 +1,9 @@
-"""Where decoding stands, as a value: the source as the decoder sees it, and the cache of what it has written.
+"""What states of every network have in common: what belongs to the source is kept once a sentence, not once a row.
+
+Rows are hypotheses. Those of one sentence stand together and are equally many, so row r belongs to sentence
+``r // (rows // sentences)``. Which tensors a network keeps of a sentence is said where its state is.
+
+Where decoding stands, as a value: the source as the decoder sees it, and the cache of what it has written.
 
 `models.transformer` makes and reads it; a search only hands it on, selects rows of it and joins two.
 """
@@ -6,13 +11,51 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from multihead.attention import KeyValue, Mask, Padding
-from multihead.models.sentences import group_of, one_a_row, sentences_of_rows
+
+Own = TypeVar("Own")  # typing.Self, which the shape checker does not take
+
+
+@runtime_checkable
+class PerSentence(Protocol):
+    """What a state keeps of its sentences."""
+
+    @property
+    def lengths(self) -> Int[Tensor, " sentences"]:
+        """Of each sentence."""
+
+    def select(self: Own, sentences: Int[Tensor, " sentences"]) -> Own:
+        """The named sentences, in that order."""
+
+
+PerSentenceT = TypeVar("PerSentenceT", bound=PerSentence)
+
+
+def group_size(rows: int, kept: PerSentence) -> int:
+    """Hypotheses a sentence; 1 in a state without rows."""
+    return max(rows, 1) // max(len(kept.lengths), 1)
+
+
+def select_sentences(kept: PerSentenceT, rows: Int[Tensor, " rows"], group: int) -> PerSentenceT:
+    """What stays of the sentences where these rows stay: one each, or one a row where groups become unequal."""
+    sentences = rows // group
+    stay, counts = torch.unique_consecutive(sentences, return_counts=True)
+    if not bool((counts == counts[:1]).all()):
+        stay = sentences
+    return kept if torch.equal(stay, torch.arange(len(kept.lengths), device=stay.device)) else kept.select(stay)
+
+
+def repeat_per_row(kept: PerSentenceT, rows: int) -> PerSentenceT:
+    """The sentences, repeated until there is one a row, as joining needs it."""
+    if rows == len(kept.lengths):
+        return kept
+    return kept.select(torch.arange(rows, device=kept.lengths.device) // group_size(rows, kept))
 
 
 @dataclass(frozen=True)
@@ -55,7 +98,7 @@ class TransformerState:
     @property
     def group(self) -> int:
         """Hypotheses a sentence; 1 in a state without rows."""
-        return group_of(self.rows, self.memory)
+        return group_size(self.rows, self.memory)
 
     @property
     def time(self) -> int:
@@ -64,7 +107,7 @@ class TransformerState:
 
     def select(self, rows: Int[Tensor, " rows"]) -> TransformerState:
         """The named rows, in that order, with repetition; none at all make a state without rows."""
-        memory = sentences_of_rows(self.memory, rows, self.group)
+        memory = select_sentences(self.memory, rows, self.group)
         return TransformerState(
             memory,
             None if self.cache is None else tuple(layer.select(rows) for layer in self.cache),
@@ -76,7 +119,7 @@ class TransformerState:
         """The rows of both; they may have begun at different steps, from sources of different widths."""
         if not (self.rows and other.rows):
             return self if self.rows else other
-        mine, theirs = one_a_row(self.memory, self.rows), one_a_row(other.memory, other.rows)
+        mine, theirs = repeat_per_row(self.memory, self.rows), repeat_per_row(other.memory, other.rows)
         time = max(self.time, other.time)
         cache = None
         if time:

@@ -3,7 +3,7 @@
 Every position alike is what norms, products and feed-forward networks do, so padding costs them as much as words. In
 one row there is none but a rest behind the last word, which keeps the lengths of rows few (`ROUND`): libraries prepare
 code for each size of a product. Attention keeps the sentences apart (`EndToEnd`), and dropout draws for each word what
-it draws in the padded batch (`kernels.random.placed`), so loss and gradients are those of the batch.
+it draws in the padded batch (`kernels.random.packed_at`), so loss and gradients are those of the batch.
 
 The encoder-decoder Transformer (Vaswani et al. 2017, Figure 1): for training, packed or padded, and step by step.
 
@@ -29,9 +29,8 @@ from multihead.kernels.attention import LONGEST, WIDEST
 from multihead.kernels.linear_cross_entropy import Loss, linear_cross_entropy
 from multihead.kernels.native import TYPES, library_for
 from multihead.models.config import TransformerConfig
-from multihead.models.initialize import initialize
 from multihead.models.layers import DecoderLayer, Embedding, EncoderLayer, LayerNorm, Weights
-from multihead.models.network import AttentionWeights, Network, Output, embeddings, token_loss
+from multihead.models.network import AttentionWeights, Network, Output, build_embeddings, initialize, token_loss
 from multihead.models.state import Memory, TransformerState
 
 ROUND = 128
@@ -54,7 +53,7 @@ class Packed(NamedTuple):
 
     def placed(self) -> AbstractContextManager[None]:
         """Inside, dropout draws for these tokens."""
-        return random.placed(self.rows, self.positions)
+        return random.packed_at(self.rows, self.positions)
 
 
 def pack(tokens: Int[Tensor, "batch time"], lengths: Int[Tensor, " batch"], padding_id: int) -> Packed:
@@ -85,7 +84,7 @@ class Transformer(Network):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.config = config
-        source, target = embeddings(config)
+        source, target = build_embeddings(config)
         self.source_embedding = Embedding(source, config)
         self.target_embedding = Embedding(target, config)
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))

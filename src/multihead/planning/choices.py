@@ -13,11 +13,10 @@ from typing import Any, TypeVar
 from multihead.configuration import build
 from multihead.errors import ConfigurationError
 from multihead.machine import Machine
-from multihead.models.config import GenerationConfig
-from multihead.models.network_config import ARCHITECTURES, Architecture, NetworkConfig, preset
+from multihead.models.config import ARCHITECTURES, Architecture, GenerationConfig, NetworkConfig, preset
 from multihead.planning.settings import PrepareSettings, TrainSettings
 from multihead.training.config import TrainingConfig
-from multihead.training.progress import duration
+from multihead.training.progress import format_duration
 
 T = TypeVar("T")
 
@@ -189,12 +188,12 @@ def choose_updates(choices: Choices, corpus: Corpus, pace: Callable[[], Pace]) -
         asked = choices.asked("budget")
         budget = share * 25 * 60 * min(max((corpus.pairs / 30_000) ** 0.5, 0.1), 100.0) if asked is None else asked
         possible = max(int(_UPDATING * budget / measured.seconds_per_update), 1)
-        time = f"{duration(budget)} at {measured.seconds_per_update:.2f} s an update"
+        time = f"{format_duration(budget)} at {measured.seconds_per_update:.2f} s an update"
         if asked is not None:
             return possible, f"what fits into {time}"
         if possible < wanted:
             return possible, f"what fits into {time}, the time set aside for {corpus.pairs:,} pairs"
-        return wanted, f"{epochs:.0f} epochs, enough for {corpus.pairs:,} pairs, in about " + duration(
+        return wanted, f"{epochs:.0f} epochs, enough for {corpus.pairs:,} pairs, in about " + format_duration(
             wanted * measured.seconds_per_update / _UPDATING
         )
 

@@ -14,8 +14,7 @@ from pydantic import model_validator
 from multihead import work_folder
 from multihead.configuration import Settings
 from multihead.data.readers import format_of
-from multihead.models.config import GenerationConfig
-from multihead.models.network_config import AnyNetworkConfig
+from multihead.models.config import AnyNetworkConfig, GenerationConfig
 from multihead.planning.sections import Chance, Machine, Model, Place, RecurrentModel, Search, Subwords, Text, Training
 from multihead.training.config import TrainingConfig
 

@@ -13,7 +13,7 @@ from multihead.bundle import Bundle, locate
 from multihead.configuration import build
 from multihead.errors import ConfigurationError
 from multihead.files import sha256_of
-from multihead.models.network_config import NetworkConfig, preset
+from multihead.models.config import NetworkConfig, preset
 from multihead.planning.choices import GIVEN, Choices, refuse_others_fields
 from multihead.planning.settings import GivenModel
 from multihead.preparing.preparation import Prepared

@@ -23,7 +23,7 @@ from multihead.data.corpus import Pair
 from multihead.data.report import Report
 from multihead.data.store import ParallelStore, ParallelWriter
 from multihead.errors import DataError, FormatError, Interrupted
-from multihead.files import explained, write_text
+from multihead.files import write_errors, write_text
 from multihead.planning.choices import Choices
 from multihead.planning.settings import CorpusRecord, DataConfig
 from multihead.preparing.corpora import Corpus, Files, choose_held_out, described
@@ -79,7 +79,7 @@ def write_data(
         Interrupted: ``stop_signal`` gave one.
     """
     data = folder / "data"
-    with explained(data):
+    with write_errors(data):
         data.mkdir()
     held_out = choose_held_out(choices, files)
     vocabulary = given or learn(choices, files, held_out, say)

@@ -185,9 +185,9 @@ def given_vocabulary(choices: Choices) -> Vocabulary | None:
     """The subwords of the model that is to be fine-tuned, if there is one."""
     if choices.settings.from_model is None:
         return None
-    from multihead.bundle import load
+    from multihead.bundle import load_bundle
 
-    bundle = load(choices.settings.from_model)
+    bundle = load_bundle(choices.settings.from_model)
     return keep(choices, bundle.source_tokenizer, bundle.target_tokenizer)
 
 

@@ -1,1 +1,1 @@
-"""Training runs: how every run starts, resumes and ends."""
+"""Runs."""

@@ -18,12 +18,11 @@ from typing import Literal
 
 from torch import Tensor
 
-from multihead import bundle as bundles
 from multihead import work_folder as run_folder
-from multihead.bundle import Bundle
+from multihead.bundle import Bundle, load_bundle, save_bundle
 from multihead.errors import ConfigurationError, FormatError
 from multihead.planning.settings import begun
-from multihead.training.checkpoint import copy_into, intact, read_weights
+from multihead.training.checkpoint import copy_into, intact_checkpoints, read_weights
 
 Weights = Literal["trained", "average"]
 _PARTS: dict[Weights, Literal["model", "average"]] = {"trained": "model", "average": "average"}
@@ -68,7 +67,7 @@ def average(
     if weights is not None and last is None:
         raise ConfigurationError("weights says what to take of checkpoints: give last, too, or leave it out")
     paths = [Path(folder) for folder in folders]
-    given = [bundles.load(path) for path in paths]
+    given = [load_bundle(path) for path in paths]
     for path, bundle in zip(paths[1:], given[1:], strict=True):
         _check_alike(paths[0], given[0], path, bundle)
     sources = [s for p, b in zip(paths, given, strict=True) for s in _sources(p, b, last, weights or "trained")]
@@ -77,7 +76,7 @@ def average(
     copy_into(dict(given[0].model.named_parameters()), mean(source.read() for source in sources))
     names = "; ".join(source.name for source in sources)
     made_by = f"The mean of {len(sources)} models by multihead {version('multihead')}: {names}."
-    bundles.save(output, given[0], {"mean_of": names}, made_by)
+    save_bundle(output, given[0], {"mean_of": names}, made_by)
     say(f"{output}: the mean of {names}")
     return output
 
@@ -108,7 +107,7 @@ def _sources(path: Path, bundle: Bundle, last: int | None, weights: Weights) -> 
         raise FormatError(f"{path}: is a model, not a run, and has no checkpoints; leave --last out to take the model")
     if weights == "average" and not config.training.average:
         raise ConfigurationError(f"{path}: this run keeps no moving average of its weights; take the trained ones")
-    there = intact(path / "checkpoints")
+    there = intact_checkpoints(path / "checkpoints")
     if len(there) < last:
         updates = ", ".join(str(int(checkpoint.name)) for checkpoint in there) or "none"
         raise ConfigurationError(

@@ -24,10 +24,10 @@ from multihead.machine import require_device
 from multihead.training.checkpoint import Checkpoint, RunState
 from multihead.training.config import TrainingConfig
 from multihead.training.loss import Model
-from multihead.training.parallel import ALONE, Processes, Silent
+from multihead.training.parallel import SINGLE_PROCESS, Processes, SilentLog
 from multihead.training.progress import RunLog
 from multihead.training.tensorboard import TensorBoard
-from multihead.training.trainer import Surroundings, Trainer
+from multihead.training.trainer import Trainer, TrainerInputs
 
 
 @runtime_checkable
@@ -125,11 +125,11 @@ def train_to_the_end(
     config: Decided,
     folder: Path,
     say: Callable[[str], None],
-    around: Callable[[RunState], Surroundings[Model]],
+    around: Callable[[RunState], TrainerInputs[Model]],
     *,
     merit: str,
     start: str | None = None,
-    processes: Processes = ALONE,
+    processes: Processes = SINGLE_PROCESS,
 ) -> Finished:
     """Trains, from the newest checkpoint if there is one, and says how it ended.
 
@@ -144,9 +144,9 @@ def train_to_the_end(
         start: what is said where it begins with a checkpoint of update 0.
         processes: those that train it together; the first one speaks and writes.
     """
-    if not processes.first:
+    if not processes.is_first:
         say = lambda _: None  # noqa: E731
-    log = RunLog(folder, say) if processes.first else Silent(folder, say)
+    log = RunLog(folder, say) if processes.is_first else SilentLog(folder, say)
     checkpoint = Trainer.newest_checkpoint(folder, log.say, processes)
     trainer = Trainer(
         model, config.training, width=width, folder=folder, log=log, checkpoint=checkpoint, processes=processes
@@ -155,7 +155,7 @@ def train_to_the_end(
         say(f"this run is finished: {_outcome(trainer.state, folder, merit)}. For another one choose a new folder")
         return _finished(trainer.state, folder)
     log.rewind(trainer.state.logged)
-    if config.training.tensorboard and processes.first:
+    if config.training.tensorboard and processes.is_first:
         log.copy_to(TensorBoard(folder, after=trainer.state.logged))
     _say_from_where(config, checkpoint, start, log)
     state = trainer.run(around(trainer.state))

@@ -37,10 +37,10 @@ from torch import Tensor
 
 from multihead.configuration import Settings
 from multihead.errors import FormatError
-from multihead.files import explained, put, remove_unfinished, sha256_of, whole_folder, write_tensors
+from multihead.files import atomic_folder, remove_unfinished, sha256_of, write_chunks, write_errors, write_tensors
 
 
-class Window(Settings):
+class LogWindow(Settings):
     """Sums since the last line of the log."""
 
     tokens: int = 0
@@ -69,14 +69,14 @@ class RunState(Settings):
     """Its loss there; not known in checkpoints of version 0.1."""
     without_gain: int = 0
     """Validations since then."""
-    window: Window = Field(default_factory=Window)
+    window: LogWindow = Field(default_factory=LogWindow)
     """What the next line of the log already holds."""
     norms: tuple[float, ...] = ()
     """Norms of the gradients of the last updates: see `training.step`."""
     skipped: tuple[int, ...] = ()
     """The last updates that were skipped."""
     room: int | None = None
-    """Batches of more cells are taken in pieces, since a larger one did not fit into memory: see `training.memory`."""
+    """Batches of more cells are taken in pieces, since a larger one did not fit into memory: see `training.loss`."""
 
     @property
     def logged(self) -> int:
@@ -111,15 +111,17 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
         SurroundingsError: it cannot be written; what stood there still stands.
     """
     path = folder / f"{checkpoint.state.step:08d}"
-    with explained(path):
+    with write_errors(path):
         remove_unfinished(folder)
-        with whole_folder(path) as draft:
+        with atomic_folder(path) as draft:
             hashes = {
                 f"{part}.safetensors": write_tensors(draft / f"{part}.safetensors", tensors)
                 for part, tensors in zip(_PARTS, checkpoint[1:], strict=True)
             }
-            hashes["state.json"] = put(draft / "state.json", [checkpoint.state.model_dump_json(indent=1).encode()])
-            put(draft / "manifest.json", [_manifest(hashes)])
+            hashes["state.json"] = write_chunks(
+                draft / "state.json", [checkpoint.state.model_dump_json(indent=1).encode()]
+            )
+            write_chunks(draft / "manifest.json", [_manifest(hashes)])
         standing = _steps(folder)
         place = standing.index(path)
         for other in (*standing[:place], *standing[place + keep :]):
@@ -149,7 +151,7 @@ def load_newest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
     return None
 
 
-def intact(folder: Path) -> list[Path]:
+def intact_checkpoints(folder: Path) -> list[Path]:
     """The checkpoints that are what their manifests say, newest first; changes nothing."""
     return [path for path in _steps(folder) if _fault(path) is None]
 
@@ -213,7 +215,7 @@ def copy_into(parameters: dict[str, Tensor], saved: dict[str, Tensor]) -> None:
             parameter.copy_(saved[name])
 
 
-class Saver:
+class CheckpointWriter:
     """Writes checkpoints into ``folder``; a context manager, on whose end nothing is under way any more.
 
     Args:
@@ -268,7 +270,7 @@ class Saver:
             self._thread = None
         self.check()
 
-    def __enter__(self) -> Saver:
+    def __enter__(self) -> CheckpointWriter:
         return self
 
     def __exit__(

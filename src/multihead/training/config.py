@@ -7,8 +7,7 @@ What processes do together is in `training.parallel`.
 
 from __future__ import annotations
 
-import os
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from pydantic import Field
 
@@ -71,23 +70,3 @@ class TrainingConfig(Settings):
     """Checkpoints kept, newest first."""
     tensorboard: bool = False
     """The records of the log are written for TensorBoard, too."""
-
-
-class Launch(NamedTuple):
-    """The place of a process among those of its run."""
-
-    rank: int = 0
-    """Its number, from 0; the first one holds the folder, writes and speaks."""
-    size: int = 1
-    """How many there are."""
-    local_rank: int = 0
-    """Its number on this machine: the GPU it takes."""
-    local_size: int = 1
-    """How many there are on this machine."""
-
-
-def launched() -> Launch:
-    """This process's place; that of a process alone, unless ``torchrun`` started it."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        return Launch()
-    return Launch(*(int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")))

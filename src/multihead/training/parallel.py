@@ -3,16 +3,16 @@
     torchrun --nproc-per-node N -m multihead train ...
 
 Every process takes the same batches from the same stream and computes rows ``[r n / N, (r + 1) n / N)`` of the n of
-each (`rows_of`). The loss of a batch is a sum over its rows, so its gradient is the sum of theirs; what it is divided
+each (`row_range`). The loss of a batch is a sum over its rows, so its gradient is the sum of theirs; what it is divided
 by is the number of tokens in the whole batch, and what is random is a function of the row's number in it
 (`kernels.random`). So an update is the same whatever N, but for the order of additions; as with pieces
-(`training.memory`), what is drawn from PyTorch's own generator is another draw. A process that has no row of a batch
+(`training.loss`), what is drawn from PyTorch's own generator is another draw. A process that has no row of a batch
 adds nothing.
 
 Nothing that decides anything is decided by one process of what it alone knows: each decision is a function of values
-that all have (`Processes.exchange`), so all of them refuse an update, cut batches, stop early or stop at a signal
+that all have (`Processes.all_gather`), so all of them refuse an update, cut batches, stop early or stop at a signal
 together. All that they do together is preceded by such an exchange, and whoever leaves does it with one: it says why,
-and the others, who are waiting in theirs, leave too (`Elsewhere`). One that is killed says nothing; then its
+and the others, who are waiting in theirs, leave too (`PeerEnded`). One that is killed says nothing; then its
 connections are closed, and that ends the others' waiting. Nobody waits for the dead.
 
 Gradients are added up once, when all are there, not bucket by bucket during the way back, as
@@ -36,9 +36,8 @@ import torch
 from torch import Tensor, nn
 
 from multihead.errors import ConfigurationError, DivergenceError, MultiheadError, SurroundingsError
-from multihead.training.config import Launch, launched
-from multihead.training.loss import Examples
-from multihead.training.memory import is_out_of_memory
+from multihead.machine import Launch, get_launch
+from multihead.training.loss import Examples, is_out_of_memory
 from multihead.training.progress import RunLog
 
 T = TypeVar("T")
@@ -53,7 +52,7 @@ _APART = 1e-3
 """By how much of it the norms of gradients of equal updates may differ; on equal processors they are equal."""
 
 
-class Elsewhere(SurroundingsError):  # noqa: N818 - where the error is
+class PeerEnded(SurroundingsError):  # noqa: N818 - where the error is
     """Another process of this run has ended; nothing is wrong with this one.
 
     Args:
@@ -78,52 +77,52 @@ class Processes(ABC):
         self.rank, self.size = launch.rank, launch.size
 
     @property
-    def first(self) -> bool:
+    def is_first(self) -> bool:
         """Whether this is the one that holds the folder, writes and speaks."""
         return self.rank == 0
 
     @abstractmethod
-    def exchange(self, value: T) -> list[T]:
+    def all_gather(self, value: T) -> list[T]:
         """What each process gave, in the order of their ranks; the same list everywhere.
 
         Raises:
-            Elsewhere: another process has ended.
+            PeerEnded: another process has ended.
         """
 
     @abstractmethod
-    def add_up(self, parameters: Iterable[nn.Parameter]) -> None:
+    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Makes each gradient the sum of all processes', to the last bit the same everywhere."""
 
     @abstractmethod
-    def copied(self, tensors: dict[str, Tensor] | None) -> dict[str, Tensor]:
+    def broadcast_tensors(self, tensors: dict[str, Tensor] | None) -> dict[str, Tensor]:
         """The tensors that the first process gives, all of them on the host; the others give None."""
 
     @abstractmethod
-    def require(self, device: str) -> None:
+    def require_devices(self, device: str) -> None:
         """Refuses a device that is not there for each process.
 
         Raises:
             ConfigurationError: fewer GPUs than processes.
         """
 
-    def from_first(self, value: T | None) -> T:
+    def broadcast(self, value: T | None) -> T:
         """What the first process gave; the others give None."""
-        found = self.exchange(value)[0]
+        found = self.all_gather(value)[0]
         assert found is not None
         return found
 
-    def threads(self, all_together: int) -> int:
+    def threads_per_process(self, total: int) -> int:
         """This process's share of the processor threads of a machine."""
-        return max(1, all_together // self.launch.local_size)
+        return max(1, total // self.launch.local_size)
 
-    def parts(self, batch: Examples) -> list[Examples]:
+    def split_rows(self, batch: Examples) -> list[Examples]:
         """What each process takes of a batch, in order; those left out that take nothing."""
-        places = (rows_of(len(batch), rank, self.size) for rank in range(self.size))
+        places = (row_range(len(batch), rank, self.size) for rank in range(self.size))
         return [_part(batch, start, stop) for start, stop in places if stop > start]
 
-    def own(self, batch: Examples) -> tuple[Examples | None, int]:
+    def own_rows(self, batch: Examples) -> tuple[Examples | None, int]:
         """What this process takes of a batch, if anything, and the number of its first row."""
-        start, stop = rows_of(len(batch), self.rank, self.size)
+        start, stop = row_range(len(batch), self.rank, self.size)
         return (_part(batch, start, stop) if stop > start else None), start
 
     def attempt(self, work: Callable[[], T]) -> list[T]:
@@ -131,7 +130,7 @@ class Processes(ABC):
 
         Raises:
             RuntimeError, MemoryError: memory was too small in this process, or in any other (`is_out_of_memory`).
-            Elsewhere: another process has ended.
+            PeerEnded: another process has ended.
         """
         if self.size == 1:
             return [work()]
@@ -141,36 +140,36 @@ class Processes(ABC):
         except (RuntimeError, MemoryError) as error:  # and is gone, with all that its traceback keeps in memory
             if not is_out_of_memory(error):
                 raise
-        everywhere = self.exchange(result)
+        everywhere = self.all_gather(result)
         lacking = [str(rank) for rank, found in enumerate(everywhere) if not found]
         if lacking:
             raise MemoryError(f"too little memory for the process of rank {', '.join(lacking)}")
         return [found[0] for found in everywhere]
 
 
-class Alone(Processes):
+class SingleProcess(Processes):
     """One process: what all give is what it gives."""
 
-    def exchange(self, value: T) -> list[T]:
+    def all_gather(self, value: T) -> list[T]:
         """That value."""
         return [value]
 
-    def add_up(self, parameters: Iterable[nn.Parameter]) -> None:
+    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """They are summed already."""
 
-    def copied(self, tensors: dict[str, Tensor] | None) -> dict[str, Tensor]:
+    def broadcast_tensors(self, tensors: dict[str, Tensor] | None) -> dict[str, Tensor]:
         """The same."""
         assert tensors is not None
         return tensors
 
-    def require(self, device: str) -> None:
+    def require_devices(self, device: str) -> None:
         """Whatever there is, is there for one."""
 
 
-ALONE = Alone(Launch())
+SINGLE_PROCESS = SingleProcess(Launch())
 
 
-class Several(Processes):
+class ProcessGroup(Processes):
     """A process group of PyTorch: gloo between processors, NCCL between GPUs; a context manager.
 
     Leaving it tells the others, who leave too, and waits until all have got there; so none is gone before the first one
@@ -180,17 +179,17 @@ class Several(Processes):
         launch: which one this is.
 
     Raises:
-        Elsewhere: on entering or leaving: another process has ended.
+        PeerEnded: on entering or leaving: another process has ended.
     """
 
     def __init__(self, launch: Launch) -> None:
         super().__init__(launch)
         self._ended = False
         """Whether another process is known to have ended, or nothing can be exchanged any more."""
-        self.heard = False
+        self.announced = False
         """Whether all know why this one ends: then it is enough if one of them says it."""
 
-    def __enter__(self) -> Several:
+    def __enter__(self) -> ProcessGroup:
         import torch.distributed as dist
 
         gpus = torch.cuda.is_available() and dist.is_nccl_available()
@@ -220,15 +219,15 @@ class Several(Processes):
             fault = (str(error) if known else f"{type(error).__name__}: {error}", status)
         try:
             faults = self._exchange(fault, None)[0]
-        except Elsewhere:
+        except PeerEnded:
             if error is None:
                 raise
             return
-        self.heard = True
+        self.announced = True
         if error is None:
             self._raise(faults)
 
-    def exchange(self, value: T) -> list[T]:
+    def all_gather(self, value: T) -> list[T]:
         """As in `Processes`."""
         faults, values = self._exchange(None, value)
         self._raise(faults)
@@ -238,9 +237,9 @@ class Several(Processes):
         """Raises the first fault, if there is one."""
         for rank, fault in enumerate(faults):
             if fault is not None:
-                self._ended = self.heard = True
+                self._ended = self.announced = True
                 message, status = fault
-                raise Elsewhere(f"the process of rank {rank} of {self.size} has ended: {message}", status)
+                raise PeerEnded(f"the process of rank {rank} of {self.size} has ended: {message}", status)
 
     def _exchange(self, fault: tuple[str, int] | None, value: Any) -> tuple[list[tuple[str, int] | None], list[Any]]:
         """The faults and values of all processes."""
@@ -266,7 +265,7 @@ class Several(Processes):
         return [other.numpy().tobytes() for other in found]
 
     @torch.no_grad()
-    def add_up(self, parameters: Iterable[nn.Parameter]) -> None:
+    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """As in `Processes`: in buckets that travel while the next ones are put together.
 
         A parameter that has a gradient nowhere keeps none, so that the optimiser passes it over as it would have.
@@ -289,20 +288,20 @@ class Several(Processes):
                     if somewhere:
                         parameter.grad = gradient.copy_(total.view_as(gradient))
 
-    def copied(self, tensors: dict[str, Tensor] | None) -> dict[str, Tensor]:
+    def broadcast_tensors(self, tensors: dict[str, Tensor] | None) -> dict[str, Tensor]:
         """As in `Processes`."""
         import torch.distributed as dist
 
         shapes = None if tensors is None else [(name, t.shape, t.dtype) for name, t in tensors.items()]
         found = {}
-        for name, shape, dtype in self.from_first(shapes):
+        for name, shape, dtype in self.broadcast(shapes):
             tensor = torch.empty(shape, dtype=dtype) if tensors is None else tensors[name].cpu().contiguous()
             with self._collectively():
                 dist.broadcast(tensor, src=0)
             found[name] = tensor
         return found
 
-    def require(self, device: str) -> None:
+    def require_devices(self, device: str) -> None:
         """As in `Processes`."""
         count, size = torch.cuda.device_count(), self.launch.local_size
         if device.startswith("cuda") and count < size:
@@ -319,23 +318,23 @@ class Several(Processes):
         except BaseException as error:
             self._ended = True
             if isinstance(error, RuntimeError) and not is_out_of_memory(error):
-                raise Elsewhere(
+                raise PeerEnded(
                     "another process of this run has ended without a word; what it or torchrun printed says why"
                 ) from error
             raise
 
 
-def joined() -> contextlib.AbstractContextManager[Processes]:
+def join_processes() -> contextlib.AbstractContextManager[Processes]:
     """The processes that ``torchrun`` started together with this one, or this one alone.
 
     Raises:
-        Elsewhere: on entering or leaving: another process has ended.
+        PeerEnded: on entering or leaving: another process has ended.
     """
-    launch = launched()
-    return contextlib.nullcontext(ALONE) if launch.size == 1 else Several(launch)
+    launch = get_launch()
+    return contextlib.nullcontext(SINGLE_PROCESS) if launch.size == 1 else ProcessGroup(launch)
 
 
-def rows_of(rows: int, rank: int, size: int) -> tuple[int, int]:
+def row_range(rows: int, rank: int, size: int) -> tuple[int, int]:
     """First row and end of what a process takes of so many: in order, and as many for each, give or take one."""
     return rank * rows // size, (rank + 1) * rows // size
 
@@ -344,7 +343,7 @@ def _part(batch: Examples, start: int, stop: int) -> Examples:
     return batch if (start, stop) == (0, len(batch)) else batch.part(start, stop)
 
 
-def interleaved(shares: Sequence[Sequence[T]]) -> list[T]:
+def interleave(shares: Sequence[Sequence[T]]) -> list[T]:
     """All of a list of which process ``rank`` has ``[rank::size]``."""
     everything: dict[int, T] = {}
     for rank, share in enumerate(shares):
@@ -352,7 +351,7 @@ def interleaved(shares: Sequence[Sequence[T]]) -> list[T]:
     return [everything[place] for place in sorted(everything)]
 
 
-def check_together(step: int, norms: Sequence[float]) -> None:
+def check_same_update(step: int, norms: Sequence[float]) -> None:
     """Refuses to go on where processes that make the same updates do not.
 
     Args:
@@ -385,7 +384,7 @@ def _buckets(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]
         yield bucket
 
 
-class Silent(RunLog):
+class SilentLog(RunLog):
     """The log of a process that is not the first: the first one's says it all."""
 
     def rewind(self, step: int) -> None:

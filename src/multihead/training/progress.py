@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from multihead.files import explained, write_text
+from multihead.files import write_errors, write_text
 
 
 class RunLog:
@@ -74,7 +74,7 @@ class RunLog:
 
     def _append(self, name: str, line: str) -> None:
         path = self.folder / name
-        with explained(path), path.open("a", encoding="utf-8", newline="\n") as stream:
+        with write_errors(path), path.open("a", encoding="utf-8", newline="\n") as stream:
             stream.write(line + "\n")
 
 
@@ -87,7 +87,7 @@ def _is_record(line: str, last_step: int) -> bool:
     return isinstance(record, dict) and record.get("step", last_step + 1) <= last_step
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Seconds as people read them: 42 s, 3:20, 1:02:07."""
     whole = max(round(seconds), 0)
     if whole < 60:
@@ -101,7 +101,7 @@ _NAMED = 8
 """Lines of a file that are named on the screen; log.jsonl has all."""
 
 
-def naming(places: Mapping[str, list[int]]) -> str:
+def format_lines(places: Mapping[str, list[int]]) -> str:
     """Lines of each file, as people read them."""
     found = []
     for name, lines in places.items():
@@ -116,22 +116,22 @@ _SECONDS = 0.15
 
 
 @dataclass(frozen=True)
-class Effort:
+class ModelFlops:
     """What a token costs, and what the machine could do."""
 
     source: float
     """Operations a source token takes."""
     target: float
     """Operations a target token takes."""
-    peak: float
+    peak_flops: float
     """Operations a second of matrix products alone."""
 
-    def share_of_peak(self, source_tokens: int, target_tokens: int, seconds: float) -> float:
+    def utilization(self, source_tokens: int, target_tokens: int, seconds: float) -> float:
         """Operations that so many tokens took, over those that the time would have been enough for."""
-        return (self.source * source_tokens + self.target * target_tokens) / (seconds * self.peak)
+        return (self.source * source_tokens + self.target * target_tokens) / (seconds * self.peak_flops)
 
 
-def effort_of(model: nn.Module, output: nn.Linear, device: str, precision: str) -> Effort:
+def measure_flops(model: nn.Module, output: nn.Linear, device: str, precision: str) -> ModelFlops:
     """The effort of training a translator on this machine; takes a fraction of a second.
 
     Args:
@@ -145,11 +145,11 @@ def effort_of(model: nn.Module, output: nn.Linear, device: str, precision: str) 
     for name, parameter in model.named_parameters():
         if parameter.dim() == 2 and id(parameter) not in tables | {id(output.weight)}:
             counts[name.startswith("encoder")] += parameter.numel()
-    return Effort(6.0 * counts[1], 6.0 * counts[0], peak(device, precision))
+    return ModelFlops(6.0 * counts[1], 6.0 * counts[0], peak_flops(device, precision))
 
 
 @torch.no_grad()
-def peak(device: str, precision: str) -> float:
+def peak_flops(device: str, precision: str) -> float:
     """Operations a second of products of two square matrices, the best of some rounds."""
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
     one, other = (torch.full((_SIDE, _SIDE), 1.0 / _SIDE, dtype=dtype, device=device) for _ in range(2))

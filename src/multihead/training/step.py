@@ -11,8 +11,9 @@ All of that is kept in the `RunState`, so that a run that goes on refuses what i
 One update: forwards, backwards, clip, optimiser. Everything random in it is a function of (seed, step, batch).
 
 An update happens whole or not at all. Loss and gradient are looked at before the optimiser moves; what is no finite
-number, or larger than it may be, is `Refused`: weights and the optimiser's means are what they were, nothing has to be
-undone. What is let through cannot break them: the squares of a gradient with a finite norm are finite, and Adam moves a
+number, or larger than it may be, is `RejectedUpdateError`: weights and the optimiser's means are what they were,
+nothing has to be undone. What is let through cannot break them: the squares of a gradient with a finite norm are
+finite, and Adam moves a
 weight by no more than the rate times max(1, (1 - beta1) / sqrt(1 - beta2)) (Kingma & Ba 2015, 2.1), and by its decay;
 `muon` makes a step that is as long whatever the gradient's length.
 
@@ -35,9 +36,8 @@ from multihead.errors import DivergenceError
 from multihead.kernels import random
 from multihead.training.checkpoint import RunState
 from multihead.training.config import TrainingConfig
-from multihead.training.loss import Examples, Trainable, sequence_loss
-from multihead.training.memory import pieces
-from multihead.training.parallel import ALONE, Processes
+from multihead.training.loss import Examples, Trainable, sequence_loss, split_to_fit
+from multihead.training.parallel import SINGLE_PROCESS, Processes
 
 _NORMS = 64
 """Updates whose norms the median is of: a middle that some odd ones do not move."""
@@ -45,29 +45,29 @@ _RECENT = 100
 """Updates among which skipped ones are counted."""
 
 
-def largest_norm(config: TrainingConfig, state: RunState) -> float:
+def norm_limit(config: TrainingConfig, state: RunState) -> float:
     """The largest norm of a gradient with which the next update is made."""
     if not config.skip_above or len(state.norms) < _NORMS or state.step < config.warmup:
         return math.inf
     return config.skip_above * statistics.median(state.norms) or math.inf
 
 
-def with_norm(norms: tuple[float, ...], norm: float) -> tuple[float, ...]:
+def append_norm(norms: tuple[float, ...], norm: float) -> tuple[float, ...]:
     """The norms to remember after an update."""
     return (*norms[1 - _NORMS :], norm)
 
 
-def with_skipped(skipped: tuple[int, ...], step: int) -> tuple[int, ...]:
+def append_skipped(skipped: tuple[int, ...], step: int) -> tuple[int, ...]:
     """The skipped updates to remember after another one."""
     return (*(other for other in skipped if other > step - _RECENT), step)
 
 
-def too_many(config: TrainingConfig, state: RunState) -> bool:
+def too_many_skipped(config: TrainingConfig, state: RunState) -> bool:
     """Whether so many updates were skipped that the fault cannot be a batch's."""
     return len(state.skipped) > config.skip_limit
 
 
-def are_finite(tensors: Iterable[Tensor]) -> bool:
+def all_finite(tensors: Iterable[Tensor]) -> bool:
     """Whether every number in some tensors is finite."""
     return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
 
@@ -89,7 +89,7 @@ class StepSums(NamedTuple):
     """Norm of the gradient before clipping."""
 
 
-class Refused(DivergenceError):  # noqa: N818 - an update that was refused
+class RejectedUpdateError(DivergenceError):
     """An update that was not made: its loss or gradient is no finite number, or too large.
 
     Args:
@@ -119,9 +119,9 @@ def train_step(
     step: int,
     rate: float,
     *,
-    largest_norm: float = math.inf,
+    norm_limit: float = math.inf,
     room: int | None = None,
-    processes: Processes = ALONE,
+    processes: Processes = SINGLE_PROCESS,
 ) -> StepSums:
     """Update number ``step`` from ``batches``, whose gradients are summed and divided by their tokens.
 
@@ -132,13 +132,13 @@ def train_step(
         config: precision, smoothing and clip are read.
         step: counted from 1; seeds dropout.
         rate: the learning rate of this update.
-        largest_norm: a gradient with a larger norm, before clipping, is refused.
+        norm_limit: a gradient with a larger norm, before clipping, is refused.
         room: batches of more cells are taken in pieces (`memory.pieces`), to the same gradient; None for no limit.
         processes: those that share the batches.
 
     Raises:
         Refused: the loss or the gradient is not a finite number, or the gradient is too large; nothing was changed.
-        Elsewhere: another process has ended; nothing was changed.
+        PeerEnded: another process has ended; nothing was changed.
     """
     model.train()
     optimizer.zero_grad(set_to_none=True)
@@ -153,9 +153,9 @@ def train_step(
     )
     parts = [_added(*of_batch) for of_batch in zip(*shares, strict=True)]
     losses = [loss for loss, _, _ in parts]
-    processes.add_up(model.parameters())
+    processes.sum_gradients(model.parameters())
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip or math.inf).item()
-    _check(losses, norm, largest_norm, tokens, config, step)
+    _check(losses, norm, norm_limit, tokens, config, step)
     optimizer.step()
     source_tokens = sum(batch.source_tokens for batch in batches)
     return StepSums(
@@ -163,8 +163,8 @@ def train_step(
     )
 
 
-def rehearse(
-    model: Trainable, batch: Examples, config: TrainingConfig, room: int | None, processes: Processes = ALONE
+def try_batch(
+    model: Trainable, batch: Examples, config: TrainingConfig, room: int | None, processes: Processes = SINGLE_PROCESS
 ) -> None:
     """Runs a batch, in its pieces, forwards and backwards, to see whether it fits into memory; changes no weight."""
     model.train()
@@ -186,9 +186,9 @@ def _backwards(
     """
     loss = nll = 0.0
     correct = 0
-    own, row = processes.own(batch)
+    own, row = processes.own_rows(batch)
     seed = step_seed(config.seed, *place)
-    for piece in pieces(own, room) if own is not None else ():
+    for piece in split_to_fit(own, room) if own is not None else ():
         torch.manual_seed(step_seed(seed, row) if row else seed)  # for what draws from PyTorch's generator
         low = config.precision == "bfloat16"
         with (
@@ -213,15 +213,17 @@ def _added(*shares: tuple[float, float, int]) -> tuple[float, float, int]:
 
 
 def _check(
-    losses: Sequence[float], norm: float, largest_norm: float, tokens: int, config: TrainingConfig, step: int
+    losses: Sequence[float], norm: float, norm_limit: float, tokens: int, config: TrainingConfig, step: int
 ) -> None:
-    if math.isfinite(sum(losses)) and norm <= largest_norm and math.isfinite(norm):
+    if math.isfinite(sum(losses)) and norm <= norm_limit and math.isfinite(norm):
         return
     loss = sum(losses) / tokens
     blamed = tuple(part for part, own in enumerate(losses) if not math.isfinite(own)) or tuple(range(len(losses)))
     if math.isfinite(loss) and math.isfinite(norm):
-        reason = f"the norm of its gradient is {norm:.4g}, and may be {largest_norm:.4g}"
+        reason = f"the norm of its gradient is {norm:.4g}, and may be {norm_limit:.4g}"
     else:
         reason = f"the loss is {loss:.4g} a token and the norm of its gradient {norm:.4g}"
     advice = f"Try a lower learning rate than {config.learning_rate:g} or a longer warm-up than {config.warmup}"
-    raise Refused(f"update {step}: {reason}. {advice}; the checkpoints so far are kept", reason, loss, norm, blamed)
+    raise RejectedUpdateError(
+        f"update {step}: {reason}. {advice}; the checkpoints so far are kept", reason, loss, norm, blamed
+    )

@@ -29,7 +29,7 @@ class TensorBoard:
     """
 
     def __init__(self, folder: Path, after: int = 0) -> None:
-        require()
+        require_tensorboard()
         from torch.utils.tensorboard import SummaryWriter
 
         self._writer = SummaryWriter(str(folder / FOLDER), purge_step=after + 1)
@@ -47,7 +47,7 @@ class TensorBoard:
         self._writer.flush()
 
 
-def require() -> None:
+def require_tensorboard() -> None:
     """Says what to install where TensorBoard is missing.
 
     Raises:

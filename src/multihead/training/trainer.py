@@ -3,7 +3,7 @@
 The loop is a function of its state (`RunState`, weights, optimiser): stopped anywhere and started from the last
 checkpoint it does what it would have done. How a model is judged is handed in as ``evaluate``; what is learned from,
 batch by batch. Which updates are refused is for `training.step` to say, what happens to batches that do not fit
-for `training.memory`, and how a checkpoint gets to the disk while the loop goes on for `training.checkpoint`.
+for `training.loss`, and how a checkpoint gets to the disk while the loop goes on for `training.checkpoint`.
 
 Several processes run the same loop, each its share of every batch (`training.parallel`); the first one alone writes.
 """
@@ -22,15 +22,15 @@ import numpy as np
 
 from multihead.data.order import Array
 from multihead.errors import DivergenceError, Interrupted
-from multihead.training import memory
+from multihead.training import loss as memory
 from multihead.training import step as guard
-from multihead.training.checkpoint import Checkpoint, RunState, Saver, Window, copy_into, load_newest
+from multihead.training.checkpoint import Checkpoint, CheckpointWriter, LogWindow, RunState, copy_into, load_newest
 from multihead.training.config import TrainingConfig
 from multihead.training.loss import Examples, Model
 from multihead.training.optimizer import Average, build_optimizer, learning_rate, optimizer_tensors, restore_optimizer
-from multihead.training.parallel import ALONE, Elsewhere, Processes, check_together
-from multihead.training.progress import Effort, RunLog, duration, naming
-from multihead.training.step import Refused, StepSums, rehearse, train_step
+from multihead.training.parallel import SINGLE_PROCESS, PeerEnded, Processes, check_same_update
+from multihead.training.progress import ModelFlops, RunLog, format_duration, format_lines
+from multihead.training.step import RejectedUpdateError, StepSums, train_step, try_batch
 
 T = TypeVar("T")
 
@@ -55,24 +55,24 @@ def _by_number(pairs: Array) -> dict[str, list[int]]:
 
 
 @dataclass(frozen=True)
-class Surroundings(Generic[Model]):
+class TrainerInputs(Generic[Model]):
     """What the loop is given besides the model and its settings."""
 
-    take: Callable[[], Examples]
+    next_batch: Callable[[], Examples]
     """The next batch."""
     position: Callable[[], tuple[int, int]]
     """Where the next batch stands: epoch and place."""
     evaluate: Callable[[Model], Validation]
     """Judges a model on the validation set."""
-    keep: Callable[[Model, dict[str, Any]], None]
+    save_best: Callable[[Model, dict[str, Any]], None]
     """Writes the best model so far, with its scores; called in a thread, with a copy that nobody changes meanwhile."""
     stop_signal: Callable[[], int | None]
     """The number of a signal that asks to stop, once there was one."""
-    lines: Callable[[Array], Mapping[str, list[int]]] = _by_number
+    source_lines: Callable[[Array], Mapping[str, list[int]]] = _by_number
     """Where pairs of the store come from: the lines of each file, or whatever names them."""
-    largest: Callable[[], Sequence[Examples]] = tuple
+    largest_batches: Callable[[], Sequence[Examples]] = tuple
     """The batches that need most memory, to be tried before the first update."""
-    effort: Effort | None = None
+    flops: ModelFlops | None = None
     """How many operations a token takes, and how many the machine could do."""
 
 
@@ -98,7 +98,7 @@ class Trainer(Generic[Model]):
         folder: Path,
         log: RunLog,
         checkpoint: Checkpoint | None,
-        processes: Processes = ALONE,
+        processes: Processes = SINGLE_PROCESS,
     ) -> None:
         self.processes = processes
         self.model, self.config, self.width = model, config, width
@@ -108,66 +108,68 @@ class Trainer(Generic[Model]):
         self.state = RunState()
         if checkpoint is not None:
             self._restore(checkpoint)
-        self._saver = Saver(self.checkpoints, config.keep_checkpoints)
+        self._saver = CheckpointWriter(self.checkpoints, config.keep_checkpoints)
         self._shadow: Model | None = None
         self._window_started = self._started = time.monotonic()
         self._started_at, self._seen_before = self.state.step, self.state.window
 
     @staticmethod
-    def newest_checkpoint(folder: Path, warn: Callable[[str], None], processes: Processes = ALONE) -> Checkpoint | None:
+    def newest_checkpoint(
+        folder: Path, warn: Callable[[str], None], processes: Processes = SINGLE_PROCESS
+    ) -> Checkpoint | None:
         """What a run in ``folder`` can go on from: read by the first process, for all."""
-        found = load_newest(folder / "checkpoints", warn) if processes.first else None
-        state = processes.exchange(None if found is None else found.state)[0]
+        found = load_newest(folder / "checkpoints", warn) if processes.is_first else None
+        state = processes.all_gather(None if found is None else found.state)[0]
         if state is None:
             return None
         parts = (None, None, None) if found is None else (found.model, found.average, found.optimizer)
-        return Checkpoint(state, *map(processes.copied, parts))
+        return Checkpoint(state, *map(processes.broadcast_tensors, parts))
 
-    def run(self, around: Surroundings[Model]) -> RunState:
+    def run(self, inputs: TrainerInputs[Model]) -> RunState:
         """Trains to the end, or until a signal: then saves and raises.
 
         Raises:
             Interrupted: a signal came; everything so far is in a checkpoint.
             DivergenceError: too many updates were refused, or the weights are no finite numbers.
             SurroundingsError: a checkpoint could not be written, or a single pair does not fit into memory.
-            Elsewhere: another process has ended; everything up to the last update that all made is in a checkpoint.
+            PeerEnded: another process has ended; everything up to the last update that all made is in a checkpoint.
         """
         with self._saver:
             try:
-                self._loop(around)
-            except Elsewhere as error:  # an update is made when all have done their part: the weights are a whole one's
-                if not self.processes.first:
+                self._loop(inputs)
+            except PeerEnded as error:  # an update is made when all have done their part: the weights are a whole one's
+                if not self.processes.is_first:
                     raise
                 self._save()
                 self._saver.wait()
                 saved = f"saved after update {self.state.step}; the same command goes on from there"
-                raise Elsewhere(f"{error} ({saved})", error.exit_status) from error
-        self.processes.exchange("done")  # nobody is told that it is before everything is on the disk
+                raise PeerEnded(f"{error} ({saved})", error.exit_status) from error
+        self.processes.all_gather("done")  # nobody is told that it is before everything is on the disk
         return self.state
 
-    def _loop(self, around: Surroundings[Model]) -> None:
-        self._try_largest(around)
+    def _loop(self, inputs: TrainerInputs[Model]) -> None:
+        self._try_largest(inputs)
         while not self.finished:
             self._saver.check()
             if self._validation_due():
-                best = self._validate(around)
-                self._save(lambda copied, best=best: self._keep(copied, best, around))  # type: ignore[misc]
-            elif (number := self._signalled(around)) is not None:
+                best = self._validate(inputs)
+                self._save(lambda copied, best=best: self._keep(copied, best, inputs))  # type: ignore[misc]
+            elif (number := self._signalled(inputs)) is not None:
                 self._save()
                 self._saver.wait()
                 raise Interrupted(
                     number, f"stopped after update {self.state.step}; the same command goes on from there"
                 )
             else:
-                self._update([around.take() for _ in range(self.config.accumulate)], around)
+                self._update([inputs.next_batch() for _ in range(self.config.accumulate)], inputs)
                 if self.state.step % self.config.log_every == 0:
-                    self._report(around.effort)
+                    self._report(inputs.flops)
 
-    def _signalled(self, around: Surroundings[Model]) -> int | None:
+    def _signalled(self, inputs: TrainerInputs[Model]) -> int | None:
         """The number of a signal that any process was given; a look at whether all are at the same place, too."""
         last = self.state.norms[-1] if self.state.norms else 0.0
-        told = self.processes.exchange((around.stop_signal(), last))
-        check_together(self.state.step, [norm for _, norm in told])
+        told = self.processes.all_gather((inputs.stop_signal(), last))
+        check_same_update(self.state.step, [norm for _, norm in told])
         return next((number for number, _ in told if number is not None), None)
 
     @property
@@ -183,50 +185,52 @@ class Trainer(Generic[Model]):
         at_end = step == self.config.updates
         return step > self.state.validated_at and (at_end or step % self.config.validate_every == 0)
 
-    def _update(self, batches: list[Examples], around: Surroundings[Model]) -> None:
-        step, position = self.state.step + 1, around.position()
+    def _update(self, batches: list[Examples], inputs: TrainerInputs[Model]) -> None:
+        step, position = self.state.step + 1, inputs.position()
         try:
-            sums = self._in_memory(batches, step, around)
-        except Refused as refused:
-            self._move(step=step, position=position, skipped=guard.with_skipped(self.state.skipped, step))
-            self._skip(refused, batches, around)
+            sums = self._in_memory(batches, step, inputs)
+        except RejectedUpdateError as refused:
+            self._move(step=step, position=position, skipped=guard.append_skipped(self.state.skipped, step))
+            self._skip(refused, batches, inputs)
         else:
             self.average.update(step)
-            norms = guard.with_norm(self.state.norms, sums.gradient_norm)
+            norms = guard.append_norm(self.state.norms, sums.gradient_norm)
             self._move(step=step, position=position, window=_add(self.state.window, sums), norms=norms)
 
-    def _in_memory(self, batches: Sequence[Examples], step: int, around: Surroundings[Model]) -> StepSums:
+    def _in_memory(self, batches: Sequence[Examples], step: int, inputs: TrainerInputs[Model]) -> StepSums:
         """The update, of smaller and smaller pieces until they fit into memory."""
-        rate, largest_norm = learning_rate(self.config, step, self.width), guard.largest_norm(self.config, self.state)
+        rate, norm_limit = learning_rate(self.config, step, self.width), guard.norm_limit(self.config, self.state)
         ready = [batch.to(self.config.device) for batch in batches]
         return self._with_room(
             lambda room: train_step(
                 *(self.model, self.optimizer, ready, self.config, step, rate),
-                largest_norm=largest_norm,
+                norm_limit=norm_limit,
                 room=room,
                 processes=self.processes,
             ),
             ready,
-            around,
+            inputs,
         )
 
-    def _try_largest(self, around: Surroundings[Model]) -> None:
+    def _try_largest(self, inputs: TrainerInputs[Model]) -> None:
         """Runs the largest batches forwards and backwards before the first update: so what does not fit is known."""
-        if self.state.step == 0 and memory.probes(self.config.device):
-            for batch in around.largest():
+        if self.state.step == 0 and memory.can_probe_memory(self.config.device):
+            for batch in inputs.largest_batches():
                 ready = batch.to(self.config.device)
                 self._with_room(
-                    lambda room: rehearse(self.model, ready, self.config, room, self.processes),  # noqa: B023
+                    lambda room: try_batch(self.model, ready, self.config, room, self.processes),  # noqa: B023
                     [ready],
-                    around,
+                    inputs,
                 )
                 self.optimizer.zero_grad(set_to_none=True)
 
     def _with_room(
-        self, attempt: Callable[[int | None], T], batches: Sequence[Examples], around: Surroundings[Model]
+        self, attempt: Callable[[int | None], T], batches: Sequence[Examples], inputs: TrainerInputs[Model]
     ) -> T:
-        parts = [part for batch in batches for part in self.processes.parts(batch)]
-        found, room = memory.with_room(attempt, parts, self.state.room, lambda part: naming(around.lines(part.indices)))
+        parts = [part for batch in batches for part in self.processes.split_rows(batch)]
+        found, room = memory.retry_in_pieces(
+            attempt, parts, self.state.room, lambda part: format_lines(inputs.source_lines(part.indices))
+        )
         if room != self.state.room:
             self._move(room=room)
             self.log.say(
@@ -235,40 +239,40 @@ class Trainer(Generic[Model]):
             )
         return found
 
-    def _skip(self, refused: Refused, batches: list[Examples], around: Surroundings[Model]) -> None:
+    def _skip(self, refused: RejectedUpdateError, batches: list[Examples], inputs: TrainerInputs[Model]) -> None:
         """Says which lines a refused update was made of; ends the run where others would not help.
 
         Raises:
             DivergenceError: the weights are no finite numbers, or too many updates were refused.
         """
         step = self.state.step
-        places = around.lines(np.concatenate([batches[part].indices for part in refused.parts]))
-        self.log.say(f"update {step} skipped: {refused.reason}; its pairs: {naming(places)}")
+        places = inputs.source_lines(np.concatenate([batches[part].indices for part in refused.parts]))
+        self.log.say(f"update {step} skipped: {refused.reason}; its pairs: {format_lines(places)}")
         found = {"loss": refused.loss, "gradient_norm": refused.norm}
         values = {name: value if math.isfinite(value) else None for name, value in found.items()}
         self.log.record("skipped", step, {**values, "lines": dict(places)}, {})
-        if not guard.are_finite(self.model.parameters()):
+        if not guard.all_finite(self.model.parameters()):
             raise self._diverged("weights are no longer finite numbers")
-        if guard.too_many(self.config, self.state):
+        if guard.too_many_skipped(self.config, self.state):
             count = len(self.state.skipped)
             raise self._diverged(
                 f"{refused.reason}, and {count} of the last 100 were skipped (log.jsonl has the lines)"
             )
 
-    def _validate(self, around: Surroundings[Model]) -> dict[str, Any] | None:
+    def _validate(self, inputs: TrainerInputs[Model]) -> dict[str, Any] | None:
         """Judges the averaged weights; what is to be kept with them where they are the best so far.
 
         Better is a higher score; of equal ones (0 BLEU and 0 BLEU, at the beginning) the lower loss.
         """
         started = time.monotonic()
         self.average.model.eval()
-        result = around.evaluate(self.average.model)
+        result = inputs.evaluate(self.average.model)
         if not (math.isfinite(result.loss) and math.isfinite(result.score)):
             raise self._diverged(f"the loss of the validation set is {result.loss:.4g}, its score {result.score:.4g}")
         state, seconds = self.state, time.monotonic() - started
         better = state.is_better(result.score, result.loss)
         if better:
-            if self._shadow is None and self.processes.first:
+            if self._shadow is None and self.processes.is_first:
                 self._shadow = copy.deepcopy(self.average.model)
             self._move(best_step=state.step, best_score=result.score, best_loss=result.loss, without_gain=0)
         else:
@@ -280,18 +284,18 @@ class Trainer(Generic[Model]):
         self._window_started += time.monotonic() - started
         return {"step": state.step, **result.values} if better else None
 
-    def _keep(self, copied: Checkpoint, best: dict[str, Any] | None, around: Surroundings[Model]) -> None:
+    def _keep(self, copied: Checkpoint, best: dict[str, Any] | None, inputs: TrainerInputs[Model]) -> None:
         """Hands the best model so far on, made of the copy: training goes on with the weights meanwhile."""
         if best is not None and self._shadow is not None:
             for name, parameter in self._shadow.named_parameters():
                 parameter.data = (copied.average or copied.model)[name]
-            around.keep(self._shadow, best)
+            inputs.save_best(self._shadow, best)
 
-    def _report(self, effort: Effort | None) -> None:
+    def _report(self, flops: ModelFlops | None) -> None:
         """A line of the log: means over the updates since the last one; none where all of them were skipped."""
         state, window, now = self.state, self.state.window, time.monotonic()
         before, started = self._seen_before, self._window_started
-        self._seen_before, self._window_started = Window(), now
+        self._seen_before, self._window_started = LogWindow(), now
         if not window.updates:
             return
         values = {
@@ -306,17 +310,17 @@ class Trainer(Generic[Model]):
         seconds = max(now - started, 1e-9)
         source, target = window.source_tokens - before.source_tokens, window.tokens - before.tokens
         timing = {"tokens_per_second": round(target / seconds, 1)}
-        if effort is not None:
-            timing["share_of_peak"] = round(effort.share_of_peak(source, target, seconds), 4)
+        if flops is not None:
+            timing["share_of_peak"] = round(flops.utilization(source, target, seconds), 4)
         rest = (now - self._started) / max(state.step - self._started_at, 1) * (self.config.updates - state.step)
         share = f" ({100 * timing['share_of_peak']:.0f}% of peak)" if "share_of_peak" in timing else ""
         self.log.say(
             f"{state.step:>6}/{self.config.updates}  epoch {state.position[0] + 1}  loss {values['loss']:.3f}  "
             f"perplexity {values['perplexity']:.2f}  accuracy {100 * values['accuracy']:.1f}%  "
-            f"{target / seconds:,.0f} tokens/s{share}  {duration(rest)} left"
+            f"{target / seconds:,.0f} tokens/s{share}  {format_duration(rest)} left"
         )
         self.log.record("train", state.step, values, timing)
-        self._move(window=Window())
+        self._move(window=LogWindow())
 
     def _diverged(self, what: str) -> DivergenceError:
         return DivergenceError(
@@ -328,9 +332,9 @@ class Trainer(Generic[Model]):
         self.state = self.state.model_copy(update=changes)
 
     def _save(self, before: Callable[[Checkpoint], None] = lambda _: None) -> None:
-        if not guard.are_finite(self.model.parameters()):
+        if not guard.all_finite(self.model.parameters()):
             raise self._diverged("weights are no longer finite numbers")
-        if not self.processes.first:
+        if not self.processes.is_first:
             return
         average = dict(self.average.model.named_parameters()) if self.config.average else {}
         optimizer = optimizer_tensors(self.model, self.optimizer)
@@ -345,8 +349,8 @@ class Trainer(Generic[Model]):
         restore_optimizer(self.model, self.optimizer, checkpoint.optimizer)
 
 
-def _add(window: Window, sums: StepSums) -> Window:
-    return Window(
+def _add(window: LogWindow, sums: StepSums) -> LogWindow:
+    return LogWindow(
         updates=window.updates + 1,
         **{name: getattr(window, name) + value for name, value in sums._asdict().items()},
     )

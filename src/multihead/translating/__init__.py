@@ -1,1 +1,1 @@
-"""The Translator: search settings, batching, from text to text."""
+"""Translating."""

@@ -1,8 +1,8 @@
 """A model folder in fewer bits: half or a quarter of the size, for translating with the same precision.
 
-What is rounded and how it lies in the file is `multihead.rounding`'s. The folder is one like any other: whatever reads
-model folders reads it. The compiled search at the precision that it was rounded to finds in it, to the last bit, what
-it finds in the whole one.
+What is rounded and how it lies in the file is `multihead.model_folder`'s. The folder is one like any other: whatever
+reads model folders reads it. The compiled search at the precision that it was rounded to finds in it, to the last bit,
+what it finds in the whole one.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
-from multihead import bundle as bundles
+from multihead.bundle import load_bundle, save_bundle
 from multihead.errors import ConfigurationError
-from multihead.files import whole_file
-from multihead.model_folder import WEIGHTS, read_json
-from multihead.rounding import Rounding
+from multihead.files import atomic_file
+from multihead.model_folder import WEIGHTS, Rounding, locate, read_json
 from multihead.translating import shortlist
 
 
@@ -42,15 +41,15 @@ def quantise(
     output = Path(output)
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ConfigurationError(f"{output}: exists already; nothing was overwritten. Choose a new folder")
-    folder = bundles.locate(Path(model))
-    bundle = bundles.load(folder)
+    folder = locate(Path(model))
+    bundle = load_bundle(folder)
     made_by = (
         f"The model of {model} with {precision} weights, by multihead {version('multihead')}. What was measured is of "
         "the weights before they were rounded."
     )
-    bundles.save(output, bundle, read_json(folder / "metrics.json"), made_by, precision)
+    save_bundle(output, bundle, read_json(folder / "metrics.json"), made_by, precision)
     if (folder / shortlist.FILE).is_file():
-        with whole_file(output / shortlist.FILE) as draft:
+        with atomic_file(output / shortlist.FILE) as draft:
             shutil.copyfile(folder / shortlist.FILE, draft)
     sizes = [(place / WEIGHTS).stat().st_size / 1e6 for place in (folder, output)]
     say(f"{output}: {sizes[1]:.1f} MB of weights instead of {sizes[0]:.1f}; translate with --precision {precision}")

@@ -28,12 +28,12 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from multihead import bundle as bundles
-from multihead.bundle import Bundle
+from multihead.bundle import Bundle, load_bundle
 from multihead.data.store import Int64, ParallelStore
 from multihead.decoding.shortlist import Ids, Shortlist
 from multihead.errors import ConfigurationError, FormatError
-from multihead.files import whole_file, write_tensors
+from multihead.files import atomic_file, write_tensors
+from multihead.model_folder import locate
 from multihead.text.tokenizer import Tokenizer
 
 _CELLS = 4_000_000
@@ -134,15 +134,15 @@ def shortlist(
     """
     if always < 1 or candidates < 0:
         raise ConfigurationError(f"always is at least 1 and candidates at least 0, got {always} and {candidates}")
-    folder = bundles.locate(Path(model))
-    bundle = bundles.load(folder)
+    folder = locate(Path(model))
+    bundle = load_bundle(folder)
     pairs = _pairs(Path(data or model), bundle)
     made = choose(
         pairs, len(bundle.source_tokenizer), len(bundle.target_tokenizer), always, candidates, _shared(bundle)
     )
     names, digests = ("always", "starts", "candidates"), _digests(bundle)
     path = folder / FILE
-    with whole_file(path) as draft:
+    with atomic_file(path) as draft:
         arrays = dict(zip(names, map(torch.from_numpy, made.arrays), strict=True))
         write_tensors(draft, arrays | {name: torch.tensor(list(digest), dtype=torch.uint8) for name, digest in digests})
     sizes = [len(made.of(pairs.source[place].tolist())) for place in range(0, len(pairs), -(-len(pairs) // 1000))]
@@ -186,7 +186,7 @@ def read(folder: Path | None, bundle: Bundle) -> Shortlist:
         ConfigurationError: there is none, or it was made for other subwords.
         FormatError: it is damaged.
     """
-    path = None if folder is None else bundles.locate(folder) / FILE
+    path = None if folder is None else locate(folder) / FILE
     if path is None or not path.is_file():
         raise ConfigurationError(
             f"{path or 'this model'}: there is no shortlist: make one by `multihead shortlist`, or search without"

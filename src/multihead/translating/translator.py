@@ -15,8 +15,7 @@ from typing import Any
 
 import torch
 
-from multihead import bundle as bundles
-from multihead.bundle import Bundle
+from multihead.bundle import Bundle, load_bundle
 from multihead.configuration import build
 from multihead.data.batching import batches_by_tokens, collate_source
 from multihead.decoding.ensemble import Ensemble
@@ -61,7 +60,7 @@ class Translator:
     """A model with its tokenizers: raw text to raw text.
 
     Args:
-        bundle: as `multihead.bundle.load` gives it; `Translator.load` is the usual way.
+        bundle: as `multihead.bundle.load_bundle` gives it; `Translator.load` is the usual way.
         folder: where it was read from, if it was; `lengths` looks there.
 
     Example:
@@ -85,7 +84,7 @@ class Translator:
             ConfigurationError: the device is not there.
         """
         require_device(device)
-        return cls(bundles.load(Path(path), device), Path(path))
+        return cls(load_bundle(Path(path), device), Path(path))
 
     @cached_property
     def lengths(self) -> Lengths:

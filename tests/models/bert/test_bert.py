@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from multihead.configuration import build
 from multihead.errors import ConfigurationError, ShapeError
-from multihead.models.bert import exchange as bert_exchange
+from multihead.models.bert import huggingface as bert_exchange
 from multihead.models.bert.config import BERT_PRESETS, BertConfig
 from multihead.models.bert.network import Bert
 

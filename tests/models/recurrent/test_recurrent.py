@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from multihead.data.batching import Batch, collate
 from multihead.data.store import ParallelStore
+from multihead.models.config import RecurrentConfig
 from multihead.models.network import Network, token_loss
-from multihead.models.recurrent.config import RecurrentConfig
 from multihead.models.recurrent.network import RecurrentTranslator
 from multihead.training.config import TrainingConfig
 from multihead.training.optimizer import Average, build_optimizer

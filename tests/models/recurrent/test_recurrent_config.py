@@ -8,7 +8,7 @@ import pytest
 
 from multihead.configuration import build
 from multihead.errors import ConfigurationError
-from multihead.models.recurrent.config import RECURRENT_PRESETS, RecurrentConfig
+from multihead.models.config import RECURRENT_PRESETS, RecurrentConfig
 
 SIZES = {"source_vocab": 30, "target_vocab": 30}
 

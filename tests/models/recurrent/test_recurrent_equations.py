@@ -16,9 +16,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from multihead.models.config import RecurrentConfig
 from multihead.models.layers import sinusoid
 from multihead.models.recurrent.cells import GATES, Recurrent
-from multihead.models.recurrent.config import RecurrentConfig
 from multihead.models.recurrent.network import RecurrentTranslator
 
 Ids = tuple[int, ...]

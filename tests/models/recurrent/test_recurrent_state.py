@@ -15,7 +15,7 @@ from multihead.decoding.greedy import greedy_search
 from multihead.decoding.hypothesis import Hypothesis, make_hypothesis
 from multihead.decoding.scoring import force
 from multihead.decoding.stepper import State, Stepper
-from multihead.models.recurrent.config import RecurrentConfig
+from multihead.models.config import RecurrentConfig
 from multihead.models.recurrent.network import RecurrentTranslator
 from multihead.models.recurrent.state import RecurrentState
 

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from multihead.attention.alignment import Alignment, entropy, log_prob
 from multihead.kernels.linear_cross_entropy import Loss
+from multihead.models.config import RecurrentConfig
 from multihead.models.network import token_loss
-from multihead.models.recurrent.config import RecurrentConfig
-from multihead.models.recurrent.network import RecurrentTranslator
-from multihead.models.recurrent.reinforce import reinforced_loss
+from multihead.models.recurrent.network import RecurrentTranslator, reinforced_loss
 
 PADDING, VOCABULARY, WIDTH, KEYS = 0, 5, 3, 3
 TARGET = torch.tensor([[3, 4, 2]])

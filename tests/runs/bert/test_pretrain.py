@@ -358,7 +358,7 @@ def test_damaged_folders_are_named(tiny, tmp_path):
     with pytest.raises(FormatError, match="not the words that this model was trained with"):
         PretrainedBert.load(tmp_path / "model")
     pointer = PointerConfig(width=8)
-    model_folder.save(tmp_path / "pointer", PointerNetwork(pointer), pointer)
+    model_folder.save_folder(tmp_path / "pointer", PointerNetwork(pointer), pointer)
     with pytest.raises(FormatError, match="is 'pointer', not a BERT"):
         PretrainedBert.load(tmp_path / "pointer")
 

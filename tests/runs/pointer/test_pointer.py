@@ -282,7 +282,7 @@ def test_a_model_comes_back_as_it_was(tmp_path):
 def test_what_is_no_pointer_network_is_not_loaded(tmp_path, monkeypatch):
     sizes = {"source_vocab": 5, "target_vocab": 5, "width": 8, "heads": 2, "inner": 8}
     config = TransformerConfig(encoder_layers=1, decoder_layers=1, **sizes)
-    model_folder.save(tmp_path / "translator", Transformer(config), config)
+    model_folder.save_folder(tmp_path / "translator", Transformer(config), config)
     with pytest.raises(FormatError, match="the network in it is 'transformer'"):
         Pointer.load(tmp_path / "translator")
     monkeypatch.chdir(tmp_path)

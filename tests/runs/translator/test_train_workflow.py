@@ -442,7 +442,7 @@ def test_a_disk_that_cannot_be_written_to_leaves_nothing(run, wishes, numbers, t
     def fails(*_):
         raise OSError(number, "as the system says it")
 
-    monkeypatch.setattr(files, "put", fails)
+    monkeypatch.setattr(files, "write_chunks", fails)
     with pytest.raises(SurroundingsError, match="cannot be written"):
         run(tmp_path / "run", **wishes)
     monkeypatch.undo()

@@ -1,1 +1,1 @@
-"""Drop-in replacements for torch.nn.MultiheadAttention."""
+"""Torch_compatible."""

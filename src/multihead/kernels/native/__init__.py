@@ -62,7 +62,7 @@ class Library:
     brief: frozenset[str] = frozenset()
 
 
-class CannotBuild(Exception):  # noqa: N818 - always caught: the plain form is taken, and this is said
+class BuildError(Exception):
     """Why there are no compiled kernels here."""
 
 
@@ -77,10 +77,10 @@ def load(library: Library, announce: Callable[[str], None] | None = None) -> tup
         CannotBuild: no compiler, or one that does not manage; no folder to write to; not Linux.
     """
     if not sys.platform.startswith("linux") or sys.byteorder != "little":
-        raise CannotBuild(f"compiled ones are made on Linux, and this is {platform.system()}")
+        raise BuildError(f"compiled ones are made on Linux, and this is {platform.system()}")
     compiler = shutil.which(os.environ.get("CXX") or "g++")
     if compiler is None:
-        raise CannotBuild("there is no C++ compiler (g++, or what CXX names)")
+        raise BuildError("there is no C++ compiler (g++, or what CXX names)")
     openmp = _loaded_openmp()
     version = _said_by([compiler, "--version"]).partition("\n")[0]
     command = [compiler, *_flags()]
@@ -106,7 +106,7 @@ def load(library: Library, announce: Callable[[str], None] | None = None) -> tup
                 _log.info("built in %.1f s", time.monotonic() - began)
         return ctypes.CDLL(str(path)), how
     except OSError as error:
-        raise CannotBuild(f"they cannot be kept in {folder}: {error}") from error
+        raise BuildError(f"they cannot be kept in {folder}: {error}") from error
 
 
 def cache_folder() -> Path:
@@ -136,10 +136,10 @@ def _said_by(command: list[str]) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     except (OSError, subprocess.SubprocessError) as error:
-        raise CannotBuild(f"{command[0]} does not run: {error}") from error
+        raise BuildError(f"{command[0]} does not run: {error}") from error
     if done.returncode:
         last = (done.stderr.strip() or "no message").splitlines()[0]
-        raise CannotBuild(f"{command[0]} ended with status {done.returncode}: {last}")
+        raise BuildError(f"{command[0]} ended with status {done.returncode}: {last}")
     return done.stdout
 
 
@@ -152,7 +152,7 @@ def _loaded_openmp() -> Path:
         name = line.partition("/")[2]
         if Path(name).name.startswith("libgomp"):
             return Path("/" + name)
-    raise CannotBuild("this PyTorch has not GNU's OpenMP")
+    raise BuildError("this PyTorch has not GNU's OpenMP")
 
 
 def _processor() -> str:
@@ -176,7 +176,7 @@ def _check_owner(folder: Path) -> None:
     """Code that somebody else can write is not run."""
     state = folder.stat()
     if state.st_uid != os.getuid() or state.st_mode & 0o022:
-        raise CannotBuild(f"{folder} belongs to somebody else, or others may write to it")
+        raise BuildError(f"{folder} belongs to somebody else, or others may write to it")
 
 
 @contextmanager
@@ -240,7 +240,7 @@ def _find(source: Library, announce: Announce | None) -> Native:
         return Native(None, f"plain {source.name}: {VARIABLE}=0")
     try:
         library, how = load(source, announce)
-    except CannotBuild as error:
+    except BuildError as error:
         if wish == "1":
             raise ConfigurationError(f"{VARIABLE}=1, but {error}") from error
         return Native(None, f"plain {source.name}: {error}")

@@ -2,7 +2,7 @@
 
 Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding"; the small shapes
 are those of Turc et al. 2019, "Well-Read Students Learn Better". Each field stands under its own name in the files of
-Hugging Face, too: see `models.bert.exchange`.
+Hugging Face, too: see `models.bert.huggingface`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Devlin et al. 2019, section 3. The encoder's layers are the Transformer's (`models.layers`); here are the embeddings,
 the pooler and the two heads of pre-training. Which words are hidden is for `data.bert.corruption` to say, how a run
 goes for
-`runs.bert.train`, files of Hugging Face for `models.bert.exchange`. Who needs the encoder alone calls `Bert.encode`.
+`runs.bert.train`, files of Hugging Face for `models.bert.huggingface`. Who needs the encoder alone calls `Bert.encode`.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ from multihead.errors import ShapeError
 from multihead.kernels.random import Dropout
 from multihead.models.classifier.config import HierarchicalConfig
 from multihead.models.config import TransformerConfig
-from multihead.models.initialize import initialize
 from multihead.models.layers import EncoderLayer, SinusoidalPositions
+from multihead.models.network import initialize
 
 
 class RecurrentReader(nn.Module):

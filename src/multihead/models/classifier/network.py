@@ -29,7 +29,7 @@ from multihead.kernels.random import Dropout
 from multihead.models.bert.network import Bert
 from multihead.models.classifier.config import BertClassifierConfig, ClassifierConfig, HierarchicalConfig
 from multihead.models.classifier.hierarchical import HierarchicalNetwork
-from multihead.models.initialize import initialize
+from multihead.models.network import initialize
 
 
 class Classified(NamedTuple):

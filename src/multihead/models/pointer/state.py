@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from multihead.models.recurrent.cells import Held
-from multihead.models.sentences import group_of, one_a_row, sentences_of_rows
+from multihead.models.recurrent.cells import CellState
+from multihead.models.state import group_size, repeat_per_row, select_sentences
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class PointerState:
     """
 
     choices: Choices
-    held: Held
+    held: CellState
     """(h, c) of the decoder's LSTM, each [rows, width]."""
     visited: Bool[Tensor, "rows choices"]
     """What each row has chosen already; never the end."""
@@ -61,18 +61,18 @@ class PointerState:
     @property
     def group(self) -> int:
         """Hypotheses a sentence; 1 in a state without rows."""
-        return group_of(self.rows, self.choices)
+        return group_size(self.rows, self.choices)
 
     def select(self, rows: Int[Tensor, " rows"]) -> PointerState:
         """The named rows, in that order, with repetition; none at all make a state without rows."""
-        choices = sentences_of_rows(self.choices, rows, self.group)
+        choices = select_sentences(self.choices, rows, self.group)
         return PointerState(choices, tuple(part[rows] for part in self.held), self.visited[rows])
 
     def join(self, other: PointerState) -> PointerState:
         """The rows of both; they may have begun at different steps, with different numbers of inputs."""
         if not (self.rows and other.rows):
             return self if self.rows else other
-        choices = one_a_row(self.choices, self.rows).join(one_a_row(other.choices, other.rows))
+        choices = repeat_per_row(self.choices, self.rows).join(repeat_per_row(other.choices, other.rows))
         width = choices.keys.size(1)
         visited = torch.cat([F.pad(x, (0, width - x.size(1))) for x in (self.visited, other.visited)])
         held = tuple(torch.cat(pair) for pair in zip(self.held, other.held, strict=True))

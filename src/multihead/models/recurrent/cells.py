@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from multihead.attention import PackedLinear
 
-Held = tuple[Float[Tensor, "rows width"], ...]
+CellState = tuple[Float[Tensor, "rows width"], ...]
 """What a layer remembers: (h,) of a GRU, (h, c) of an LSTM."""
 
 GATES = {"gru": 3, "lstm": 4}
@@ -50,7 +50,7 @@ class Recurrent(nn.Module):
         """Tensors in what it remembers."""
         return 1 if isinstance(self.layer, nn.GRU) else 2
 
-    def forward(self, x: Float[Tensor, "batch time input"], held: Held) -> Float[Tensor, "batch time width"]:
+    def forward(self, x: Float[Tensor, "batch time input"], held: CellState) -> Float[Tensor, "batch time width"]:
         """h after each position, for a layer that is told nothing."""
         before = tuple(part[None].to(x.dtype) for part in held)
         states, _ = self.layer(x, before[0] if isinstance(self.layer, nn.GRU) else before)
@@ -64,9 +64,9 @@ class Recurrent(nn.Module):
     def step(
         self,
         projected: Float[Tensor, "rows gates"],
-        held: Held,
+        held: CellState,
         told: Float[Tensor, "rows told"] | None = None,
-    ) -> Held:
+    ) -> CellState:
         """One position. The states have the type of ``held``, whatever autocast makes of the products.
 
         Args:

@@ -39,8 +39,8 @@ from multihead.attention import (
 from multihead.attention.alignment import AlignmentName
 from multihead.attention.structured.layers import SegmentationAlignment
 from multihead.kernels.random import Dropout
-from multihead.models.recurrent.cells import Held, Recurrent
-from multihead.models.recurrent.config import RecurrentConfig
+from multihead.models.config import RecurrentConfig
+from multihead.models.recurrent.cells import CellState, Recurrent
 from multihead.models.recurrent.encoder import Encoded
 from multihead.models.recurrent.state import Memory, RecurrentState
 
@@ -65,7 +65,7 @@ class Decoded(NamedTuple):
     """What it attended to, on request."""
 
 
-class Stepped(NamedTuple):
+class DecoderStep(NamedTuple):
     """What a decoder makes of one more word a row."""
 
     joined: Float[Tensor, "rows width"]
@@ -121,7 +121,9 @@ class RecurrentDecoder(nn.Module, ABC):
         """A whole target, whose words are known (teacher forcing), from the state that `start` gives."""
 
     @abstractmethod
-    def step(self, words: Float[Tensor, "rows width"], state: RecurrentState, *, need_weights: bool = False) -> Stepped:
+    def step(
+        self, words: Float[Tensor, "rows width"], state: RecurrentState, *, need_weights: bool = False
+    ) -> DecoderStep:
         """One more word a row."""
 
     def _ask(
@@ -142,7 +144,7 @@ class RecurrentDecoder(nn.Module, ABC):
             yield layer
 
 
-class AskingBefore(RecurrentDecoder):
+class BahdanauDecoder(RecurrentDecoder):
     """Bahdanau's: the state before asks, and the first layer is told the answer.
 
     Args:
@@ -177,7 +179,9 @@ class AskingBefore(RecurrentDecoder):
         joined = self._join(top, words, torch.stack(contexts, 1))
         return Decoded(joined, torch.stack(queries, 1), _stacked(weights))
 
-    def step(self, words: Float[Tensor, "rows width"], state: RecurrentState, *, need_weights: bool = False) -> Stepped:
+    def step(
+        self, words: Float[Tensor, "rows width"], state: RecurrentState, *, need_weights: bool = False
+    ) -> DecoderStep:
         """The same for one word."""
         context, weights = self._ask(state.layers[0][0], state.memory, state.memory.mask, need_weights)
         layers, x = [], words
@@ -185,14 +189,14 @@ class AskingBefore(RecurrentDecoder):
             below = self.dropout(x) if index else x
             layers.append(layer.step(layer.project(below), state.layers[index], None if index else context))
             x = layers[-1][0]
-        return Stepped(self._join(x, words, context), RecurrentState(state.memory, tuple(layers)), weights)
+        return DecoderStep(self._join(x, words, context), RecurrentState(state.memory, tuple(layers)), weights)
 
     def _join(self, state: Tensor, words: Tensor, context: Tensor) -> Tensor:
         joined: Tensor = self.readout(torch.cat((state, words, context.to(state.dtype)), -1)).tanh()
         return joined
 
 
-class AskingAfter(RecurrentDecoder):
+class LuongDecoder(RecurrentDecoder):
     """Luong's: the new state of the last layer asks, and the answer is joined to it.
 
     Args:
@@ -234,16 +238,18 @@ class AskingAfter(RecurrentDecoder):
             weights.append(weight)
         return Decoded(torch.stack(states, 1), torch.stack(queries, 1), _stacked(weights))
 
-    def step(self, words: Float[Tensor, "rows width"], state: RecurrentState, *, need_weights: bool = False) -> Stepped:
+    def step(
+        self, words: Float[Tensor, "rows width"], state: RecurrentState, *, need_weights: bool = False
+    ) -> DecoderStep:
         """The same for one word."""
         layers = self._advance(next(self._stack()).project(words), state.layers, state.fed)
         context, weights = self._ask(layers[-1][0], state.memory, state.memory.mask, need_weights)
         joined = self._join(layers[-1][0], context)
-        return Stepped(joined, RecurrentState(state.memory, layers, None if state.fed is None else joined), weights)
+        return DecoderStep(joined, RecurrentState(state.memory, layers, None if state.fed is None else joined), weights)
 
-    def _advance(self, projected: Tensor, layers: tuple[Held, ...], fed: Tensor | None) -> tuple[Held, ...]:
+    def _advance(self, projected: Tensor, layers: tuple[CellState, ...], fed: Tensor | None) -> tuple[CellState, ...]:
         """Every layer one position on; ``projected`` is the first one's."""
-        new: list[Held] = []
+        new: list[CellState] = []
         for index, layer in enumerate(self._stack()):
             if index:
                 projected = layer.project(self.dropout(new[-1][0]))
@@ -257,7 +263,7 @@ class AskingAfter(RecurrentDecoder):
 
 def build_decoder(config: RecurrentConfig, summary_width: int) -> RecurrentDecoder:
     """The one that the settings ask for."""
-    kind = AskingBefore if config.attend == "before" else AskingAfter
+    kind = BahdanauDecoder if config.attend == "before" else LuongDecoder
     return kind(config, summary_width)
 
 

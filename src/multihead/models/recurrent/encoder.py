@@ -21,11 +21,11 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from multihead.attention import Additive, Attention, Padding, zero_padding
 from multihead.attention.structured.layers import TreeAttention
 from multihead.kernels.random import Dropout
+from multihead.models.config import RecurrentConfig
 from multihead.models.layers import SinusoidalPositions
-from multihead.models.recurrent.config import RecurrentConfig
 
 
-class Words(nn.Module):
+class WordEmbedding(nn.Module):
     """x_t = dropout(sqrt(D) E[token_t]): order is the recurrence's business.
 
     Args:
@@ -66,7 +66,7 @@ class RecurrentEncoder(nn.Module):
         config: of the model.
     """
 
-    def __init__(self, words: Words, config: RecurrentConfig) -> None:
+    def __init__(self, words: WordEmbedding, config: RecurrentConfig) -> None:
         super().__init__()
         width, kind = config.width, nn.GRU if config.cell == "gru" else nn.LSTM
         self.words = words

@@ -13,8 +13,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from multihead.attention import Padding
-from multihead.models.recurrent.cells import Held
-from multihead.models.sentences import group_of, one_a_row, sentences_of_rows
+from multihead.models.recurrent.cells import CellState
+from multihead.models.state import group_size, repeat_per_row, select_sentences
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class RecurrentState:
     """
 
     memory: Memory
-    layers: tuple[Held, ...]
+    layers: tuple[CellState, ...]
     """What each layer remembers, first layer first."""
     fed: Float[Tensor, "rows width"] | None = None
     """The last joined state, where it is fed to the next step; zeros before the first."""
@@ -69,11 +69,11 @@ class RecurrentState:
     @property
     def group(self) -> int:
         """Hypotheses a sentence; 1 in a state without rows."""
-        return group_of(self.rows, self.memory)
+        return group_size(self.rows, self.memory)
 
     def select(self, rows: Int[Tensor, " rows"]) -> RecurrentState:
         """The named rows, in that order, with repetition; none at all make a state without rows."""
-        memory = sentences_of_rows(self.memory, rows, self.group)
+        memory = select_sentences(self.memory, rows, self.group)
         layers = tuple(tuple(part[rows] for part in held) for held in self.layers)
         return RecurrentState(memory, layers, None if self.fed is None else self.fed[rows])
 
@@ -86,5 +86,5 @@ class RecurrentState:
             for mine, theirs in zip(self.layers, other.layers, strict=True)
         )
         fed = None if self.fed is None or other.fed is None else torch.cat((self.fed, other.fed))
-        memory = one_a_row(self.memory, self.rows).join(one_a_row(other.memory, other.rows))
+        memory = repeat_per_row(self.memory, self.rows).join(repeat_per_row(other.memory, other.rows))
         return RecurrentState(memory, layers, fed)

@@ -1,1 +1,1 @@
-"""Pre-training a BERT on plain text, and filling in hidden words."""
+"""Bert."""

@@ -6,7 +6,7 @@
     tokenizer_config.json  what other programs want to know of them
     metrics.json           what was measured
 
-A folder of Hugging Face is read, too, and can be written: names and settings are `models.bert.exchange`'s.
+A folder of Hugging Face is read, too, and can be written: names and settings are `models.bert.huggingface`'s.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 from multihead import model_folder
 from multihead.errors import FormatError
-from multihead.files import whole_folder
+from multihead.files import atomic_folder
 from multihead.machine import require_device
-from multihead.models.bert import exchange as bert_exchange
+from multihead.models.bert import huggingface
 from multihead.models.bert.config import BertConfig
 from multihead.models.bert.network import Bert
 from multihead.text.bert_words import BertWords, read_words
@@ -56,15 +56,15 @@ class PretrainedBert:
         require_device(device)
         folder = model_folder.locate(Path(path))
         found = model_folder.read_json(folder / model_folder.CONFIG)
-        if bert_exchange.is_foreign(found):
+        if huggingface.is_huggingface(found):
             with torch.random.fork_rng(devices=[]):  # what the files lack is drawn
-                model, missing = bert_exchange.read(folder)
+                model, missing = huggingface.read(folder)
             words = read_words(folder)
         else:
             model, words, missing = *_read_own(folder), ()
         if len(words) > model.config.vocab:
             raise FormatError(
-                f"{folder}: {len(words)} words, but the model has {model.config.vocab}; {model_folder.AGAIN}"
+                f"{folder}: {len(words)} words, but the model has {model.config.vocab}; {model_folder.COPY_AGAIN}"
             )
         return cls(model.eval().to(device), words, missing)
 
@@ -81,7 +81,7 @@ class PretrainedBert:
             model_folder.write_json(draft / "metrics.json", metrics or {})
             return {"words": self.words.digest}
 
-        model_folder.save(folder, self.model, self.model.config, parts)
+        model_folder.save_folder(folder, self.model, self.model.config, parts)
 
     def export(self, folder: str | Path) -> None:
         """Writes a folder of Hugging Face (BertForPreTraining), whole or not at all.
@@ -93,8 +93,8 @@ class PretrainedBert:
         folder = Path(folder)
         if folder.exists():
             raise FormatError(f"{folder}: exists already, and is not overwritten; choose a new folder")
-        with whole_folder(folder) as draft:
-            bert_exchange.write(draft, self.model)
+        with atomic_folder(folder) as draft:
+            huggingface.write(draft, self.model)
             self.words.save(draft)
 
     def rows(self, texts: Sequence[Sequence[int]]) -> tuple[Int64[Tensor, "batch time"], Int64[Tensor, " batch"]]:
@@ -108,12 +108,12 @@ class PretrainedBert:
 def _read_own(folder: Path) -> tuple[Bert, BertWords]:
     config = model_folder.read_config(folder)
     model_folder.require_architecture(folder, config, ("bert",), "BERT", "multihead pretrain")
-    model = Bert(model_folder.settings_of(BertConfig, config["model"], folder / model_folder.CONFIG))
-    model_folder.fill(model, folder, config)
+    model = Bert(model_folder.parse_settings(BertConfig, config["model"], folder / model_folder.CONFIG))
+    model_folder.load_weights(model, folder, config)
     words = read_words(folder)
     if words.digest != config.get("words"):
         raise FormatError(
             f"{folder}: these are not the words that this model was trained with (their SHA-256 is "
-            f"{words.digest[:12]}..., config.json says {str(config.get('words'))[:12]}...); {model_folder.AGAIN}"
+            f"{words.digest[:12]}..., config.json says {str(config.get('words'))[:12]}...); {model_folder.COPY_AGAIN}"
         )
     return model, words

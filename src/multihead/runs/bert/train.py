@@ -47,7 +47,7 @@ from multihead.text.bert_words import BertWords
 from multihead.training import tensorboard
 from multihead.training.checkpoint import RunState
 from multihead.training.progress import RunLog
-from multihead.training.trainer import Surroundings, Validation
+from multihead.training.trainer import TrainerInputs, Validation
 
 
 class Result(Finished):
@@ -99,7 +99,7 @@ def _begin(
     machine, reasons = inspect_machine(), Reasons()
     require_device(settings.device or machine.device)
     if settings.tensorboard:
-        tensorboard.require()
+        tensorboard.require_tensorboard()
     imagined = Facts(
         sentences=1, vocab=1000, padding_id=0, batches=1, threads=1, device=machine.device, fast_bfloat16=False
     )
@@ -165,17 +165,17 @@ def _train(
     torch.manual_seed(training.seed)
     model = Bert(config.model).to(training.device)
 
-    def around(state: RunState) -> Surroundings[Bert]:
+    def around(state: RunState) -> TrainerInputs[Bert]:
         rows = _rows(stored.words, stored.train, config.text, training.seed)
         stream, best = MaskedStream(*rows, training.batch_tokens, state.position), Best(config, stored, folder)
-        return Surroundings(
+        return TrainerInputs(
             stream.take,
             lambda: stream.position,
             best.evaluate,
             best.keep,
             stop_signal,
-            lines=lambda sentences: {config.text.text.path: stored.train.lines_of(sentences)},
-            largest=lambda: [Batches(*rows, 0, training.batch_tokens).largest],
+            source_lines=lambda sentences: {config.text.text.path: stored.train.lines_of(sentences)},
+            largest_batches=lambda: [Batches(*rows, 0, training.batch_tokens).largest],
         )
 
     merit = ", tells {:.2f}% of the hidden words of the validation set and is in"

@@ -1,1 +1,1 @@
-"""Training and evaluating a document classifier."""
+"""Classifier."""

@@ -82,15 +82,15 @@ class DocumentClassifier:
             folder, config, _CONFIGS, "classifier", "multihead classify train"
         )
         file = folder / model_folder.CONFIG
-        reading = model_folder.settings_of(Reading, config.get("reading"), file)
-        sizes = model_folder.settings_of(_CONFIGS[architecture], config["model"], file)
+        reading = model_folder.parse_settings(Reading, config.get("reading"), file)
+        sizes = model_folder.parse_settings(_CONFIGS[architecture], config["model"], file)
         words = read_words(folder)
         if words.digest != config.get("words"):
             raise FormatError(
-                f"{folder}: these are not the words that this model was trained with; {model_folder.AGAIN}"
+                f"{folder}: these are not the words that this model was trained with; {model_folder.COPY_AGAIN}"
             )
         model = build_classifier(sizes)
-        model_folder.fill(model, folder, config)
+        model_folder.load_weights(model, folder, config)
         return cls(model.eval().to(device), words, reading)
 
     def save(self, folder: Path, metrics: dict[str, Any]) -> None:
@@ -106,7 +106,7 @@ class DocumentClassifier:
             model_folder.write_json(draft / "metrics.json", metrics)
             return {"reading": self.reading.model_dump(mode="json"), "words": self.words.digest}
 
-        model_folder.save(folder, self.model, self.model.config, parts)
+        model_folder.save_folder(folder, self.model, self.model.config, parts)
 
     @property
     def explains(self) -> bool:

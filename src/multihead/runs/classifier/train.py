@@ -25,7 +25,7 @@ from multihead.configuration import build
 from multihead.data.labelled import counts_of
 from multihead.data.nested import DocumentStream
 from multihead.data.store import ParallelStore
-from multihead.files import explained, write_text
+from multihead.files import write_errors, write_text
 from multihead.machine import inspect_machine, require_device
 from multihead.models.bert.network import Bert
 from multihead.models.classifier.config import BertClassifierConfig
@@ -48,7 +48,7 @@ from multihead.runs.run import versions
 from multihead.text.bert_words import read_words
 from multihead.training.checkpoint import Checkpoint, RunState, save
 from multihead.training.progress import RunLog
-from multihead.training.trainer import Surroundings
+from multihead.training.trainer import TrainerInputs
 
 __all__ = ["Answer", "DocumentClassifier", "Result", "evaluate", "train"]
 from multihead.runs.run import Finished, Kind, carry_out, show, train_to_the_end
@@ -105,7 +105,7 @@ def _begin(settings: ClassifySettings, folder: Path, say: Callable[[str], None])
     reading = reading_of(settings, found.labels, None if given is None else given.model.config.max_positions)
     with run_folder.preparing(folder):
         data = folder / "data"
-        with explained(data):
+        with write_errors(data):
             (data / "words").mkdir(parents=True)
         words.save(data / "words")
         store = write_store(data / "train", found.train, reading, words, found.data.path)
@@ -178,16 +178,16 @@ def _train(
     model = _drawn(config).to(training.device)
     batch = DocumentClassifier(model, words, config.reading).batch
 
-    def around(state: RunState) -> Surroundings[Classifier]:
+    def around(state: RunState) -> TrainerInputs[Classifier]:
         stream = DocumentStream(learned, training.batch_tokens, training.seed, batch, state.position)
         best = Best(config, words, valid, folder)
-        return Surroundings(
+        return TrainerInputs(
             stream.take,
             lambda: stream.position,
             best.evaluate,
             best.keep,
             stop_signal,
-            lines=lambda rows: {config.data.path: sorted(learned.lines[rows].tolist())},
+            source_lines=lambda rows: {config.data.path: sorted(learned.lines[rows].tolist())},
         )
 
     start = None if config.from_model is None else f"beginning with the encoder of {config.from_model.path}"

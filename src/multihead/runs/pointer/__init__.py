@@ -1,1 +1,1 @@
-"""Training and evaluating a pointer network on generated problems."""
+"""Pointer."""

@@ -85,9 +85,9 @@ class Pointer:
         config = model_folder.read_config(folder)
         model_folder.require_architecture(folder, config, ("pointer",), "pointer network", "multihead pointer train")
         file = folder / model_folder.CONFIG
-        task = model_folder.settings_of(Task, config.get("task"), file)
-        model = PointerNetwork(model_folder.settings_of(PointerConfig, config["model"], file))
-        model_folder.fill(model, folder, config)
+        task = model_folder.parse_settings(Task, config.get("task"), file)
+        model = PointerNetwork(model_folder.parse_settings(PointerConfig, config["model"], file))
+        model_folder.load_weights(model, folder, config)
         return cls(model.eval().to(device), task)
 
     @classmethod
@@ -123,7 +123,7 @@ class Pointer:
             model_folder.write_json(draft / "metrics.json", metrics)
             return {"task": self.task.model_dump(mode="json")}
 
-        model_folder.save(folder, self.model, self.model.config, parts)
+        model_folder.save_folder(folder, self.model, self.model.config, parts)
 
     def point(self, rows: Sequence[Row], *, beam: int = 1, repeats: bool | None = None) -> list[list[int]]:
         """The answer to each problem: places of its inputs, counted from 1; of one without inputs there are none.

@@ -40,7 +40,7 @@ from multihead.runs.pointer.settings import (
 from multihead.runs.run import versions
 from multihead.training.checkpoint import RunState
 from multihead.training.progress import RunLog
-from multihead.training.trainer import Surroundings
+from multihead.training.trainer import TrainerInputs
 
 __all__ = ["Answer", "Pointer", "Result", "evaluate", "train"]
 from multihead.runs.run import Finished, Kind, carry_out, show, train_to_the_end
@@ -145,9 +145,9 @@ def _train(
     torch.manual_seed(config.training.seed)
     model = PointerNetwork(config.model).to(config.training.device)
 
-    def around(state: RunState) -> Surroundings[PointerNetwork]:
+    def around(state: RunState) -> TrainerInputs[PointerNetwork]:
         examples, best = Examples(config, state.position[1]), Best(config, folder)
-        return Surroundings(examples.take, lambda: examples.position, best.evaluate, best.keep, stop_signal)
+        return TrainerInputs(examples.take, lambda: examples.position, best.evaluate, best.keep, stop_signal)
 
     merit = ", gets {:.2f}% of the validation set exactly right (greedy) and is in"
     done = train_to_the_end(model, config.model.width, config, folder, say, around, merit=merit)

@@ -1,1 +1,1 @@
-"""Training a translator: start, batches, validation, the whole run."""
+"""Translator."""

@@ -15,17 +15,15 @@ from typing import Any
 
 import torch
 
-from multihead import bundle as bundles
 from multihead import work_folder as run_folder
-from multihead.bundle import Bundle
+from multihead.bundle import Bundle, build_network, load_bundle
 from multihead.diagnosis.doctor import tell_findings
 from multihead.engine.native import decoding
 from multihead.errors import Interrupted
 from multihead.kernels.native import native
 from multihead.machine import Machine, inspect_machine, require_device
-from multihead.models.architectures import build_network
+from multihead.models.config import NetworkConfig
 from multihead.models.network import Network
-from multihead.models.network_config import NetworkConfig
 from multihead.models.transformer import Transformer
 from multihead.planning.choices import Choices, Corpus, Pace, choose_generation, choose_model, choose_training, rehearse
 from multihead.planning.settings import DataConfig, RunConfig, TrainSettings
@@ -39,10 +37,10 @@ from multihead.runs.translator.batches import lines_of, stream_of
 from multihead.text.tokenizer import Tokenizer
 from multihead.training import tensorboard
 from multihead.training.config import TrainingConfig
-from multihead.training.memory import with_room
+from multihead.training.loss import retry_in_pieces
 from multihead.training.optimizer import Average, build_optimizer
-from multihead.training.parallel import ALONE, Processes
-from multihead.training.progress import RunLog, naming
+from multihead.training.parallel import SINGLE_PROCESS, Processes
+from multihead.training.progress import RunLog, format_lines
 from multihead.training.step import train_step
 
 
@@ -59,10 +57,10 @@ def begin(
     for build in (native, decoding):  # where that has not been done, before anything is timed
         build(say)
     require_device(settings.device or machine.device)
-    processes.require(settings.device or machine.device)
+    processes.require_devices(settings.device or machine.device)
     if settings.tensorboard:
-        tensorboard.require()
-    given = None if settings.from_model is None else bundles.load(settings.from_model)
+        tensorboard.require_tensorboard()
+    given = None if settings.from_model is None else load_bundle(settings.from_model)
     shape = None if given is None else fine_tune.choose_model(Choices(settings), given.model.config)
     make, pairs = _text(choices, folder, given, say, stop_signal)
     rehearse(settings, pairs, machine, shape)
@@ -85,9 +83,9 @@ def follow(
 ) -> tuple[RunConfig, Prepared]:
     """What the other processes do while the first one begins a run, or finds one to go on with."""
     told: Any
-    while not isinstance(told := processes.from_first(None), RunConfig):
+    while not isinstance(told := processes.broadcast(None), RunConfig):
         model, trial, data = told
-        use_threads(processes.threads(trial.threads))
+        use_threads(processes.threads_per_process(trial.threads))
         measure(model, trial, reopened(data, folder, settings), processes)
     return told, reopened(told.data, folder, settings)
 
@@ -146,9 +144,9 @@ def _decide(
 
     def pace(trial: TrainingConfig) -> Pace:
         say("measuring how fast this machine trains the model")
-        use_threads(processes.threads(trial.threads))
+        use_threads(processes.threads_per_process(trial.threads))
         if processes.size > 1:
-            processes.exchange((model, trial, prepared.config))
+            processes.all_gather((model, trial, prepared.config))
         return measure(model, trial, prepared, processes)
 
     training = choose_training(choices, corpus, model, machine, pace)
@@ -198,7 +196,9 @@ def network_for(model: NetworkConfig, training: TrainingConfig) -> Network:
     return network
 
 
-def measure(model: NetworkConfig, trial: TrainingConfig, prepared: Prepared, processes: Processes = ALONE) -> Pace:
+def measure(
+    model: NetworkConfig, trial: TrainingConfig, prepared: Prepared, processes: Processes = SINGLE_PROCESS
+) -> Pace:
     """Times updates of a throw-away model on real batches, every kind of length among them; all processes take part."""
     with torch.random.fork_rng():
         network = network_for(model, trial)
@@ -208,15 +208,15 @@ def measure(model: NetworkConfig, trial: TrainingConfig, prepared: Prepared, pro
         for step in range(1, 16):
             started = time.perf_counter()
             batches = [stream.take().to(trial.device) for _ in range(trial.accumulate)]
-            sums, room = with_room(
+            sums, room = retry_in_pieces(
                 lambda room: train_step(
                     *(network, optimizer, batches, trial, step, 1e-5),  # noqa: B023
                     room=room,
                     processes=processes,
                 ),
-                [part for batch in batches for part in processes.parts(batch)],
+                [part for batch in batches for part in processes.split_rows(batch)],
                 room,
-                lambda batch: naming(lines_of(prepared, batch.indices)),
+                lambda batch: format_lines(lines_of(prepared, batch.indices)),
             )
             average.update(step)
             seconds.append(time.perf_counter() - started)

@@ -35,9 +35,9 @@ from multihead.runs.translator.batches import largest, lines_of, stream_of
 from multihead.runs.translator.begin import begin, follow, network_for, reopened
 from multihead.runs.translator.validation import Best
 from multihead.training.checkpoint import RunState
-from multihead.training.parallel import ALONE, Processes
-from multihead.training.progress import Effort, effort_of
-from multihead.training.trainer import Surroundings
+from multihead.training.parallel import SINGLE_PROCESS, Processes
+from multihead.training.progress import ModelFlops, measure_flops
+from multihead.training.trainer import TrainerInputs
 from multihead.translating.translator import Translator
 
 
@@ -54,7 +54,7 @@ def train(
     say: Callable[[str], None] = print,
     stop_signal: Callable[[], int | None] = lambda: None,
     use_threads: Callable[[int], None] = lambda _: None,
-    processes: Processes = ALONE,
+    processes: Processes = SINGLE_PROCESS,
     **wishes: Any,
 ) -> Result:
     """Trains a translator, or goes on with one that was stopped.
@@ -64,7 +64,7 @@ def train(
         stop_signal: is asked between updates for the number of a signal that wants the run to stop.
         use_threads: is told how many threads the run is frozen to. Commands set them for their process; a library
             call leaves them alone, and results on another number than the run began with differ in the last bits.
-        processes: those that train this run together, all of which call this: ``training.parallel.joined()``.
+        processes: those that train this run together, all of which call this: ``training.parallel.join_processes()``.
         **wishes: fields of `TrainSettings`: ``source``, ``target`` and ``output`` are needed for a new run.
 
     Raises:
@@ -74,14 +74,14 @@ def train(
     """
     settings = build(TrainSettings, wishes, "the settings")
     folder = run_folder.named(settings.output)
-    with run_folder.holding(folder) if processes.first else contextlib.nullcontext():
-        if processes.first:
+    with run_folder.holding(folder) if processes.is_first else contextlib.nullcontext():
+        if processes.is_first:
             config, prepared = _begin_or_go_on(settings, folder, say, stop_signal, use_threads, processes)
         else:
             config, prepared = follow(settings, folder, use_threads, processes)
         require_device(config.training.device)
-        processes.require(config.training.device)
-        use_threads(processes.threads(config.training.threads))
+        processes.require_devices(config.training.device)
+        use_threads(processes.threads_per_process(config.training.threads))
         with torch.random.fork_rng(range(torch.cuda.device_count())):
             return _train(config, prepared, folder, say, stop_signal, processes)
 
@@ -105,7 +105,7 @@ def _begin_or_go_on(
         run_folder.check_same(folder, asked, config.asked)
         run_folder.clear_up(folder)
         prepared = reopened(config.data, folder, settings)
-    processes.from_first(config)
+    processes.broadcast(config)
     return config, prepared
 
 
@@ -121,17 +121,17 @@ def _train(
     torch.manual_seed(training.seed)
     model = network_for(config.model, training)
 
-    def around(state: RunState) -> Surroundings[Network]:
+    def around(state: RunState) -> TrainerInputs[Network]:
         stream, best = stream_of(prepared, training, state.position), Best(config, prepared, folder, processes)
-        return Surroundings(
+        return TrainerInputs(
             stream.take,
             lambda: stream.position,
             best.evaluate,
             best.keep,
             stop_signal,
-            lines=lambda pairs: lines_of(prepared, pairs),
-            largest=lambda: largest(prepared, training),
-            effort=_effort(model, config, processes),
+            source_lines=lambda pairs: lines_of(prepared, pairs),
+            largest_batches=lambda: largest(prepared, training),
+            flops=_effort(model, config, processes),
         )
 
     done = train_to_the_end(
@@ -148,7 +148,7 @@ def _train(
     return Result(**vars(done))
 
 
-def _effort(model: Network, config: RunConfig, processes: Processes) -> Effort:
+def _effort(model: Network, config: RunConfig, processes: Processes) -> ModelFlops:
     """What all processes could do is what each can while the others do, too."""
-    own = effort_of(model, model.output, config.training.device, config.training.precision)
-    return replace(own, peak=sum(processes.exchange(own.peak)))
+    own = measure_flops(model, model.output, config.training.device, config.training.precision)
+    return replace(own, peak_flops=sum(processes.all_gather(own.peak_flops)))

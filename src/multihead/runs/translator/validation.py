@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from multihead import bundle as bundles
-from multihead.bundle import Bundle
+from multihead.bundle import Bundle, save_bundle
 from multihead.data.batching import batches_by_tokens, collate
 from multihead.metrics.scores import score
 from multihead.models.network import Network
@@ -21,7 +20,7 @@ from multihead.planning.settings import RunConfig
 from multihead.preparing.preparation import Prepared
 from multihead.text.tokenizer import Tokenizer
 from multihead.training.loss import sequence_loss
-from multihead.training.parallel import ALONE, Processes, interleaved
+from multihead.training.parallel import SINGLE_PROCESS, Processes, interleave
 from multihead.training.trainer import Validation
 from multihead.translating.translator import Translator
 
@@ -39,7 +38,9 @@ class Best:
         processes: those that train together.
     """
 
-    def __init__(self, config: RunConfig, prepared: Prepared, folder: Path, processes: Processes = ALONE) -> None:
+    def __init__(
+        self, config: RunConfig, prepared: Prepared, folder: Path, processes: Processes = SINGLE_PROCESS
+    ) -> None:
         self.config, self.prepared, self.folder = config, prepared, folder
         self._processes, self._share = processes, slice(processes.rank, None, processes.size)
         lengths = [
@@ -54,13 +55,13 @@ class Best:
         """Loss of all pairs; BLEU and chrF of greedy translations of the first ones."""
         sources = self.prepared.valid_sources[:_SENTENCES]
         translator = Translator(self._bundle(model))
-        shares = self._processes.exchange(
+        shares = self._processes.all_gather(
             (self._losses(model), translator.translate(sources[self._share], beam=1, batch_tokens=8192))
         )
         nll, correct, tokens = 0.0, 0, 0
-        for batch in interleaved([losses for losses, _ in shares]):
+        for batch in interleave([losses for losses, _ in shares]):
             nll, correct, tokens = nll + batch[0], correct + batch[1], tokens + batch[2]
-        hypotheses = interleaved([translations for _, translations in shares])
+        hypotheses = interleave([translations for _, translations in shares])
         references = self.prepared.valid_targets[:_SENTENCES]
         scores = score(hypotheses, references, self.config.data.target_language)
         perplexity = float(torch.tensor(nll / tokens).clamp(max=100.0).exp())
@@ -90,7 +91,7 @@ class Best:
     def keep(self, model: Network, metrics: dict[str, Any]) -> None:
         """Writes run/best."""
         shown = {name: value for name, value in metrics.items() if name != "sample"}
-        bundles.save(self.folder / "best", self._bundle(model), shown, self._made_by())
+        save_bundle(self.folder / "best", self._bundle(model), shown, self._made_by())
 
     def _made_by(self) -> str:
         """A sentence for the card."""

@@ -1,1 +1,0 @@
-"""Sequence tasks for which the correct attention is known."""

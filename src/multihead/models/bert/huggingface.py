@@ -1,0 +1,186 @@
+"""A BERT's settings and weights in the files of Hugging Face (``config.json``, ``model.safetensors``), and back.
+
+Two tables say which of their names is which of ours; everything that stands in a file has to be in one of them. Models
+called BertForPreTraining, BertForMaskedLM, BertModel and their like are read: some lack the pooler or a head. Ours are
+written as BertForPreTraining. Words are `text.bert_words`'s, whole folders `runs.bert.model`'s.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from multihead.errors import FormatError
+from multihead.files import write_tensors
+from multihead.model_folder import CONFIG, COPY_AGAIN, WEIGHTS, parse_settings, read_json, write_json
+from multihead.models.bert.config import BertConfig
+from multihead.models.bert.network import Bert
+
+_FIELDS = {
+    "vocab": "vocab_size",
+    "padding_id": "pad_token_id",
+    "width": "hidden_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "inner": "intermediate_size",
+    "max_positions": "max_position_embeddings",
+    "segments": "type_vocab_size",
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+    "norm_eps": "layer_norm_eps",
+    "initial_deviation": "initializer_range",
+}
+_FIXED: dict[str, Any] = {
+    "hidden_act": "gelu",
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "tie_word_embeddings": True,
+}
+"""What other BERTs might have otherwise, and ours has not."""
+
+_MODULES = {
+    "embedding.tokens": "bert.embeddings.word_embeddings",
+    "embedding.positions": "bert.embeddings.position_embeddings",
+    "embedding.segments": "bert.embeddings.token_type_embeddings",
+    "embedding.norm": "bert.embeddings.LayerNorm",
+    "pooler": "bert.pooler.dense",
+    "words.transform": "cls.predictions.transform.dense",
+    "words.norm": "cls.predictions.transform.LayerNorm",
+    "words": "cls.predictions",
+    "follows": "cls.seq_relationship",
+}
+_OF_A_LAYER = {
+    "self_attention.in_projection": "attention.self.{}",
+    "self_attention.output_projection": "attention.output.dense",
+    "self_residual.norm": "attention.output.LayerNorm",
+    "feed_forward.expand": "intermediate.dense",
+    "feed_forward.contract": "output.dense",
+    "feed_forward_residual.norm": "output.LayerNorm",
+}
+_PACKED = ("query", "key", "value")
+"""What ``in_projection`` holds, one below the other."""
+_OPTIONAL = ("pooler", "words", "follows")
+"""Parts of ours that their models may be without."""
+_COPIES = {
+    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+}
+"""What may stand in their files for a second time."""
+
+
+class Imported(NamedTuple):
+    """A model that was read."""
+
+    model: Bert
+    missing: tuple[str, ...]
+    """Its parts of which the files have nothing: "pooler", "words", "follows". They are as drawn."""
+
+
+def is_huggingface(config: dict[str, Any]) -> bool:
+    """Whether a ``config.json`` is Hugging Face's rather than ours."""
+    return "model_type" in config and "format_version" not in config
+
+
+def read(folder: Path) -> Imported:
+    """A model from ``config.json`` and ``model.safetensors``; missing parts are drawn from PyTorch's generator.
+
+    Raises:
+        FormatError: they are damaged, of another kind of model, or have something that ours cannot express.
+    """
+    model = Bert(read_config(folder / CONFIG))
+    path = folder / WEIGHTS
+    tensors = _load(path)
+    missing = []
+    parameters = dict(model.named_parameters())
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            theirs = _names(name)
+            found = [tensors.pop(one) for one in theirs if one in tensors]
+            part = name.split(".")[0]
+            if not found and part in _OPTIONAL:
+                missing.append(part)
+                continue
+            if len(found) < len(theirs):
+                raise FormatError(f"{path}: has no {theirs[len(found)]}; {COPY_AGAIN}")
+            joined = found[0] if len(found) == 1 else torch.cat(found)
+            if joined.shape != parameter.shape:
+                raise FormatError(
+                    f"{path}: {theirs[0]} has the shape {list(joined.shape)}, but {CONFIG} means "
+                    f"{list(parameter.shape)}; {COPY_AGAIN}"
+                )
+            parameter.copy_(joined)
+    if tensors:
+        raise FormatError(f"{path}: has {len(tensors)} tensors that no BERT has, among them {sorted(tensors)[:3]}")
+    return Imported(model, tuple(dict.fromkeys(missing)))
+
+
+def write(folder: Path, model: Bert) -> None:
+    """Writes ``config.json`` and ``model.safetensors`` into a folder that is there; meant for drafts."""
+    tensors: dict[str, Tensor] = {}
+    for name, parameter in model.named_parameters():
+        theirs = _names(name)
+        tensors |= dict(zip(theirs, parameter.detach().chunk(len(theirs)), strict=True))
+    write_tensors(folder / WEIGHTS, tensors)
+    values = model.config.model_dump(mode="json")
+    fields = {theirs: values[ours] for ours, theirs in _FIELDS.items()}
+    write_json(folder / CONFIG, {"architectures": ["BertForPreTraining"], "model_type": "bert", **fields, **_FIXED})
+
+
+def read_config(path: Path) -> BertConfig:
+    """Our settings from their ``config.json``.
+
+    Raises:
+        FormatError: it is damaged, or of a model that ours cannot express.
+    """
+    config = read_json(path)
+    kind = config.get("model_type")
+    if kind != "bert":
+        raise FormatError(f"{path}: describes a model of the type {kind!r}; expected 'bert'")
+    for name, value in _FIXED.items():
+        if config.get(name, value) != value:
+            raise FormatError(f"{path}: {name} is {config[name]!r}; this multihead reads models with {value!r} only")
+    return parse_settings(
+        BertConfig, {ours: config[theirs] for ours, theirs in _FIELDS.items() if config.get(theirs) is not None}, path
+    )
+
+
+def _names(ours: str) -> tuple[str, ...]:
+    """What a parameter of ours is called there: three tensors, where ours is packed."""
+    module, _, kind = ours.rpartition(".")
+    found = re.fullmatch(r"encoder\.(\d+)\.(.+)", module)
+    if found is None:
+        return (f"{_MODULES[module]}.{kind}",)
+    theirs = _OF_A_LAYER[found[2]]
+    parts = _PACKED if "{}" in theirs else ("",)
+    return tuple(f"bert.encoder.layer.{found[1]}.{theirs.format(part)}.{kind}" for part in parts)
+
+
+def _modern(name: str) -> str:
+    """A name as BertForPreTraining has it today: BertModel's have nothing in front, old norms have Greek letters."""
+    name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+    return f"bert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
+
+
+def _load(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file, each once, under the names of today.
+
+    Raises:
+        FormatError: they cannot be read, or what should be the same differs.
+    """
+    try:
+        tensors = {_modern(name): tensor for name, tensor in load_file(path).items()}
+    except (OSError, SafetensorError) as error:
+        raise FormatError(f"{path}: damaged or unreadable ({error}); {COPY_AGAIN}") from None
+    tensors.pop("bert.embeddings.position_ids", None)  # 0, 1, 2, ...
+    for name, original in _COPIES.items():
+        copy = tensors.pop(name, None)
+        if copy is not None and not torch.equal(copy, tensors.setdefault(original, copy)):
+            raise FormatError(f"{path}: {name} is not {original}: this model was trained without tying them")
+    return tensors
