@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Runs every command of the README on made inputs and records all that comes out, so that two versions can be compared.
 
     python tools/record_outputs.py record FOLDER --multihead .venv/bin/multihead
@@ -142,7 +143,13 @@ def write_inputs(folder: Path) -> None:
         write(f"{name}.de", sources)
         write(f"{name}.en", targets)
         write(f"{name}.tsv", [f"{source}\t{target}" for source, target in zip(sources, targets, strict=True)])
-    inputs = ["eins zwei", "", "drei vier fünf sechs", "acht", "eins eins eins eins eins eins eins. zwei drei vier acht."]
+    inputs = [
+        "eins zwei",
+        "",
+        "drei vier fünf sechs",
+        "acht",
+        "eins eins eins eins eins eins eins. zwei drei vier acht.",
+    ]
     write("input.de", inputs)
     write("begin.en", ["one", "", "", "", ""])
     write("terms.en", ["", "", "six", "", ""])
@@ -153,7 +160,14 @@ def write_inputs(folder: Path) -> None:
     write("labelled.tsv", labelled)
     write("documents.txt", ["neun zehn neun.", "eins zwei.", "drei zehn."])
     settings = ['preset = "tiny"', "updates = 20", "vocab_size = 320", 'feed_forward = "swiglu"', "kv_heads = 2"]
-    settings += ['norm = "post"', 'precision = "float32"', "", "[[corpus]]", 'source = "train.de"', 'target = "train.en"']
+    settings += [
+        'norm = "post"',
+        'precision = "float32"',
+        "",
+        "[[corpus]]",
+        'source = "train.de"',
+        'target = "train.en"',
+    ]
     write("settings.toml", settings)
 
 
@@ -206,7 +220,9 @@ def serve(multihead: str, folder: Path) -> list[dict[str, object]]:
                 time.sleep(0.1)
         for path, body in requests:
             data = None if body is None else json.dumps(body).encode()
-            request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, {"Content-Type": "application/json"})
+            request = urllib.request.Request(
+                f"http://127.0.0.1:{port}{path}", data, {"Content-Type": "application/json"}
+            )
             try:
                 with urllib.request.urlopen(request, timeout=20) as answer:
                     status, text = answer.status, answer.read().decode()
