@@ -5,7 +5,7 @@ TARGET ?= en
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: setup demo test test-crash check proofs format clean
+.PHONY: setup demo test test-crash check proofs format tree clean
 
 setup: $(INSTALLED)
 
@@ -37,6 +37,10 @@ proofs: setup
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The tree in ARCHITECTURE.md, from the first lines of the files.
+tree:
+	$(PYTHON) tools/draw_tree.py
 
 clean:
 	rm -rf .venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -20,9 +20,9 @@ from typing import Any
 import torch
 from common import parser, write
 
+from multihead.diagnosis.corpus import SideBySide
 from multihead.diagnosis.doctor import doctor
-from multihead.diagnosis.pairs import SideBySide
-from multihead.diagnosis.text import TextPass, held_out
+from multihead.diagnosis.text_checks import TextPass, held_out
 
 _LETTERS = "aeioubcdfghklmnprst", "äeiouöszschwtrnmlgk"
 

@@ -23,7 +23,6 @@ import torch
 from torch import Tensor, nn
 
 from multihead.data.batching import Batch
-from multihead.data.toy.reordering import BEGIN, END, FIRST, PADDING, Ids, Reordering, share_right
 from multihead.decoding.greedy import greedy_search
 from multihead.decoding.stepper import Symbols
 from multihead.models.config import RecurrentConfig
@@ -32,6 +31,7 @@ from multihead.models.recurrent.network import RecurrentTranslator
 from multihead.training.config import TrainingConfig
 from multihead.training.optimizer import build_optimizer, learning_rate
 from multihead.training.step import train_step
+from tasks.reordering import BEGIN, END, FIRST, PADDING, Ids, Reordering, share_right
 
 ALIGNMENTS: dict[str, dict[str, Any]] = {
     "soft": {"alignment": "softmax"},

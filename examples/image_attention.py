@@ -23,11 +23,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from multihead.data.pictures import SHAPES, PictureBatch, Pictures
-from multihead.inspection.cost import multiply_adds
-from multihead.inspection.image_maps import image_maps
-from multihead.models.image_classifier import ImageClassifier
-from multihead.models.image_config import ImageAttentionName, ImageConfig
+from images.classifier import ImageAttentionName, ImageClassifier, ImageConfig, multiply_adds
+from images.maps import image_maps
+from images.pictures import SHAPES, PictureBatch, Pictures
 from multihead.training.config import TrainingConfig
 from multihead.training.optimizer import build_optimizer, learning_rate
 from multihead.training.step import train_step

@@ -26,9 +26,6 @@ from torch import Tensor
 
 from multihead.attention.structured import SegmentationAlignment
 from multihead.data.batching import Batch
-from multihead.data.expressions import OPERATORS, Expressions, Question, by_operand, heads
-from multihead.data.spans import Planted, PlantedSpans, covered
-from multihead.data.toy.reordering import BEGIN, END, PADDING
 from multihead.decoding.greedy import greedy_search
 from multihead.decoding.stepper import Symbols
 from multihead.models.config import RecurrentConfig
@@ -36,6 +33,9 @@ from multihead.models.recurrent.network import RecurrentTranslator
 from multihead.training.config import TrainingConfig
 from multihead.training.optimizer import build_optimizer, learning_rate
 from multihead.training.step import train_step
+from tasks.expressions import OPERATORS, Expressions, Question, by_operand, heads
+from tasks.reordering import BEGIN, END, PADDING
+from tasks.spans import Planted, PlantedSpans, covered
 
 Scores = dict[str, float | None]
 """What a network is judged by: the share of right answers first. None where there is nothing to judge."""
@@ -73,7 +73,7 @@ class Task:
 def span_task(
     spans: PlantedSpans, updates: int, seed: int, width: int = 32, layers: int = 0, examples: int = 500
 ) -> Task:
-    """Which letter is the planted one? (`multihead.data.spans`)"""
+    """Which letter is the planted one? (`tasks.spans`)"""
     vocabularies = {"source_vocab": spans.source_vocab, "target_vocab": spans.target_vocab}
     shared = {**vocabularies, "width": width, "encoder_layers": layers}
     valid, test = (spans.held_out(examples, part) for part in (1, 2))
@@ -99,7 +99,7 @@ def span_network(name: str, **shared: int) -> RecurrentTranslator:
 def tree_task(
     expressions: Expressions, updates: int, seed: int, width: int = 64, layers: int = 0, examples: int = 500
 ) -> Task:
-    """What is done to an operand? (`multihead.data.expressions`)"""
+    """What is done to an operand? (`tasks.expressions`)"""
     vocabularies = {"source_vocab": expressions.vocabulary, "target_vocab": expressions.vocabulary}
     shared = {**vocabularies, "width": width, "encoder_layers": layers}
     held_out = expressions.held_out(2 * examples, 0)

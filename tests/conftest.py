@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.util
 import io
 import os
 import random
@@ -14,7 +13,6 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
     from selenium.webdriver import Chrome
 
     from multihead.runs.translator.train import Result
-
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 WORDS = dict(
     zip(
@@ -148,32 +144,12 @@ def compiled() -> WithoutThem:
 @pytest.fixture
 def one_thread() -> Iterator[None]:
     """Matrices as small as those of tests are multiplied faster by one."""
-    with _one_thread():
-        yield
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="module")
-def example(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
-    """The program in examples/ that the test module is about (``test_examples_NAME``), as a module, on one thread."""
-    name = request.module.__name__.rpartition("test_examples_")[2]
-    specification = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    with _one_thread(), pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, name, module)  # where its dataclasses look for themselves
-        specification.loader.exec_module(module)
-        yield module
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,8 @@ import contextlib
 import io
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from functools import cache
 from itertools import product
@@ -249,7 +251,9 @@ def test_contributing_explains_every_make_target() -> None:
 
 
 def test_the_tree_is_the_real_one() -> None:
-    real = everything_in(PACKAGE.parent, "multihead")
+    check = [sys.executable, str(ROOT / "tools" / "draw_tree.py"), "--check"]
+    assert subprocess.run(check, capture_output=True, text=True, check=False).stderr == ""
+    real = {path for path in everything_in(PACKAGE.parent, "multihead") if not path.endswith("/__init__.py")}
     assert tree("ARCHITECTURE.md", "src/multihead/") == {"src/multihead/"} | {f"src/{path}" for path in real}
 
 

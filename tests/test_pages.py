@@ -10,6 +10,7 @@ import contextlib
 import io
 import re
 import shlex
+import sys
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -60,6 +61,8 @@ def snippets(page: str) -> list[Snippet]:
 def run(page: str, folder: Path) -> tuple[str, ...]:
     """What each block printed."""
     threads, outputs, namespace = torch.get_num_threads(), [], {"__name__": "page"}
+    search_path = sys.path.copy()
+    (folder / "examples").symlink_to(ROOT / "examples")  # pages are run at the root of a clone
     try:
         torch.set_num_threads(1)
         torch.manual_seed(0)
@@ -72,6 +75,7 @@ def run(page: str, folder: Path) -> tuple[str, ...]:
                 outputs.append(output.getvalue())
     finally:
         torch.set_num_threads(threads)
+        sys.path[:] = search_path
     return tuple(outputs)
 
 

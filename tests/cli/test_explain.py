@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from multihead import Translator, explain
-from multihead.inspection.explained_text import explained_text
+from multihead.inspection.explanation import explained_text
 
 SENTENCE = "eins zwei drei"
 

@@ -162,8 +162,8 @@ class Job:
         self.output, self.record = folder / "out", folder / "out.part.json"
         words = ["translate", model, "--input", source, "--output", self.output, "--threads", 1, *flags]
         self.words = [str(word) for word in words]
-        program = "from multihead.workflows import lines; from multihead.cli.main import entry"
-        program += f"; lines.WINDOW = {SMALL}; entry()"
+        program = "from multihead.lines import windows; from multihead.cli.main import entry"
+        program += f"; windows.WINDOW = {SMALL}; entry()"
         self.command = [sys.executable, "-c", program, *self.words]
 
     def start(self):

@@ -11,7 +11,7 @@ from torch import nn
 
 from multihead.attention import Causal, Padding
 from multihead.bundle import build_network
-from multihead.diagnosis.model import (
+from multihead.diagnosis.model_checks import (
     check_first_loss,
     check_learning,
     check_network,

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from multihead.diagnosis.corpus import SideBySide
 from multihead.diagnosis.doctor import doctor
 from multihead.diagnosis.findings import REMEDIES, Diagnosis, found
-from multihead.diagnosis.pairs import SideBySide
-from multihead.diagnosis.text import TextPass
-from multihead.diagnosis.tokens import check_tokens
+from multihead.diagnosis.model_checks import check_tokens
+from multihead.diagnosis.text_checks import TextPass
 from multihead.errors import ConfigurationError, DataError, FormatError
 from multihead.text.tokenizer import Tokenizer
 

@@ -13,8 +13,7 @@ from torch import nn
 from multihead.attention import Causal, MultiHeadAttention
 from multihead.attention.torch_compatible.module import MultiheadAttention
 from multihead.errors import InputError
-from multihead.inspection.shape_rows import Row, Trace
-from multihead.inspection.shapes import trace
+from multihead.inspection.shapes import Row, Trace, trace
 from multihead.models.config import TransformerConfig
 from multihead.models.transformer import Transformer
 

@@ -10,8 +10,7 @@ import pytest
 
 from multihead import Translator
 from multihead.errors import ConfigurationError, DataError, FormatError
-from multihead.judging.compare import compare
-from multihead.judging.text_statistics import text_statistics
+from multihead.judging.compare import compare, text_statistics
 from multihead.metrics.scores import sentence_scores
 from multihead.metrics.significance import measure
 

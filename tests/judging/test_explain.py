@@ -17,12 +17,11 @@ from multihead import Translator, explain
 from multihead.decoding.recording import Fate
 from multihead.engine.search import Engine
 from multihead.errors import ConfigurationError, InputError
-from multihead.inspection.explained_text import percent
-from multihead.judging.align import align
-from multihead.judging.inspecting import Inspected, inspect_pairs
+from multihead.inspection.explanation import percent
+from multihead.judging.align import align, begins_a_word
+from multihead.judging.analysis import Inspected, inspect_pairs
 from multihead.judging.score import score
 from multihead.judging.selftest import Passing
-from multihead.judging.units import begins_a_word
 from multihead.models.config import RecurrentConfig
 from multihead.models.network import AttentionWeights, Network, Output
 from multihead.models.recurrent.network import RecurrentTranslator

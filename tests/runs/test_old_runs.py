@@ -9,7 +9,7 @@ import pytest
 from multihead import Translator
 from multihead import work_folder as run_folder
 from multihead.errors import ConfigurationError, FormatError
-from multihead.planning.settings import RUN_VERSION, TrainSettings, begun
+from multihead.planning.settings import RUN_VERSION, RunConfig, TrainSettings, begun
 from multihead.preparing.preparation import reopen
 from multihead.runs.average import average
 
@@ -74,6 +74,6 @@ def test_version_1_with_validation_files():
     data = json.loads((FOLDERS / "v1" / "run.json").read_text(encoding="utf-8"))["data"]
     files = data["files"] | {"valid_source": {"path": "v.de", "sha256": "0", "lines": 7}}
     files["valid_target"] = files["valid_source"] | {"path": "v.en"}
-    config = run_folder.RunConfig.model_fields["data"].annotation(**{**data, "files": files, "held_out": 0})
+    config = RunConfig.model_fields["data"].annotation(**{**data, "files": files, "held_out": 0})
     assert [file.path for file in config.valid.files] == ["v.de", "v.en"]
     assert [file.path for file in config.corpora[0].files] == ["train.de", "train.en"]

@@ -2,6 +2,8 @@
 
 matplotlib is imported when a picture is wanted; its objects are used directly, so that no window opens and none of its
 settings change. Pictures of attention *weights* are elsewhere (`multihead.inspection.plots`).
+
+Rows of words and numbers, side by side in columns, for a terminal.
 """
 
 from __future__ import annotations
@@ -135,3 +137,15 @@ def _fonts() -> Iterator[Path]:
     installed = find_spec("mplfonts")
     for folder in (installed.submodule_search_locations or ()) if installed else ():
         yield from sorted(Path(folder, "fonts").glob("*.[ot]tf"))
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Columns side by side: the first to the left, all others to the right."""
+    widths = [max(map(display_width, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(
+            cell + " " * (width - display_width(cell)) if place == 0 else " " * (width - display_width(cell)) + cell
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )

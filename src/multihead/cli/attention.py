@@ -108,7 +108,7 @@ def _draw(view: AttentionView, path: Path) -> None:
 
 
 def _as_text(seen: AttentionMap, view: AttentionView) -> str:
-    from multihead.inspection.terminal import attention_text
+    from multihead.inspection.plots import attention_text
 
     width = shutil.get_terminal_size().columns
     tables = [

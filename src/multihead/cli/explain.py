@@ -98,7 +98,7 @@ def _check_files(page: Path | None, picture: Path | None) -> None:
 
 def _show(explained: Explanation, page: Path | None, picture: Path | None, as_json: bool) -> None:
     from multihead.files import write_text
-    from multihead.inspection.explained_text import explained_text
+    from multihead.inspection.explanation import explained_text
 
     if picture is not None:  # first: it is refused where there is nothing to draw
         explained.picture(picture)

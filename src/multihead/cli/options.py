@@ -247,7 +247,7 @@ def _without_the_flag(name: str) -> str:
 
 
 if TYPE_CHECKING:
-    from multihead.metrics.suspicion import Suspicion
+    from multihead.metrics.preprocessing import Suspicion
 
 _LINES_NAMED = 20
 
@@ -279,7 +279,7 @@ def scoring_flags(function: F) -> F:
 
 def remark_on(name: str, remarks: Iterable[Suspicion]) -> None:
     """Writes to standard error what a text looks like, where that is not as people write."""
-    from multihead.metrics.suspicion import ADVICE
+    from multihead.metrics.preprocessing import ADVICE
 
     for remark in remarks:
         click.echo(f"{name} {remark}; {ADVICE}", err=True)

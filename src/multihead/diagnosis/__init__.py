@@ -1,1 +1,1 @@
-"""Diagnosis."""
+"""The checks of multihead doctor: text, subwords and networks."""

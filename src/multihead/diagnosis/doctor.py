@@ -34,14 +34,13 @@ from multihead.data.batching import Batch
 from multihead.data.corpus import Pair, TextScan
 from multihead.data.languages import Languages
 from multihead.data.report import Report
-from multihead.diagnosis import model as models
+from multihead.diagnosis import model_checks as models
+from multihead.diagnosis.corpus import SAMPLE, HeldOut, Sample, SideBySide
 from multihead.diagnosis.findings import Diagnosis, found
-from multihead.diagnosis.languages import Likeness
-from multihead.diagnosis.pairs import SAMPLE, Sample, SideBySide
-from multihead.diagnosis.repeats import HeldOut
-from multihead.diagnosis.subject import PairOfFiles, Subject, check_recorded, of_data, subject_of
-from multihead.diagnosis.text import TextPass, held_out, leaks
-from multihead.diagnosis.tokens import check_tokens
+from multihead.diagnosis.heuristics import Likeness
+from multihead.diagnosis.inputs import PairOfFiles, Subject, check_recorded, of_data, subject_of
+from multihead.diagnosis.model_checks import check_tokens
+from multihead.diagnosis.text_checks import TextPass, held_out, leaks
 from multihead.errors import DataError, MultiheadError
 from multihead.machine import inspect_machine, require_device
 from multihead.models.config import NetworkConfig

@@ -4,6 +4,10 @@ A heat map as in figure 3 of Bahdanau et al., "Neural machine translation by joi
 translate" (2015): source on top, target down the side, darker for more weight, each row a distribution.
 The weights come from attention itself, recorded elsewhere; fonts are found in `multihead.inspection.fonts`.
 matplotlib's objects are used directly: no window opens, and no state is shared with the caller.
+
+Attention weights as text, for a terminal: no picture, no package.
+
+Pictures of the same are in `multihead.inspection.plots`.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from multihead.attention.drawing import display_width
 from multihead.errors import InputError, ShapeError
 from multihead.files import atomic_file
 from multihead.inspection.fonts import Fonts, Label
@@ -299,3 +304,47 @@ def write(path: Path, content: bytes) -> None:
     """Writes a picture, whole or not at all."""
     with atomic_file(path) as draft:
         draft.write_bytes(content)
+
+
+def attention_text(
+    weights: Float[Tensor, "rows columns"], rows: Sequence[str], columns: Sequence[str], width: int = 80
+) -> str:
+    """A table of percentages: who looks in front of a row, what is looked at above a column; · is less than half of 1%.
+
+    What is wider than the terminal goes on below.
+
+    Args:
+        weights: each row a distribution over the columns.
+        rows: the subwords that look.
+        columns: the subwords that are looked at.
+        width: of the terminal, in letters.
+
+    Raises:
+        ShapeError: the labels are not as many as the weights.
+    """
+    if tuple(weights.shape) != (len(rows), len(columns)):
+        raise ShapeError(f"weights {list(weights.shape)}, but {len(rows)} labels of rows and {len(columns)} of columns")
+    margin = max(map(display_width, rows), default=0)
+    cells = [[_percent(value) for value in row] for row in weights.tolist()]
+    widths = [max(3, display_width(label)) for label in columns]
+    parts: list[str] = []
+    start = 0
+    while start < len(columns):
+        stop, used = start + 1, margin + 2 + widths[start]
+        while stop < len(columns) and used + 1 + widths[stop] <= width:
+            used += 1 + widths[stop]
+            stop += 1
+        part = slice(start, stop)
+        lines = [("", columns[part]), *((label, row[part]) for label, row in zip(rows, cells, strict=True))]
+        parts.append("\n".join(_line(label, margin, entries, widths[part]) for label, entries in lines))
+        start = stop
+    return "\n\n".join(parts)
+
+
+def _line(label: str, margin: int, entries: Sequence[str], widths: Sequence[int]) -> str:
+    placed = (" " * (width - display_width(entry)) + entry for entry, width in zip(entries, widths, strict=True))
+    return f"{label}{' ' * (margin - display_width(label))}  {' '.join(placed)}".rstrip()
+
+
+def _percent(weight: float) -> str:
+    return f"{100 * weight:.0f}" if weight >= 0.005 else "·"

@@ -1,1 +1,1 @@
-"""Judging."""
+"""Judge translations: evaluate, compare, score, align, guard, explain."""

@@ -13,9 +13,9 @@ from typing import Any
 
 from multihead.data.corpus import check_parallel, read_lines
 from multihead.errors import DataError
+from multihead.metrics.preprocessing import Suspicion, suspicions
 from multihead.metrics.scores import Scores, Tokenizer, language_of
 from multihead.metrics.significance import Measured, check_measuring, measure
-from multihead.metrics.suspicion import Suspicion, suspicions
 from multihead.models.config import GenerationConfig
 from multihead.translating.translator import Translator
 

@@ -2,9 +2,9 @@
 
 The translation is searched step by step with a recorder (`decoding.recording`), which finds what `Translator.translate`
 finds, compiled or not. Then the pair is run once more with everything written down: words, tokens and what else they
-could have been (`judging.inspecting`), the attention of every head (`translating.attention`), and the way of the
+could have been (`judging.analysis`), the attention of every head (`translating.attention`), and the way of the
 tensors (`inspection.shapes`). `Explanation.content` is the whole as plain data, in the schema of docs/explain.md;
-`inspection.explained` makes a page of it.
+`inspection.explanation` makes a page of it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,11 @@ from multihead.data.batching import collate_source
 from multihead.decoding.hypothesis import Hypothesis
 from multihead.decoding.recording import Recorder, Tree
 from multihead.errors import ConfigurationError, InputError
-from multihead.inspection.explained import page
-from multihead.inspection.explained_text import percent
+from multihead.inspection.explanation import page, percent
 from multihead.inspection.plots import attention_map
-from multihead.inspection.shape_rows import Trace
-from multihead.inspection.shapes import trace
+from multihead.inspection.shapes import Trace, trace
 from multihead.judging.align import Aligning
-from multihead.judging.inspecting import Inspected, inspect_tokens
+from multihead.judging.analysis import Inspected, inspect_tokens
 from multihead.judging.score import forced
 from multihead.text.tokenizer import Tokenizer
 from multihead.translating.attention import AttentionMap, Kind

@@ -21,8 +21,8 @@ from typing import Any
 from multihead.decoding.sampling import Sharpening
 from multihead.errors import InputError
 from multihead.judging import guard_signs
+from multihead.judging.analysis import inspect_pairs
 from multihead.judging.guard_signs import LEAST_LOOK, SIGNS, GuardSettings, Mode
-from multihead.judging.inspecting import inspect_pairs
 from multihead.translating.consensus import consensus
 from multihead.translating.search_settings import completed
 from multihead.translating.searching import Phrases

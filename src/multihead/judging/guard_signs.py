@@ -34,12 +34,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from multihead.configuration import Settings
-from multihead.translating.lengths import Lengths
+
+if TYPE_CHECKING:
+    from multihead.translating.lengths import Lengths
 
 Mode = Literal["mark", "retry"]
 

@@ -1,1 +1,1 @@
-"""Lines."""
+"""Translate streams and files of lines, keeping their order."""

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from multihead.attention.drawing import table
 from multihead.errors import InputError
-from multihead.metrics.tables import table
 
 Counts = npt.NDArray[np.int64]
 

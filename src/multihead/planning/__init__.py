@@ -1,1 +1,1 @@
-"""Planning."""
+"""Settings of a run: what users may set, and the rules for the rest."""

@@ -1,1 +1,1 @@
-"""Preparing."""
+"""From the user's text files to a vocabulary and stored token ids."""

@@ -1,1 +1,1 @@
-"""Runs."""
+"""Training runs: how every run starts, resumes and ends."""

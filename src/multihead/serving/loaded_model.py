@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from multihead.errors import MultiheadError
-from multihead.judging.inspecting import inspect_tokens
+from multihead.judging.analysis import inspect_tokens
 from multihead.serving.queue import Job, Post, Queue
 from multihead.serving.search_thread import Lane
 from multihead.serving.uncompiled import Eager

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 from multihead.decoding.hypothesis import Hypothesis
 from multihead.errors import MultiheadError
+from multihead.judging.analysis import Inspected, inspect_tokens
 from multihead.judging.guard import Guarded, again, judge
 from multihead.judging.guard_signs import GuardSettings, Mode
-from multihead.judging.inspecting import Inspected, inspect_tokens
 from multihead.lines.long_lines import Line, in_parts, most_tokens, together
 from multihead.serving.error_responses import Refusal
 from multihead.serving.pieces import Piece, block_diagonal, joined, pieces_of

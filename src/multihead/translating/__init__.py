@@ -1,1 +1,1 @@
-"""Translating."""
+"""The Translator: search settings, batching, from text to text."""

@@ -1,7 +1,7 @@
 """What a translation looked at: the weights of every head with the subwords they belong to, and views of them.
 
 Recorded by `attention_of`, which `Translator.attention` calls; drawn by `multihead.inspection.plots` and, as text, by
-`multihead.inspection.terminal`.
+`multihead.inspection.plots`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from multihead.data.batching import collate_source
-from multihead.data.toy.reordering import BEGIN, END, PADDING, Reordering, share_right
 from multihead.decoding.greedy import greedy_search
 from multihead.decoding.stepper import Symbols
 from multihead.models.config import RECURRENT_PRESETS, RecurrentConfig
@@ -17,6 +16,7 @@ from multihead.models.recurrent.network import RecurrentTranslator
 from multihead.training.config import TrainingConfig
 from multihead.training.optimizer import build_optimizer, learning_rate
 from multihead.training.step import train_step
+from tasks.reordering import BEGIN, END, PADDING, Reordering, share_right
 
 SEED, ROWS = 1, 64
 TASK = Reordering("reverse", symbols=12)

@@ -1,1 +1,1 @@
-"""Torch_compatible."""
+"""Drop-in replacements for torch.nn.MultiheadAttention."""

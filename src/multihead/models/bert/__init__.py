@@ -1,1 +1,1 @@
-"""Bert."""
+"""BERT: settings, network, and exchange with Hugging Face's files."""

@@ -1,1 +1,1 @@
-"""Classifier."""
+"""Document classifiers: a pre-trained encoder, or hierarchical attention."""

@@ -1,1 +1,1 @@
-"""Pointer."""
+"""Pointer networks: the output is a sequence of input positions."""

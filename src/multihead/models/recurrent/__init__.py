@@ -1,1 +1,1 @@
-"""Recurrent."""
+"""Recurrent translators: GRU or LSTM encoders and decoders."""

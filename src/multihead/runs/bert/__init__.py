@@ -1,1 +1,1 @@
-"""Bert."""
+"""Pre-training a BERT on plain text, and filling in hidden words."""

@@ -1,1 +1,1 @@
-"""Classifier."""
+"""Training and evaluating a document classifier."""

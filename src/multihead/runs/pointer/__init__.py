@@ -1,1 +1,1 @@
-"""Pointer."""
+"""Training and evaluating a pointer network on generated problems."""

@@ -1,1 +1,1 @@
-"""Translator."""
+"""Training a translator: start, batches, validation, the whole run."""

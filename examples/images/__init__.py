@@ -1,0 +1,1 @@
+"""An image classifier, pictures to train it on and plots of its attention maps."""

@@ -1,0 +1,1 @@
+"""Sequence tasks for which the correct attention is known."""

@@ -1,0 +1,300 @@
+"""An explanation as a page of HTML that needs nothing else: no network, no other file, and to be read no script.
+
+What is explained comes as plain data, in the schema of docs/explain.md (`judging.explain` makes it). Sentence, words,
+tokens and what was found are written here, as HTML; the scripts in `page/` add links between words, maps of every head
+and the tree of the search. Text of a user is never markup: it is escaped here, and the data, which stand in the page as
+JSON, hold no character that could end their element. The page tells browsers to load nothing.
+
+An explanation for a terminal: the translation, and a row a word. `inspection.explanation` has it all.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterable, Sequence
+from importlib.resources import files
+from string import Template
+from typing import Any
+
+from multihead.attention.drawing import display_width
+from multihead.text.tokenizer import visible
+
+_SCRIPTS = ("common", "words", "maps", "tree")
+_WITHIN = {"encoder": "the source", "decoder": "the output"}
+_MOST_FOUND = 10  # finished hypotheses in the table
+
+
+def page(content: dict[str, Any]) -> str:
+    """The page.
+
+    Args:
+        content: as `multihead.judging.explain.Explanation.content` gives it.
+    """
+    sections = (_maps, _search, _words, _tokens, _shapes)
+    scripts = [_file(f"{name}.js") for name in _SCRIPTS]
+    return Template(_file("explain.html")).substitute(
+        title=f"{escaped(content['source'])} – multihead explain",
+        style=_file("explain.css"),
+        body="\n".join([_pair(content), _WORD, *(section(content) for section in sections)]),
+        footer=_footer(content),
+        data=_data(content),
+        script="\n".join(scripts),
+    )
+
+
+def escaped(text: str) -> str:
+    """A text as HTML; what is invisible in it is written as an escape."""
+    return html.escape(visible(text))
+
+
+def html_percent(share: float) -> str:
+    """``94%``, and what is nearly nothing not as 0."""
+    if 0 < share < 0.001:
+        return "&lt;0.1%"
+    return f"{share:.1%}" if share < 0.0995 else f"{share:.0%}"
+
+
+def _file(name: str) -> str:
+    return files("multihead.inspection").joinpath("page", name).read_text(encoding="utf-8")
+
+
+def _data(content: dict[str, Any]) -> str:
+    """What the scripts read: weights in thousandths, and no character that means anything to HTML."""
+    attention = {
+        kind: one and {**one, "layers": _thousandths(one["layers"])} for kind, one in content["attention"].items()
+    }
+    text = json.dumps({**content, "attention": attention, "shapes": None}, ensure_ascii=False, allow_nan=False)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def _thousandths(weights: Any) -> Any:
+    return [_thousandths(one) for one in weights] if isinstance(weights, list) else round(1000 * weights)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Cells are HTML already."""
+    top = "".join(f'<th scope="col">{name}</th>' for name in head)
+    body = "\n".join(f"<tr>{''.join(cells)}</tr>" for cells in rows)
+    return f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>\n{body}\n</tbody></table></div>'
+
+
+def _cell(content: str, kind: str = "") -> str:
+    return f'<td class="{kind}" dir="auto">{content}</td>' if kind else f'<td dir="auto">{content}</td>'
+
+
+def _sure(probability: float) -> str:
+    """A probability on a background that is the warmer the less sure the model was."""
+    return f'<td><span class="doubt" style="--doubt: {1 - probability:.3f}">{html_percent(probability)}</span></td>'
+
+
+def _others(found: Sequence[dict[str, Any]]) -> str:
+    return " · ".join(f"{escaped(one['text'])}&nbsp;{html_percent(one['probability'])}" for one in found)
+
+
+def _pair(content: dict[str, Any]) -> str:
+    source, target = content["languages"]
+    read = "".join(_button(word, "") for word in content["source_words"])
+    written = "".join(
+        _button(word["text"], html_percent(word["probability"]), f' style="--doubt: {1 - word["probability"]:.3f}"')
+        for word in content["words"]
+    )
+    warnings = [f'<p class="warning">{escaped(line)}</p>' for line in _warnings(content)]
+    output = "Translation, given" if content["given"] else "Translation"
+    return f"""<section class="pair" aria-label="Source and translation">
+<p class="side">Source{_language(source)}</p>
+<div class="sentence source" dir="auto">{read}</div>
+<p class="side">{output}{_language(target)}</p>
+<div class="sentence target" dir="auto">{written}</div>
+</section>
+{"".join(warnings)}
+<p class="note">Below each word stands how probable the model found it; the less sure it was, the warmer the line.
+<span class="scripted">Point at a word, or go from word to word with the arrow keys, to see where it looked; choose one
+for what could have stood in its place.</span></p>"""
+
+
+def _button(text: str, below: str, style: str = "") -> str:
+    return f'<button type="button" class="word"{style}><span>{escaped(text)}</span><small>{below}</small></button>'
+
+
+def _language(code: str | None) -> str:
+    return f" · {escaped(code)}" if code else ""
+
+
+def _warnings(content: dict[str, Any]) -> list[str]:
+    found = content["found"][0]
+    warnings = [found["warning"]] if found["warning"] else []
+    if not content["given"] and not found["finished"]:
+        warnings.append("The length limit cut this translation: it is not whole.")
+    if content["given"]:
+        warnings.append(f"The model's own translation: {found['text']}")
+    if content["word_attention"] is None:
+        warnings.append("This model has no attention to the source: there is nothing to link words by.")
+    return warnings
+
+
+_WORD = """<section class="scripted panel" aria-label="The chosen word" aria-live="polite">
+<div class="columns"><div id="alternatives"></div><div id="choices"></div></div>
+</section>"""
+
+
+def _maps(content: dict[str, Any]) -> str:
+    kinds = [kind for kind, one in content["attention"].items() if one is not None]
+    scripted = """<div class="scripted">
+<div class="controls"><div class="segments" id="kinds" role="group" aria-label="Which attention"></div></div>
+<div class="maps"><div class="wide"><div class="thumbs" id="thumbs"></div></div>
+<div><div class="wide" id="map"></div><output id="told"></output></div></div>
+</div>"""
+    if not kinds:
+        return ""
+    lacking = [name for kind, name in _WITHIN.items() if kind not in kinds]
+    said = f"This model has no attention within {' or '.join(lacking)}." if lacking else ""
+    return f"""<section id="attention">
+<h2>Attention</h2>
+<p class="note">A row is what is being written or read, a column what it looks at; percentages in the cells from 10 on.
+<span class="scripted">Every layer and head is a small picture: choose one to see it whole.</span> {said}</p>
+{scripted}
+<div class="plain">{_word_attention(content)}</div>
+</section>"""
+
+
+def _word_attention(content: dict[str, Any]) -> str:
+    """Without scripts: which word looked at which, the mean over the heads of one layer."""
+    if not content["word_attention"]:
+        return ""
+    rows = (
+        [
+            f'<th scope="row">{escaped(word["text"])}</th>',
+            *map(_weight, weights),
+        ]
+        for word, weights in zip(content["words"], content["word_attention"], strict=True)
+    )
+    return _table(["", *map(escaped, content["source_words"])], rows).replace("<table>", '<table class="map">')
+
+
+def _weight(weight: float) -> str:
+    strong = ' class="strong"' if weight > 0.6 else ""
+    return f'<td{strong} style="--weight: {weight:.3f}">{f"{100 * weight:.0f}" if weight >= 0.095 else ""}</td>'
+
+
+def _search(content: dict[str, Any]) -> str:
+    settings = content["search"]["settings"]
+    groups = f" in {settings['groups']} groups" if settings["groups"] > 1 else ""
+    ended = sorted(
+        (node for node in content["search"]["nodes"] if node["score"] is not None),
+        key=lambda node: (node["rank"] is None, node["rank"], -node["score"]),
+    )
+    rows = (
+        [
+            _cell(str(node["rank"] or "–"), "number"),
+            _cell(escaped(node["text"])),
+            _cell(f"{node['score']:.3f}", "number"),
+            _cell(f"{node['log_probability']:.2f}", "number"),
+        ]
+        for node in ended[:_MOST_FOUND]
+    )
+    return f"""<section id="search">
+<h2>The search</h2>
+<p class="note">A beam of {settings["beam"]}{groups}: after each token so many hypotheses go on, the most probable
+ones, and the others are pruned. Those that ended are ranked by score: log-probability divided by what their length is
+worth.</p>
+<div class="scripted">
+<div class="controls"><label>Up to step <input type="range" id="until" min="1" step="1"></label> <span id="step"></span>
+<label><input type="checkbox" id="all"> also what was never in the beam</label></div>
+<div class="tree" id="tree" tabindex="0" role="tree" aria-label="Hypotheses of the search"></div>
+<output id="fate"></output>
+<p class="note legend"><b>Found</b> at the top; <i>×</i> marks what was pruned. Arrow keys go from token to token.</p>
+</div>
+{_table(["", "Hypotheses that ended", "score", "log&nbsp;p"], rows)}
+</section>"""
+
+
+def _words(content: dict[str, Any]) -> str:
+    sources, weights = content["source_words"], content["word_attention"]
+    links = {target: source for source, target in content["links"]}
+    rows = (
+        [
+            _cell(escaped(word["text"])),
+            _sure(word["probability"]),
+            _cell(
+                f"{escaped(sources[links[place]])}&nbsp;{html_percent(weights[place][links[place]])}"
+                if place in links
+                else ""
+            ),
+            _cell(_others(word["alternatives"])),
+        ]
+        for place, word in enumerate(content["words"])
+    )
+    return f"""<section id="words"><h2>Word by word</h2>
+<p class="note">The probability of a word is that of its tokens, and that the word ends there; an alternative is one
+other token and what then follows most probably.</p>
+{_table(["Word", "Probability", "Looked at", "Could have been"], rows)}
+</section>"""
+
+
+def _tokens(content: dict[str, Any]) -> str:
+    rows = (
+        [
+            _cell(escaped(piece["text"]), "mono"),
+            _sure(piece["probability"]),
+            _cell(str(piece["rank"]), "number"),
+            _cell(_others(piece["candidates"]), "mono"),
+        ]
+        for piece in content["pieces"]
+    )
+    return f"""<section id="tokens"><details><summary>Token by token</summary>
+{_table(["Token", "Probability", "Rank", "Most probable here"], rows)}
+</details></section>"""
+
+
+def _shapes(content: dict[str, Any]) -> str:
+    return f"""<section id="shapes"><details><summary>The way of the tensors</summary>
+<pre>{html.escape(content["shapes"]["table"])}</pre>
+</details></section>"""
+
+
+def _footer(content: dict[str, Any]) -> str:
+    return (
+        f"{escaped(content['model'])}. log p(translation | source) = {content['log_probability']:.3f}, "
+        f"score {content['score']:.3f}. Nothing on this page is loaded from anywhere else."
+    )
+
+
+_OTHERS = 3  # a word, of those that could have been
+
+
+def explained_text(content: dict[str, Any]) -> str:
+    """The translation, then of each word how probable it was, where it looked most, and what it could have been.
+
+    Args:
+        content: as `multihead.judging.explain.Explanation.content` gives it.
+    """
+    links = {target: source for source, target in content["links"]}
+    rows = [("word", "", "looked at", "", "could have been")]
+    for place, word in enumerate(content["words"]):
+        source = links.get(place)
+        looked = ("", "")
+        if source is not None:
+            looked = content["source_words"][source], percent(content["word_attention"][place][source])
+        others = (f"{other['text']} {percent(other['probability'])}" for other in word["alternatives"][:_OTHERS])
+        rows.append((word["text"], percent(word["probability"]), *looked, " · ".join(others)))
+    shown = [[visible(cell) for cell in row] for row in rows]
+    widths = [max(display_width(row[column]) for row in shown) for column in range(len(rows[0]))]
+    lines = (
+        "  ".join(_placed(cell, width, at) for at, (cell, width) in enumerate(zip(row, widths, strict=True)))
+        for row in shown
+    )
+    return "\n".join([visible(content["translation"]), "", *(line.rstrip() for line in lines)])
+
+
+def percent(share: float) -> str:
+    """Whole percents, and what is nearly nothing not as 0."""
+    return f"{share:.0%}" if share >= 0.005 else "<1%"
+
+
+def _placed(cell: str, width: int, column: int) -> str:
+    """Percentages on the right of their column."""
+    space = " " * (width - display_width(cell))
+    return space + cell if column in (1, 3) else cell + space

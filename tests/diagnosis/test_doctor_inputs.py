@@ -1,0 +1,89 @@
+"""`multihead doctor` on a run: is the text still that which the run was made from?"""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from multihead.data.readers import scan_corpus
+from multihead.diagnosis.doctor import doctor
+from multihead.diagnosis.inputs import check_recorded, subject_of
+from multihead.planning.settings import CorpusRecord, TextFile, TrainSettings
+
+ROWS = [(f"ein Satz {n}", f"a sentence {n}") for n in range(30)]
+
+
+def recorded(*paths: Path) -> CorpusRecord:
+    """As a run describes the files."""
+    scan = scan_corpus(paths[0], paths[1] if len(paths) > 1 else None)
+    files = tuple(TextFile(path=str(one.path), sha256=one.sha256, lines=one.lines) for one in scan.files)
+    return CorpusRecord(files=files, pairs=scan.lines)
+
+
+def found_in(record: CorpusRecord) -> list[str]:
+    """What is said of it, once at most."""
+    findings = check_recorded([record], (None, None), "run")
+    assert all((one.code, one.severity, one.total) == ("changed", "warning", len(record.files)) for one in findings)
+    assert len(findings) <= 1
+    return [one.what for one in findings]
+
+
+@pytest.mark.parametrize("form", ["two files", "pairs"])
+def test_other_text_is_told_from_the_same(form: str, tmp_path: Path) -> None:
+    paths = [tmp_path / "a.de", tmp_path / "a.en"] if form == "two files" else [tmp_path / "a.tsv"]
+    lines = [[row[side] for row in ROWS] for side in (0, 1)] if form == "two files" else [list(map("\t".join, ROWS))]
+
+    def write(place: int = 0, more: str = "") -> None:
+        for number, (path, rows) in enumerate(zip(paths, lines, strict=True)):
+            path.write_text("\n".join(rows) + "\n" + (more if number == place else ""), encoding="utf-8")
+
+    write()
+    record = recorded(*paths)
+    assert found_in(record) == []
+    write(more=lines[0][0] + "\n")
+    assert found_in(record) == [
+        f"1 of {len(paths)} files are not what it was made from: {paths[0]} has 31 lines and had 30"
+    ]
+    write()
+    assert found_in(record) == []
+    paths[-1].write_text(paths[-1].read_text(encoding="utf-8").replace("sentence 7", "sentence 8"), encoding="utf-8")
+    assert found_in(record)[0].endswith(f"{paths[-1]} has as many lines, but not the same")
+    paths[0].write_bytes(b"")
+    assert "is empty" in found_in(record)[0]
+
+
+def test_the_same_text_compressed_is_the_same(tmp_path: Path) -> None:
+    paths = tmp_path / "a.de.gz", tmp_path / "a.en"
+    for path, side in zip(paths, (0, 1), strict=True):
+        path.write_text("".join(f"{row[side]}\n" for row in ROWS), encoding="utf-8")
+    record = recorded(*paths)
+    paths[0].write_bytes(gzip.compress(paths[0].read_bytes()))
+    assert found_in(record) == []
+
+
+def test_a_run_knows_its_text_and_named_text_is_another(trained: Path, numbers: Any) -> None:
+    settings, nothing = TrainSettings(), (None, None)
+    subject = subject_of(trained, settings, nothing)
+    assert {file.path for record in subject.records for file in record.files} == {
+        str(path) for path in (*numbers.train.values(), *numbers.valid.values())
+    }
+    assert check_recorded(subject.records, subject.languages, "run") == []
+    swapped = TrainSettings(source=numbers.train["target"], target=numbers.train["source"])
+    others = subject_of(trained, swapped, nothing).records
+    assert [record.pairs for record in others] == [record.pairs for record in subject.records[1:]]
+
+
+def test_a_run_whose_text_is_another_says_so(trained: Path, tmp_path: Path) -> None:
+    """Not in the quick part, which does not read all."""
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    ((training, *_), *_) = [record.files for record in subject_of(run, TrainSettings(), (None, None)).records]
+    description = (run / "run.json").read_text(encoding="utf-8")
+    (run / "run.json").write_text(description.replace(training.sha256, "0" * 64), encoding="utf-8")
+    (one,) = doctor(run).of("changed")
+    assert (one.where, one.count, one.total, training.path in one.what) == (str(run), 1, 4, True)
+    assert doctor(run, quick=True).of("changed") == []

@@ -1,0 +1,77 @@
+"""The example of attention for images: every module trains, one learns the task; what it prints and draws."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from images.classifier import ImageAttentionName, ImageClassifier, ImageConfig
+from images.pictures import SHAPES, Pictures
+
+SMALL = Pictures(side=16, smallest=4.0, largest=6.0, scraps=1)
+"""A quarter of the example's pixels."""
+
+
+def test_a_network_with_attention_learns_the_shapes(example: ModuleType) -> None:
+    """From a share of the example's pictures; a sixth would be right by chance."""
+    given = example.task(SMALL, updates=150, rate=0.006, tested=300)
+    network, seconds = example.train(given, "bam")
+    found = example.judge(given, network, seconds)
+    assert found.accuracy >= 0.7
+    assert found.on_shape is not None
+
+
+@pytest.mark.parametrize("name", ["se", "eca", "cbam", "bam", "shuffle", "sge", "polarized", "coordinate"])
+def test_every_module_trains(example: ModuleType, name: ImageAttentionName) -> None:
+    """Trained on a few pictures only, a network learns them by heart, and all that its module has has moved."""
+    given = example.task(SMALL, updates=1, rate=0.01)
+    few = given.batches[0].part(0, 24)
+    given = example.Task(SMALL, [few] * 25, few, given.rate, given.seed, widths=(8, 16))
+    torch.manual_seed(given.seed)
+    fresh = ImageClassifier(ImageConfig(classes=len(SHAPES), widths=given.widths, attention=name))
+    network, seconds = example.train(given, name)
+    with torch.no_grad():
+        before, after = (one.train().loss(*few.inputs, smoothing=0.0).nll.item() for one in (fresh, network))
+    assert after < before / 2
+    for began, ended in zip(fresh.attention, network.attention, strict=True):
+        moved = [not torch.equal(*pair) for pair in zip(began.parameters(), ended.parameters(), strict=True)]
+        assert all(moved)
+    assert example.judge(given, network.eval(), seconds).of_attention > 0
+
+
+def test_maps_on_and_beside_the_shape(example: ModuleType) -> None:
+    cover = torch.zeros(2, 4, 4)
+    cover[:, :2, :2] = 1
+    maps = torch.ones(2, 3, 2, 2)
+    assert example.on_shape(maps, cover) == 1
+    maps[:, :, 0, 0] = 3
+    assert example.on_shape(maps, cover) == pytest.approx(3)
+    assert example.on_shape(torch.ones(2, 3, 1, 1), cover) is None
+
+
+def test_what_it_prints_and_draws(example: ModuleType, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from matplotlib.image import imread
+
+    words = ["--attention", "none", "eca", "sge", "--updates", "2", "--maps", str(tmp_path / "maps.png")]
+    example.main(words)
+    printed = capsys.readouterr().out
+    rows = re.findall(r"^(\w+) +([\d,]+) +([\d,]+) +([\d,]+) +[\d.]+% +(-|[\d.]+) +\d+$", printed, re.MULTILINE)
+    assert [row[0] for row in rows] == ["none", "eca", "sge"]
+    parameters = [int(row[1].replace(",", "")) for row in rows]
+    of_attention = [int(row[2].replace(",", "")) for row in rows]
+    assert [whole - own for whole, own in zip(parameters, of_attention, strict=True)] == [parameters[0]] * 3
+    assert of_attention == [0, 3 * 3, 3 * 2 * 4]
+    assert [row[4] for row in rows[:2]] == ["-", "-"]
+    assert imread(tmp_path / "maps.png").shape[0] > 100 * len(SHAPES) / 2
+
+
+def test_every_name_is_compared_and_a_wrong_one_refused(example: ModuleType) -> None:
+    assert len(example.NAMES) == 9
+    assert list(example.options(["--quick"]).attention) == list(example.NAMES)
+    with pytest.raises(SystemExit):
+        example.options(["--attention", "cbma"])

@@ -1,0 +1,294 @@
+"""The page of an explanation: whole in one file, safe with any text, readable without scripts, alive in a browser."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from multihead import Translator, explain
+from multihead.inspection.explanation import explained_text, html_percent, page
+
+if TYPE_CHECKING:
+    from selenium.webdriver import Chrome
+    from selenium.webdriver.remote.webelement import WebElement
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+TEXT = "eins sieben zwei acht"
+WICKED = "eins </script><script>alert(1)</script> </script x <img/src=x> &amp; $data \"'` \u2028 <!-- ]]> 你好"
+
+
+@pytest.fixture(scope="module")
+def translator(trained: Path) -> Translator:
+    return Translator.load(trained)
+
+
+@pytest.fixture(scope="module")
+def content(translator: Translator) -> dict[str, Any]:
+    return explain(translator.searching(beam=4), TEXT, n_best=2).content()
+
+
+class Read(HTMLParser):
+    """What a browser would read: tags in order, and texts by the tag that they stand in."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.texts: dict[str, list[str]] = {}
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data: str) -> None:
+        if self.tags:
+            self.texts.setdefault(self.tags[-1], []).append(data)
+
+
+@pytest.fixture(scope="module")
+def wicked(translator: Translator) -> dict[str, Any]:
+    return explain(translator.searching(beam=2, max_length=9), WICKED, f"one {WICKED}", alternatives=2).content()
+
+
+def test_text_is_never_markup(wicked: dict[str, Any]) -> None:
+    """Whatever is translated, and into whatever, the page has the same elements as for plain words."""
+    # As many words and tokens, all of them letters.
+    tame = json.loads(re.sub("[<>&]", "x", json.dumps(wicked)))
+    read, plain = Read(page(wicked)), Read(page(tame))
+    assert read.tags == plain.tags
+    data = json.loads("".join(read.texts["script"]).split('\n"use strict"')[0])
+    assert {key: data[key] for key in data if key not in ("attention", "shapes")} == {
+        key: wicked[key] for key in wicked if key not in ("attention", "shapes")
+    }
+    assert [word["text"] for word in data["words"]][:3] == ["one", "eins", "</script><script>alert(1)</script>"]
+    assert "</script><script>alert(1)</script>" in read.texts["span"]
+
+
+def test_nothing_is_fetched(content: dict[str, Any]) -> None:
+    text = page(content)
+    read = Read(text)
+    assert not {"link", "img", "iframe", "object", "embed", "base", "form"} & set(read.tags)
+    assert not [name for name, _ in read.attributes if name in ("src", "href", "srcset", "action", "onclick")]
+    assert not re.search(r"@import|url\(|https?://(?!www\.w3\.org/2000/svg)", text)
+    assert "default-src 'none'" in text
+
+
+def test_without_scripts_it_has_the_main_content(content: dict[str, Any]) -> None:
+    read = Read(page(content))
+    words = [word["text"] for word in content["words"]]
+    assert read.texts["span"][: len(content["source_words"]) + len(words)] == [*content["source_words"], *words]
+    cells = read.texts["td"]
+    for word in content["words"]:
+        assert word["text"] in cells
+        assert html_percent(word["probability"]).replace("&lt;", "<") in read.texts["span"]
+        assert " · ".join(f"{one['text']}\xa0{html_percent(one['probability'])}" for one in word["alternatives"]) in [
+            cell.replace("<", "&lt;") for cell in cells
+        ]
+    for piece in content["pieces"]:
+        assert piece["text"] in cells
+    for node in content["search"]["nodes"]:
+        if node["rank"] is not None:
+            assert node["text"] in cells
+    assert content["shapes"]["table"] in "".join(read.texts["pre"])
+
+
+def test_what_is_missing_is_said(content: dict[str, Any]) -> None:
+    none = {**content, "word_attention": None, "links": [], "attention": dict.fromkeys(content["attention"])}
+    assert "This model has no attention to the source" in page(none)
+    assert 'id="attention"' not in page(none)
+    crossing = {**content["attention"], "encoder": None, "decoder": None}
+    assert "has no attention within the source or the output." in page({**content, "attention": crossing})
+    assert "has no attention" not in page(content)
+    cut = {**content, "found": [{**content["found"][0], "finished": False, "warning": "too <long>"}]}
+    assert "The length limit cut this translation" in page(cut)
+    assert "too &lt;long&gt;" in page(cut)
+    assert "own translation" in page({**content, "given": True})
+    settings = {**content["search"]["settings"], "groups": 2}
+    assert "A beam of 4 in 2 groups:" in page({**content, "search": {**content["search"], "settings": settings}})
+    assert "A beam of 4:" in page(content)
+
+
+def test_a_few_lines_for_a_terminal(content: dict[str, Any]) -> None:
+    first, empty, head, *rows = explained_text(content).split("\n")
+    assert (first, empty) == (content["translation"], "")
+    assert head.split("  ")[0].strip() == "word"
+    assert [row.split()[0] for row in rows] == [word["text"] for word in content["words"]]
+    assert all(re.search(r"\d%", row) for row in rows)
+
+
+# ------------------------------------------------------------------------------------------------ in a real browser
+
+
+def opened(browser: Chrome, text: str, folder: Path) -> None:
+    (folder / "page.html").write_text(text, encoding="utf-8")
+    browser.get_log("browser")  # what other pages have left
+    browser.get((folder / "page.html").as_uri())
+
+
+def found(browser: Chrome, selector: str) -> list[WebElement]:
+    return browser.find_elements("css selector", selector)
+
+
+def one(browser: Chrome, selector: str) -> WebElement:
+    (element,) = found(browser, selector)
+    return element
+
+
+@pytest.fixture
+def opened_page(browser: Chrome, content: dict[str, Any], tmp_path: Path) -> Chrome:
+    opened(browser, page(content), tmp_path)
+    return browser
+
+
+def test_a_word_shows_where_it_looked(opened_page: Chrome, content: dict[str, Any]) -> None:
+    from selenium.webdriver import ActionChains, Keys
+
+    browser = opened_page
+    resting = len(found(browser, ".pair path"))
+    assert resting == len(content["links"])
+    words = found(browser, ".target .word")
+    for place, word in enumerate(words[:2]):
+        ActionChains(browser).move_to_element(word).perform()
+        weights = content["word_attention"][place]
+        linked = [source for source, target in content["links"] if target == place]
+        drawn = {path.get_attribute("data-link") for path in found(browser, ".pair path")}
+        strong = {source for source, weight in enumerate(weights) if weight >= 0.05} | set(linked)
+        assert drawn == {f"{source}-{place}" for source in strong}
+        for source, weight in zip(found(browser, ".source .word small"), weights, strict=True):
+            assert bool(source.text) == (weight >= 0.005)
+    ActionChains(browser).move_to_element(one(browser, "footer")).perform()
+    assert len(found(browser, ".pair path")) == resting
+    browser.execute_script("arguments[0].focus()", words[0])
+    ActionChains(browser).send_keys(Keys.ARROW_RIGHT).perform()
+    assert browser.switch_to.active_element == words[1]
+    assert "on" in words[1].get_attribute("class").split()
+    (up,) = [source for source, target in content["links"] if target == 1][:1]
+    ActionChains(browser).send_keys(Keys.ARROW_UP).perform()
+    assert browser.switch_to.active_element == found(browser, ".source .word")[up]
+    assert browser.get_log("browser") == []
+
+
+def test_a_word_is_chosen_and_shows_what_it_could_have_been(opened_page: Chrome, content: dict[str, Any]) -> None:
+    browser = opened_page
+    least = min(range(len(content["words"])), key=lambda place: content["words"][place]["probability"])
+    words = found(browser, ".target .word")
+    assert [word.get_attribute("aria-pressed") for word in words].index("true") == least
+    for place, word in enumerate(content["words"]):
+        words[place].click()
+        names = [name.text for name in found(browser, "#alternatives .name")]
+        assert names == [word["text"], *(other["text"] for other in word["alternatives"])]
+        pieces = [piece for piece in content["pieces"] if piece["word"] == place]
+        assert [title.text for title in found(browser, "#choices h3 em")] == [piece["text"] for piece in pieces]
+    assert browser.get_log("browser") == []
+
+
+def test_every_map_can_be_chosen(opened_page: Chrome, content: dict[str, Any]) -> None:
+    """The cells of the map are the weights of the data, for each kind of attention, layer and head, and the mean."""
+    browser = opened_page
+    for number, kind in enumerate(("cross", "encoder", "decoder")):
+        found(browser, "#kinds button")[number].click()
+        layers = content["attention"][kind]["layers"]
+        for layer, heads in enumerate(layers):
+            mean = [[sum(cells) / len(heads) for cells in zip(*rows, strict=True)] for rows in zip(*heads, strict=True)]
+            for head, weights in [*enumerate(heads), (-1, mean)]:
+                one(browser, f'[data-map="{layer}-{head}"]').click()
+                most = max(max(row) for row in weights)
+                shown = browser.execute_script(
+                    "return [...document.querySelectorAll('#map td[data-at]')]"
+                    ".map((cell) => Number(cell.style.getPropertyValue('--weight')))"
+                )
+                assert shown == pytest.approx([weight / most for row in weights for weight in row], abs=0.003)
+        assert [name.text for name in found(browser, "#map thead th")] == content["attention"][kind]["columns"]
+        assert [name.text for name in found(browser, "#map tbody th")] == content["attention"][kind]["rows"]
+    assert browser.get_log("browser") == []
+
+
+def test_the_tree_of_the_search(opened_page: Chrome, content: dict[str, Any]) -> None:
+    from selenium.webdriver import Keys
+
+    browser = opened_page
+    nodes = content["search"]["nodes"]
+    last = max(node["step"] for node in nodes)
+    browser.execute_script("const r = byId('until'); r.value = r.max; r.dispatchEvent(new Event('input'))")
+    kept = [at for at, node in enumerate(nodes) if not at or node["place"] is not None or node["score"] is not None]
+    assert shown_nodes(browser) == kept
+    one(browser, "#all").click()
+    assert shown_nodes(browser) == [*range(len(nodes))]
+    # What is drawn as found: the nodes on the way to the n best.
+    way: set[int | None] = {0}
+    for at, node in enumerate(nodes):
+        place: int | None = at if node["rank"] is not None else None
+        while place is not None:
+            way.add(place)
+            place = nodes[place]["parent"]
+    assert {int(node.get_attribute("data-node") or -1) for node in found(browser, "g.node.best")} == way
+    browser.execute_script("const r = byId('until'); r.value = 1; r.dispatchEvent(new Event('input'))")
+    assert shown_nodes(browser) == [at for at, node in enumerate(nodes) if node["step"] <= 1]
+    tree = one(browser, "#tree")
+    tree.send_keys(Keys.ARROW_RIGHT)
+    first = next(node["piece"] for node in nodes if node["step"] == 1 and nodes.index(node) in way)
+    assert one(browser, "#fate").text.startswith(first.replace("\u2581", " ").strip() or "a blank")
+    assert f"of {last} steps" in one(browser, "#step").text
+    assert browser.get_log("browser") == []
+
+
+def shown_nodes(browser: Chrome) -> list[int]:
+    places: list[int] = browser.execute_script(
+        "return [...document.querySelectorAll('g.node')].map((node) => Number(node.dataset.node))"
+    )
+    return sorted(places)
+
+
+def test_any_text_any_width_and_both_themes(browser: Chrome, wicked: dict[str, Any], tmp_path: Path) -> None:
+    from selenium.common.exceptions import NoAlertPresentException
+
+    long = "seven" * 100  # without a place to break it
+    words = [{**wicked["words"][0], "text": long}, *wicked["words"][1:]]
+    sides = {"source_words": [long, *wicked["source_words"][1:]], "words": words, "source": long, "translation": long}
+    opened(browser, page({**wicked, **sides, "given": True}), tmp_path)
+    assert [word.text.split("\n")[0] for word in found(browser, ".target .word")][2] == WICKED.split()[1]
+    assert wicked["links"]
+    assert found(browser, ".pair path") == []  # over several lines they would run through words
+    found(browser, ".target .word")[0].click()
+    assert found(browser, ".pair path")
+    with pytest.raises(NoAlertPresentException):
+        _ = browser.switch_to.alert.text
+    size = browser.get_window_size()
+    try:
+        for width in (500, 1200):
+            browser.set_window_size(width, 900)
+            wide, window = browser.execute_script("return [document.documentElement.scrollWidth, innerWidth]")
+            assert wide <= window
+    finally:
+        browser.set_window_size(size["width"], size["height"])
+    colours = set()
+    for _ in range(2):
+        one(browser, "#theme").click()
+        colours.add(browser.execute_script("return getComputedStyle(document.body).backgroundColor"))
+    assert len(colours) == 2
+    assert browser.execute_script("return performance.getEntriesByType('resource').map((one) => one.name)") == []
+    assert browser.get_log("browser") == []
+
+
+def test_a_model_without_attention_has_a_page_all_the_same(
+    browser: Chrome, content: dict[str, Any], tmp_path: Path
+) -> None:
+    none = {**content, "word_attention": None, "links": [], "attention": dict.fromkeys(content["attention"])}
+    opened(browser, page(none), tmp_path)
+    found(browser, ".target .word")[0].click()
+    assert found(browser, "#alternatives .name")[0].text == content["words"][0]["text"]
+    assert found(browser, "g.node.best")
+    assert browser.get_log("browser") == []
+
+
+def test_an_empty_translation_has_a_page(browser: Chrome, translator: Translator, tmp_path: Path) -> None:
+    opened(browser, explain(translator, TEXT, "").page(), tmp_path)
+    assert found(browser, ".target .word") == []
+    assert browser.get_log("browser") == []

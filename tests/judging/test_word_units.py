@@ -1,0 +1,69 @@
+"""What is read as a word in a row of tokens, in every script, of texts and of what a search may spell."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from multihead import Translator
+from multihead.judging.align import Units, begins_a_word, units_of
+from multihead.text.tokenizer import Tokenizer
+
+TEXTS = ["eins zwei", "  drei\u3000vier\tfünf ", "Ωmega \u2581x ß!", "", " ", "🎉 null", "sechs,sieben"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(trained: Path) -> Tokenizer:
+    return Translator.load(trained).bundle.target_tokenizer
+
+
+def check(units: Units, tokens: int) -> None:
+    """Every unit is some tokens that stand together, and no token has bytes of two."""
+    assert units.matrix.shape == (tokens, len(units.texts))
+    assert bool((units.matrix.sum(1) <= 1).all())
+    spans = [[*units.span(unit)] for unit in range(len(units.texts))]
+    assert [token for span in spans for token in span] == sorted({token for span in spans for token in span})
+    assert [units.matrix[:, unit].nonzero().flatten().tolist() for unit in range(len(spans))] == spans
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
+def test_words_are_what_white_space_separates(tokenizer: Tokenizer, text: str) -> None:
+    ids = tokenizer.encode(text)
+    units = units_of(tokenizer.entries, ids)
+    check(units, len(ids))
+    assert units.texts == text.split()
+    assert units.spaced == [True] * len(units.texts)
+
+
+@pytest.mark.parametrize("text", ["你好，世界。", "東京は good です", "BMW汽车 fährt", "สวัสดี"])
+def test_without_white_space_a_unit_is_a_token(tokenizer: Tokenizer, text: str) -> None:
+    """Whole characters each: this vocabulary has none of them, and spells each in bytes."""
+    ids = tokenizer.encode(text)
+    units = units_of(tokenizer.entries, ids)
+    check(units, len(ids))
+    assert "".join(units.texts) == "".join(text.split())
+    assert "\ufffd" not in "".join(units.texts)
+    assert all(len(one) == 1 for one, spaced in zip(units.texts, units.spaced, strict=True) if not spaced and one > "z")
+    assert [one for one, spaced in zip(units.texts, units.spaced, strict=True) if spaced] == [
+        word for word in text.split() if word.isascii() or "ä" in word
+    ]
+
+
+def test_a_search_may_spell_anything(tokenizer: Tokenizer) -> None:
+    """Without the mark in front, with characters that are cut, with blanks alone: words of the text that is read."""
+    draw, never = random.Random(3), set(tokenizer.forbidden_in_output) | {tokenizer.eos_id}
+    allowed = [index for index in range(len(tokenizer)) if index not in never]
+    for length in range(40):
+        ids = [draw.choice(allowed) for _ in range(length)]
+        units = units_of(tokenizer.entries, ids)
+        check(units, length)
+        text = tokenizer.decode(ids)
+        if all(units.spaced):
+            assert units.texts == text.split()
+
+
+def test_what_begins_a_word() -> None:
+    entries = [b" a", b"a", b"a b", b"", b"\t", "\u3000x".encode(), "\u00e4".encode()]
+    assert [*begins_a_word(entries)] == [True, False, False, False, True, True, False]
