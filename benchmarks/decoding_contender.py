@@ -20,7 +20,8 @@ import torch
 
 from multihead.attention import MultiHeadAttention
 from multihead.bundle import load_bundle
-from multihead.data.batching import batches_by_tokens, collate_source
+from multihead.data.batching import collate_source
+from multihead.data.order import batches_by_tokens
 from multihead.decoding.beam import beam_search
 from multihead.decoding.beams import Settings
 from multihead.decoding.greedy import greedy_search

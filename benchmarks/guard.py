@@ -23,7 +23,7 @@ import torch
 from common import parser, write
 
 from multihead import Translator, train
-from multihead.data.corpus import read_lines
+from multihead.data.text_files import read_lines
 from multihead.data.toy.numbers import generate
 from multihead.judging.guard import Guarded, again, judge
 from multihead.judging.guard_signs import GuardSettings

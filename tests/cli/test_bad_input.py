@@ -224,7 +224,7 @@ def test_a_line_that_cannot_be_read_does_not_cost_those_before_it(call, trained)
 
 
 def test_a_line_without_end(call, trained, monkeypatch):
-    monkeypatch.setattr("multihead.data.corpus.LONGEST_LINE", 1000)
+    monkeypatch.setattr("multihead.data.text_files.LONGEST_LINE", 1000)
     ended = call("translate", trained, given=b"eins\n" + b"x" * 5000)
     one_line(ended, 2, "standard input:2", "is this text")
     assert ended.out == b"one\n"

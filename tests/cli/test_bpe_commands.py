@@ -20,7 +20,7 @@ from subword_nmt import apply_bpe, learn_bpe
 from multihead.cli import main as main_module
 from multihead.cli import streams
 from multihead.cli.bpe import bpe
-from multihead.data.corpus import split_lines
+from multihead.data.text_files import split_lines
 from multihead.errors import DataError
 from multihead.text.segment import Segmenter
 from multihead.text.tokenizer import Tokenizer

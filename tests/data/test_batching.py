@@ -12,20 +12,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multihead.data.batching import (
-    Batch,
-    BatchStream,
-    Resegment,
-    Share,
-    batch_order,
-    batches_by_tokens,
-    collate,
-    collate_source,
-    real_share,
-)
-from multihead.data.corpus import read_lines
-from multihead.data.order import epoch_pairs
+from multihead.data.batching import Batch, BatchStream, Resegment, collate, collate_source
+from multihead.data.order import Share, batch_order, batches_by_tokens, epoch_pairs, real_share
 from multihead.data.store import ParallelStore, ParallelWriter
+from multihead.data.text_files import read_lines
 from multihead.errors import InputError
 
 Array = npt.NDArray[np.int64]

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from multihead.data.corpus import EMPTY, Pair, check_parallel
+from multihead.data.corpus import EMPTY, Pair, Report, check_parallel
 from multihead.data.readers import CorpusScan, format_of, scan_corpus
-from multihead.data.report import Report
 from multihead.errors import ConfigurationError, DataError
 
 PAIRS = [("Ein Hund & <eine> Katze.", "A dog & <a> cat."), ("", "nothing"), ("Größe\u2028«1»", " x  y "), ("b", "b")]

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multihead.data.corpus import EMPTY, EMPTY_BOTH, NOT_UTF8, Pair, one_line
+from multihead.data.corpus import EMPTY, EMPTY_BOTH, Pair, Report
 from multihead.data.readers import CorpusScan, scan_corpus
 from multihead.data.records import NOT_A_STRING, NOT_AN_OBJECT, NOT_JSON, NOT_UNICODE
-from multihead.data.report import Report
+from multihead.data.text_files import NOT_UTF8, one_line
 from multihead.errors import DataError
 
 DE_EN = "de", "en"

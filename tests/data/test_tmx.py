@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multihead.data import corpus, tmx
-from multihead.data.corpus import EMPTY, EMPTY_BOTH, Pair, one_line
+from multihead.data import tmx
+from multihead.data.corpus import EMPTY, EMPTY_BOTH, Pair, Report
 from multihead.data.readers import scan_corpus
-from multihead.data.report import Report
+from multihead.data.text_files import one_line
 from multihead.data.tmx import NO_ENTITY, TmxScan
 from multihead.errors import DataError
 
@@ -294,7 +294,7 @@ class TestStrangers:
     def test_a_segment_that_could_fill_the_memory_is_refused(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(corpus, "LONGEST_LINE", 1000)
+        monkeypatch.setattr(tmx, "LONGEST_LINE", 1000)
         with pytest.raises(DataError, match=r"m\.tmx:\d+: a segment of more than"):
             scanned(tmp_path, memory(unit(("de", "a\n" * 2000), ("en", "b"))))
 

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multihead.data.corpus import check_parallel
-from multihead.data.report import Report
+from multihead.data.corpus import Report, check_parallel
 from multihead.diagnosis.corpus import (
     LONGEST,
     Characters,
@@ -39,7 +38,7 @@ LINES = st.lists(
 def test_usable_pairs_are_those_of_the_reader(
     rows: list[tuple[bytes, bytes]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """`corpus.read_checked`, where that does not refuse; and pairs and faults are all there are."""
+    """`ParallelScan.read`, where that does not refuse; and pairs and faults are all there are."""
     folder = tmp_path_factory.mktemp("sides")
     paths = folder / "a", folder / "b"
     for side, path in enumerate(paths):

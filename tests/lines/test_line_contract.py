@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from multihead import Translator
-from multihead.data.corpus import decode_line, split_lines
+from multihead.data.text_files import decode_line, split_lines
 from multihead.errors import DataError, InputError
 from multihead.judging.guard_signs import GuardSettings
 from multihead.lines import windows as module

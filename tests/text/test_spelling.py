@@ -6,8 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from multihead.text.spelling import Spelling, read
-from multihead.text.tokenizer import Tokenizer
+from multihead.text.tokenizer import Tokenizer, read_spelled
 from multihead.text.vocabulary import FIRST_CHARACTER, MARK, Parts
 
 TEXT = [
@@ -35,16 +34,16 @@ def tokenizer() -> Tokenizer:
 @example(text="<0x0A>")
 def test_reading_gives_the_text_back(tokenizer: Tokenizer, text: str) -> None:
     ids = tokenizer.encode(text)
-    line = Spelling(tokenizer).line(ids)
-    assert read(line) == text
+    line = tokenizer.spell(ids)
+    assert read_spelled(line) == text
     assert not {"\n", "\r"} & set(line), "the line would be cut"
     assert len(line.split(" ")) == max(len(ids), 1)
 
 
 def test_pieces_are_the_entries(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("a man")
-    assert Spelling(tokenizer).line(ids).split(" ") == [tokenizer.parts.vocabulary[i] for i in ids]
-    assert Spelling(tokenizer).line(tokenizer.encode(MARK)) == f"{MARK} <0xE2> <0x96> <0x81>"
+    assert tokenizer.spell(ids).split(" ") == [tokenizer.parts.vocabulary[i] for i in ids]
+    assert tokenizer.spell(tokenizer.encode(MARK)) == f"{MARK} <0xE2> <0x96> <0x81>"
 
 
 def test_an_entry_that_would_end_a_line_is_spelt_in_bytes(tokenizer: Tokenizer) -> None:
@@ -53,11 +52,11 @@ def test_an_entry_that_would_end_a_line_is_spelt_in_bytes(tokenizer: Tokenizer) 
     foreign = Tokenizer(Parts((*parts.vocabulary, *added), (*parts.merges, (MARK, "\r")), parts.pattern))
     ids = foreign.encode("a \r")
     assert ids[-1] == len(foreign) - 1 >= FIRST_CHARACTER
-    line = Spelling(foreign).line(ids)
+    line = foreign.spell(ids)
     assert "\r" not in line
-    assert read(line) == "a \r"
+    assert read_spelled(line) == "a \r"
 
 
 def test_what_is_no_piece_is_text() -> None:
     for line, text in (("no pieces", "nopieces"), ("  ", ""), (f"{MARK}a  {MARK}b", "a b"), ("<0xE2> x", "\ufffdx")):
-        assert read(line) == text
+        assert read_spelled(line) == text

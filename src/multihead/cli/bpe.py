@@ -113,7 +113,7 @@ def _learn_theirs(files: tuple[Path, ...], output: Path, merges: int | None, min
 def _text(files: tuple[Path, ...]) -> Iterator[str]:
     """All lines of the files, one after the other, or of standard input."""
     from multihead.cli.streams import NAME
-    from multihead.data.corpus import decode_line, read_lines, split_lines
+    from multihead.data.text_files import decode_line, read_lines, split_lines
 
     if files:
         yield from chain.from_iterable(read_lines(path) for path in files)
@@ -163,15 +163,14 @@ def apply(
 
 def _with_tokenizer(tokenizer: Tokenizer, dropout: float, seed: int, as_ids: bool) -> Change:
     from multihead.text.segment import Segmenter
-    from multihead.text.spelling import Spelling
 
-    segmenter, spelling = Segmenter(tokenizer, dropout, seed), Spelling(tokenizer)
+    segmenter = Segmenter(tokenizer, dropout, seed)
 
     def change(lines: list[str], first: int) -> list[str]:
         found = tokenizer.encode_batch(lines)
         if dropout:
             found = segmenter.segment(found, range(first, first + len(lines)), epoch=0, side=0)
-        return [" ".join(map(str, row)) if as_ids else spelling.line(row) for row in found]
+        return [" ".join(map(str, row)) if as_ids else tokenizer.spell(row) for row in found]
 
     return change
 
@@ -192,7 +191,7 @@ def _with_codes(codes: Codes, dropout: float, seed: int, **options: Any) -> Chan
 
 
 def _vocabulary(path: Path | None, threshold: int | None) -> Iterable[str] | None:
-    from multihead.data.corpus import read_lines
+    from multihead.data.text_files import read_lines
     from multihead.text.subword_nmt.segmenting import read_vocabulary
 
     if path is None:
@@ -214,9 +213,9 @@ def undo(tokenizer: Path | None, kind: str | None, ids: bool, side: str | None, 
     Pieces tell themselves what they stand for; TOKENIZER is needed for --ids only.
     """
     from multihead.cli.streams import filter_lines
-    from multihead.text import spelling
     from multihead.text.subword_nmt import segmenting as subword_nmt
     from multihead.text.subword_nmt.codes import Codes
+    from multihead.text.tokenizer import read_spelled
 
     loaded = None if tokenizer is None else _load(tokenizer, side, None)
     if loaded is not None and kind is not None:
@@ -231,7 +230,7 @@ def undo(tokenizer: Path | None, kind: str | None, ids: bool, side: str | None, 
     _refuse(_THEIRS, separator=separator)
     if ids and loaded is None:
         raise ConfigurationError("--ids: expected TOKENIZER too: an id says nothing without its vocabulary")
-    filter_lines(_from_ids(loaded) if ids and loaded is not None else _each(spelling.read))
+    filter_lines(_from_ids(loaded) if ids and loaded is not None else _each(read_spelled))
 
 
 def _each(read: Callable[[str], str]) -> Change:

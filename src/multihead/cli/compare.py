@@ -62,7 +62,7 @@ def compare(
     """
     from multihead.cli.process import own_the_process
     from multihead.cli.streams import counter
-    from multihead.data.corpus import scan
+    from multihead.data.text_files import scan
 
     wishes = wishes_of(asked)
     check_counts(batch_tokens=batch_tokens, threads=threads)

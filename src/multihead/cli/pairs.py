@@ -13,7 +13,8 @@ import click
 
 from multihead.cli.options import check_counts, machine_flags
 from multihead.cli.streams import NAME, decoded, write_lines
-from multihead.data.corpus import LineStream, ParallelScan, check_parallel, read_lines
+from multihead.data.corpus import ParallelScan, check_parallel
+from multihead.data.text_files import LineStream, read_lines
 from multihead.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:

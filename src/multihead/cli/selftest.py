@@ -64,7 +64,7 @@ def batch(
 
     check_search(beam, None)
     own_the_process()
-    from multihead.data.corpus import read_lines
+    from multihead.data.text_files import read_lines
     from multihead.judging import selftest as workflow
     from multihead.lines.translate_file import check_input
     from multihead.translating.translator import Translator

@@ -21,7 +21,7 @@ from typing import Protocol, cast, runtime_checkable
 import click
 
 from multihead.cli.process import ReaderHasGone
-from multihead.data.corpus import LineStream, decode_line, split_lines
+from multihead.data.text_files import LineStream, decode_line, split_lines
 from multihead.errors import DataError
 
 _EVERY = 30.0

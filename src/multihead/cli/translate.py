@@ -31,8 +31,7 @@ from multihead.cli.options import (
 )
 from multihead.cli.streams import NAME, decoded, write_lines
 from multihead.configuration import build
-from multihead.data.compressed import open_text
-from multihead.data.corpus import LineStream, TextScan
+from multihead.data.text_files import LineStream, TextScan, open_text
 from multihead.errors import ConfigurationError, DataError, Interrupted
 from multihead.judging.guard_signs import GuardSettings, Mode
 from multihead.translating.search_settings import Mean, Metric, Sampling, SearchSettings

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from multihead.configuration import nearest
-from multihead.data.corpus import read_lines
+from multihead.data.text_files import read_lines
 from multihead.errors import DataError
 from multihead.text.sentences import PARAGRAPH
 

@@ -1,13 +1,13 @@
-"""The door to corpora: two files with a sentence a line, or one file of pairs in one of several formats.
+"""Open a corpus: two aligned files, or one file of pairs in several formats.
 
-    train.de + train.en          `corpus`: line n of the one translates line n of the other
+    train.de + train.en          `corpus`: line n of the second translates line n of the first
     train.tsv                    `records`: a sentence, a tab and its translation on each line
     train.jsonl, train.ndjson    `records`: an object on each line
     train.tmx                    `tmx`: a translation memory
 
-The format of one file is told by the end of its name, under which each may be gzip, xz or zstd (``train.tmx.gz``).
-All give the same: something that was looked through once (`CorpusScan`), to be read as often as one likes. Which
-languages a file name speaks of, what tokens become of the text, and how several corpora are mixed is for others.
+The extension tells the format of a single file; any of them may be compressed with gzip, xz or zstd (``train.tmx.gz``).
+Every reader returns a `CorpusScan`, a corpus that was scanned once and can be read any number of times. Guessing
+languages from file names, mixing corpora and tokenizing belong to `preparing`.
 """
 
 from __future__ import annotations
@@ -16,17 +16,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from multihead.data.corpus import Pair, TextScan, check_parallel
-from multihead.data.languages import Languages, normal
+from multihead.data.corpus import Languages, Pair, Report, check_parallel, normalize_code
 from multihead.data.records import scan_json_lines, scan_table
-from multihead.data.report import Report
+from multihead.data.text_files import TextScan
 from multihead.data.tmx import scan_tmx
 from multihead.errors import ConfigurationError, DataError
 
 
 @runtime_checkable
 class CorpusScan(Protocol):
-    """A corpus that was looked through once and found fit to be read."""
+    """A corpus that was scanned once and can be read."""
 
     @property
     def files(self) -> tuple[TextScan, ...]:
@@ -35,13 +34,12 @@ class CorpusScan(Protocol):
 
     @property
     def lines(self) -> int:
-        """How many pairs there may be: lines, records or translation units. What `read` gives and what it tells the
-        report add up to this."""
+        """Number of candidates: lines, records or translation units. Each is either read or left out with a report."""
         ...
 
     @property
     def languages(self) -> Languages:
-        """Of source and target: as they were given or as the file has them; None where neither says."""
+        """Of source and target, as given or as found in the file; None if unknown."""
         ...
 
     def path(self, side: int) -> Path:
@@ -52,7 +50,7 @@ class CorpusScan(Protocol):
         """The pairs that can be used, in the order of the file; the others go to ``report`` with their line.
 
         Raises:
-            DataError: no pair can be used, or the file has changed since it was looked through.
+            DataError: no pair can be used, or the file has changed since it was scanned.
         """
         ...
 
@@ -63,13 +61,13 @@ _FORMATS: dict[str, Callable[[Path, Languages], CorpusScan]] = {
     ".ndjson": scan_json_lines,
     ".tmx": scan_tmx,
 }
-_PACKED = (".gz", ".xz", ".zst")
+_COMPRESSED = (".gz", ".xz", ".zst")
 
 
 def format_of(path: str | Path) -> str | None:
-    """Which file of pairs this is by its name: ".tsv", ".jsonl", ".ndjson" or ".tmx"; None if it is none."""
+    """The format of a file of pairs by its name: ".tsv", ".jsonl", ".ndjson" or ".tmx"; None for other files."""
     suffixes = [suffix.lower() for suffix in Path(path).suffixes]
-    while suffixes and suffixes[-1] in _PACKED:
+    while suffixes and suffixes[-1] in _COMPRESSED:
         suffixes.pop()
     return suffixes[-1] if suffixes and suffixes[-1] in _FORMATS else None
 
@@ -80,28 +78,28 @@ def scan_corpus(
     source_language: str | None = None,
     target_language: str | None = None,
 ) -> CorpusScan:
-    """Look through a corpus once: count it, hash it, and refuse what is none.
+    """Scan a corpus once: count it, hash it, and refuse it if it cannot be read as pairs.
 
     Args:
-        source: text with a sentence a line; or, without ``target``, a file of pairs.
+        source: text with one sentence per line; or, without ``target``, a file of pairs.
         target: the translations, line by line.
-        source_language: a code such as "de" or "de-AT". Needed where a file of pairs tells its sides apart by
-            languages alone: keys or columns with the names of languages, a TMX of more than two.
-        target_language: the same of the target.
+        source_language: a code such as "de" or "de-AT". Needed if only languages tell the sides of a file of pairs
+            apart: keys or columns named by language, or a TMX of more than two languages.
+        target_language: likewise for the target.
 
     Raises:
-        DataError: a file cannot be read as pairs; says what is wrong with it, where, and what to do.
-        ConfigurationError: both languages are the same one.
-        MissingDependencyError: it is zstd, and the package that reads it is not installed.
+        DataError: a file cannot be read as pairs; says what is wrong, where, and what to do.
+        ConfigurationError: both languages are the same.
+        MissingDependencyError: the file is zstd, and the package `zstandard` is not installed.
     """
     if target is not None:
         return check_parallel(source, target)
     languages = source_language or None, target_language or None
-    if source_language and target_language and normal(source_language) == normal(target_language):
+    if source_language and target_language and normalize_code(source_language) == normalize_code(target_language):
         raise ConfigurationError(f"source and target language are both {source_language!r}; expected two")
-    form = format_of(source)
-    if form is None:
-        known = f"{', '.join(_FORMATS)}; each also with {', '.join(_PACKED)}"
+    extension = format_of(source)
+    if extension is None:
+        known = f"{', '.join(_FORMATS)}; each also with {', '.join(_COMPRESSED)}"
         message = f"by its name not a file of pairs ({known}); rename it, or name the file of translations too"
         raise DataError(message, source)
-    return _FORMATS[form](Path(source), languages)
+    return _FORMATS[extension](Path(source), languages)

@@ -1,42 +1,29 @@
-"""Pairs in one file, a record a line: a table with tabs (TSV), or JSON lines.
+"""Read sentence pairs from one file with a record on each line: TSV or JSON lines.
 
-Tables have no quotes and no escapes: what stands between tabs is the text, as `cut` sees it. The first line is a
-header if it names both sides, by the two languages or by "source" and "target"; then these columns are read.
-Otherwise every line is a record and the first two columns are read. All lines are to have the same number of columns,
-that of the header or else that of most lines: where there is a tab too many, nobody knows which text it cut.
+TSV has no quotes and no escapes: the text between two tabs is taken as it is, as `cut` does. The first line is a header
+if it names both sides, by the two languages or by "source" and "target"; those columns are then read. Otherwise every
+line is a record, and the first two columns are read. All lines must have as many columns as the header, or as most
+lines: a line with an extra tab is left out, since it is unclear which text the tab belongs to.
 
 JSON lines hold one object each. Its sides are named by the two languages or by "source" and "target", in the object
-itself or in an object under "translation" (as the data sets of Hugging Face have it). A text may hold line breaks
-here; they become spaces (`corpus.one_line`). Other keys are not looked at.
+itself or in an object under "translation" (as in the data sets of Hugging Face). Texts may contain line breaks, which
+become spaces (`text_files.one_line`). Other keys are ignored.
 
-Both are UTF-8; a byte order mark at the start of the file is no text.
+Both are UTF-8; a byte order mark at the start of the file is dropped.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from multihead.data.compressed import open_text
-from multihead.data.corpus import (
-    EMPTY,
-    EMPTY_BOTH,
-    NOT_UTF8,
-    Pair,
-    TextScan,
-    end_reading,
-    one_line,
-    place_in_line,
-    scan,
-    split_lines,
-)
-from multihead.data.languages import Languages, columns
-from multihead.data.report import Report
+from multihead.data.corpus import EMPTY, EMPTY_BOTH, Languages, Pair, Report, check_complete, normalize_code
+from multihead.data.text_files import NOT_UTF8, TextScan, one_line, open_text, place_in_line, scan, split_lines
 from multihead.errors import DataError
 
 NOT_JSON = "not valid JSON"
@@ -45,11 +32,11 @@ NOT_A_STRING = "not a string"
 NOT_UNICODE = "half of a surrogate pair, which is no character"
 
 _SIDES = "source", "target"
-_KEYS_NAMED = 10  # how many keys a fault names
+_KEYS_NAMED = 10  # keys listed in the description of a fault
 
 
 class Unusable(NamedTuple):
-    """Why a record is no pair: as `Report.add` has it."""
+    """Why a record is not a pair, as in `Report.add`."""
 
     reason: str
     detail: str = ""
@@ -60,13 +47,13 @@ Parse = Callable[[str], tuple[str, str] | Unusable]
 
 @dataclass(frozen=True)
 class RecordScan:
-    """A file with a record on each line, found fit to be read.
+    """A file with a record on each line, checked by a ``scan_...`` function; a `readers.CorpusScan`.
 
     Attributes:
-        text: what one pass over the file found.
-        languages: of source and target, as they were given.
-        header: whether the first line is one.
-        parse: makes source and target of a line.
+        text: the scan of the file.
+        languages: of source and target, as given.
+        header: whether the first line is a header.
+        parse: extracts source and target from a line.
     """
 
     text: TextScan
@@ -81,15 +68,15 @@ class RecordScan:
 
     @property
     def lines(self) -> int:
-        """How many records there are; a header is none."""
+        """Number of records, without the header."""
         return self.text.lines - self.header
 
-    def path(self, side: int) -> Path:  # noqa: ARG002 - of whatever side
+    def path(self, side: int) -> Path:  # noqa: ARG002 - the protocol has it
         """The one file, for both sides."""
         return self.text.path
 
     def read(self, report: Report) -> Iterator[Pair]:
-        """The records that are pairs, with the line on which each stands; the others go to ``report``.
+        """The records that are pairs, each with its line; the others go to ``report``.
 
         Raises:
             DataError: no record is a pair, or the file has changed since it was checked.
@@ -106,7 +93,7 @@ class RecordScan:
                 else:
                     kept += 1
                     yield Pair(number, *found)
-        end_reading([path], "records", self.lines, number - self.header, kept, report)
+        check_complete([path], "records", self.lines, number - self.header, kept, report)
 
     def _sides(self, raw: bytes) -> tuple[str, str] | Unusable:
         try:
@@ -118,18 +105,39 @@ class RecordScan:
 
 
 def usable(source: str, target: str) -> tuple[str, str] | Unusable:
-    """Both sides of a record, unless one holds nothing but white space."""
+    """Both sides of a record, unless one of them is empty or only white space."""
     empty = [side for side, text in zip(_SIDES, (source, target), strict=True) if not text.strip()]
     if empty:
         return Unusable(EMPTY_BOTH) if len(empty) == 2 else Unusable(EMPTY, f"the {empty[0]}")
     return source, target
 
 
+def find_columns(names: Sequence[str], languages: Languages) -> tuple[int, int] | None:
+    """The places of the two sides among the names of columns or keys.
+
+    They are the two languages if both are given and present, else the words "source" and "target"; None if neither is
+    present. Language variants do not count: "de_id" is hardly the German of Indonesia.
+    """
+    normalized = [normalize_code(name) for name in names]
+    for source, target in (languages, _SIDES):
+        if source is not None and target is not None:
+            wanted = normalize_code(source), normalize_code(target)
+            if set(wanted) <= set(normalized):
+                return normalized.index(wanted[0]), normalized.index(wanted[1])
+    return None
+
+
+_find_columns_cached = lru_cache(256)(find_columns)
+
+
+# --------------------------------------------------------------------------- TSV
+
+
 def scan_table(path: Path, languages: Languages) -> RecordScan:
-    """Look through a table.
+    """Scan a TSV file.
 
     Raises:
-        DataError: as `corpus.scan`; most lines have no tab; or no line is a pair.
+        DataError: as `text_files.scan`; or most lines have no tab, or no line is a pair.
     """
     counts: Counter[int] = Counter()
 
@@ -138,12 +146,12 @@ def scan_table(path: Path, languages: Languages) -> RecordScan:
 
     text = scan(path, look)
     names = _first_line(path).split("\t")
-    header = columns(names, languages)
+    header = find_columns(names, languages)
     width = len(names) if header else counts.most_common(1)[0][0] if counts else 0
     if width < 2:
         message = "most lines have no tab; expected a sentence, a tab and its translation on each"
         raise DataError(f"{message} (for two files with a sentence a line, name both)", path)
-    return _fit(RecordScan(text, languages, header is not None, partial(_cells, width, header or (0, 1))))
+    return _with_a_pair(RecordScan(text, languages, header is not None, partial(_cells, width, header or (0, 1))))
 
 
 def _cells(width: int, places: tuple[int, int], line: str) -> tuple[str, str] | Unusable:
@@ -153,11 +161,14 @@ def _cells(width: int, places: tuple[int, int], line: str) -> tuple[str, str] | 
     return cells[places[0]], cells[places[1]]
 
 
+# --------------------------------------------------------------------------- JSON lines
+
+
 def scan_json_lines(path: Path, languages: Languages) -> RecordScan:
-    """Look through a file of JSON lines.
+    """Scan a file of JSON lines.
 
     Raises:
-        DataError: as `corpus.scan`; it holds one JSON value over many lines; or no line is a pair.
+        DataError: as `text_files.scan`; or the file is one JSON value over many lines, or no line is a pair.
     """
     text = scan(path)
     first = _first_line(path).strip()
@@ -165,10 +176,7 @@ def scan_json_lines(path: Path, languages: Languages) -> RecordScan:
         filter_ = ".[]" if first.startswith("[") else "."
         message = "begins a JSON value that is more than one record; expected an object on each line"
         raise DataError(f"{message}: jq -c '{filter_}' OLD > NEW", path, 1)
-    return _fit(RecordScan(text, languages, False, partial(_values, languages)))
-
-
-_columns = lru_cache(256)(columns)
+    return _with_a_pair(RecordScan(text, languages, False, partial(_values, languages)))
 
 
 def _values(languages: Languages, line: str) -> tuple[str, str] | Unusable:
@@ -182,7 +190,7 @@ def _values(languages: Languages, line: str) -> tuple[str, str] | Unusable:
         return Unusable(NOT_AN_OBJECT, f"{type(record).__name__}")
     inner = record.get("translation")
     for fields in (inner, record) if isinstance(inner, dict) else (record,):
-        found = _columns(tuple(fields), languages)
+        found = _find_columns_cached(tuple(fields), languages)
         if found is not None:
             return _texts(fields, found)
     names = [*record, *(f"translation.{key}" for key in inner)] if isinstance(inner, dict) else [*record]
@@ -217,8 +225,7 @@ def _first_line(path: Path) -> str:
     return raw.decode("utf-8", "replace")
 
 
-def _fit(found: RecordScan) -> RecordScan:
-    """The same, if there is a pair in it: or it is said at once, with what is wrong."""
-    for _ in found.read(Report()):
-        break
+def _with_a_pair(found: RecordScan) -> RecordScan:
+    """The scan itself, after reading a first pair; raises if there is none."""
+    next(found.read(Report()))
     return found

@@ -1,17 +1,17 @@
-"""Pairs in one file of translation units: TMX, the Translation Memory eXchange format, as translators' tools export it.
+"""Read sentence pairs from TMX, the Translation Memory eXchange format.
 
     <tmx version="1.4"><header srclang="en" .../><body>
       <tu><tuv xml:lang="en"><seg>Press <bpt i="1">&lt;b&gt;</bpt>Start<ept i="1">&lt;/b&gt;</ept>.</seg></tuv>
           <tuv xml:lang="de-DE"><seg>...</seg></tuv></tu> ...
 
-What a segment becomes: the codes of another format are left out with all that is inside them (``bpt``, ``ept``,
-``ph``, ``it``, ``ut``, and ``sub``, a text of its own within a code); of every other element the text stays where it
-is (``hi``). Nothing is put in the place of a code. A line break becomes a space (`corpus.one_line`). A unit with
-several variants of a language gives the first one that is the wanted language itself, else its first variant.
+In a segment, the codes of another format are dropped with all their content (``bpt``, ``ept``, ``ph``, ``it``, ``ut``,
+and ``sub``, a text of its own within a code); the text of every other element (``hi``) is kept. Nothing replaces a
+code. A line break becomes a space (`text_files.one_line`). If a unit has several variants of a language, the first with
+exactly the requested code is taken, else the first variant.
 
-Files are streamed, in any encoding that Python knows, told apart by byte order mark and declaration as XML 1.0,
-appendix F, has it. They come from other people, so nothing outside of them is ever fetched (a DOCTYPE is passed over),
-and a file that declares entities is refused, for a few lines of these can fill a memory.
+Files are streamed, in any encoding that Python knows; it is found from byte order mark and declaration as in XML 1.0,
+appendix F. Files are untrusted: nothing outside of them is ever fetched (a DOCTYPE is ignored), and a file that
+declares entities is refused, since a few lines of them can expand to fill the memory.
 
 TMX 1.4b: LISA OSCAR 2005; in older versions the attribute is ``lang``.
 """
@@ -22,26 +22,23 @@ import codecs
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import NoReturn
 from xml.parsers import expat
 
-from multihead.data import corpus
-from multihead.data.compressed import open_text
-from multihead.data.corpus import Pair, TextScan, end_reading, one_line, refuse_pipe
-from multihead.data.languages import Languages, choose, place_of, side_of
+from multihead.data.corpus import Languages, Pair, Report, check_complete, normalize_code, primary_language
 from multihead.data.records import Unusable, usable
-from multihead.data.report import Report
+from multihead.data.text_files import LONGEST_LINE, TextScan, one_line, open_text, refuse_pipe
 from multihead.errors import DataError
 
 NO_ENTITY = "an entity that is not declared"
 
 _BLOCK = 1 << 18
 _CODES = frozenset({"bpt", "ept", "ph", "it", "ut", "sub"})
-_STARTS = (  # how files begin; the marks of UTF-32 begin like those of UTF-16
+_STARTS = (  # first bytes of files; UTF-32 first, since its marks begin like those of UTF-16
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32-le"),
     (codecs.BOM_UTF32_BE, "utf-32-be"),
@@ -63,12 +60,12 @@ _DECLARED = re.compile(rb"""\s*<\?xml[^>]*\sencoding\s*=\s*["']([A-Za-z][\w.-]*)
 
 @dataclass(frozen=True)
 class TmxScan:
-    """A translation memory, found fit to be read.
+    """A translation memory, checked by `scan_tmx`; a `readers.CorpusScan`.
 
     Attributes:
-        text: what one pass over the file found; its lines are those of the file.
-        units: how many translation units there are.
-        languages: of source and target, as they were given or found.
+        text: the scan of the file; its lines are those of the file.
+        units: number of translation units.
+        languages: of source and target, as given or found in the file.
     """
 
     text: TextScan
@@ -82,15 +79,15 @@ class TmxScan:
 
     @property
     def lines(self) -> int:
-        """How many translation units there are."""
+        """Number of translation units."""
         return self.units
 
-    def path(self, side: int) -> Path:  # noqa: ARG002 - of whatever side
+    def path(self, side: int) -> Path:  # noqa: ARG002 - the protocol has it
         """The one file, for both sides."""
         return self.text.path
 
     def read(self, report: Report) -> Iterator[Pair]:
-        """The units that are pairs, with the line on which each begins; the others go to ``report``.
+        """The units that are pairs, each with the line on which it begins; the others go to ``report``.
 
         Raises:
             DataError: no unit is a pair, or the file has changed since it was checked.
@@ -106,15 +103,15 @@ class TmxScan:
             else:
                 kept += 1
                 yield Pair(unit.line, *found)
-        end_reading([path], "units", self.units, number, kept, report)
+        check_complete([path], "units", self.units, number, kept, report)
 
 
 def scan_tmx(path: Path, languages: Languages) -> TmxScan:
-    """Look through a translation memory once; languages that are not given are chosen as `languages.choose` has it.
+    """Scan a translation memory; missing languages are found by `choose_languages`.
 
     Raises:
-        DataError: as `open_text`; it is not well-formed XML, not TMX, or not in the encoding that it declares; it
-            declares entities; it does not have the two languages, or no unit has both.
+        DataError: as `open_text`; or the file is not well-formed XML, not TMX, or not in the encoding it declares; it
+            declares entities; it lacks one of the languages, or no unit has both.
     """
     refuse_pipe(path)
     memory = _Memory(path, None)
@@ -123,12 +120,11 @@ def scan_tmx(path: Path, languages: Languages) -> TmxScan:
         raise DataError("has no translation unit (<tu>); export the memory again", path)
     text = TextScan(path, memory.line - memory.ended, 0, memory.digest.hexdigest())
     try:
-        chosen = choose(memory.codes, memory.source_language, languages)
+        chosen = choose_languages(memory.codes, memory.source_language, languages)
     except DataError as error:
         raise DataError(str(error), path) from None
     found = TmxScan(text, units, chosen)
-    for _ in found.read(Report()):  # at least one, or it is said at once
-        break
+    next(found.read(Report()))  # raises if there is no pair
     return found
 
 
@@ -136,7 +132,7 @@ def scan_tmx(path: Path, languages: Languages) -> TmxScan:
 class _Unit:
     line: int
     codes: list[str] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)  # of each code
+    texts: list[str] = field(default_factory=list)  # parallel to codes
     fault: Unusable | None = None
 
 
@@ -156,26 +152,26 @@ def _places(codes: tuple[str, ...], languages: tuple[str, str]) -> tuple[int | N
 
 
 class _Memory:
-    """What the parser says of a file, as units.
+    """Handlers of the XML parser, which collect finished units in ``done``.
 
     Args:
         path: the file.
-        languages: whose segments are wanted; None to look at the languages alone.
+        languages: the languages of the segments to keep; None to count languages only.
     """
 
     def __init__(self, path: Path, languages: tuple[str, str] | None) -> None:
         self.path = path
         self.digest = hashlib.sha256()
-        self.codes: Counter[str] = Counter()  # of each language, how many segments
-        self.source_language = ""  # as the header has it
-        self.line, self.ended = 1, False  # on which what was read ends; whether it is the start of it
+        self.codes: Counter[str] = Counter()  # number of segments of each language
+        self.source_language = ""  # from the header
+        self.line, self.ended = 1, False  # line reached so far; whether a line feed came last, so that it is empty
         self.done: list[_Unit] = []
         self._languages = languages
         self._wanted: dict[str, bool] = {}
         self._unit: _Unit | None = None
-        self._code: str | None = None  # of the variant that is open, if it is wanted
-        self._pieces: list[str] | None = None  # of the segment that is open
-        self._size = self._hidden = 0  # characters of it; codes that are open around us
+        self._code: str | None = None  # of the open variant, if its language is wanted
+        self._pieces: list[str] | None = None  # of the open segment
+        self._size = self._hidden = 0  # characters of the open segment; depth of open codes
         self.parser = expat.ParserCreate()
         self.parser.buffer_text = True
         self.parser.StartElementHandler = self._start_root
@@ -237,8 +233,8 @@ class _Memory:
         assert self._pieces is not None
         self._pieces.append(text)
         self._size += len(text)
-        if self._size > corpus.LONGEST_LINE:
-            message = f"a segment of more than {corpus.LONGEST_LINE >> 20} Mi characters; is this a translation memory?"
+        if self._size > LONGEST_LINE:
+            message = f"a segment of more than {LONGEST_LINE >> 20} Mi characters; is this a translation memory?"
             raise DataError(message, self.path, self.parser.CurrentLineNumber)
 
     def _declared(self, name: str, *_: object) -> NoReturn:
@@ -247,13 +243,13 @@ class _Memory:
         raise DataError(f"{message}; {remedy}", self.path, self.parser.CurrentLineNumber)
 
     def _skipped(self, name: str, *_: object) -> None:
-        """Only where there is a DOCTYPE, which might declare it elsewhere; else it is an error of the XML."""
+        # Called only if there is a DOCTYPE, which might declare the entity elsewhere; otherwise expat raises an error.
         if self._pieces is not None and not self._hidden and self._unit is not None:
             self._unit.fault = self._unit.fault or Unusable(NO_ENTITY, f"&{name};")
 
 
 def _units(memory: _Memory) -> Iterator[_Unit]:
-    """The units of a file, as they end; the file is hashed on the way."""
+    """Parse and hash a file, yielding its units as they end."""
     with open_text(memory.path) as stream:
         block = stream.read(_BLOCK)
         encoding = _encoding(block, memory.path)
@@ -292,16 +288,72 @@ def _misencoded(memory: _Memory, encoding: str, error: UnicodeError) -> DataErro
 
 
 def _encoding(start: bytes, path: Path) -> str:
-    """The encoding of a file that begins like this."""
+    """The encoding of a file that starts with these bytes."""
     for beginning, name in _STARTS:
         if start.startswith(beginning):
             return name
     declared = _DECLARED.match(start)
     name = declared[1].decode() if declared else "utf-8"
     if name.casefold().startswith(("utf-16", "utf-32", "ucs", "iso-10646")):
-        return "utf-8"  # one byte a character, so it is none of these: the text was converted, its label was not
+        return "utf-8"  # ASCII was readable, so the file was converted without its declaration
     try:
-        b"<".decode(name)  # also refuses what Python calls a codec, but makes no text
+        b"<".decode(name)  # also raises for codecs that do not yield text
         return codecs.lookup(name).name
     except (LookupError, ValueError):
         raise DataError(f"declares the encoding {name!r}, which is not known; convert it to UTF-8", path, 1) from None
+
+
+# --------------------------------------------------------------------------- which languages are the two sides
+
+
+def covers(wanted: str, code: str) -> bool:
+    """Whether ``code`` is the language ``wanted`` or a variant of it: "de" covers "de-AT", but not the reverse.
+
+    This is the basic filtering of RFC 4647, section 3.3.1, in any letter case and with "_" for "-".
+    """
+    return f"{normalize_code(code)}-".startswith(f"{normalize_code(wanted)}-")
+
+
+def side_of(code: str, languages: tuple[str, str]) -> int | None:
+    """The side that covers a code: 0 source, 1 target, None neither; the more specific one if both do."""
+    sides = [side for side in (0, 1) if covers(languages[side], code)]
+    return max(sides, key=lambda side: len(languages[side]), default=None)
+
+
+def place_of(side: int, codes: Sequence[str], languages: tuple[str, str]) -> int | None:
+    """The index of the code to take for a side: the first equal to the requested one, else its first variant."""
+    places = [place for place, code in enumerate(codes) if side_of(code, languages) == side]
+    return min(places, key=lambda place: normalize_code(codes[place]) != normalize_code(languages[side]), default=None)
+
+
+def choose_languages(counts: Mapping[str, int], first: str, languages: Languages) -> tuple[str, str]:
+    """Source and target language of a file of units in several languages.
+
+    Given languages must be in the file. The others follow if the file has two languages, variants counted as one (or
+    one language in two variants): the remaining one; or, if none is given, ``first`` as the source.
+
+    Args:
+        counts: number of segments of each code in the file, in order of appearance.
+        first: the source language in the header of the file; ignored if it is not one of the two.
+        languages: those given by the caller.
+
+    Raises:
+        DataError: a language is missing or ambiguous; lists the languages of the file.
+    """
+    listed = ", ".join(f"{code} ({count:,})" for code, count in counts.items()) or "none"
+    for wanted in languages:
+        if wanted is not None and not any(covers(wanted, code) for code in counts):
+            raise DataError(f"has no segment in {wanted!r}; languages found: {listed}")
+    source, target = languages
+    if source is not None and target is not None:
+        return source, target
+    two = list(dict.fromkeys(map(primary_language, counts)))
+    if len(two) == 1:
+        two = list(dict.fromkeys(normalize_code(code) for code in counts))
+    if len(two) != 2:
+        raise DataError(f"languages found: {listed}; say which is the source and which the target language")
+    given = source if source is not None else target
+    if given is None:
+        return (two[1], two[0]) if covers(two[1], first) else (two[0], two[1])
+    other = two[1] if covers(two[0], given) or covers(given, two[0]) else two[0]
+    return (given, other) if target is None else (other, given)

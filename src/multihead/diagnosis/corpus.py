@@ -24,12 +24,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from multihead.data.compressed import open_text
-from multihead.data.corpus import EMPTY, EMPTY_BOTH, NOT_UTF8, place_in_line, split_lines
-from multihead.data.languages import Languages
+from multihead.data.corpus import EMPTY, EMPTY_BOTH, Languages, Report
 from multihead.data.order import Array
 from multihead.data.readers import scan_corpus
-from multihead.data.report import Report
+from multihead.data.text_files import NOT_UTF8, open_text, place_in_line, split_lines
 
 NAMED = 10
 """Lines that are remembered of each fault."""

@@ -31,9 +31,8 @@ import torch
 from multihead.bundle import build_network
 from multihead.configuration import build
 from multihead.data.batching import Batch
-from multihead.data.corpus import Pair, TextScan
-from multihead.data.languages import Languages
-from multihead.data.report import Report
+from multihead.data.corpus import Languages, Pair, Report
+from multihead.data.text_files import TextScan
 from multihead.diagnosis import model_checks as models
 from multihead.diagnosis.corpus import SAMPLE, HeldOut, Sample, SideBySide
 from multihead.diagnosis.findings import Diagnosis, found

@@ -37,7 +37,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from multihead.data.languages import primary
+from multihead.data.corpus import primary_language
 from multihead.data.order import Array
 
 _SCRIPTS = {
@@ -108,7 +108,7 @@ def _script(character: str) -> str:
 
 def known(code: str | None) -> str | None:
     """The part of a code that this file knows a language by ("de" of "de-AT"); None if it knows nothing of it."""
-    first = primary(code)
+    first = primary_language(code)
     first = {"no": "nb", "nn": "nb", "iw": "he"}.get(first, first)
     return first if first in _WORDS or any(first in codes.split() for codes in _SCRIPTS.values()) else None
 

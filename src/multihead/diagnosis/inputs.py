@@ -17,9 +17,9 @@ from pathlib import Path
 
 from multihead import work_folder as run_folder
 from multihead.bundle import Bundle, load_bundle
-from multihead.data.corpus import TextScan, scan
-from multihead.data.languages import Languages
+from multihead.data.corpus import Languages
 from multihead.data.readers import scan_corpus
+from multihead.data.text_files import TextScan, scan
 from multihead.diagnosis.findings import Finding, found
 from multihead.errors import ConfigurationError, DataError
 from multihead.files import current_folder

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from multihead.data.corpus import EMPTY, EMPTY_BOTH, NOT_UTF8, refuse_pipe
-from multihead.data.languages import Languages
+from multihead.data.corpus import EMPTY, EMPTY_BOTH, Languages
 from multihead.data.order import Array
+from multihead.data.text_files import NOT_UTF8, refuse_pipe
 from multihead.diagnosis.corpus import (
     NAMED,
     NUL,

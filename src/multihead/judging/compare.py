@@ -20,7 +20,8 @@ from statistics import fmean
 from typing import Any
 
 from multihead.attention.drawing import display_width, table
-from multihead.data.corpus import check_parallel, read_lines
+from multihead.data.corpus import check_parallel
+from multihead.data.text_files import read_lines
 from multihead.errors import ConfigurationError, DataError
 from multihead.judging.guard_signs import SIGNS, loop, repetition, words_in
 from multihead.metrics.preprocessing import Suspicion, suspicions

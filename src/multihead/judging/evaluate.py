@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from multihead.data.corpus import check_parallel, read_lines
+from multihead.data.corpus import check_parallel
+from multihead.data.text_files import read_lines
 from multihead.errors import DataError
 from multihead.metrics.preprocessing import Suspicion, suspicions
 from multihead.metrics.scores import Scores, Tokenizer, language_of

@@ -23,7 +23,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from multihead.data.batching import batches_by_tokens, collate_source
+from multihead.data.batching import collate_source
+from multihead.data.order import batches_by_tokens
 from multihead.decoding.length_penalty import LengthPenalty, power
 from multihead.decoding.scoring import force
 from multihead.errors import ConfigurationError, InputError

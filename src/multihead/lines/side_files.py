@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NoReturn
 
-from multihead.data.corpus import TextScan, read_lines
+from multihead.data.text_files import TextScan, read_lines
 from multihead.errors import DataError
 from multihead.translating.searching import Phrases
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from multihead.data.corpus import TextScan, read_lines, scan
+from multihead.data.text_files import TextScan, read_lines, scan
 from multihead.errors import DataError
 from multihead.files import sha256_of
 from multihead.lines import windows

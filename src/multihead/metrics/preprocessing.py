@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from multihead.data.languages import primary
+from multihead.data.corpus import primary_language
 
 _LEAST_SHARE = 0.05
 """Of the lines where the sign could be. Clean text has such slips in 1 line of 500 (Multi30k)."""
@@ -76,7 +76,7 @@ def suspicions(lines: Sequence[str], language: str | None = None) -> list[Suspic
         lines: references or translations.
         language: theirs; French has spaces before "?", English cuts "'s" off.
     """
-    code = primary(language)
+    code = primary_language(language)
     found = [_counted(lines, "subwords", _SUBWORDS)]
     found += [_counted(lines, "tokenised", sign) for sign in _signs(code)]
     if code != "ka":  # whose letters have capitals that no sentence begins with

@@ -30,7 +30,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
-from multihead.data.languages import primary
+from multihead.data.corpus import primary_language
 from multihead.errors import ConfigurationError, InputError
 
 Tokenizer = Literal["13a", "intl", "zh", "char", "none", "ja-mecab", "ko-mecab"]
@@ -42,7 +42,7 @@ _BY_CHARACTER = frozenset({"ja", "ko", "th", "lo", "km", "my", "bo", "dz"})
 
 def tokenizer_of(language: str | None) -> Tokenizer:
     """What BLEU's words are in a language, by its code ("en", "zh-TW")."""
-    code = primary(language)
+    code = primary_language(language)
     if code == "zh":
         return "zh"
     return "char" if code in _BY_CHARACTER else "13a"

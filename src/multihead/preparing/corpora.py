@@ -10,8 +10,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from multihead.data.corpus import Report
 from multihead.data.readers import CorpusScan, scan_corpus
-from multihead.data.report import Report
 from multihead.errors import ConfigurationError, DataError
 from multihead.metrics.scores import language_of
 from multihead.planning.choices import Choices

@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from multihead.data.batching import Share
-from multihead.data.corpus import Pair
-from multihead.data.report import Report
+from multihead.data.corpus import Pair, Report
+from multihead.data.order import Share
 from multihead.data.store import ParallelStore, ParallelWriter
 from multihead.errors import DataError, FormatError, Interrupted
 from multihead.files import write_errors, write_text

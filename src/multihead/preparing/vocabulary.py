@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any
 
-from multihead.data.corpus import Pair
-from multihead.data.report import Report
+from multihead.data.corpus import Pair, Report
 from multihead.planning.choices import Choices, choose_vocabulary
 from multihead.preparing.corpora import Corpus, Files, apportion
 from multihead.text.tokenizer import Tokenizer

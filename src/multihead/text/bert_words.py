@@ -2,7 +2,7 @@
 
 Two kinds: `Subwords`, our byte-pair encoding, which gives every text back exactly, and `WordPieces`, the ``vocab.txt``
 of the published models (Devlin et al. 2019, section 3). Cutting itself is done by `text.tokenizer` and by the
-``tokenizers`` library. Which words are hidden is for `data.bert.corruption` to say.
+``tokenizers`` library. Which words are hidden is for `data.bert.batches` to say.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""Text to subword ids and back, exactly: ``decode(encode(text)) == text`` for every valid Unicode string.
+"""Text to subword ids and back exactly, for every valid Unicode string.
 
-Byte-pair encoding (Sennrich, Haddow and Birch 2016) with SentencePiece's word mark, and bytes for what the
-vocabulary has no character for (Kudo and Richardson 2018). Segmenting is done by the ``tokenizers`` library;
-this wrapper adds what it cannot express: a literal U+2581 in a text, which is written as its three bytes, and
-readable errors.
+``decode(encode(text)) == text``: byte-pair encoding (Sennrich, Haddow and Birch 2016) with SentencePiece's word mark,
+and bytes for characters without an entry (Kudo and Richardson 2018). The ``tokenizers`` library segments; this wrapper
+adds what it cannot express: a literal U+2581 in a text, which is written as its three bytes, and readable errors.
 
-The pipeline is in ``pipeline``, learning in ``learning``, the file format in ``tokenizer_file``, BPE-dropout in
-``segment``. The begin and end symbols are left to the caller: they are ids that no text produces.
+Learning is in `learning`, the fixed parts and the file format in `vocabulary`, BPE-dropout in `segment`. Begin and end
+symbols are added by the caller: they are ids that no text produces.
 """
 
 from __future__ import annotations
@@ -21,21 +20,31 @@ from pathlib import Path
 import tokenizers
 
 from multihead.errors import InputError
-from multihead.text import learning
-from multihead.text import vocabulary as tokenizer_file
-from multihead.text.vocabulary import FIRST_BYTE, FIRST_CHARACTER, MARK, Parts, Specials, assemble, check_unicode
+from multihead.text import learning, vocabulary
+from multihead.text.vocabulary import (
+    BYTE_TOKENS,
+    FIRST_BYTE,
+    FIRST_CHARACTER,
+    MARK,
+    Parts,
+    Specials,
+    assemble,
+    check_unicode,
+)
 
 STANDARD = Specials()
 
 FEW = 4
-"""Texts that are encoded one after the other: to wake the library's threads takes longer (0.05 to 0.4 ms)."""
+"""Texts up to which a batch is encoded in sequence: waking the library's threads takes longer (0.05 to 0.4 ms)."""
+
+_BYTES = {token: bytes([byte]) for byte, token in enumerate(BYTE_TOKENS)}
 
 
 class Tokenizer:
-    """A subword vocabulary and how to apply and undo it.
+    """A subword vocabulary, applied to texts and undone.
 
-    Ids: 0 to 3 special symbols, 4 to 259 bytes, then characters, then merges in the order they were learned.
-    Made by ``learn``, ``load`` or ``from_json``.
+    Ids: 0 to 3 special symbols, 4 to 259 bytes, then characters, then merges in the order they were learned. Created
+    by ``learn``, ``load`` or ``from_json``.
 
     Args:
         parts: vocabulary, merges and pattern.
@@ -64,15 +73,15 @@ class Tokenizer:
     ) -> Tokenizer:
         """Learn a vocabulary; the same lines always give the same one.
 
-        All lines are held in memory: of a very large corpus, hand over a sample (a million lines are plenty).
+        All lines are held in memory: pass a sample of a very large corpus (a million lines are plenty).
 
         Args:
-            lines: the text, of all languages that shall share the vocabulary.
-            vocab_size: all entries: special symbols, bytes, characters, merges. A small corpus gives fewer.
+            lines: the text, of all languages that share the vocabulary.
+            vocab_size: number of entries: special symbols, bytes, characters and merges. A small corpus gives fewer.
             specials: the strings of the special symbols.
-            coverage: the share of the text whose characters get entries of their own, most frequent first.
-                The rare rest is spelt in bytes. The word mark always has an entry.
-            min_frequency: how often a pair must occur to be merged.
+            coverage: share of the text whose characters get entries of their own, most frequent first. The rare rest
+                is spelled in bytes. The word mark always has an entry.
+            min_frequency: number of occurrences that a pair needs to be merged.
 
         Raises:
             InputError: no text, a vocabulary too small for the characters, an impossible setting.
@@ -82,27 +91,27 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Tokenizer:
-        """The tokenizer from a ``tokenizer.json`` that ``save`` wrote.
+        """The tokenizer of a ``tokenizer.json`` written by ``save``.
 
         Raises:
-            FormatError: there is no such file, or it is not one of ours; the message names what is missing.
+            FormatError: the file does not exist or was not written by multihead; the message names what is missing.
             SurroundingsError: the file cannot be read.
         """
-        return cls(tokenizer_file.load(Path(path)))
+        return cls(vocabulary.load(Path(path)))
 
     @classmethod
     def from_json(cls, text: str) -> Tokenizer:
-        """The tokenizer from what ``to_json`` gave; errors as in ``load``."""
-        return cls(tokenizer_file.read(text))
+        """The tokenizer of a string written by ``to_json``; errors as in ``load``."""
+        return cls(vocabulary.read(text))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a ``tokenizer.json``, whole or not at all; the ``tokenizers`` library reads it too.
+        """Write a ``tokenizer.json`` atomically; the ``tokenizers`` library reads it too.
 
         Raises:
             InputError: the folder does not exist, or the path is a folder.
             SurroundingsError: no space left, no permission.
         """
-        tokenizer_file.save(self.to_json(), Path(path))
+        vocabulary.save(self.to_json(), Path(path))
 
     def to_json(self) -> str:
         """The content of the file."""
@@ -110,9 +119,9 @@ class Tokenizer:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over vocabulary, merges and pattern: equal digests, equal ids.
+        """SHA-256 over vocabulary, merges and pattern: tokenizers with equal digests give equal ids.
 
-        How the library lays out its file, which changes with its version, does not matter.
+        The layout of the library's file, which changes with its version, does not matter.
         """
         content = [self._parts.vocabulary, self._parts.merges, self._parts.pattern]
         canonical = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
@@ -131,7 +140,7 @@ class Tokenizer:
 
     @property
     def entries(self) -> tuple[bytes, ...]:
-        """What each id adds to a decoded text (`bytes_of_entries`)."""
+        """The bytes that each id adds to a decoded text (`bytes_of_entries`)."""
         return self._bytes
 
     @property
@@ -141,12 +150,12 @@ class Tokenizer:
 
     @cached_property
     def forbidden_in_output(self) -> tuple[int, ...]:
-        """The ids that a search must never emit: padding, unknown, begin, and all entries with LF or CR."""
+        """The ids that a search must not emit: padding, unknown, begin, and all entries with LF or CR."""
         breaks = (i for i, raw in enumerate(self._bytes) if b"\n" in raw or b"\r" in raw)
         return (self.pad_id, self.unk_id, self.bos_id, *breaks)
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, without begin and end; none for an empty one.
+        """The ids of a text, without begin and end symbols; empty for an empty text.
 
         Raises:
             DataError: the text has a lone surrogate.
@@ -161,7 +170,7 @@ class Tokenizer:
         return ids
 
     def encode_rest(self, text: str) -> list[int]:
-        """The ids of what goes on after something else: there is no word mark in front but for a space of its own.
+        """The ids of a continuation of other text: it starts with a word mark only if it starts with a space.
 
         Raises:
             DataError: the text has a lone surrogate.
@@ -169,10 +178,10 @@ class Tokenizer:
         return [i for piece in self._pieces_between_literal_marks(text) for i in piece]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """``[encode(text) for text in texts]``, on all processors.
+        """``[encode(text) for text in texts]``, in parallel.
 
         Raises:
-            DataError: a text has a lone surrogate; the message says which one, counted from 1.
+            DataError: a text has a lone surrogate; the message gives its number, from 1.
         """
         return [
             self._encode_with_literal_marks(text) if MARK in text else encoding.ids
@@ -180,9 +189,9 @@ class Tokenizer:
         ]
 
     def encode_pieces(self, texts: Sequence[str]) -> list[tuple[list[int], list[int]]]:
-        """The ids of each text, as `encode_batch` gives them, and for each id the number of the piece it stands in.
+        """The ids of each text as in `encode_batch`, and for each id the number of its piece.
 
-        Pieces are what the pattern cuts a text into; no merge crosses a cut. They are counted from 0 in each text.
+        The pattern cuts a text into pieces, which merges do not cross. They are numbered from 0 in each text.
 
         Raises:
             DataError: a text has a lone surrogate.
@@ -198,7 +207,7 @@ class Tokenizer:
         return found
 
     def _encodings(self, texts: Sequence[str]) -> list[tokenizers.Encoding]:
-        """What the library makes of the texts; of those with a literal mark, which it cannot express, nothing."""
+        """The library's encodings; empty for texts with a literal mark, which it cannot express."""
         try:
             given = ["" if MARK in text else text for text in texts]
             if len(given) <= FEW:
@@ -210,10 +219,10 @@ class Tokenizer:
             raise
 
     def _encode_with_literal_marks(self, text: str) -> list[int]:
-        return self.encode_rest(f" {text}")  # the space becomes the mark that begins every line
+        return self.encode_rest(f" {text}")  # the space becomes the mark in front of every line
 
     def _pieces_between_literal_marks(self, text: str) -> Iterator[list[int]]:
-        """As the library does it, step by step, between the literal marks, which become their bytes."""
+        """The steps of the library on the text between literal marks, which themselves become bytes."""
         check_unicode(text, "the text")
         split, model = self._backend.pre_tokenizer, self._backend.model
         for number, segment in enumerate(text.split(MARK)):
@@ -223,10 +232,10 @@ class Tokenizer:
                 yield [token.id for token in model.tokenize(piece)]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids. Special symbols are skipped; bytes that are not UTF-8 become U+FFFD.
+        """The text of ids. Special symbols are skipped; bytes that are not valid UTF-8 become U+FFFD.
 
         Raises:
-            InputError: an id that the vocabulary does not have.
+            InputError: an id is not in the vocabulary.
         """
         self._check_range(ids)
         raw = b"".join([self._bytes[i] for i in ids])
@@ -237,15 +246,30 @@ class Tokenizer:
         return [self.decode(ids) for ids in batch]
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """What each id stands for, to be read by people (the axis of a plot, a message).
+        r"""The entry of each id, for display: the axis of a plot, a message.
 
-        Word marks are left as they are, invisible characters are written as in a Python string.
+        Word marks are kept, invisible characters are escaped as in a Python string (``\t``). Use `spell` for pieces
+        that lead back to the text.
 
         Raises:
-            InputError: an id that the vocabulary does not have.
+            InputError: an id is not in the vocabulary.
         """
         self._check_range(ids)
         return [visible(self._parts.vocabulary[i]) for i in ids]
+
+    def spell(self, ids: Iterable[int]) -> str:
+        """The ids as a line of pieces, to be read and cut by other tools: ``▁A ▁man ▁rid es .``
+
+        One space separates the pieces, ``▁`` in a piece is a space of the text, and ``<0xE2>`` is one byte of a
+        character without an entry. `read_spelled` gives the text back exactly, and without the tokenizer: no entry
+        contains a space, no text is cut into a piece that is the name of a byte (merges never spell one), and a
+        literal U+2581 is written as its bytes.
+        """
+        return " ".join([self._spelled[i] for i in ids])
+
+    @cached_property
+    def _spelled(self) -> tuple[str, ...]:
+        return tuple(_spelled_entries(self._parts.vocabulary))
 
     def _check_range(self, ids: Sequence[int]) -> None:
         size = len(self)
@@ -255,7 +279,7 @@ class Tokenizer:
 
 
 def bytes_of_entries(vocabulary: Sequence[str]) -> Iterable[bytes]:
-    """What each entry adds to a decoded text: nothing for a special symbol, a space for a word mark."""
+    """The bytes that each entry adds to a decoded text: none for a special symbol, a space for a word mark."""
     for index, token in enumerate(vocabulary):
         if index < FIRST_BYTE:
             yield b""
@@ -266,5 +290,27 @@ def bytes_of_entries(vocabulary: Sequence[str]) -> Iterable[bytes]:
 
 
 def visible(token: str) -> str:
-    """The token with escapes in place of characters that have no picture."""
+    """The token with unprintable characters escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in token)
+
+
+def read_spelled(line: str) -> str:
+    """The text of a line written by `Tokenizer.spell`.
+
+    Unknown pieces are taken as text; bytes that are not valid UTF-8 become U+FFFD. One leading space, from the mark in
+    front of every line, is dropped.
+    """
+    pieces = (_BYTES.get(piece) or piece.replace(MARK, " ").encode() for piece in line.split(" "))
+    return b"".join(pieces).removeprefix(b" ").decode("utf-8", errors="replace")
+
+
+def _spelled_entries(vocabulary: Iterable[str]) -> Iterator[str]:
+    """Each entry as a piece: itself, or its bytes if it has a character that would cut or end a line.
+
+    Learned vocabularies have no such entries; files made by other programs may.
+    """
+    for index, token in enumerate(vocabulary):
+        if index >= FIRST_CHARACTER and any(character in token for character in " \r\n"):
+            yield " ".join(BYTE_TOKENS[byte] for byte in token.replace(MARK, " ").encode())
+        else:
+            yield token

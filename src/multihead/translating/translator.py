@@ -17,7 +17,8 @@ import torch
 
 from multihead.bundle import Bundle, load_bundle
 from multihead.configuration import build
-from multihead.data.batching import batches_by_tokens, collate_source
+from multihead.data.batching import collate_source
+from multihead.data.order import batches_by_tokens
 from multihead.decoding.ensemble import Ensemble
 from multihead.decoding.hypothesis import Hypothesis
 from multihead.decoding.sampling import Sharpening, sample

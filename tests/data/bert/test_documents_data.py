@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from multihead.data.bert.batches import Batches, MaskedStream
-from multihead.data.bert.corruption import Corruption
+from multihead.data.bert.batches import Batches, Corruption, MaskedStream
 from multihead.data.bert.documents import Document, DocumentStore, read_documents, write_documents
 from multihead.data.bert.sentence_pairs import SentencePairs
-from multihead.data.report import Report
+from multihead.data.corpus import Report
 from multihead.errors import DataError, FormatError, InputError
 from multihead.text.bert_words import Symbols
 

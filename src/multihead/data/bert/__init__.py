@@ -1,1 +1,1 @@
-"""Pre-training data of a BERT: from documents to masked batches."""
+"""Bert."""

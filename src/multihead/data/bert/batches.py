@@ -1,38 +1,142 @@
-"""The batches that a BERT is pre-trained on: rows of `sentence_pairs` with some words hidden, as padded tensors.
+"""Masked batches, on which a BERT is pre-trained (Devlin et al. 2019).
 
-Which rows go together is for `order` to say, what is hidden for `corruption`; both are functions of seed and epoch. So
-a run that goes on from a position sees what it would have seen, and the position is found by making the plan of its
-epoch, however many batches stand before it.
+Sections 3.1 and A.1: 15% of the tokens of a row are chosen to be predicted. Of those, 80% are shown as [MASK], 10% as
+another entry of the vocabulary, and 10% unchanged, so that the model cannot rely on visible words being right. Special
+symbols are neither chosen nor drawn. The choice is a function of seed, epoch and example: it changes from epoch to
+epoch, but not with the batch.
+
+Rows come from `sentence_pairs`, their grouping from `data.order`. All of it is a function of seed and epoch, so a
+stream started at a position continues as if it had never stopped; the position is found from the order of its epoch
+alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from multihead.data.bert.corruption import Corruption
 from multihead.data.bert.sentence_pairs import Example, SentencePairs
 from multihead.data.order import Array, batch_order
-from multihead.errors import InputError
+from multihead.errors import ConfigurationError, InputError
+
+Booleans = npt.NDArray[np.bool_]
+
+SHARE, HIDDEN, OTHER = 0.15, 0.8, 0.1
+"""Share of tokens that are chosen; of the chosen, the shares shown as [MASK] and as other entries."""
+
+
+class Corrupted(NamedTuple):
+    """A row with hidden words."""
+
+    shown: Array
+    """The ids that the model reads."""
+    chosen: Booleans
+    """Where the model predicts the original id."""
+
+
+class Corruption:
+    """Hides random words.
+
+    Args:
+        hidden_id: the symbol [MASK].
+        special: ids that are never chosen and never drawn.
+        begins_word: for each entry of the vocabulary, whether it begins a word.
+        seed: seed of the random numbers.
+        share: share of the tokens of a row that are chosen, rounded, but at least one token.
+        whole_words: choose whole words, as many as fit into the share; how a token is shown is still drawn for each
+            token.
+
+    Raises:
+        ConfigurationError: the share is not in (0, 1], or the vocabulary has no words.
+    """
+
+    def __init__(
+        self,
+        hidden_id: int,
+        special: Sequence[int],
+        begins_word: Booleans,
+        seed: int,
+        *,
+        share: float = SHARE,
+        whole_words: bool = False,
+    ) -> None:
+        if not 0 < share <= 1:
+            raise ConfigurationError(f"the share of words to be hidden is {share}; expected above 0 and at most 1")
+        self.hidden_id, self.seed, self.share, self.whole_words = hidden_id, seed, share, whole_words
+        self._begins_word = begins_word
+        self._is_word = np.ones(len(begins_word), np.bool_)
+        self._is_word[list(special)] = False
+        self._words = self._is_word.nonzero()[0]
+        if not len(self._words):
+            raise ConfigurationError("a vocabulary of special symbols alone; expected words to hide")
+
+    def corrupt(self, ids: Array, epoch: int, example: int) -> Corrupted:
+        """Hide words of one row.
+
+        Args:
+            ids: the row with its special symbols, without padding.
+            epoch: number of the epoch, from 0.
+            example: number of the row within the epoch.
+
+        Raises:
+            InputError: the row has no word.
+        """
+        random = np.random.Generator(np.random.Philox(np.random.SeedSequence(self.seed, spawn_key=(epoch, example))))
+        chosen = self._choose(ids, random)
+        draws = random.random(len(chosen))
+        shown = ids.copy()
+        shown[chosen[draws < HIDDEN]] = self.hidden_id
+        others = chosen[(draws >= HIDDEN) & (draws < HIDDEN + OTHER)]
+        shown[others] = self._words[random.integers(0, len(self._words), len(others))]
+        mask = np.zeros(len(ids), np.bool_)
+        mask[chosen] = True
+        return Corrupted(shown, mask)
+
+    def _choose(self, ids: Array, random: np.random.Generator) -> Array:
+        """The places of the chosen tokens."""
+        candidates = self._is_word[ids].nonzero()[0]
+        if not len(candidates):
+            raise InputError("a row without words; expected at least one between its symbols")
+        wanted = max(1, round(self.share * len(candidates)))
+        if not self.whole_words:
+            return random.permutation(candidates)[:wanted]
+        # A word also begins after every special symbol.
+        begins = self._begins_word[ids[candidates]] | (np.diff(candidates, prepend=-2) > 1)
+        words = np.split(candidates, begins.nonzero()[0][1:])
+        shuffled = [words[place] for place in random.permutation(len(words))]
+        return np.concatenate(_take_fitting(shuffled, wanted))
+
+
+def _take_fitting(words: list[npt.NDArray[Any]], room: int) -> list[npt.NDArray[Any]]:
+    """Take words in order, skipping those that exceed the remaining room; if none fits, the shortest."""
+    taken = []
+    for word in words:
+        if len(word) <= room:
+            taken.append(word)
+            room -= len(word)
+    return taken or [min(words, key=len)]
 
 
 @dataclass(frozen=True, eq=False)
 class MaskedBatch:
-    """Rows with hidden words; padding stands on the right. Its ``inputs`` are those of `models.bert.network.Bert.loss`.
+    """Rows with hidden words, padded on the right. Its ``inputs`` are those of `models.bert.network.Bert.loss`.
 
     Attributes:
-        tokens: ids as they are shown.
-        lengths: real tokens of each row.
+        tokens: ids as shown to the model.
+        lengths: number of tokens of each row without padding.
         segments: 0 up to the end of the first passage, 1 in the second.
-        chosen: where the word is to be told.
-        originals: the ids that stand there.
-        follows: 1 = the second passage goes on where the first ends, 0 = it does not, -1 = there is none.
+        chosen: where the original id is predicted.
+        originals: the original ids.
+        follows: 1 = the second passage continues the first, 0 = it does not, -1 = there is no second passage.
         indices: the sentence of the store with which each row begins.
-        target_tokens: how many words are to be told.
+        target_tokens: number of predicted tokens.
     """
 
     tokens: Int64[Tensor, "batch time"]
@@ -49,21 +153,21 @@ class MaskedBatch:
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        """What `Bert.loss` reads."""
+        """The arguments of `Bert.loss`."""
         return self.tokens, self.lengths, self.segments, self.chosen, self.originals, self.follows
 
     @property
     def source_tokens(self) -> int:
-        """Real tokens that are read."""
+        """Number of tokens without padding."""
         return int(self.lengths.sum())
 
     @property
     def cells(self) -> int:
-        """Rows times width."""
+        """Rows times width, padding included."""
         return self.tokens.numel()
 
     def part(self, start: int, stop: int) -> MaskedBatch:
-        """Some rows, without the columns that are padding in all of them."""
+        """The rows from ``start`` to ``stop``, without columns that are padding in all of them."""
         rows, width = slice(start, stop), int(self.lengths[start:stop].max())
         return replace(
             self,
@@ -92,13 +196,13 @@ class MaskedBatch:
 
 
 class Batches:
-    """The batches of one epoch, each made when it is asked for.
+    """The batches of one epoch, each built when it is indexed.
 
     Args:
-        pairs: where rows come from.
-        corruption: what is hidden of them.
-        epoch: from 0.
-        batch_tokens: the most cells of a batch: rows times width.
+        pairs: source of the rows.
+        corruption: hides their words.
+        epoch: number of the epoch, from 0.
+        batch_tokens: maximum size of a batch: rows times width.
     """
 
     def __init__(self, pairs: SentencePairs, corruption: Corruption, epoch: int, batch_tokens: int) -> None:
@@ -112,15 +216,15 @@ class Batches:
         return len(self._order)
 
     def __getitem__(self, place: int) -> MaskedBatch:
-        return self._collated(self._order[place])
+        return self._collate(self._order[place])
 
     @property
     def largest(self) -> MaskedBatch:
-        """The one with most cells."""
+        """The batch with the most cells."""
         return self[self._cells.index(max(self._cells))]
 
-    def _collated(self, numbers: Array) -> MaskedBatch:
-        """These rows of the epoch; their numbers decide what is hidden of them."""
+    def _collate(self, numbers: Array) -> MaskedBatch:
+        """The batch of the rows with these numbers in the epoch, which also seed their corruption."""
         examples = [self._examples[number] for number in numbers.tolist()]
         lengths = [self._pairs.length(example) for example in examples]
         size = (len(examples), max(lengths))
@@ -145,16 +249,16 @@ class Batches:
 
 
 class MaskedStream:
-    """Batches without end, epoch after epoch; only ``position`` has to be remembered.
+    """An endless stream of batches, epoch after epoch; its only state is ``position``.
 
     Args:
-        pairs: where rows come from.
-        corruption: what is hidden of them.
-        batch_tokens: the most cells of a batch.
-        position: epoch and place in the epoch of the first batch to be taken.
+        pairs: source of the rows.
+        corruption: hides their words.
+        batch_tokens: maximum size of a batch: rows times width.
+        position: epoch and index within the epoch of the first batch.
 
     Raises:
-        InputError: the epoch has no batch at that place.
+        InputError: the epoch has no batch at that position.
     """
 
     def __init__(
@@ -171,11 +275,11 @@ class MaskedStream:
 
     @property
     def position(self) -> tuple[int, int]:
-        """Epoch and place in the epoch, both from 0, of the batch that `take` would give next."""
+        """Epoch and index within the epoch, both from 0, of the next batch."""
         return self._epoch, self._place
 
     def take(self) -> MaskedBatch:
-        """The next batch; moves the position on by one."""
+        """The next batch; advances the position by one."""
         batch = self._batches[self._place]
         self._place += 1
         if self._place == len(self._batches):

@@ -16,11 +16,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from multihead.data.compressed import open_text
-from multihead.data.corpus import NOT_UTF8, place_in_line, split_lines
+from multihead.data.corpus import Report
 from multihead.data.order import Array
-from multihead.data.report import Report
 from multihead.data.store import TokenStore, TokenStoreWriter
+from multihead.data.text_files import NOT_UTF8, open_text, place_in_line, split_lines
 from multihead.errors import DataError, FormatError
 
 _AT_ONCE = 1000

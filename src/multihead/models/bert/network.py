@@ -1,7 +1,7 @@
 """BERT: an encoder that sees both sides of a word, pre-trained by filling in words and by telling what follows.
 
 Devlin et al. 2019, section 3. The encoder's layers are the Transformer's (`models.layers`); here are the embeddings,
-the pooler and the two heads of pre-training. Which words are hidden is for `data.bert.corruption` to say, how a run
+the pooler and the two heads of pre-training. Which words are hidden is for `data.bert.batches` to say, how a run
 goes for
 `runs.bert.train`, files of Hugging Face for `models.bert.huggingface`. Who needs the encoder alone calls `Bert.encode`.
 """
@@ -179,7 +179,7 @@ class Bert(nn.Module):
         words alone: the logarithm of the perplexity of hidden words.
 
         Args:
-            tokens: ids as they are shown, some of them hidden (`data.bert.corruption`).
+            tokens: ids as they are shown, some of them hidden (`data.bert.batches`).
             lengths: as in `encode`.
             segments: as in `encode`.
             chosen: where a word is to be told.

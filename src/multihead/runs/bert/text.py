@@ -18,8 +18,8 @@ from pathlib import Path
 
 from multihead.data.bert.documents import Document, DocumentStore, read_documents, write_documents
 from multihead.data.bert.sentence_pairs import longest_sentence
-from multihead.data.corpus import TextScan, scan
-from multihead.data.report import Report
+from multihead.data.corpus import Report
+from multihead.data.text_files import TextScan, scan
 from multihead.errors import ConfigurationError, DataError, Interrupted
 from multihead.planning.settings import TextFile
 from multihead.runs.bert.settings import PretrainSettings, PretrainText, Reasons, decide_rows, decide_vocabulary

@@ -22,8 +22,7 @@ import torch.nn.functional as F
 
 from multihead import work_folder as run_folder
 from multihead.configuration import build
-from multihead.data.bert.batches import Batches, MaskedBatch, MaskedStream
-from multihead.data.bert.corruption import Corruption
+from multihead.data.bert.batches import Batches, Corruption, MaskedBatch, MaskedStream
 from multihead.data.bert.documents import DocumentStore
 from multihead.data.bert.sentence_pairs import SentencePairs
 from multihead.files import write_text

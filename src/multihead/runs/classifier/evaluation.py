@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from multihead.data.batching import batches_by_tokens
 from multihead.data.labelled import check_labels, read_labelled
 from multihead.data.nested import documents_of
+from multihead.data.order import batches_by_tokens
 from multihead.data.store import ParallelStore
 from multihead.metrics.classification import Classification, classification
 from multihead.models.classifier.network import Classifier

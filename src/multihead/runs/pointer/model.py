@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from multihead import model_folder
-from multihead.data.batching import batches_by_tokens
+from multihead.data.order import batches_by_tokens
 from multihead.data.toy.pointing import Hull, Problem, Sort, collate_inputs
 from multihead.decoding.beam import beam_search
 from multihead.decoding.greedy import greedy_search

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from multihead.data.batching import Batch, BatchStream, batch_order, collate
-from multihead.data.order import Array
+from multihead.data.batching import Batch, BatchStream, collate
+from multihead.data.order import Array, batch_order
 from multihead.preparing.preparation import Prepared
 from multihead.text.segment import Segmenter
 from multihead.text.tokenizer import Tokenizer

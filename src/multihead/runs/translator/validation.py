@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from multihead.bundle import Bundle, save_bundle
-from multihead.data.batching import batches_by_tokens, collate
+from multihead.data.batching import collate
+from multihead.data.order import batches_by_tokens
 from multihead.metrics.scores import score
 from multihead.models.network import Network
 from multihead.planning.settings import RunConfig

@@ -1,1 +1,1 @@
-"""Byte-pair encoding compatible with the subword-nmt package."""
+"""Subword_nmt."""

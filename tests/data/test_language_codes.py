@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multihead.data.languages import choose, columns, covers, normal, place_of, side_of
+from multihead.data.corpus import normalize_code
+from multihead.data.records import find_columns
+from multihead.data.tmx import choose_languages, covers, place_of, side_of
 from multihead.errors import DataError
 
 codes = st.sampled_from(["de", "en", "zh"]).flatmap(
@@ -33,7 +35,7 @@ def test_the_wanted_code_itself_goes_before_its_variants_and_the_first_before_th
     for side, wanted in enumerate((source, target)):
         place = place_of(side, names, (source, target))
         fit = [p for p, name in enumerate(names) if side_of(name, (source, target)) == side]
-        exact = [p for p in fit if normal(names[p]) == normal(wanted)]
+        exact = [p for p in fit if normalize_code(names[p]) == normalize_code(wanted)]
         assert place == min(exact or fit, default=None)
 
 
@@ -57,7 +59,7 @@ def test_a_variant_stands_on_the_side_that_is_closer_to_it() -> None:
     ],
 )
 def test_columns(names: list[str], languages: tuple[str | None, str | None], found: tuple[int, int] | None) -> None:
-    assert columns(names, languages) == found
+    assert find_columns(names, languages) == found
 
 
 @pytest.mark.parametrize(
@@ -76,7 +78,7 @@ def test_columns(names: list[str], languages: tuple[str | None, str | None], fou
     ],
 )
 def test_choosing(counts: list[str], first: str, given: tuple[str | None, str | None], chosen: tuple[str, str]) -> None:
-    assert choose(dict.fromkeys(counts, 7), first, given) == chosen
+    assert choose_languages(dict.fromkeys(counts, 7), first, given) == chosen
 
 
 @pytest.mark.parametrize(
@@ -91,4 +93,4 @@ def test_choosing(counts: list[str], first: str, given: tuple[str | None, str | 
 )
 def test_what_cannot_be_chosen(counts: dict[str, int], given: tuple[str | None, str | None], message: str) -> None:
     with pytest.raises(DataError, match=message):
-        choose(counts, "", given)
+        choose_languages(counts, "", given)

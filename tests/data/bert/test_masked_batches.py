@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from multihead.data.bert.corruption import Corruption
+from multihead.data.bert.batches import Corruption
 from multihead.errors import ConfigurationError, InputError
 
 PAD, HIDDEN, FIRST, END = SPECIAL = (0, 1, 2, 3)

@@ -16,9 +16,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multihead.data import compressed
-from multihead.data.compressed import open_text
-from multihead.data.corpus import read_lines, scan
+from multihead.data import text_files
+from multihead.data.text_files import open_text, read_lines, scan
 from multihead.errors import DataError, MissingDependencyError, SurroundingsError
 
 
@@ -63,7 +62,7 @@ def test_frames_in_a_row_are_one_text(
     tmp_path_factory: pytest.TempPathFactory, pack: Callable[[bytes], bytes], pieces: list[bytes], block: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compressed, "_PACKED_BLOCK", block)
+        patch.setattr(text_files, "_COMPRESSED_BLOCK", block)
         assert read(tmp_path_factory.mktemp("rows"), b"".join(map(pack, pieces))) == b"".join(pieces)
 
 
@@ -112,7 +111,7 @@ def test_a_few_bytes_that_stand_for_many_are_unpacked_piece_by_piece(tmp_path: P
     path.write_bytes(zstd(bytes(1 << 28)))
     with open_text(path) as stream:
         raw = stream.raw
-        assert isinstance(raw, compressed._Frames)
+        assert isinstance(raw, text_files._Frames)
         stream.read(1 << 20)
         assert len(raw._content) < 1 << 27
 
@@ -132,5 +131,5 @@ def test_a_python_without_xz_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_stream_of_frames_can_be_read_in_any_pieces() -> None:
-    frames = compressed._Frames(io.BufferedReader(io.BytesIO(lzma.compress(b"abcdefg"))), lzma.LZMADecompressor)
+    frames = text_files._Frames(io.BufferedReader(io.BytesIO(lzma.compress(b"abcdefg"))), lzma.LZMADecompressor)
     assert [frames.read(size) for size in (1, 2, 100, 1)] == [b"a", b"bc", b"defg", b""]
