@@ -19,9 +19,9 @@ from multihead.attention.alignment import (
     Sample,
     Softmax,
     StraightThrough,
+    build_alignment,
     entropy,
     log_prob,
-    named,
     reinforce_loss,
 )
 from multihead.errors import ConfigurationError, ShapeError
@@ -244,7 +244,7 @@ def test_half_types_stay_and_are_finite(name: str, dtype: torch.dtype) -> None:
 
 def test_what_cannot_be_is_named(unchecked: None) -> None:
     with pytest.raises(ConfigurationError, match=r"align='hard'.*softmax, argmax.*Gumbel\(tau=0.5\)"):
-        named("hard")  # type: ignore[arg-type]
+        build_alignment("hard")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="tau=0"):
         Gumbel(0.0)
     with pytest.raises(ConfigurationError, match=r"decay=1.5"):

@@ -143,7 +143,7 @@ def test_additive_scores_taken_in_pieces_are_the_same(piece: int, monkeypatch: p
     whole = score(query, key)
     seed = torch.linspace(-1, 1, whole.numel(), dtype=whole.dtype).view_as(whole)
     expected = [whole, *torch.autograd.grad(whole, tensors, seed)]
-    monkeypatch.setattr(module, "PIECE", piece)
+    monkeypatch.setattr(module, "CHUNK_ELEMENTS", piece)
     pieces = score(query, key)
     for ours, theirs in zip([pieces, *torch.autograd.grad(pieces, tensors, seed)], expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-13)
@@ -189,7 +189,7 @@ def test_what_does_not_fit_is_named(unchecked: None) -> None:
         Dot()(query[0], key)
     with pytest.raises(ShapeError, match=r"\[2, 4, 5\] and \[2, 6, 3\].*Bilinear"):
         Dot()(query, key[..., :3])
-    with pytest.raises(ShapeError, match="batches of different sizes"):
+    with pytest.raises(ShapeError, match="different batch sizes"):
         Dot()(query, key[:1])
     with pytest.raises(ConfigurationError, match="rank=0"):
         LowRankBilinear(2, 2, 0)

@@ -1,15 +1,15 @@
-r"""Alignments: how scores become weights, softly or by a choice; and how a choice is trained.
+r"""Alignments from scores to weights, soft or hard, and REINFORCE.
 
     softmax            a = softmax(s)                                   differentiable
     argmax             a = 1[n = argmax s]                              no gradient
     sample             a ~ softmax(s), one-hot                          trained with `reinforce_loss`
-    straight_through   the same forwards, softmax(s) backwards          Bengio et al. 2013, section 3
+    straight_through   sample in forward, softmax(s) in backward        Bengio et al. 2013, section 3
     gumbel             a = softmax((s + g) / tau), g ~ Gumbel(0, 1)     Jang et al. 2017, Maddison et al. 2017
 
-An alignment takes scores and a boolean mask, True = may attend, and returns weights; where nothing may be attended
-to, they are 0, and so is every gradient. While evaluating nothing is drawn: a sample is then the arg-max. Nothing is
-kept: the log-probability of what was drawn is computed from the weights (`log_prob`). Marginals of chains and trees
-are alignments too (`multihead.attention.structured`).
+An alignment maps scores and a boolean mask (True = may attend) to weights. A query that may attend to nothing has zero
+weights and zero gradients. In evaluation mode nothing is drawn, and a sample is the arg-max. An alignment keeps no
+state: the log-probability of a choice is computed from the weights (`log_prob`). Marginals of chains and trees are
+alignments too (`multihead.attention.structured`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ AlignmentName = Literal["softmax", "argmax", "sample", "straight_through", "gumb
 
 
 class Alignment(nn.Module, ABC):
-    """Scores to weights. A subclass says how in `forward`."""
+    """Base class: `forward` maps scores to weights."""
 
     @abstractmethod
     def forward(
@@ -44,14 +44,14 @@ class Alignment(nn.Module, ABC):
         """The weights.
 
         Args:
-            scores: of every query and key.
+            scores: the score of every query and key.
             mask: True = may attend.
-            generator: where random numbers come from, on the scores' device (default: PyTorch's own).
+            generator: source of random numbers, on the scores' device (default: PyTorch's own).
         """
 
 
 class Softmax(Alignment):
-    """Soft attention: the probabilities themselves."""
+    """Soft attention: the weights are the probabilities."""
 
     def forward(
         self,
@@ -65,7 +65,7 @@ class Softmax(Alignment):
 
 
 class Argmax(Alignment):
-    """Hard attention to the key of the highest score (of equals, the first): one-hot, without a gradient."""
+    """Hard attention to the key with the highest score (the first one on ties): one-hot, without a gradient."""
 
     def forward(
         self,
@@ -79,7 +79,7 @@ class Argmax(Alignment):
 
 
 class Sample(Alignment):
-    """Hard attention to one key drawn from softmax(s): one-hot, without a gradient. Evaluating: the arg-max."""
+    """Hard attention to one key drawn from softmax(s): one-hot, no gradient. In evaluation mode, the arg-max."""
 
     def forward(
         self,
@@ -88,14 +88,14 @@ class Sample(Alignment):
         *,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "batch query key"]:
-        """1 at what was drawn, 0 elsewhere."""
-        return _one_hot(_perturbed(scores, generator) if self.training else scores, mask).to(scores.dtype)
+        """1 at the drawn key, 0 elsewhere."""
+        return _one_hot(_add_gumbel_noise(scores, generator) if self.training else scores, mask).to(scores.dtype)
 
 
 class StraightThrough(Alignment):
-    """Draws as `Sample` does; the gradient is the softmax's, as if that had been the output.
+    """The straight-through estimator: a sample in the forward pass, the gradient of softmax(s) in the backward pass.
 
-    The estimate is exact for a loss that is linear in the weights, and biased for others.
+    The gradient estimate is unbiased for a loss that is linear in the weights, and biased otherwise.
     """
 
     def forward(
@@ -105,27 +105,29 @@ class StraightThrough(Alignment):
         *,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "batch query key"]:
-        """One-hot forwards, softmax(s) backwards."""
-        chosen = _one_hot(_perturbed(scores, generator) if self.training else scores, mask)
-        return _with_gradient_of(masked_softmax(scores, mask), chosen.to(scores.dtype))
+        """One-hot weights with the gradient of softmax(s)."""
+        chosen = _one_hot(_add_gumbel_noise(scores, generator) if self.training else scores, mask)
+        return _replace_gradient(masked_softmax(scores, mask), chosen.to(scores.dtype))
 
 
 class Gumbel(Alignment):
-    """The Gumbel-softmax: softmax((s + g) / tau) with Gumbel noise g, differentiable in s. Evaluating: without noise.
+    """The Gumbel-softmax: softmax((s + g) / tau) with Gumbel noise g, differentiable in s.
+
+    In evaluation mode there is no noise.
 
     Args:
-        tau: the temperature. Towards 0 the weights become one-hot samples of softmax(s), and their gradients wild. An
-            attribute, to be lowered in the course of training.
-        hard: one-hot forwards (the largest weight), these weights backwards.
+        tau: the temperature. As it approaches 0, the weights become one-hot samples of softmax(s) and the variance of
+            their gradients grows. It is an attribute that may be lowered during training.
+        hard: one-hot weights (at the largest weight) with the gradient of the soft ones.
 
     Raises:
-        ConfigurationError: a tau that is not above 0.
+        ConfigurationError: ``tau`` is not above 0.
     """
 
     def __init__(self, tau: float = 1.0, hard: bool = False) -> None:
         super().__init__()
         if not tau > 0:
-            raise ConfigurationError(f"tau={tau}: a temperature above 0 is needed")
+            raise ConfigurationError(f"tau={tau}: expected a temperature above 0")
         self.tau, self.hard = tau, hard
 
     def forward(
@@ -136,12 +138,11 @@ class Gumbel(Alignment):
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "batch query key"]:
         """Weights that sum to 1; one-hot if ``hard``."""
-        noisy = _perturbed(scores, generator) if self.training else scores
+        noisy = _add_gumbel_noise(scores, generator) if self.training else scores
         weights = masked_softmax(noisy / self.tau, mask).to(scores.dtype)
-        return _with_gradient_of(weights, _one_hot(noisy, mask).to(scores.dtype)) if self.hard else weights
+        return _replace_gradient(weights, _one_hot(noisy, mask).to(scores.dtype)) if self.hard else weights
 
     def extra_repr(self) -> str:
-        """What ``print(module)`` shows."""
         return f"tau={self.tau}, hard={self.hard}"
 
 
@@ -154,17 +155,17 @@ BY_NAME: dict[str, Callable[[], Alignment]] = {
 }
 
 
-def named(align: AlignmentName | Alignment) -> Alignment:
-    """The alignment of that name; one that is made already is handed back.
+def build_alignment(align: AlignmentName | Alignment) -> Alignment:
+    """The alignment with the given name; an `Alignment` is returned as it is.
 
     Raises:
-        ConfigurationError: there is none of that name.
+        ConfigurationError: the name is unknown.
     """
     if isinstance(align, Alignment):
         return align
     if align not in BY_NAME:
         raise ConfigurationError(
-            f"align={align!r}: there are {', '.join(BY_NAME)}, and objects such as Gumbel(tau=0.5)"
+            f"align={align!r}: expected one of {', '.join(BY_NAME)}, or an object such as Gumbel(tau=0.5)"
         )
     return BY_NAME[align]()
 
@@ -174,9 +175,9 @@ def log_prob(
     scores: Float[Tensor, "batch query key"],
     mask: Bool[Tensor, "#batch #query #key"] | None = None,
 ) -> Float[Tensor, "batch query"]:
-    """log p(z = n) under softmax(s), n being where the one-hot weights are 1: what REINFORCE differentiates.
+    """log p(z = n) under softmax(s), where n is the key of the one-hot weights: the term that REINFORCE differentiates.
 
-    0 where nothing may be attended to, since nothing was chosen there. The weights get no gradient.
+    0 for a query that may attend to nothing. The weights get no gradient.
     """
     return (weights.detach() * _log_softmax(scores, mask)).sum(-1)
 
@@ -184,7 +185,7 @@ def log_prob(
 def entropy(
     scores: Float[Tensor, "batch query key"], mask: Bool[Tensor, "#batch #query #key"] | None = None
 ) -> Float[Tensor, "batch query"]:
-    """H = -sum_n p_n log p_n of softmax(s), in nats; 0 where nothing may be attended to."""
+    """H = -sum_n p_n log p_n of softmax(s), in nats; 0 for a query that may attend to nothing."""
     return -(masked_softmax(scores, mask) * _log_softmax(scores, mask)).sum(-1)
 
 
@@ -195,30 +196,29 @@ def reinforce_loss(
     entropy: Float[Tensor, "*steps"] | None = None,
     entropy_weight: float = 0.0,
 ) -> Float[Tensor, ""]:
-    r"""What to minimise so that choices with a high reward become probable.
+    r"""The REINFORCE loss: minimizing it makes choices with a high reward more probable.
 
     .. math::
         \mathcal{L} = -\frac{1}{N} \sum_{i=1}^N \Big[ (r_i - b) \log p(z_i) + \lambda_e H_i \Big]
 
-    Its gradient is the estimate of Williams 1992 and, with r = log p(y | z), the part of Xu et al. 2015 (section 4.1)
-    that goes through the choices; the loss -log p(y | z) itself is added to it by the caller. Neither reward nor
-    baseline get a gradient.
+    Its gradient is the estimator of Williams 1992. With r = log p(y | z) it is the term of Xu et al. 2015 (section 4.1)
+    for the choices; the caller adds the loss -log p(y | z) itself. Neither reward nor baseline gets a gradient.
 
     Args:
-        log_prob: of what was chosen, from `log_prob`; one number a sentence and step.
-        reward: one a sentence (then the log-probabilities of its steps are added up), or one a sentence and step.
-        baseline: b, anything that does not depend on this choice, such as `MovingBaseline`'s value: it lowers the
-            variance and changes no mean.
+        log_prob: log-probability of each choice, from `log_prob`: one per sentence and step.
+        reward: one per sentence (the log-probabilities of its steps are then added up), or one per sentence and step.
+        baseline: b, any number that does not depend on this choice, such as the value of a `MovingBaseline`. It lowers
+            the variance of the estimate and leaves its mean unchanged.
         entropy: H, from `entropy`, shaped like ``log_prob``.
         entropy_weight: lambda_e.
 
     Raises:
-        ShapeError: the rewards are neither one a sentence nor one a step.
+        ShapeError: the rewards are neither one per sentence nor one per step.
     """
     if reward.shape not in (log_prob.shape, log_prob.shape[:1]):
         raise ShapeError(
-            f"reward has shape {list(reward.shape)}: give one a sentence {list(log_prob.shape[:1])} or one a step "
-            f"{list(log_prob.shape)}, like log_prob"
+            f"reward has shape {list(reward.shape)}; expected one per sentence {list(log_prob.shape[:1])} or one per "
+            f"step {list(log_prob.shape)}, like log_prob"
         )
     advantage = (reward if baseline is None else reward - baseline).detach()
     gain = advantage.reshape(*advantage.shape, *[1] * (log_prob.dim() - advantage.dim())) * log_prob
@@ -229,16 +229,16 @@ def reinforce_loss(
 
 @dataclass(frozen=True)
 class MovingBaseline:
-    """The moving average of rewards, a value: ``baseline = baseline.update(reward)`` after each step.
+    """A moving average of rewards, immutable: ``baseline = baseline.update(reward)`` after each step.
 
     b <- decay b + (1 - decay) mean reward (Xu et al. 2015, section 4.1, with 0.9 and 0.1, starting at 0).
 
     Args:
-        decay: how much of the old value is kept.
-        value: where it stands.
+        decay: weight of the previous value.
+        value: the current value.
 
     Raises:
-        ConfigurationError: a decay outside 0 to 1.
+        ConfigurationError: the decay is not from 0 to 1.
     """
 
     decay: float = 0.9
@@ -246,16 +246,16 @@ class MovingBaseline:
 
     def __post_init__(self) -> None:
         if not 0 <= self.decay <= 1:
-            raise ConfigurationError(f"decay={self.decay}: a number from 0 to 1 is needed")
+            raise ConfigurationError(f"decay={self.decay}: expected a number from 0 to 1")
 
     def update(self, reward: Float[Tensor, "*axes"]) -> MovingBaseline:
-        """The baseline after these rewards."""
+        """The baseline updated with the mean of these rewards."""
         mean = reward.detach().mean()
         return replace(self, value=self.decay * self.value.to(mean) + (1 - self.decay) * mean)
 
 
-def _perturbed(scores: Tensor, generator: torch.Generator | None) -> Tensor:
-    """s + g: its arg-max is a sample of softmax(s) (Gumbel 1954). In float32 at least."""
+def _add_gumbel_noise(scores: Tensor, generator: torch.Generator | None) -> Tensor:
+    """s + g, whose arg-max is a sample from softmax(s) (Gumbel 1954); at least in float32."""
     work = scores.float() if scores.dtype in HALF_TYPES else scores
     exponential = torch.empty_like(work, requires_grad=False).exponential_(generator=generator)
     return work - exponential.clamp_(min=torch.finfo(work.dtype).tiny).log_()
@@ -269,12 +269,12 @@ def _one_hot(scores: Tensor, mask: Tensor | None) -> Tensor:
     return chosen if mask is None else chosen * mask
 
 
-def _with_gradient_of(soft: Tensor, value: Tensor) -> Tensor:
-    """``value``, to the last bit, with the gradient of ``soft``."""
+def _replace_gradient(soft: Tensor, value: Tensor) -> Tensor:
+    """Exactly ``value``, with the gradient of ``soft``."""
     return value + (soft - soft.detach())
 
 
 def _log_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
-    """log softmax over the allowed keys; at the others a huge number, not -inf: it is multiplied by a weight of 0."""
+    """log softmax over the allowed keys; very negative elsewhere, but finite: it is multiplied by a weight of 0."""
     work = scores.float() if scores.dtype in HALF_TYPES else scores
     return (work if mask is None else work.masked_fill(~mask, torch.finfo(work.dtype).min)).log_softmax(-1)

@@ -1,14 +1,14 @@
-r"""The one composition that every attention is: score, mask and bias, align, weighted sum.
+r"""Attention as a composition: score, mask and bias, align, weighted sum.
 
     s_ln = score(q_l, k_n) + bias_ln          scores
     a_l  = align(s_l)                         weights, over the keys that the mask allows
     c_l  = sum_n a_ln v_n                     weights and values (`multihead.attention.scores`, `.alignment`)
 
 Soft attention is ``Attention(score)``, hard attention ``Attention(score, "argmax")`` or ``"sample"``, key-value
-attention ``Attention(score)(query, key, value)``. The patterns of use are calls, not classes: self-attention is ``(x,
-x)``, cross-attention ``(x, memory)``, causal attention has ``mask=Causal()``. Several queries over the same keys and
-values, with the results joined, are one call too: with queries [batch, M, width], ``output.flatten(1)`` is att((K,
-V), q_1) ⊕ ... ⊕ att((K, V), q_M). Heads with projections of their own are `multihead.attention.multihead`'s.
+attention ``Attention(score)(query, key, value)``. Patterns of use are calls, not classes: self-attention is ``(x, x)``,
+cross-attention ``(x, memory)``, causal attention passes ``mask=Causal()``. Several queries over the same keys and
+values, concatenated, take one call: with queries [batch, M, width], ``output.flatten(1)`` is att((K, V), q_1) ⊕ ... ⊕
+att((K, V), q_M). `multihead.attention.multihead` has heads with their own projections.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from multihead.attention.alignment import Alignment, AlignmentName, Softmax, entropy, log_prob, named
+from multihead.attention.alignment import Alignment, AlignmentName, Softmax, build_alignment, entropy, log_prob
 from multihead.attention.biases import Bias
 from multihead.attention.checks import check_dropout
 from multihead.attention.functional import attention
@@ -30,7 +30,7 @@ from multihead.errors import MaskError, ShapeError
 
 
 class Attention(nn.Module):
-    r"""Any attention of one head.
+    r"""Single-head attention with any score and any alignment.
 
     .. math::
         \mathrm{att}((K, V), q) = \sum_n \alpha_n v_n, \quad \alpha = \mathrm{align}(s(k_1, q), \ldots, s(k_N, q))
@@ -38,20 +38,20 @@ class Attention(nn.Module):
     A query that may attend to nothing yields zeros, zero weights and zero gradients, with every score and alignment.
 
     Args:
-        score: how well a key answers a query.
-        align: how scores become weights: ``"softmax"``, ``"argmax"``, ``"sample"``, ``"straight_through"``,
+        score: the score of a query and a key.
+        align: the map from scores to weights: ``"softmax"``, ``"argmax"``, ``"sample"``, ``"straight_through"``,
             ``"gumbel"`` or an `Alignment`.
-        dropout: the probability with which a weight is dropped while training.
+        dropout: probability of dropping a weight during training.
 
     Raises:
-        ConfigurationError: an unknown alignment, or an impossible dropout.
+        ConfigurationError: the alignment is unknown, or the dropout is not a probability.
     """
 
     def __init__(self, score: Score, align: AlignmentName | Alignment = "softmax", dropout: float = 0.0) -> None:
         super().__init__()
         check_dropout(dropout, "dropout")
         self.score = score
-        self.align = named(align)
+        self.align = build_alignment(align)
         self.dropout = dropout
 
     def forward(
@@ -65,27 +65,27 @@ class Attention(nn.Module):
         need_weights: bool = False,
         generator: torch.Generator | None = None,
     ) -> tuple[Float[Tensor, "batch query out_dim"], Float[Tensor, "batch query key"] | None]:
-        """Output and weights.
+        """The output and the weights.
 
         Args:
-            query: what asks.
-            key: what is asked.
-            value: what is answered (default: the keys).
-            mask: who may attend to whom; None = everyone to everyone.
+            query: the queries.
+            key: the keys.
+            value: the values (default: the keys).
+            mask: which query may attend to which key; None = all to all.
             bias: added to the scores, [query, key] or [batch, query, key] (an axis may be 1). -inf forbids, like a
                 mask.
-            need_weights: return the weights too. Without it, soft attention with a dot-product score takes PyTorch's
-                fused kernel, which can be differentiated once.
-            generator: where the random numbers of a drawn alignment come from.
+            need_weights: also return the weights. Otherwise soft attention with a dot-product score runs on PyTorch's
+                fused kernel, which is differentiable once.
+            generator: source of random numbers for alignments that draw.
 
         Returns:
-            The sums of the values [batch, query, value_dim], and the weights (before dropout) or None.
+            The weighted sums of the values [batch, query, value_dim], and the weights (before dropout) or None.
 
         Raises:
-            ShapeError: tensors, mask or bias do not fit together.
+            ShapeError: the shapes of tensors, mask or bias do not match.
             MaskError: the mask is not a `Mask`.
         """
-        query, key, value = without_padding(mask, query, key, key if value is None else value)
+        query, key, value = hide_padding(mask, query, key, key if value is None else value)
         return self.attend(
             query,
             self.score.keys(key),
@@ -107,7 +107,7 @@ class Attention(nn.Module):
         need_weights: bool = False,
         generator: torch.Generator | None = None,
     ) -> tuple[Float[Tensor, "batch query value_dim"], Float[Tensor, "batch query key"] | None]:
-        """The same with ``keys = attention.score.keys(key)``, computed once and used in many steps."""
+        """As `forward`, with ``keys = attention.score.keys(key)`` computed once and used in many steps."""
         _check_values(keys, value)
         dropout = self.dropout if self.training else 0.0
         if isinstance(self.align, Softmax) and isinstance(self.score, Product) and not need_weights:
@@ -125,9 +125,9 @@ class Attention(nn.Module):
         mask: Mask | None = None,
         bias: Float[Tensor, ...] | Bias | None = None,
     ) -> Float[Tensor, "batch query"]:
-        """The log-probability of what a drawn alignment has chosen, for `reinforce_loss`; 0 where nothing was.
+        """The log-probability of the drawn keys, for `reinforce_loss`; 0 for a query that may attend to nothing.
 
-        It is computed again from the arguments of the call that returned ``weights``: nothing is kept.
+        It is recomputed from the arguments of the call that returned ``weights``, since the module keeps no state.
         """
         return log_prob(weights, *self._scores(query, key, mask, bias))
 
@@ -139,27 +139,26 @@ class Attention(nn.Module):
         mask: Mask | None = None,
         bias: Float[Tensor, ...] | Bias | None = None,
     ) -> Float[Tensor, "batch query"]:
-        """The entropy of softmax(s) in nats, for `reinforce_loss`; 0 where nothing may be attended to."""
+        """The entropy of softmax(s) in nats, for `reinforce_loss`; 0 for a query that may attend to nothing."""
         return entropy(*self._scores(query, key, mask, bias))
 
     def _scores(
         self, query: Tensor, key: Tensor, mask: Mask | None, bias: Tensor | Bias | None
     ) -> tuple[Tensor, Tensor | None]:
-        query, key, _ = without_padding(mask, query, key, key)
+        query, key, _ = hide_padding(mask, query, key, key)
         return masked_scores(self.score(query, key), mask, bias)
 
     def extra_repr(self) -> str:
-        """What ``print(module)`` shows."""
         return f"dropout={self.dropout}" if self.dropout else ""
 
 
 def masked_scores(
     scores: Float[Tensor, "batch query key"], mask: Mask | None = None, bias: Float[Tensor, ...] | Bias | None = None
 ) -> tuple[Float[Tensor, "batch query key"], Bool[Tensor, "#batch #query #key"] | None]:
-    """The scores with the bias added, and which of them count: what an alignment takes.
+    """Scores plus bias, and the boolean mask of allowed keys: the arguments of an alignment.
 
     Raises:
-        ShapeError: mask or bias do not fit the scores.
+        ShapeError: mask or bias do not match the scores.
         MaskError: the mask is not a `Mask`.
     """
     _check_mask(mask)
@@ -171,16 +170,16 @@ def masked_scores(
         if bias.heads != 1:
             raise ShapeError(f"the bias {bias!r} has {bias.heads} heads, but this attention has one")
         bias = bias.dense(scores.shape[1], scores.shape[2], scores.dtype, scores.device).squeeze(1)
-    _check_broadcast("bias", bias, scores)
+    _check_bias(bias, scores)
     finite = ~torch.isneginf(bias).view(-1, *bias.shape[-2:])
     return scores + bias.to(scores.dtype), finite if allowed is None else allowed & finite
 
 
-def without_padding(mask: Mask | None, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Zeros where the mask's lengths say that nothing is, in [batch, length, width]; before anything is projected.
+def hide_padding(mask: Mask | None, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Set the padding of inputs [batch, length, width] to zero, before they are projected.
 
-    A NaN there would survive a weight of 0, and reach the gradient of every projection. Looks at the kinds of masks
-    alone, never at values.
+    A NaN in the padding would survive a weight of 0 and reach the gradient of every projection. The padding follows
+    from the lengths of the mask; no tensor values are read.
 
     Raises:
         MaskError: the mask is not a `Mask`.
@@ -204,7 +203,7 @@ def _fused(
 ) -> Tensor:
     queries = score.queries(query, keys)
     if isinstance(bias, Tensor) and bias.dim() == 3:
-        bias = bias.unsqueeze(1)
+        bias = bias.unsqueeze(1)  # the fused function has an axis of heads
     output, _ = attention(
         queries.unsqueeze(1),
         keys.unsqueeze(1),
@@ -220,22 +219,22 @@ def _fused(
 def _check_values(keys: Tensor, value: Tensor) -> None:
     if value.dim() != 3 or value.shape[:2] != keys.shape[:2]:
         raise ShapeError(
-            f"the values have shape {list(value.shape)}, but with keys {list(keys.shape)} they must be "
+            f"the values have shape {list(value.shape)}; with keys {list(keys.shape)} they must be "
             f"[{keys.shape[0]}, {keys.shape[1]}, width]"
         )
 
 
 def _check_mask(mask: object) -> None:
     if mask is not None and not isinstance(mask, Mask):
-        raise MaskError(f"mask is a {type(mask).__name__}: for a boolean tensor, True = may attend, write Dense(mask)")
+        raise MaskError(f"mask is a {type(mask).__name__}; write Dense(mask) for a boolean tensor (True = may attend)")
 
 
-def _check_broadcast(name: str, tensor: Tensor, scores: Tensor) -> None:
-    shape, full = tensor.shape, scores.shape
-    if not 2 <= tensor.dim() <= 3 or any(
+def _check_bias(bias: Tensor, scores: Tensor) -> None:
+    shape, full = bias.shape, scores.shape
+    if not 2 <= bias.dim() <= 3 or any(
         size != 1 and size != want for size, want in zip(reversed(shape), reversed(full), strict=False)
     ):
         raise ShapeError(
-            f"the {name} has shape {list(shape)}, which does not broadcast to {list(full)}, the [batch, queries, keys] "
-            "of these scores"
+            f"the bias has shape {list(shape)}, which does not broadcast to the scores [batch, queries, keys] = "
+            f"{list(full)}"
         )

@@ -1,4 +1,4 @@
-r"""Key-value attention of a language model: what each state is looked up by, and what it says, are halves of it.
+r"""Key-value attention of a language model: states split into key and value.
 
     h_t = [k_t ; v_t]
     M_t = tanh(W_Y [k_{t-L} .. k_{t-1}] + (W_h k_t) 1^T)
@@ -6,9 +6,9 @@ r"""Key-value attention of a language model: what each state is looked up by, an
     r_t = [v_{t-L} .. v_{t-1}] a_t^T
     h*_t = tanh(W_r r_t + W_x v_t)
 
-Daniluk et al. 2017, "Frustratingly Short Attention Spans in Neural Language Modeling", section 2.2; with a third part
-p_t, for predicting alone, h*_t = tanh(W_r r_t + W_x p_t) (section 2.3). Key-value attention in general, weights from
-keys and a sum over values, is `multihead.attention.composition.Attention` called with both.
+Daniluk et al. 2017, "Frustratingly Short Attention Spans in Neural Language Modeling", section 2.2. With a third part
+p_t, used for prediction only, h*_t = tanh(W_r r_t + W_x p_t) (section 2.3). For key-value attention in general, call
+`multihead.attention.composition.Attention` with keys and values.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from multihead.errors import ConfigurationError, ShapeError
 
 
 class KeyValueAttention(nn.Module):
-    """Attention of each state to the states before it, as above.
+    """Attention of each state to the states before it, by the equations above.
 
-    W_Y, W_h and w are those of ``score``, an `Additive`; W_r and W_x are ``context_projection`` and
+    W_Y, W_h and w belong to ``score``, an `Additive`; W_r and W_x are ``context_projection`` and
     ``state_projection``.
 
     Args:
-        dim: width of a part; a state has ``parts`` times as much.
-        window: L, how many states back it reaches.
-        parts: 2 = key and value, 3 = key, value and a part for predicting.
+        dim: width of a part; a state is ``parts`` times as wide.
+        window: L, the number of previous states attended to.
+        parts: 2 = key and value; 3 = key, value and a part for prediction.
 
     Raises:
-        ConfigurationError: a width or window below 1, or another number of parts.
+        ConfigurationError: a width or the window is below 1, or ``parts`` is neither 2 nor 3.
     """
 
     def __init__(self, dim: int, window: int, parts: Literal[2, 3] = 2) -> None:
         super().__init__()
         if window < 1 or parts not in (2, 3):
             raise ConfigurationError(
-                f"window={window}, parts={parts}: a window of 1 or more and 2 or 3 parts are needed"
+                f"window={window}, parts={parts}: expected a window of at least 1 and 2 or 3 parts"
             )
         self.dim, self.window, self.parts = dim, window, parts
         self.score = Additive(dim, dim, dim)
@@ -58,28 +58,28 @@ class KeyValueAttention(nn.Module):
         past: Float[Tensor, "batch past width"] | None = None,
         need_weights: bool = False,
     ) -> tuple[Float[Tensor, "batch length dim"], Float[Tensor, "batch length window"] | None]:
-        """h* of each state and the weights.
+        """h* of each state, and the weights.
 
-        No state sees a later one, so what follows a sentence's end changes nothing before it.
+        No state attends to a later one, so padding after the end of a sentence has no effect on it.
 
         Args:
-            states: h, key, value and the third part if there is one, in this order.
-            past: the states before these, for one step at a time; the last ``window`` of them count.
-            need_weights: return the weights too.
+            states: h: key, value and the optional third part, concatenated in this order.
+            past: the states before these, to decode step by step; only the last ``window`` of them are used.
+            need_weights: also return the weights.
 
         Returns:
-            h*, and the weights or None: the last column belongs to the state just before, the one before it to the
-            state before that. A first state has nothing to attend to: its weights are 0, and so is its r.
+            h*, and the weights or None. The last column of the weights belongs to the previous state, the column
+            before it to the state before that. The first state attends to nothing: its weights and its r are 0.
 
         Raises:
-            ShapeError: states of another width.
+            ShapeError: the states do not have ``parts * dim`` columns, or ``past`` does not match them.
         """
         batch, length = self._check(states, past)
         known = 0 if past is None else min(past.shape[1], self.window)
         everything = states if past is None else torch.cat((past[:, past.shape[1] - known :], states), 1)
         missing = self.window - known
         earlier = F.pad(everything[:, :-1], (0, 0, missing, 0))
-        # [batch, length, window, dim]: for each state, what is before it.
+        # The window before each state, [batch, length, window, dim].
         keys, values = (
             part.unfold(1, self.window, 1).transpose(2, 3)
             for part in (self.score.keys(earlier[..., : self.dim]), earlier[..., self.dim : 2 * self.dim])
@@ -97,9 +97,9 @@ class KeyValueAttention(nn.Module):
         for name, tensor in (("states", states), ("past", states if past is None else past)):
             if tensor.dim() != 3 or tensor.shape[2] != width or len(tensor) != len(states):
                 raise ShapeError(
-                    f"{name} has shape {list(tensor.shape)}, but it must be [batch, length, {width}]: "
+                    f"{name} has shape {list(tensor.shape)}, expected [batch, length, {width}]: "
                     f"{self.parts} parts of {self.dim}"
                 )
         if states.shape[1] == 0:
-            raise ShapeError(f"states has shape {list(states.shape)}: there is no state to compute anything for")
+            raise ShapeError(f"states has shape {list(states.shape)}, expected at least one state")
         return states.shape[0], states.shape[1]

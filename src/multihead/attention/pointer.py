@@ -1,10 +1,10 @@
-r"""Pointer attention: the attention distribution itself is the output, a choice among the inputs.
+r"""Pointer attention: the output is the distribution over the inputs.
 
     u_mn = v . tanh(W x_n + U h_m),    p(c_m = n | c_1 .. c_{m-1}, x) = softmax(u_m)_n
 
-Vinyals et al. 2015, "Pointer Networks", equation 3: additive scores and a softmax, without the weighted sum. That an
-input that has been chosen cannot be chosen again is Bello et al. 2017, and is said by ``visited``. The recurrent
-network that makes h_m, and the feeding of the chosen input, are a model's.
+Vinyals et al. 2015, "Pointer Networks", equation 3: additive scores and a softmax, without the weighted sum. The
+``visited`` mask, which prevents choosing an input twice, is from Bello et al. 2017. The network that computes h_m and
+reads the chosen input is in `multihead.models.pointer`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from multihead.attention.backends import HALF_TYPES
-from multihead.attention.composition import masked_scores, without_padding
+from multihead.attention.composition import hide_padding, masked_scores
 from multihead.attention.masks import Mask
 from multihead.attention.scores import Additive
 from multihead.errors import ShapeError
@@ -26,15 +26,15 @@ class PointerAttention(nn.Module):
     .. math::
         \log p_{mn} = \log \mathrm{softmax}_n \big(v^T \tanh(W x_n + U h_m)\big)
 
-    W, U and v are those of ``score``, an `Additive`.
+    W, U and v belong to ``score``, an `Additive`.
 
     Args:
         query_dim: width of the decoder's states h.
         key_dim: width of the encoder's states x.
-        hidden_dim: width inside.
+        hidden_dim: width of W x and U h.
 
     Raises:
-        ConfigurationError: a width below 1.
+        ConfigurationError: a width is below 1.
     """
 
     def __init__(self, query_dim: int, key_dim: int, hidden_dim: int) -> None:
@@ -54,18 +54,18 @@ class PointerAttention(nn.Module):
         Args:
             query: the decoder's states.
             key: the encoder's states.
-            mask: which keys there are, such as ``Padding(lengths)``.
-            visited: True = chosen already, not to be chosen again.
+            mask: the keys that exist, such as ``Padding(lengths)``.
+            visited: True = already chosen, so it cannot be chosen again.
 
         Returns:
-            Rows whose exponentials sum to 1; -inf at keys that may not be chosen, and everywhere in a row that has no
-            other keys. Those get no gradient.
+            Rows whose exponentials sum to 1. Keys that cannot be chosen have -inf and no gradient, and so does a whole
+            row without any key to choose.
 
         Raises:
-            ShapeError: tensors, mask or visited do not fit together.
+            ShapeError: the shapes of the tensors, mask or visited do not match.
             MaskError: the mask is not a `Mask`.
         """
-        query, key, _ = without_padding(mask, query, key, key)
+        query, key, _ = hide_padding(mask, query, key, key)
         return self.point(query, self.score.keys(key), mask=mask, visited=visited)
 
     def point(
@@ -76,13 +76,13 @@ class PointerAttention(nn.Module):
         mask: Mask | None = None,
         visited: Bool[Tensor, "batch key"] | Bool[Tensor, "batch query key"] | None = None,
     ) -> Float[Tensor, "batch query key"]:
-        """The same with ``keys = pointer.score.keys(key)``, computed once and used in every step of decoding."""
+        """As `forward`, with ``keys = pointer.score.keys(key)`` computed once and used in every decoding step."""
         scores, allowed = masked_scores(self.score.from_keys(query, keys), mask)
         if visited is not None:
             seen = visited.unsqueeze(1) if visited.dim() == 2 else visited
             if seen.shape not in (scores.shape, (len(scores), 1, scores.shape[2])):
                 raise ShapeError(
-                    f"visited has shape {list(visited.shape)}, but with scores {list(scores.shape)} it must be "
+                    f"visited has shape {list(visited.shape)}; with scores {list(scores.shape)} it must be "
                     f"{[len(scores), scores.shape[2]]} or {list(scores.shape)}"
                 )
             allowed = ~seen if allowed is None else allowed & ~seen
@@ -90,9 +90,9 @@ class PointerAttention(nn.Module):
 
 
 def masked_log_softmax(scores: Float[Tensor, "*axes"], mask: Bool[Tensor, ...] | None = None) -> Float[Tensor, "*axes"]:
-    """Log-softmax over the allowed entries of the last axis; -inf, without a gradient, at the others.
+    """Log-softmax over the allowed entries of the last axis; the others are -inf and get no gradient.
 
-    Half types are computed in float32 and returned in their own type.
+    Half-precision scores are computed in float32 and returned in their own type.
     """
     work = scores.float() if scores.dtype in HALF_TYPES else scores
     if mask is not None:

@@ -1,8 +1,8 @@
-r"""A sequence becomes one vector: attention with a learned query, and level upon level of it.
+r"""Attention pooling: learned queries, single-level and hierarchical.
 
-`LearnedQuery` gives any `Attention` queries that are parameters. `AttentionPool` is the form of Yang et al. 2016, and
-`HierarchicalAttention` puts one on top of another: words make sentences, sentences paragraphs, paragraphs a document.
-What is not there (padding words, empty sentences) is zeros and changes nothing.
+`LearnedQuery` makes the queries of any `Attention` parameters. `AttentionPool` is the pooling of Yang et al. 2016, and
+`HierarchicalAttention` stacks it: words form sentences, sentences paragraphs, paragraphs a document. Padding words and
+empty sentences have zero vectors and zero weights and do not affect the result.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from multihead.attention.biases import Bias
-from multihead.attention.composition import Attention, masked_scores, without_padding
+from multihead.attention.composition import Attention, hide_padding, masked_scores
 from multihead.attention.functional import masked_softmax
 from multihead.attention.masks import Dense, Mask, Padding
 from multihead.errors import ConfigurationError, ShapeError
 
 
 class LearnedQuery(nn.Module):
-    """An attention whose queries are parameters: the same questions to every sequence.
+    """Attention whose queries are parameters, shared by all sequences.
 
     Args:
-        attention: score and alignment.
+        attention: the score and the alignment.
         query_dim: width of the queries.
-        count: how many; each gives a vector of its own.
+        count: number of queries; each one yields a vector.
 
     Raises:
-        ConfigurationError: a width or count below 1.
+        ConfigurationError: the width or the count is below 1.
     """
 
     def __init__(self, attention: Attention, query_dim: int, count: int = 1) -> None:
         super().__init__()
         if min(query_dim, count) < 1:
-            raise ConfigurationError(f"query_dim={query_dim}, count={count}: at least 1 is needed")
+            raise ConfigurationError(f"query_dim={query_dim}, count={count}: expected at least 1")
         self.attention = attention
         self.query = nn.Parameter(torch.randn(count, query_dim))
 
@@ -49,7 +49,7 @@ class LearnedQuery(nn.Module):
         need_weights: bool = False,
         generator: torch.Generator | None = None,
     ) -> tuple[Float[Tensor, "batch count out_dim"], Float[Tensor, "batch count key"] | None]:
-        """One vector a query; ``output.flatten(1)`` joins them. Arguments and errors are those of `Attention`."""
+        """One vector per query; ``output.flatten(1)`` concatenates them. Arguments and errors as in `Attention`."""
         query = self.query.expand(len(key), -1, -1)
         output, weights = self.attention(
             query, key, value, mask=mask, bias=bias, need_weights=need_weights, generator=generator
@@ -63,22 +63,22 @@ class AttentionPool(nn.Module):
     .. math::
         u_t = \tanh(W h_t + b), \quad \alpha_t = \mathrm{softmax}_t(u_t^T u_w), \quad s = \sum_t \alpha_t h_t
 
-    (Yang et al. 2016, equations 5 to 7). It is the additive score with a query that never changes: b is U q, u_w is v.
-    W and b are ``projection``, u_w is ``context``.
+    (Yang et al. 2016, equations 5 to 7). This is the additive score with a constant query: b is U q, u_w is v. W and b
+    are ``projection``, u_w is ``context``.
 
     Args:
-        dim: width of what is pooled.
+        dim: width of the vectors to pool.
         hidden_dim: width of u (default: ``dim``).
 
     Raises:
-        ConfigurationError: a width below 1.
+        ConfigurationError: a width is below 1.
     """
 
     def __init__(self, dim: int, hidden_dim: int | None = None) -> None:
         super().__init__()
         hidden_dim = dim if hidden_dim is None else hidden_dim
         if min(dim, hidden_dim) < 1:
-            raise ConfigurationError(f"dim={dim}, hidden_dim={hidden_dim}: at least 1 is needed")
+            raise ConfigurationError(f"dim={dim}, hidden_dim={hidden_dim}: expected at least 1")
         self.projection = nn.Linear(dim, hidden_dim)
         self.context = nn.Parameter(torch.empty(hidden_dim))
         nn.init.normal_(self.context, std=hidden_dim**-0.5)
@@ -89,76 +89,76 @@ class AttentionPool(nn.Module):
         """The pooled vector and the weights.
 
         Args:
-            x: what is pooled.
-            mask: over one query and ``length`` keys, such as ``Padding(lengths)``. Where it leaves nothing, both
-                results are zeros.
+            x: the vectors to pool.
+            mask: over one query and ``length`` keys, such as ``Padding(lengths)``. For a sequence without allowed keys
+                both results are zeros.
 
         Raises:
-            ShapeError: the mask does not fit.
+            ShapeError: the mask does not match ``x``.
             MaskError: the mask is not a `Mask`.
         """
-        _, x, _ = without_padding(mask, x, x, x)
+        _, x, _ = hide_padding(mask, x, x, x)
         scores = self.projection(x).tanh() @ self.context
         weights = masked_softmax(*masked_scores(scores.unsqueeze(1), mask))
         return (weights @ x).squeeze(1), weights.squeeze(1)
 
 
 class Pooled(NamedTuple):
-    """What `HierarchicalAttention` returns."""
+    """The result of `HierarchicalAttention`."""
 
     output: Float[Tensor, "batch dim"]
-    """The document."""
+    """The vector of the document."""
     weights: tuple[Tensor, ...]
-    """Of each level, outermost first: of the sentences [batch, sentences], of their words [batch, sentences, words].
-    Their product is how much of a word is in the document."""
+    """One tensor per level, outermost first: sentences [batch, sentences], their words [batch, sentences, words].
+    The product of a word's weights is its share in the document."""
 
 
 class HierarchicalAttention(nn.Module):
     """Attention pooling at every level of a document (Yang et al. 2016; two levels there, any number here).
 
     Args:
-        dim: width of the words' vectors and of all that is made from them.
-        depth: how many levels: 2 = words make sentences, sentences the document.
+        dim: width of the word vectors and of all vectors pooled from them.
+        depth: number of levels; with 2, words form sentences and sentences the document.
         hidden_dim: as in `AttentionPool`.
 
     Raises:
-        ConfigurationError: a depth or width below 1.
+        ConfigurationError: the depth or a width is below 1.
     """
 
     def __init__(self, dim: int, depth: int = 2, hidden_dim: int | None = None) -> None:
         super().__init__()
         if depth < 1:
-            raise ConfigurationError(f"depth={depth}: at least one level is needed")
+            raise ConfigurationError(f"depth={depth}: expected at least one level")
         self.levels = nn.ModuleList(AttentionPool(dim, hidden_dim) for _ in range(depth))
 
     def forward(self, x: Float[Tensor, "*outer words dim"], lengths: Int[Tensor, "*outer"] | None = None) -> Pooled:
         """The vector of each document, and all weights.
 
         Args:
-            x: the words' vectors: [batch, sentences, words, dim] with two levels, one axis more for each further level.
-            lengths: the words of each sentence, [batch, sentences]; 0 where there is no sentence, which may be anywhere
-                (default: all words are there). What has no words has weight 0 and a vector of zeros.
+            x: the word vectors: [batch, sentences, words, dim] with two levels, one more axis for each further level.
+            lengths: number of words of each sentence, [batch, sentences]; 0 marks a missing sentence, at any place
+                (default: no padding). Anything without words has weight 0 and a zero vector.
 
         Raises:
-            ShapeError: another number of axes than ``depth`` asks for, or lengths that do not fit.
+            ShapeError: the axes do not match ``depth``, or the lengths do not match ``x``.
         """
         axes = len(self.levels) + 2
         if x.dim() != axes:
-            raise ShapeError(f"x has shape {list(x.shape)}, but with depth={axes - 2} it must have {axes} axes")
+            raise ShapeError(f"x has shape {list(x.shape)}; with depth={axes - 2} it must have {axes} axes")
         if lengths is None:
             lengths = torch.full(x.shape[:-2], x.shape[-2], device=x.device)
         if lengths.shape != x.shape[:-2]:
             raise ShapeError(
-                f"lengths has shape {list(lengths.shape)}, but with x {list(x.shape)} it must be {list(x.shape[:-2])}"
+                f"lengths has shape {list(lengths.shape)}; with x {list(x.shape)} it must be {list(x.shape[:-2])}"
             )
         mask: Mask = Padding(lengths.flatten())
-        there = lengths > 0
+        present = lengths > 0
         weights: list[Tensor] = []
         for level in self.levels:
             outer = x.shape[:-2]
             pooled, shares = level(x.flatten(0, -3), mask=mask)
             x, weights = pooled.unflatten(0, outer), [shares.unflatten(0, outer), *weights]
-            if there.dim() > 1:
-                mask = Dense(there.flatten(0, -2)[:, None, None])
-                there = there.any(-1)
+            if present.dim() > 1:
+                mask = Dense(present.flatten(0, -2)[:, None, None])
+                present = present.any(-1)
         return Pooled(x, tuple(weights))

@@ -1,4 +1,4 @@
-r"""Score functions: how well a key answers a query.
+r"""Score functions of a query and a key: additive, dot, scaled, bilinear.
 
     additive             v . tanh(W x + U q)        Bahdanau et al. 2015, appendix A.1.2
     dot                  x . q                      Luong et al. 2015, section 3.1
@@ -6,8 +6,8 @@ r"""Score functions: how well a key answers a query.
     bilinear             x^T W q                    Luong et al. 2015, "general"
     low-rank bilinear    (U x) . (V q)              W = U^T V
 
-for a key x and a query q. Each first does to the keys what does not depend on the query (`Score.keys`), so that a
-decoder that asks the same keys in many steps pays for it once. Masks, weights and sums are `composition`'s.
+for a key x and a query q. Each score first computes what depends on the keys alone (`Score.keys`), so that a decoder
+with fixed keys does this once for all steps. `composition` applies masks, weights and the weighted sum.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from torch.utils.checkpoint import checkpoint
 
 from multihead.errors import ConfigurationError, ShapeError
 
-PIECE = 1 << 20
-"""How many numbers `Additive` holds at a time: 4 MB in float32, which a cache can hold."""
+CHUNK_ELEMENTS = 1 << 20
+"""Elements that `Additive` holds at a time: 4 MB in float32, small enough for a processor's cache."""
 
 
 class Score(nn.Module, ABC):
-    """A function of one query and one key, computed for all pairs.
+    """A function of a query and a key, computed for all pairs.
 
     ``score(query, key)`` is ``score.from_keys(query, score.keys(key))``, bit for bit.
 
     Args:
-        query_dim: width of the queries; None = any.
-        key_dim: width of the keys; None = any.
+        query_dim: width of the queries; None accepts any.
+        key_dim: width of the keys; None accepts any.
     """
 
     def __init__(self, query_dim: int | None, key_dim: int | None) -> None:
@@ -47,15 +47,15 @@ class Score(nn.Module, ABC):
         """The score of every pair.
 
         Raises:
-            ShapeError: widths or batches do not fit.
+            ShapeError: the widths or batch sizes do not match.
         """
         return self.from_keys(query, self.keys(key))
 
     def keys(self, key: Float[Tensor, "batch key key_dim"]) -> Float[Tensor, "batch key score_dim"]:
-        """What does not depend on the query: to be computed once and used in many steps.
+        """The part that depends on the keys alone: computed once, used in many steps.
 
         Raises:
-            ShapeError: the keys have not three axes, or another width.
+            ShapeError: the keys do not have three axes and the expected width.
         """
         _check_axes("key", key, self.key_dim)
         return self._keys(key)
@@ -63,10 +63,10 @@ class Score(nn.Module, ABC):
     def from_keys(
         self, query: Float[Tensor, "batch query query_dim"], keys: Float[Tensor, "batch key score_dim"]
     ) -> Float[Tensor, "batch query key"]:
-        """The scores of queries with what `keys` has returned.
+        """The scores of queries with the result of `keys`.
 
         Raises:
-            ShapeError: the queries have not three axes, another width, or another batch than the keys.
+            ShapeError: the queries do not have three axes, the expected width and the batch size of the keys.
         """
         self._check_query(query, keys)
         return self._from_keys(query, keys)
@@ -74,7 +74,7 @@ class Score(nn.Module, ABC):
     def _check_query(self, query: Tensor, keys: Tensor) -> None:
         _check_axes("query", query, self.query_dim)
         if len(query) != len(keys):
-            raise ShapeError(f"queries {list(query.shape)} and keys {list(keys.shape)} are batches of different sizes")
+            raise ShapeError(f"queries {list(query.shape)} and keys {list(keys.shape)} have different batch sizes")
 
     @abstractmethod
     def _keys(self, key: Tensor) -> Tensor: ...
@@ -83,7 +83,6 @@ class Score(nn.Module, ABC):
     def _from_keys(self, query: Tensor, keys: Tensor) -> Tensor: ...
 
     def extra_repr(self) -> str:
-        """What ``print(module)`` shows."""
         return "" if self.key_dim is None else f"query_dim={self.query_dim}, key_dim={self.key_dim}"
 
 
@@ -93,17 +92,17 @@ class Additive(Score):
     .. math::
         s(x, q) = v^T \tanh(W x + U q)
 
-    W is ``key_projection``, U ``query_projection``, v ``energy``; there are no biases. All pairs at once would take
-    batch x queries x keys x hidden_dim numbers: beyond `PIECE` of them the queries are taken a few at a time, and the
-    backward pass computes them again.
+    W is ``key_projection``, U ``query_projection`` and v ``energy``; there are no biases. All pairs at once take
+    batch x queries x keys x hidden_dim elements. Beyond `CHUNK_ELEMENTS`, the queries are processed in chunks, which
+    the backward pass recomputes.
 
     Args:
         query_dim: width of the queries.
         key_dim: width of the keys.
-        hidden_dim: width inside.
+        hidden_dim: width of W x and U q.
 
     Raises:
-        ConfigurationError: a width below 1.
+        ConfigurationError: a width is below 1.
     """
 
     def __init__(self, query_dim: int, key_dim: int, hidden_dim: int) -> None:
@@ -115,30 +114,30 @@ class Additive(Score):
         nn.init.normal_(self.energy, std=hidden_dim**-0.5)
 
     def _keys(self, key: Tensor) -> Tensor:
-        """W x."""
         projected: Tensor = self.key_projection(key)
         return projected
 
     def _from_keys(self, query: Tensor, keys: Tensor) -> Tensor:
         queries = self.query_projection(query)
-        rows = max(1, PIECE // max(1, keys.numel()))
+        rows = max(1, CHUNK_ELEMENTS // max(1, keys.numel()))
         if queries.shape[1] <= rows:
             return _energies(queries, keys, self.energy)
-        pieces = [
-            checkpoint(_energies, piece, keys, self.energy, use_reentrant=False, preserve_rng_state=False)
-            for piece in queries.split(rows, dim=1)
+        chunks = [
+            checkpoint(_energies, chunk, keys, self.energy, use_reentrant=False, preserve_rng_state=False)
+            for chunk in queries.split(rows, dim=1)
         ]
-        return torch.cat(pieces, dim=1)
+        return torch.cat(chunks, dim=1)
 
 
 def _energies(queries: Tensor, keys: Tensor, energy: Tensor) -> Tensor:
+    # Broadcast to [batch, query, key, hidden].
     return (queries.unsqueeze(2) + keys.unsqueeze(1)).tanh() @ energy
 
 
 class Product(Score):
-    """The scores that are dot products of something made from the query and something made from the key.
+    """A score that is a dot product of a map of the query and a map of the key.
 
-    A fused attention kernel can compute them. ``scale`` is a factor; None = 1 / sqrt(width of what is multiplied).
+    A fused attention kernel can compute it. ``scale`` multiplies the product; None = 1 / sqrt(width of its factors).
     """
 
     scale: float | None = 1.0
@@ -146,17 +145,17 @@ class Product(Score):
     def queries(
         self, query: Float[Tensor, "batch query query_dim"], keys: Float[Tensor, "batch key score_dim"]
     ) -> Float[Tensor, "batch query score_dim"]:
-        """What the keys are multiplied with, but for ``scale``.
+        """The mapped queries, to be multiplied by the keys and by ``scale``.
 
         Raises:
-            ShapeError: queries and keys do not fit together.
+            ShapeError: queries and keys do not match.
         """
         self._check_query(query, keys)
         queries = self._queries(query)
         if queries.shape[-1] != keys.shape[-1]:
             raise ShapeError(
-                f"a dot product needs queries as wide as the keys, got {list(queries.shape)} and {list(keys.shape)}: "
-                "Bilinear and Additive take any two widths"
+                f"a dot product needs queries as wide as the keys, got {list(queries.shape)} and {list(keys.shape)}; "
+                "Bilinear and Additive accept any two widths"
             )
         return queries
 
@@ -190,11 +189,11 @@ class ScaledDot(Product):
     .. math::
         s(x, q) = \frac{x^T q}{\sqrt{D}}
 
-    The dot product of D independent numbers of variance 1 has the variance D; divided by sqrt(D) it has 1, and the
-    softmax keeps its gradient.
+    The dot product of two vectors of D independent numbers of variance 1 has variance D. Dividing by sqrt(D) makes it
+    1, which keeps the softmax away from its flat regions.
 
     Args:
-        scale: another factor than 1 / sqrt(D).
+        scale: the factor; None = 1 / sqrt(D).
     """
 
     def __init__(self, scale: float | None = None) -> None:
@@ -208,14 +207,14 @@ class Bilinear(Product):
     .. math::
         s(x, q) = x^T W q
 
-    ``weight`` is W, [key_dim, query_dim]. It starts so that the scores of inputs of variance 1 have the variance 1.
+    ``weight`` is W, [key_dim, query_dim], initialized so that inputs of variance 1 have scores of variance 1.
 
     Args:
         query_dim: width of the queries.
         key_dim: width of the keys.
 
     Raises:
-        ConfigurationError: a width below 1.
+        ConfigurationError: a width is below 1.
     """
 
     def __init__(self, query_dim: int, key_dim: int) -> None:
@@ -224,26 +223,25 @@ class Bilinear(Product):
         nn.init.normal_(self.weight, std=(key_dim * query_dim) ** -0.5)
 
     def _keys(self, key: Tensor) -> Tensor:
-        """W^T x."""
         return key @ self.weight
 
 
 class LowRankBilinear(Product):
-    r"""The bilinear score with a W of low rank.
+    r"""The bilinear score with a low-rank W.
 
     .. math::
         s(x, q) = x^T U^T V q = (U x)^T (V q)
 
-    U is ``key_projection``, V ``query_projection``, both [rank, width]. Unlike a dot product it is not symmetric, and
-    it has rank x (key_dim + query_dim) parameters instead of key_dim x query_dim.
+    U is ``key_projection`` and V ``query_projection``, both [rank, width]. Unlike a dot product it is not symmetric,
+    and it has rank x (key_dim + query_dim) parameters instead of key_dim x query_dim.
 
     Args:
         query_dim: width of the queries.
         key_dim: width of the keys.
-        rank: rows of U and V.
+        rank: number of rows of U and V.
 
     Raises:
-        ConfigurationError: a width or rank below 1.
+        ConfigurationError: a width or the rank is below 1.
     """
 
     def __init__(self, query_dim: int, key_dim: int, rank: int) -> None:
@@ -255,17 +253,15 @@ class LowRankBilinear(Product):
         nn.init.normal_(self.query_projection, std=(query_dim * rank**0.5) ** -0.5)
 
     def _queries(self, query: Tensor) -> Tensor:
-        """V q."""
         return query @ self.query_projection.T
 
     def _keys(self, key: Tensor) -> Tensor:
-        """U x."""
         return key @ self.key_projection.T
 
 
 def _check_size(name: str, size: int | None) -> None:
     if size is not None and size < 1:
-        raise ConfigurationError(f"{name}={size}: at least 1 is needed")
+        raise ConfigurationError(f"{name}={size}: expected at least 1")
 
 
 def _check_axes(name: str, tensor: Tensor, width: int | None) -> None:

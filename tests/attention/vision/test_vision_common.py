@@ -122,17 +122,17 @@ def unchecked() -> Iterator[None]:
 def test_other_channels_or_axes_are_an_error(name: str) -> None:
     module = make(name)
     for shape in ((2, CHANNELS + 1, 3, 3), (CHANNELS, 3, 3), (2, CHANNELS)):
-        with pytest.raises(ShapeError, match=rf"made for \[batch, {CHANNELS}, height, width\], got \[{shape[0]}, "):
+        with pytest.raises(ShapeError, match=rf"expects \[batch, {CHANNELS}, height, width\], got \[{shape[0]}, "):
             module(torch.zeros(shape).double())
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: SqueezeExcitation(0), "channels=0: at least one"),
+        (lambda: SqueezeExcitation(0), "channels=0: expected at least one"),
         (lambda: SqueezeExcitation(8, 0), "reduction=0"),
-        (lambda: ECA(8, 4), "kernel_size=4: an odd size"),
-        (lambda: CBAM(8, kernel_size=6), "kernel_size=6: an odd size"),
+        (lambda: ECA(8, 4), "kernel_size=4: expected an odd size"),
+        (lambda: CBAM(8, kernel_size=6), "kernel_size=6: expected an odd size"),
         (lambda: BAM(8, dilation=0), "dilation=0"),
         (
             lambda: ShuffleAttention(12, 4),
@@ -141,7 +141,7 @@ def test_other_channels_or_axes_are_an_error(name: str) -> None:
         (lambda: ShuffleAttention(5, 1), "no number, because the channels are odd"),
         (lambda: SpatialGroupEnhance(6, 4), "channels=6 is not a multiple of groups = 4: groups may be 1, 2, 3, 6"),
         (lambda: SpatialGroupEnhance(6, 0), "channels=6 is not a multiple of groups = 0"),
-        (lambda: PolarizedSelfAttention(8, "serial"), "arrangement='serial': write 'parallel' or 'sequential'"),
+        (lambda: PolarizedSelfAttention(8, "serial"), "arrangement='serial': expected 'parallel' or 'sequential'"),
     ],
 )
 @pytest.mark.usefixtures("unchecked")

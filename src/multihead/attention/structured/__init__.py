@@ -4,14 +4,18 @@ Reading order: partition (what all have in common) · chain · semi_markov · tr
 matrix_tree · layers.
 """
 
-from multihead.attention.structured.chain import chain_log_partition, chain_marginals
+from multihead.attention.structured.chain import (
+    chain_log_partition,
+    chain_marginals,
+    semi_markov_log_partition,
+    semi_markov_marginals,
+)
 from multihead.attention.structured.layers import (
     SegmentationAlignment,
     SegmentationAttention,
     TreeAlignment,
     TreeAttention,
 )
-from multihead.attention.structured.semi_markov import semi_markov_log_partition, semi_markov_marginals
 from multihead.attention.structured.trees import tree_log_partition, tree_marginals
 
 __all__ = [

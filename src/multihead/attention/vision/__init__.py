@@ -1,17 +1,15 @@
-"""Attention for images: which channels and which places of a feature map matter.
+"""Attention for images: weights for channels and places of feature maps.
 
-Every module takes x [batch, channels, height, width], gives the same shape, and shows the map it multiplies with:
-``module.gate(x)``. Channels: :class:`SqueezeExcitation`, :class:`ECA`. Places, in groups of channels:
+Every module maps x [batch, channels, height, width] to the same shape, and ``module.gate(x)`` returns the map that
+multiplies x. Channels: :class:`SqueezeExcitation`, :class:`ECA`. Places, in groups of channels:
 :class:`SpatialGroupEnhance`. Both: :class:`CBAM`, :class:`BAM`, :class:`ShuffleAttention`,
 :class:`PolarizedSelfAttention`, :class:`CoordinateAttention`.
 """
 
-from multihead.attention.vision.branches import BAM, CBAM
-from multihead.attention.vision.channel import ECA, SqueezeExcitation
-from multihead.attention.vision.coordinate import CoordinateAttention
+from multihead.attention.vision.branches import BAM, CBAM, PolarizedSelfAttention
+from multihead.attention.vision.channel import ECA, CoordinateAttention, SqueezeExcitation
 from multihead.attention.vision.gate import ImageAttention
 from multihead.attention.vision.grouped import ShuffleAttention, SpatialGroupEnhance
-from multihead.attention.vision.polarized import PolarizedSelfAttention
 
 __all__ = [
     "BAM",
