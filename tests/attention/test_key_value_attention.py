@@ -121,7 +121,7 @@ def test_what_does_not_fit_is_named(unchecked: None) -> None:
         attention(states[..., :5])
     with pytest.raises(ShapeError, match=r"past has shape \[1, 6, 6\]"):
         attention(states, past=states[:1])
-    with pytest.raises(ShapeError, match="no state"):
+    with pytest.raises(ShapeError, match="expected at least one state"):
         attention(states[:, :0])
     with pytest.raises(ConfigurationError, match="parts=4"):
         KeyValueAttention(3, 2, 4)  # type: ignore[arg-type]
