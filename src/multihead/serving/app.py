@@ -25,7 +25,6 @@ from multihead.serving.requests import asked_of
 from multihead.serving.scheduler import Desk
 from multihead.serving.schema import Answer, Answers, Asked, Info, Limits, State
 from multihead.serving.stream import EventStream
-from multihead.serving.waiting import no_type_check
 
 _GONE = 499
 """What is noted of a request whose client has gone; nobody reads it."""
@@ -50,7 +49,6 @@ class Api:
     def __init__(self, desk: Desk) -> None:
         self.desk, self.page = desk, page_files()
 
-    @no_type_check
     async def translate(self, request: Request) -> Response:
         """Translates texts. The lines of a text are translated one by one."""
         began = time.perf_counter()
@@ -65,12 +63,10 @@ class Api:
             return Response(status_code=_GONE)
         return _json(Answers(translations=made, seconds=time.perf_counter() - began))
 
-    @no_type_check
     async def _translated(self, asked: Asked, request: Request) -> list[Answer]:
         async with self.desk.work(asked) as work, leaving(request.receive, partial(work.end, ClientGone())):
             return await self.desk.finish(work)
 
-    @no_type_check
     async def stream(self, request: Request) -> Response:
         """Translates one text, and tells how far it is: server-sent events `partial`, then `done` or `error`."""
         try:
@@ -86,23 +82,19 @@ class Api:
         seconds = f"{self.desk.settings.time_limit:g}"
         return later("time_exceeded", f"not done within {seconds} seconds; send less at once, or ask again later", 5)
 
-    @no_type_check
     async def health(self, _request: Request) -> Response:
         """Whether the server lives."""
         return _json(State(status="ok"))
 
-    @no_type_check
     async def ready(self, _request: Request) -> Response:
         """Whether the server translates: 503 while the model is being loaded, and when the server shuts down."""
         self.desk.ready()
         return _json(State(status="ok"))
 
-    @no_type_check
     async def metrics(self, _request: Request) -> Response:
         """Figures for Prometheus."""
         return Response(self.desk.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    @no_type_check
     async def info(self, _request: Request) -> Response:
         """The model, what is done where a request does not say, and what is taken at most."""
         generation, settings = self.desk.ready(), self.desk.settings
@@ -120,12 +112,10 @@ class Api:
         )  # fmt: skip
         return _json(info)
 
-    @no_type_check
     async def index(self, request: Request) -> Response:
         """The page."""
         return self._file("index.html", request)
 
-    @no_type_check
     async def static(self, request: Request) -> Response:
         """What the page is made of."""
         return self._file(request.path_params["name"], request)
@@ -135,7 +125,6 @@ class Api:
             raise HTTPException(404)
         return self.page[name].response(request)
 
-    @no_type_check
     async def refuse_route(self, request: Request, error: Exception) -> Response:
         """What the router refuses: an address that there is not, or another method."""
         assert isinstance(error, HTTPException)
@@ -145,7 +134,6 @@ class Api:
         message = "there is no such address; /openapi.json says what there is"
         raise Refusal(404, "not_found", message)
 
-    @no_type_check
     async def pass_on(self, _request: Request, error: Exception) -> Response:
         """A refusal or a mistake of ours is for `Front` to answer; mistakes Starlette would, in a form of its own."""
         raise error

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable
 
 from starlette.types import Receive
 
-from multihead.serving.waiting import no_type_check
 
 
 class ClientGone(Exception):  # noqa: N818 - not an error
@@ -16,7 +15,6 @@ class ClientGone(Exception):  # noqa: N818 - not an error
 
 
 @contextlib.asynccontextmanager
-@no_type_check
 async def leaving(receive: Receive, tell: Callable[[], None]) -> AsyncIterator[None]:
     """Tells when the client goes before the block has ended.
 
@@ -32,7 +30,6 @@ async def leaving(receive: Receive, tell: Callable[[], None]) -> AsyncIterator[N
         task.cancel()
 
 
-@no_type_check
 async def _until_gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -14,7 +14,6 @@ from multihead.judging.analysis import inspect_tokens
 from multihead.serving.queue import Job, Post, Queue
 from multihead.serving.search_thread import Lane
 from multihead.serving.uncompiled import Eager
-from multihead.serving.waiting import no_type_check
 from multihead.translating.searching import Demands, not_compiled, symbols_of
 from multihead.translating.translator import Translator
 
@@ -81,7 +80,6 @@ class Generation:
         for queue in (self._waiting, self._aside):
             queue.drop(job)
 
-    @no_type_check
     async def besides(self, act: Callable[[slice], list[T]], count: int) -> list[T]:
         """What else is to be found for so many sentences: a few at a time in one thread, so requests take turns.
 
@@ -93,7 +91,6 @@ class Generation:
             made += await asyncio.get_running_loop().run_in_executor(self._besides, part)
         return made
 
-    @no_type_check
     async def close(self) -> None:
         """Ends its threads when what they have in hand is done."""
         self._waiting.close()

@@ -15,7 +15,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from multihead.serving.error_responses import Refusal
 from multihead.serving.scheduler import Desk, unforeseen
-from multihead.serving.waiting import no_type_check
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -60,7 +59,6 @@ class Front:
         self._app, self._desk, self._paths, self._short = app, desk, frozenset(paths), short
         self._token = None if token is None else token.encode()
 
-    @no_type_check
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request; what else servers tell an application passes through."""
         if scope["type"] != "http":
@@ -68,7 +66,6 @@ class Front:
             return
         began, statuses = time.perf_counter(), []
 
-        @no_type_check
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
                 statuses.append(message["status"])
@@ -90,7 +87,6 @@ class Front:
             self._desk.metrics.requests.labels(path, status).inc()
             self._desk.metrics.seconds.labels(path).observe(time.perf_counter() - began)
 
-    @no_type_check
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = self._short.get((scope["method"], scope["path"]))
         if answer is None:

@@ -13,13 +13,11 @@ from multihead.errors import ConfigurationError
 from multihead.serving.error_responses import Refusal
 from multihead.serving.schema import Asked
 from multihead.serving.settings import ServeSettings
-from multihead.serving.waiting import no_type_check
 
 _LINGER = 1.0
 """Seconds for which more of a body that is too large is read, and thrown away."""
 
 
-@no_type_check
 async def asked_of(request: Request, settings: ServeSettings) -> Asked:
     """What is asked.
 
@@ -43,7 +41,6 @@ async def asked_of(request: Request, settings: ServeSettings) -> Asked:
 _CLOSE = {"Connection": "close"}
 
 
-@no_type_check
 async def _body(request: Request, most: int) -> bytes:
     said = request.headers.get("content-length", "")
     parts, size = [], int(said[:20]) if said.isdecimal() else 0
@@ -59,7 +56,6 @@ async def _body(request: Request, most: int) -> bytes:
     return b"".join(parts)
 
 
-@no_type_check
 async def _part(request: Request) -> tuple[bytes, bool]:
     """Some bytes, and whether more may come."""
     message = await request.receive()
@@ -68,7 +64,6 @@ async def _part(request: Request) -> tuple[bytes, bool]:
     return message.get("body", b""), message.get("more_body", False)
 
 
-@no_type_check
 async def _let_it_send(request: Request) -> None:
     """Throws away what comes for a moment: who is still sending when the connection is closed never reads why."""
     if "expect" in request.headers:

@@ -24,7 +24,6 @@ from multihead.serving.queue import Job
 from multihead.serving.responses import Prepared
 from multihead.serving.schema import Answer, Asked, Guarding
 from multihead.serving.settings import ServeSettings
-from multihead.serving.waiting import no_type_check
 from multihead.translating.translator import Translator
 
 _SHORT = 4000
@@ -54,7 +53,6 @@ class Work:
         """What there is of the translation of its first text."""
         return answers.so_far(self.prepared, self.job, self.generation.translator)
 
-    @no_type_check
     async def answers(self, guard: Guarding) -> list[Answer]:
         """Of a job that is done: the translations, and what else was asked for."""
         asked, translator, besides = self.prepared.asked, self.generation.translator, self.generation.besides
@@ -140,7 +138,6 @@ class Desk:
         return self.generation
 
     @contextlib.asynccontextmanager
-    @no_type_check
     async def work(self, asked: Asked, watched: bool = False) -> AsyncIterator[Work]:
         """A request in hand, being searched, until the block ends.
 
@@ -179,7 +176,6 @@ class Desk:
         most = self.settings.queue
         return later("queue_full", f"{most} requests are in hand, as many as are taken; ask again", seconds, 429)
 
-    @no_type_check
     async def finish(self, work: Work) -> list[Answer]:
         """Waits for a job, and says what was found; it ends early where the work does.
 
@@ -198,7 +194,6 @@ class Desk:
             if not making.cancel() and not making.cancelled():
                 making.exception()  # somebody has heard of it, even where nobody waited
 
-    @no_type_check
     async def _made(self, work: Work) -> list[Answer]:
         try:
             await work.job.done
@@ -216,7 +211,6 @@ class Desk:
         self.metrics.tokens.inc(sum(counts))
         return made
 
-    @no_type_check
     async def load(self) -> None:
         """Loads the model, or loads it anew and serves with that from then on; an old one ends what it has in hand.
 
@@ -244,7 +238,6 @@ class Desk:
             old = None
             self._settled()
 
-    @no_type_check
     async def _retire(self, old: Generation) -> None:
         while old.jobs:
             await asyncio.sleep(0.05)
@@ -257,7 +250,6 @@ class Desk:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    @no_type_check
     async def _in_turn(self, before: list[asyncio.Task[None]]) -> None:
         if before:
             await asyncio.wait(before)
@@ -270,7 +262,6 @@ class Desk:
         for work in self._works:
             work.end(no_time())
 
-    @no_type_check
     async def close(self) -> None:
         """Ends the model's threads, when nothing is in hand any more."""
         self.draining = True
@@ -280,7 +271,6 @@ class Desk:
             await self.generation.close()
 
 
-@no_type_check
 async def _done(asked: Asked, act: Callable[[], T]) -> T:
     """Something that takes the longer the longer a request's texts are, and the more of them are wanted back."""
     size = (sum(map(len, asked.texts)) + len(asked.prefix or "")) * asked.n_best

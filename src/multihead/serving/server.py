@@ -24,7 +24,6 @@ from multihead.serving.app import make_app
 from multihead.serving.protocol import Protocol
 from multihead.serving.scheduler import Desk
 from multihead.serving.settings import ServeSettings
-from multihead.serving.waiting import no_type_check
 
 _LEAVE = 2.0
 """Seconds for answers to leave, once they are made."""
@@ -61,7 +60,6 @@ def bind(host: str, port: int) -> socket.socket:
     return listening
 
 
-@no_type_check
 async def serve(make: Callable[[], Desk], listening: socket.socket, token: str | None) -> Desk:
     """Serves until a signal says to stop; gives the desk, which says whether there ever was a model.
 

@@ -19,7 +19,6 @@ from multihead.serving.disconnect import ClientGone, leaving
 from multihead.serving.error_responses import Refusal
 from multihead.serving.scheduler import Desk, Work, unforeseen
 from multihead.serving.schema import Asked
-from multihead.serving.waiting import no_type_check
 
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 """A proxy is not to collect events."""
@@ -44,7 +43,6 @@ class EventStream(Response):
         del self.headers["content-length"]
         self._desk, self._asked, self._late = desk, asked, late
 
-    @no_type_check
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refused before it begins, it is an answer like others; after that an event."""
         started = False
@@ -67,7 +65,6 @@ class EventStream(Response):
         if started:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    @no_type_check
     async def _grow(self, work: Work, send: Send) -> None:
         """Tells what there is whenever there is more, until the job is done."""
         shown = ""
@@ -80,7 +77,6 @@ class EventStream(Response):
                 await send(_framed("partial", json.dumps({"text": text}, ensure_ascii=False)))
                 await asyncio.wait({work.job.done}, timeout=PACE)
 
-    @no_type_check
     async def _refuse(self, refusal: Refusal, started: bool, scope: Scope, receive: Receive, send: Send) -> None:
         self._desk.metrics.refused.labels(refusal.error).inc()
         if started:
@@ -89,7 +85,6 @@ class EventStream(Response):
             await refusal.response()(scope, receive, send)
 
 
-@no_type_check
 async def _event(send: Send, name: str, content: BaseModel) -> None:
     await send(_framed(name, content.model_dump_json()))
 
