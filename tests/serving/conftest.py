@@ -27,9 +27,8 @@ from multihead import Translator
 from multihead.models.config import TransformerConfig
 from multihead.models.transformer import Transformer
 from multihead.serving.app import make_app
-from multihead.serving.protocol import Protocol
-from multihead.serving.scheduler import Desk
-from multihead.serving.server import bind
+from multihead.serving.scheduler import Scheduler
+from multihead.serving.server import HttpProtocol, bind
 from multihead.serving.settings import ServeSettings
 
 JSON = {"Content-Type": "application/json"}
@@ -124,7 +123,7 @@ class Client:
 class Serving:
     """A server that runs in a thread of this process."""
 
-    desk: Desk
+    scheduler: Scheduler
     client: Client
     said: list[str]
     loop: asyncio.AbstractEventLoop
@@ -137,7 +136,7 @@ class Servers:
         self._ends: list[Callable[[], None]] = []
 
     def start(
-        self, load: Callable[[], Translator], lanes: int = 2, token: str | None = None, **settings: Any
+        self, load: Callable[[], Translator], threads: int = 2, token: str | None = None, **settings: Any
     ) -> Serving:
         listening, ready, said = bind("127.0.0.1", 0), threading.Event(), []
         kept: dict[str, Any] = {}
@@ -146,28 +145,28 @@ class Servers:
             asyncio.run(live())
 
         async def live() -> None:
-            desk = Desk(ServeSettings(**settings), load, lanes, said.append)
-            http: Any = partial(Protocol, patience=desk.settings.send_time)
-            config = uvicorn.Config(make_app(desk, token), log_config=None, lifespan="off", ws="none", http=http)
+            scheduler = Scheduler(ServeSettings(**settings), load, threads, said.append)
+            http: Any = partial(HttpProtocol, head_timeout=scheduler.settings.send_time)
+            config = uvicorn.Config(make_app(scheduler, token), log_config=None, lifespan="off", ws="none", http=http)
             server = uvicorn.Server(config)
-            kept.update(desk=desk, server=server, loop=asyncio.get_running_loop())
-            await desk.begin()
+            kept.update(scheduler=scheduler, server=server, loop=asyncio.get_running_loop())
+            await scheduler.start_loading()
             ready.set()
             await server.serve([listening])
-            await desk.close()
+            await scheduler.close()
 
         thread = threading.Thread(target=main, name="server")
         thread.start()
         assert ready.wait(60)
 
         def end() -> None:
-            kept["loop"].call_soon_threadsafe(kept["desk"].give_up)
+            kept["loop"].call_soon_threadsafe(kept["scheduler"].abort_all)
             kept["server"].should_exit = True
             thread.join(30)
             assert not thread.is_alive()
 
         self._ends.append(end)
-        return Serving(kept["desk"], Client(listening.getsockname()[1]), said, kept["loop"])
+        return Serving(kept["scheduler"], Client(listening.getsockname()[1]), said, kept["loop"])
 
     def end(self) -> None:
         for end in self._ends:

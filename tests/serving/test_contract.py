@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from multihead import Translator
-from multihead.serving.openapi import SAID
+from multihead.serving.openapi import ERROR_EXAMPLES
 
 Client = Any
 Servers = Any
@@ -100,7 +100,7 @@ def provoked(path: str, servers: Servers, models: dict[str, Callable[[], Transla
     yield "415", client.ask("POST", path, GOOD, {"Content-Type": "text/plain"})
     for asked in ({"text": 5}, {"text": "e" * 21}, {"text": "eins", "beam": 17}, {"text": "\n".join("e" * 9)}):
         yield "422", client.post(path, **asked)
-    usual.desk.draining = True
+    usual.scheduler.draining = True
     yield "503", client.post(path, text="eins")
     guarded = servers.start(models["usual"], token="open sesame").client
     yield "401", guarded.post(path, text="eins")
@@ -134,7 +134,7 @@ def test_what_can_be_got_is_as_documented(client: Client, servers: Servers, tran
     for path in ("/health", "/ready", "/info", "/metrics"):
         check(described, path, "GET", client.get(path))
     leaving = servers.start(lambda: translator)
-    leaving.desk.draining = True
+    leaving.scheduler.draining = True
     for path in ("/ready", "/info"):
         check(described, path, "GET", leaving.client.get(path))
     methods = {(path, method) for path, methods in described["paths"].items() for method in methods}
@@ -231,7 +231,7 @@ def test_the_calls_of_the_page_are_answered(servers: Servers, translator: Transl
 def test_the_page_has_every_address_word_and_figure(client: Client) -> None:
     page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
     described = client.get("/openapi.json").json
-    told = {word for said in SAID.values() for word in said}
+    told = {word for said in ERROR_EXAMPLES.values() for word in said}
     words = {"malformed_http", "not_found", "method_not_allowed"} | told
     assert [word for word in words if f"`{word}`" not in page] == []
     assert [

@@ -9,7 +9,7 @@ import pytest
 
 from multihead import Translator
 from multihead.engine.search import Engine
-from multihead.serving import responses as answers
+from multihead.serving import requests
 
 Servers = Any
 
@@ -20,7 +20,7 @@ def test_only_the_sentence_that_cannot_be_searched_fails(compiled: bool, damaged
     if compiled and model.engine is None:
         pytest.skip("no compiled search here")
     wanted = model.translate(["eins zwei"])
-    serving = servers.start(lambda: model, lanes=1)
+    serving = servers.start(lambda: model, threads=1)
     with ThreadPoolExecutor(8) as pool:
         replies = list(pool.map(lambda text: serving.client.post(text=text), ["eins zwei", "acht"] * 8))
     for good in replies[::2]:
@@ -40,7 +40,7 @@ def test_a_batch_that_cannot_be_had_is_searched_otherwise(
     if translator.engine is None:
         pytest.skip("no compiled search here")
     wanted = {beam: translator.translate(["eins zwei"], beam=beam) for beam in (2, 3)}
-    client, real = servers.start(lambda: translator, lanes=1).client, Engine.open
+    client, real = servers.start(lambda: translator, threads=1).client, Engine.open
 
     def refusing(engine: Any, settings: Any, *words: Any, **named: Any) -> Any:
         if settings.beam == 3:
@@ -61,7 +61,7 @@ def test_a_mistake_of_ours_is_answered_like_any_refusal(
 
     serving = servers.start(lambda: translator)
     with monkeypatch.context() as patch:
-        patch.setattr(answers, "prepare", broken)
+        patch.setattr(requests, "prepare", broken)
         reply = serving.client.post(path, text="eins")
     assert (reply.status, reply.json["error"]) == (500, "internal_error")
     assert reply.headers["x-content-type-options"] == "nosniff"

@@ -12,16 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from multihead import Translator
-from multihead.serving.metrics import Rate
-from multihead.serving.pieces import block_diagonal, joined, pieces_of
-from multihead.serving.queue import Job, Kind, Queue
-from multihead.serving.search_thread import IDLE, Lane
+from multihead.serving.queue import BatchKey, Job, SentenceQueue
+from multihead.serving.requests import split_lines
+from multihead.serving.responses import block_diagonal, join_lines
+from multihead.serving.scheduler import SlidingRate
+from multihead.serving.search_threads import MAX_IDLE_BATCHES, SearchThread
 from multihead.translating.search_settings import SearchSettings
 from multihead.translating.searching import symbols_of
 
 
-def kind(beam: int = 1) -> Kind:
-    return Kind(SearchSettings(beam=beam), 1)
+def kind(beam: int = 1) -> BatchKey:
+    return BatchKey(SearchSettings(beam=beam), 1)
 
 
 def in_a_loop(test: Callable[[], Any]) -> Any:
@@ -43,8 +44,8 @@ def test_each_job_has_its_turn(sizes: list[int]) -> None:
     """With one taker, sentence k of any job comes before sentence k + 1 of every other that waited with it."""
 
     def test() -> None:
-        queue = Queue()
-        queue.join("one")
+        queue = SentenceQueue()
+        queue.register("one")
         made = jobs(*sizes)
         for job in made:
             queue.put(job)
@@ -61,12 +62,12 @@ def test_each_job_has_its_turn(sizes: list[int]) -> None:
 
 def test_a_taker_has_no_more_rows_than_places_but_one_sentence_in_any_case() -> None:
     def test() -> None:
-        queue = Queue()
-        queue.join("one")
+        queue = SentenceQueue()
+        queue.register("one")
         for job in jobs(7, beam=5):
             queue.put(job)
         assert len(queue.take("one", 0, 16) or []) == 3
-        assert queue.running == 15
+        assert queue.running_rows == 15
         assert queue.take("one", 15, 16) == []
         assert len(queue.take("one", 0, 2) or []) == 1
 
@@ -75,29 +76,29 @@ def test_a_taker_has_no_more_rows_than_places_but_one_sentence_in_any_case() -> 
 
 def test_who_has_least_to_do_takes() -> None:
     def test() -> None:
-        queue = Queue()
+        queue = SentenceQueue()
         for who in ("one", "other"):
-            queue.join(who)
+            queue.register(who)
         for job in jobs(1, 1, 1):
             queue.put(job)
         assert len(queue.take("one", 4, 64) or []) == 0  # the other one has nothing to do
         assert len(queue.take("other", 0, 64) or []) == 3
-        assert queue.running == 7
+        assert queue.running_rows == 7
 
     in_a_loop(test)
 
 
 def test_a_dropped_job_leaves_and_the_others_stay() -> None:
     def test() -> None:
-        queue = Queue()
-        queue.join("one")
+        queue = SentenceQueue()
+        queue.register("one")
         one, other = jobs(3, 2)
         queue.put(one)
         queue.put(other)
-        queue.drop(one)
-        assert one.dropped
+        queue.cancel(one)
+        assert one.cancelled
         assert queue.take("one", 0, 64) == other.sentences
-        queue.drop(other)  # once more than it is there: nothing happens
+        queue.cancel(other)  # once more than it is there: nothing happens
         assert len(queue) == 0
 
     in_a_loop(test)
@@ -105,8 +106,8 @@ def test_a_dropped_job_leaves_and_the_others_stay() -> None:
 
 def test_what_is_put_back_comes_first() -> None:
     def test() -> None:
-        queue = Queue()
-        queue.join("one")
+        queue = SentenceQueue()
+        queue.register("one")
         one, other = jobs(2, 1)
         queue.put(one)
         first = (queue.take("one", 0, 1) or [])[0]
@@ -121,18 +122,18 @@ def test_what_is_put_back_comes_first() -> None:
 
 
 def test_a_job_waits_in_each_queue_by_itself() -> None:
-    """What a lane has put aside waits there, whatever of the same job still waits for a lane."""
+    """What a thread has put aside waits there, whatever of the same job still waits for a thread."""
 
     def test() -> None:
-        queue, aside = Queue(), Queue()
-        queue.join("lane")
-        aside.join("other")
+        queue, aside = SentenceQueue(), SentenceQueue()
+        queue.register("lane")
+        aside.register("other")
         (job,) = jobs(3)
         queue.put(job)
         (first,) = queue.take("lane", 0, 1) or []
         aside.put_back([first])
         assert (len(queue), len(aside)) == (2, 1)
-        queue.drop(job)
+        queue.cancel(job)
         assert (len(queue), len(aside)) == (0, 1)  # between the two a search may look: it finds what it is promised
         assert aside.take("other", 0, 64) == [first]
         aside.put_back([first])
@@ -141,7 +142,7 @@ def test_a_job_waits_in_each_queue_by_itself() -> None:
     in_a_loop(test)
 
 
-@pytest.mark.parametrize("kinds", range(1, IDLE + 3))
+@pytest.mark.parametrize("kinds", range(1, MAX_IDLE_BATCHES + 3))
 def test_a_lane_keeps_as_many_idle_batches_as_it_may(kinds: int, translator: Translator) -> None:
     engine = translator.engine
     if engine is None:
@@ -149,26 +150,26 @@ def test_a_lane_keeps_as_many_idle_batches_as_it_may(kinds: int, translator: Tra
     symbols = symbols_of(translator.bundle.target_tokenizer)
 
     def test() -> None:
-        queue, aside = Queue(), Queue()
-        lane = Lane(engine, symbols, 1000, queue, aside, lambda act: act())
+        queue, aside = SentenceQueue(), SentenceQueue()
+        thread = SearchThread(engine, symbols, 1000, queue, aside, lambda act: act())
         for beam in range(1, kinds + 1):
             (job,) = jobs(1, beam=beam)
-            lane._add(job.sentences[0])
-            queue.drop(job)
-        assert len(lane._batches) == kinds
-        lane._let_go()
-        lane._close_idle()
-        assert len(lane._batches) == min(kinds, IDLE)
-        for batch in lane._batches.values():
-            batch.running.__exit__(None, None, None)
+            thread._add(job.sentences[0])
+            queue.cancel(job)
+        assert len(thread._batches) == kinds
+        thread._drop_cancelled()
+        thread._close_idle_batches()
+        assert len(thread._batches) == min(kinds, MAX_IDLE_BATCHES)
+        for batch in thread._batches.values():
+            batch.close()
 
     in_a_loop(test)
 
 
 def test_a_closed_queue_gives_what_it_has_and_then_wakes_those_who_wait() -> None:
     def test() -> None:
-        queue = Queue()
-        queue.join("one")
+        queue = SentenceQueue()
+        queue.register("one")
         (job,) = jobs(1)
         queue.put(job)
         queue.close()
@@ -176,8 +177,8 @@ def test_a_closed_queue_gives_what_it_has_and_then_wakes_those_who_wait() -> Non
         assert queue.take("one", 0, 64) is None
 
     in_a_loop(test)
-    queue, ended = Queue(), []
-    queue.join("one")
+    queue, ended = SentenceQueue(), []
+    queue.register("one")
     thread = threading.Thread(target=lambda: ended.append(queue.take("one", 0, 64)))
     thread.start()
     queue.close()
@@ -187,7 +188,7 @@ def test_a_closed_queue_gives_what_it_has_and_then_wakes_those_who_wait() -> Non
 
 def test_a_rate_is_of_its_window() -> None:
     now = 100.0
-    rate = Rate(10.0, lambda: now)
+    rate = SlidingRate(10.0, lambda: now)
     assert rate.value() == 0
     now = 104.0
     rate.add(8)
@@ -203,11 +204,11 @@ def test_a_rate_is_of_its_window() -> None:
 
 @given(st.text(alphabet="ab \r\n\u2028\0\t", max_size=30))
 def test_pieces_put_together_are_the_text(text: str) -> None:
-    pieces = pieces_of(text)
-    assert joined(pieces, [piece.text for piece in pieces]) == text
-    assert len(pieces) == text.count("\n") + 1
-    assert all(piece.behind in ("\n", "\r\n") for piece in pieces[:-1])
-    assert not any("\n" in piece.text for piece in pieces)
+    lines = split_lines(text)
+    assert join_lines(lines, [line.text for line in lines]) == text
+    assert len(lines) == text.count("\n") + 1
+    assert all(line.ending in ("\n", "\r\n") for line in lines[:-1])
+    assert not any("\n" in line.text for line in lines)
 
 
 def test_blocks_stand_behind_and_below_each_other() -> None:

@@ -21,26 +21,26 @@ def test_who_is_about_to_end_loads_nothing_any_more(servers: Servers, translator
         return translator
 
     async def again() -> None:
-        await serving.desk.begin()
+        await serving.scheduler.start_loading()
 
     serving = servers.start(load)
     asyncio.run_coroutine_threadsafe(again(), serving.loop).result(30)
     assert len(loaded) == 2
-    serving.desk.draining = True
+    serving.scheduler.draining = True
     asyncio.run_coroutine_threadsafe(again(), serving.loop).result(30)
     assert len(loaded) == 2
 
 
 def test_nothing_of_an_old_model_stays(trained: Path, servers: Servers, translator: Translator) -> None:
-    serving = servers.start(lambda: Translator.load(trained).searching(), lanes=2)
+    serving = servers.start(lambda: Translator.load(trained).searching(), threads=2)
     wanted, old, threads = translator.translate(["eins zwei"]), [], set()
     for number in range(2, 5):
         assert serving.client.post(text="eins zwei", alignment=True).texts == wanted
         threads.add(sum(not thread.name.startswith("asyncio_") for thread in threading.enumerate()))
-        now = serving.desk.generation
+        now = serving.scheduler.model
         old += [weakref.ref(one) for one in (now, now.translator, now.translator.bundle.model)]
         del now
-        asyncio.run_coroutine_threadsafe(serving.desk.load(), serving.loop).result(30)
+        asyncio.run_coroutine_threadsafe(serving.scheduler.load_model(), serving.loop).result(30)
         assert serving.client.get("/info").json["generation"] == number
         assert [one() for one in old] == [None] * len(old)
     assert len(threads) == 1

@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from multihead import Translator
-from multihead.serving import responses as answers
-from multihead.serving.middleware import HEADERS
+from multihead.serving import requests, responses
+from multihead.serving.app import HEADERS
 
 Client = Any
 Servers = Any
@@ -229,7 +229,7 @@ def test_who_is_in_hand_when_the_server_ends_is_told(endless: Callable[[], Trans
     serving = servers.start(endless)
     held = serving.client.begin(text="eins zwei")
     serving.client.until("multihead_requests_in_hand", 1)
-    serving.loop.call_soon_threadsafe(serving.desk.give_up)
+    serving.loop.call_soon_threadsafe(serving.scheduler.abort_all)
     answer = held.getresponse()
     assert (answer.status, json.loads(answer.read())["error"]) == (503, "draining")
     assert answer.headers["Retry-After"]
@@ -248,13 +248,13 @@ def test_who_is_in_hand_beside_the_searches_is_told_too(
         over.wait(60)
         return []
 
-    monkeypatch.setattr(answers, "inspected", slow)
+    monkeypatch.setattr(responses, "inspect_results", slow)
     serving = servers.start(lambda: translator)
     held = serving.client.begin(text="eins zwei", alignment=True)
     try:
         assert entered.wait(30)
         if ends == "the server":
-            serving.loop.call_soon_threadsafe(serving.desk.give_up)
+            serving.loop.call_soon_threadsafe(serving.scheduler.abort_all)
             answer = held.getresponse()
             assert (answer.status, json.loads(answer.read())["error"]) == (503, "draining")
         held.close()
@@ -266,7 +266,7 @@ def test_who_is_in_hand_beside_the_searches_is_told_too(
 
 def test_an_alignment_of_too_much_is_refused(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its size is that of each text squared; of several texts the sum."""
-    monkeypatch.setattr(answers, "MOST_WEIGHTS", 200)
+    monkeypatch.setattr(requests, "MAX_ALIGNMENT_WEIGHTS", 200)
     text = "eins zwei drei vier fünf sechs sieben acht"
     reply = client.post(text=f"{text}\n{text}", alignment=True)
     assert (reply.status, reply.json["error"]) == (422, "invalid_request")

@@ -15,8 +15,8 @@ from multihead import Translator
 from multihead.judging.guard import guarded
 from multihead.judging.guard_signs import Mode
 from multihead.lines.long_lines import Line, in_parts, most_tokens, together
-from multihead.serving.loaded_model import SLICE
-from multihead.serving.stream import PACE
+from multihead.serving.loaded_model import SLICE_SENTENCES
+from multihead.serving.stream import MIN_INTERVAL
 
 Serving = Any
 Servers = Any
@@ -106,7 +106,7 @@ def test_words_say_where_they_looked(client: Client) -> None:
 def test_many_sentences_are_looked_into_as_each_alone(client: Client) -> None:
     """They are taken a few at a time: none is lost between, and none gets another's."""
     wishes = {"alignment": True, "alternatives": 1, "guard": "mark"}
-    assert len(TEXTS) > SLICE
+    assert len(TEXTS) > SLICE_SENTENCES
     for own, text in zip(client.post(text=TEXTS, **wishes).json["translations"], TEXTS, strict=True):
         (alone,) = client.post(text=text, **wishes).json["translations"]
         assert own["text"] == alone["text"]
@@ -133,7 +133,7 @@ def test_a_greedy_translation_grows(compiled: bool, endless: Callable[[], Transl
         pytest.skip("no compiled search here")
     client, began = servers.start(lambda: model).client, time.perf_counter()
     events = client.post("/translate/stream", text="eins zwei drei").events
-    assert len(events) <= (time.perf_counter() - began) / PACE + 2
+    assert len(events) <= (time.perf_counter() - began) / MIN_INTERVAL + 2
     names, contents = zip(*events, strict=True)
     assert names == ("partial",) * (len(events) - 1) + ("done",)
     texts = [content["text"] for content in contents]

@@ -1,6 +1,7 @@
-"""A translator behind HTTP: requests of different clients share batches; limits, streaming, metrics, reload, drain.
+"""A translator behind HTTP: shared batches, limits, streaming, metrics, reload, drain.
 
-Reading order: `schema` (what is asked and answered), `app` (routes; `described` for OpenAPI), `desk` (admission and the
-life of a request), `work` (sentences on their way), `lanes` and `eager` (where they are searched), `generation` (one
-loaded model), `server` (the process: signals, draining). Nothing here trains or searches by itself.
+Reading order: `server` (the process: socket, signals, HTTP), `app` (middleware and routes), `requests` (reading and
+checking), `scheduler` (admission and life of a request), `loaded_model`, `queue` and `search_threads` (the searches),
+`responses` (results to texts), `schema` (the JSON). Nothing here trains, and the searches are those of `engine` and
+`decoding`.
 """

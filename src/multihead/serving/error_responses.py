@@ -1,4 +1,4 @@
-"""Every answer that says no: its status, its word for programs and its sentence for people, always in one form.
+"""Error responses: status, code for programs, message for people.
 
     400 malformed_json, malformed_http
     401 unauthorized            404 not_found           405 method_not_allowed
@@ -7,7 +7,7 @@
     429 queue_full (Retry-After) 431 head_too_large      500 internal_error, translation_failed
     503 loading, draining, time_exceeded (Retry-After)
 
-No message holds a path, a stack or anything of another request.
+All have the same JSON form. No message contains a path, a stack trace or anything from another request.
 """
 
 from __future__ import annotations
@@ -16,47 +16,47 @@ from collections.abc import Mapping
 
 from starlette.responses import Response
 
-from multihead.serving.schema import Fault
+from multihead.serving.schema import ErrorBody
 
-LONGEST = 500
-"""Characters of a message: what was got is shown, but not all of it."""
+MAX_MESSAGE = 500
+"""Maximum characters of a message; longer ones, which quote the input, are cut."""
 
 
-class Refusal(Exception):  # noqa: N818 - an answer like others
-    """A request that is not done.
+class ApiError(Exception):
+    """An error response, raised anywhere while a request is handled.
 
     Args:
-        status: of HTTP.
-        error: for programs.
-        message: what was got, what was expected, what to do.
-        headers: besides.
+        status: HTTP status.
+        error: code for programs.
+        message: what was received, what was expected, what to do.
+        headers: additional response headers.
     """
 
     def __init__(self, status: int, error: str, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
         self.status, self.error, self.headers = status, error, dict(headers or {})
-        self.message = message if len(message) <= LONGEST else message[: LONGEST - 3] + "..."
+        self.message = message if len(message) <= MAX_MESSAGE else message[: MAX_MESSAGE - 3] + "..."
 
     @property
-    def fault(self) -> Fault:
-        """Its body."""
-        return Fault(error=self.error, message=self.message)
+    def body(self) -> ErrorBody:
+        return ErrorBody(error=self.error, message=self.message)
 
     def response(self) -> Response:
-        """As an answer."""
-        return Response(self.fault.model_dump_json(), self.status, self.headers, "application/json")
+        return Response(self.body.model_dump_json(), self.status, self.headers, "application/json")
 
 
-def later(error: str, message: str, seconds: int, status: int = 503) -> Refusal:
-    """One that says after how many seconds to come again."""
-    return Refusal(status, error, message, {"Retry-After": str(seconds)})
+def retry_later(error: str, message: str, seconds: int, status: int = 503) -> ApiError:
+    """An error with the header Retry-After, in seconds."""
+    return ApiError(status, error, message, {"Retry-After": str(seconds)})
 
 
-def no_time() -> Refusal:
-    """The server ends, and this is not done."""
-    return later("draining", "the server ended before this was translated; ask again", 5)
+def server_stopped() -> ApiError:
+    """The server ended before the request was done."""
+    return retry_later("draining", "the server ended before this was translated; ask again", 5)
 
 
-def internal_error() -> Refusal:
-    """What is our fault; the log has more."""
-    return Refusal(500, "internal_error", "something went wrong here, which is not your fault; the server's log has it")
+def internal_error() -> ApiError:
+    """An unexpected exception; details are in the server's log only."""
+    return ApiError(
+        500, "internal_error", "something went wrong here, which is not your fault; the server's log has it"
+    )

@@ -1,4 +1,4 @@
-"""One loaded model and the threads that search with it; a reload makes another one, and this ends when it is idle."""
+"""A loaded model and its search threads; a reload makes a new one."""
 
 from __future__ import annotations
 
@@ -11,109 +11,111 @@ from typing import TypeVar
 
 from multihead.errors import MultiheadError
 from multihead.judging.analysis import inspect_tokens
-from multihead.serving.queue import Job, Post, Queue
-from multihead.serving.search_thread import Lane
-from multihead.serving.uncompiled import Eager
+from multihead.serving.queue import CallInLoop, Job, SentenceQueue
+from multihead.serving.search_threads import SearchThread, UncompiledSearchThread
 from multihead.translating.searching import Demands, not_compiled, symbols_of
 from multihead.translating.translator import Translator
 
 T = TypeVar("T")
 
-SLICE = 16
-"""Sentences of a request that are judged, or looked into, at a time."""
+SLICE_SENTENCES = 16
+"""Sentences of a request that are judged or inspected at a time."""
 
 
-class Generation:
-    """A model at work.
+class LoadedModel:
+    """A model with running search threads.
 
     Args:
-        number: 1, and one more for each model that was loaded since.
+        generation: 1 for the first model of the server, increasing by 1 with every reload.
         translator: the model.
-        lanes: threads of the compiled search.
-        longest: the most tokens of a sentence, its end symbol counted.
-        post: into the event loop.
+        threads: number of threads of the compiled search.
+        longest: maximum source tokens of a sentence, including the end symbol.
+        call_in_loop: schedules a callback in the event loop.
     """
 
-    def __init__(self, number: int, translator: Translator, lanes: int, longest: int, post: Post) -> None:
-        self.number, self.translator = number, translator
-        self.jobs = 0
-        """Requests in hand."""
-        self.aligns = _aligns(translator)
-        """Whether the model says where it looked."""
-        self._waiting, self._aside = Queue(), Queue()
-        engine = translator.engine
-        bound = max(translator.search_settings().limit(longest), 2)
-        symbols = symbols_of(translator.bundle.target_tokenizer)
-        self._lanes = (
-            []
-            if engine is None
-            else [Lane(engine, symbols, bound, self._waiting, self._aside, post) for _ in range(lanes)]
-        )
-        self._eager = Eager(translator, self._aside, post)
-        self._besides = ThreadPoolExecutor(1, "besides")
-        for thread in (*self._lanes, self._eager):
+    def __init__(
+        self, generation: int, translator: Translator, threads: int, longest: int, call_in_loop: CallInLoop
+    ) -> None:
+        self.generation, self.translator = generation, translator
+        self.requests = 0
+        """Requests in flight that use this model."""
+        self.aligns = _has_attention(translator)
+        """Whether the model returns attention to the source."""
+        self._compiled_queue, self._uncompiled_queue = SentenceQueue(), SentenceQueue()
+        self._compiled_threads: list[SearchThread] = []
+        if (engine := translator.engine) is not None:
+            limit = max(translator.search_settings().limit(longest), 2)
+            symbols = symbols_of(translator.bundle.target_tokenizer)
+            queues = self._compiled_queue, self._uncompiled_queue
+            self._compiled_threads = [
+                SearchThread(engine, symbols, limit, *queues, call_in_loop) for _ in range(threads)
+            ]
+        self._uncompiled_thread = UncompiledSearchThread(translator, self._uncompiled_queue, call_in_loop)
+        self._executor = ThreadPoolExecutor(1, "inspection")
+        for thread in (*self._compiled_threads, self._uncompiled_thread):
             thread.start()
 
     @property
     def compiled(self) -> bool:
-        """Whether there are lanes."""
-        return bool(self._lanes)
+        """Whether there are threads of the compiled search."""
+        return bool(self._compiled_threads)
 
     @property
     def waiting(self) -> int:
-        """Sentences that nobody has begun."""
-        return len(self._waiting) + len(self._aside)
+        """Sentences whose search has not begun."""
+        return len(self._compiled_queue) + len(self._uncompiled_queue)
 
     @property
     def rows(self) -> int:
-        """Hypotheses that are being extended."""
-        return self._waiting.running + self._aside.running
+        """Hypotheses being searched."""
+        return self._compiled_queue.running_rows + self._uncompiled_queue.running_rows
 
-    def begin(self, job: Job) -> None:
-        """Its sentences are searched, in a lane where that can be."""
+    def submit(self, job: Job) -> None:
+        """Queue the sentences of a job, for the compiled search if possible."""
         prefixed = any(sentence.prefix for sentence in job.sentences)
-        plain = self.compiled and not prefixed and not_compiled(job.kind.settings, Demands()) is None
-        (self._waiting if plain else self._aside).put(job)
+        compiled = self.compiled and not prefixed and not_compiled(job.key.settings, Demands()) is None
+        (self._compiled_queue if compiled else self._uncompiled_queue).put(job)
 
-    def drop(self, job: Job) -> None:
-        """Nobody waits for it any more."""
-        for queue in (self._waiting, self._aside):
-            queue.drop(job)
+    def cancel(self, job: Job) -> None:
+        """Stop searching the sentences of a job."""
+        for queue in (self._compiled_queue, self._uncompiled_queue):
+            queue.cancel(job)
 
-    async def besides(self, act: Callable[[slice], list[T]], count: int) -> list[T]:
-        """What else is to be found for so many sentences: a few at a time in one thread, so requests take turns.
+    async def run_in_slices(self, function: Callable[[slice], list[T]], count: int) -> list[T]:
+        """Concatenate ``function(slice)`` over slices of ``count`` sentences, computed in a single thread.
 
-        Who is cancelled has no more of them done than those that are under way.
+        Requests take turns between slices. Cancelling the coroutine leaves at most the running slice to finish.
         """
-        made: list[T] = []
-        for start in range(0, count, SLICE):
-            part = partial(act, slice(start, start + SLICE))
-            made += await asyncio.get_running_loop().run_in_executor(self._besides, part)
-        return made
+        results: list[T] = []
+        for start in range(0, count, SLICE_SENTENCES):
+            call = partial(function, slice(start, start + SLICE_SENTENCES))
+            results += await asyncio.get_running_loop().run_in_executor(self._executor, call)
+        return results
 
     async def close(self) -> None:
-        """Ends its threads when what they have in hand is done."""
-        self._waiting.close()
-        for lane in self._lanes:
-            await asyncio.to_thread(lane.join)
-        self._aside.close()
-        await asyncio.to_thread(self._eager.join)
-        self._besides.shutdown(wait=False, cancel_futures=True)
+        """End the threads once their sentences are done."""
+        self._compiled_queue.close()
+        for thread in self._compiled_threads:
+            await asyncio.to_thread(thread.join)
+        # Closed last: a compiled search may still move sentences to this queue.
+        self._uncompiled_queue.close()
+        await asyncio.to_thread(self._uncompiled_thread.join)
+        self._executor.shutdown(wait=False, cancel_futures=True)
 
 
-def _aligns(translator: Translator) -> bool:
+def _has_attention(translator: Translator) -> bool:
     try:
-        (seen,) = inspect_tokens(translator, [[]], [[]], 0)
+        (inspected,) = inspect_tokens(translator, [[]], [[]], 0)
     except MultiheadError:
         return False
-    return seen.weights is not None
+    return inspected.weights is not None
 
 
 def load(folder: Path, search: Mapping[str, object], device: str) -> Translator:
-    """Reads a model and tries it once: one that cannot translate a word is refused before it serves anybody.
+    """Load a model and translate a word with it, so that a broken model is never served.
 
     Raises:
-        MultiheadError: the folder is damaged, or the model gives no numbers.
+        MultiheadError: the folder is damaged, or the model computes NaN.
     """
     translator = Translator.load(folder, device)
     translator = translator.searching(**search)

@@ -1,30 +1,31 @@
-"""What OpenAPI says of the routes: bodies, every status with examples of its words, headers, the token.
+"""OpenAPI descriptions of the routes: bodies, statuses with example errors, headers, token.
 
-It describes and decides nothing; the tests hold every answer against it.
+Nothing here changes what the server does; the tests compare every response with these descriptions.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Any
 
 from fastapi import FastAPI
 
-from multihead.serving.schema import ANSWER, Asked, Fault
+from multihead.serving.schema import TRANSLATION_EXAMPLE, ApiRequest, ErrorBody
 
-_WHATS = {
+_STATUS_DESCRIPTIONS = {
     400: "Not JSON.",
-    401: "No token, or another one.",
-    408: "The body came too slowly.",
+    401: "No token, or a wrong one.",
+    408: "The body did not arrive in time.",
     413: "The body is too large.",
     415: "Not application/json.",
-    422: "Not what the contract says, or more than is taken.",
-    429: "Too many requests; come again after the seconds of Retry-After.",
-    500: "It could not be translated, and that is not the request's fault.",
-    503: "No model yet, no more, or no time; come again after the seconds of Retry-After.",
+    422: "Not valid for the schema, or above a limit.",
+    429: "Too many requests; retry after the seconds in Retry-After.",
+    500: "The server failed; the request is valid.",
+    503: "Loading, shutting down, or out of time; retry after the seconds in Retry-After.",
 }
 
-SAID = {
+ERROR_EXAMPLES = {
     400: {"malformed_json": "the body is not JSON: EOF while parsing a string at line 1 column 9"},
     401: {"unauthorized": "this server wants a token: send the header 'Authorization: Bearer TOKEN'"},
     408: {"body_too_slow": "the body did not come within 10 seconds"},
@@ -48,61 +49,85 @@ SAID = {
         "time_exceeded": "not done within 30 seconds; send less at once, or ask again later",
     },
 }
-"""Of each status: its words for programs, with a sentence that goes with them."""
+"""For each status: its error codes, with an example message each."""
 
-_AFTER = {"Retry-After": {"description": "Seconds.", "required": True, "schema": {"type": "integer", "minimum": 1}}}
+_RETRY_AFTER = {
+    "Retry-After": {"description": "Seconds.", "required": True, "schema": {"type": "integer", "minimum": 1}}
+}
 
-_EVENTS = "".join(
-    f"event: {name}\ndata: {json.dumps(data)}\n\n" for name, data in (("partial", {"text": "A dog"}), ("done", ANSWER))
+_EVENTS_EXAMPLE = "".join(
+    f"event: {name}\ndata: {json.dumps(data)}\n\n"
+    for name, data in (("partial", {"text": "A dog"}), ("done", TRANSLATION_EXAMPLE))
 )
-_FIGURES = '# TYPE multihead_requests_total counter\nmultihead_requests_total{path="/translate",status="200"} 12.0\n'
+_METRICS_EXAMPLE = (
+    '# TYPE multihead_requests_total counter\nmultihead_requests_total{path="/translate",status="200"} 12.0\n'
+)
 
 
-def answering(model: type, *statuses: int) -> dict[str, Any]:
-    """A route whose answer is JSON, and whose refusals have these statuses."""
-    return _described({"model": model, "description": "Done."}, statuses)
+def describe_json(model: type, *statuses: int) -> dict[str, Any]:
+    """A route with a JSON response and error responses of these statuses."""
+    return _describe({"model": model, "description": "Done."}, statuses)
 
 
-def translating(model: type | None) -> dict[str, Any]:
-    """A route that takes `Asked`; without a model it answers with events.
+def describe_translate(model: type | None) -> dict[str, Any]:
+    """A route that takes an `ApiRequest`; its response is JSON, or events if ``model`` is None.
 
-    The body is read by us, within limits, so its description is given by hand.
+    FastAPI does not read the body itself, so the schema of the body is given explicitly.
     """
-    events = {"content": {"text/event-stream": {"schema": {"type": "string"}, "example": _EVENTS}}}
-    first = {**events, "description": "Events."} if model is None else {"model": model, "description": "Done."}
-    body = {"required": True, "content": {"application/json": {"schema": Asked.model_json_schema()}}}
-    described = _described(first, (400, 408, 413, 415, 422, 429, 500, 503))
-    return {**described, "openapi_extra": {"requestBody": body}}
+    events = {"content": {"text/event-stream": {"schema": {"type": "string"}, "example": _EVENTS_EXAMPLE}}}
+    success = {**events, "description": "Events."} if model is None else {"model": model, "description": "Done."}
+    body = {"required": True, "content": {"application/json": {"schema": ApiRequest.model_json_schema()}}}
+    description = _describe(success, (400, 408, 413, 415, 422, 429, 500, 503))
+    return {**description, "openapi_extra": {"requestBody": body}}
 
 
-def figures() -> dict[str, Any]:
+def describe_metrics() -> dict[str, Any]:
     """The route for Prometheus."""
-    content = {"text/plain": {"schema": {"type": "string"}, "example": _FIGURES}}
-    return _described({"content": content, "description": "Figures."}, ())
+    content = {"text/plain": {"schema": {"type": "string"}, "example": _METRICS_EXAMPLE}}
+    return _describe({"content": content, "description": "Metrics."}, ())
 
 
-def _described(first: dict[str, Any], statuses: tuple[int, ...]) -> dict[str, Any]:
-    """What such a route returns is a response already: nothing is made of it."""
-    return {"response_model": None, "responses": {200: first, **{status: _refusal(status) for status in statuses}}}
+def _describe(success: dict[str, Any], statuses: tuple[int, ...]) -> dict[str, Any]:
+    """Arguments of a FastAPI route whose endpoint returns a `Response`."""
+    responses = {200: success, **{status: _describe_error(status) for status in statuses}}
+    return {"response_model": None, "responses": responses}
 
 
-def _refusal(status: int) -> dict[str, Any]:
+def _describe_error(status: int) -> dict[str, Any]:
     examples = {
-        error: {"value": {"error": error, "message": message}} for error, message in sorted(SAID[status].items())
+        error: {"value": {"error": error, "message": message}}
+        for error, message in sorted(ERROR_EXAMPLES[status].items())
     }
-    described: dict[str, Any] = {"model": Fault, "description": _WHATS[status]}
-    described["content"] = {"application/json": {"examples": examples}}
-    return {**described, "headers": _AFTER} if status in (429, 503) else described
+    description: dict[str, Any] = {"model": ErrorBody, "description": _STATUS_DESCRIPTIONS[status]}
+    description["content"] = {"application/json": {"examples": examples}}
+    return {**description, "headers": _RETRY_AFTER} if status in (429, 503) else description
 
 
-def wants_token(app: FastAPI, free: tuple[str, ...]) -> None:
-    """Says of all routes but the free ones that they want a token; called when they are all there."""
-    schema = app.openapi()  # kept by the application, and changed here
-    schema["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
-    refusal = _refusal(401)
-    fault = {"schema": {"$ref": "#/components/schemas/Fault"}, **refusal["content"]["application/json"]}
-    said = {"description": refusal["description"], "content": {"application/json": fault}}
-    for path, methods in schema["paths"].items():
-        for method in () if path in free else methods.values():
+def publish_schema(app: FastAPI, public_paths: Collection[str] | None) -> None:
+    """Complete the application's OpenAPI document, once all routes are added.
+
+    Schemas are published under their titles. If ``public_paths`` is given, all other paths require a token.
+    """
+    text = json.dumps(app.openapi())
+    titles = {name: schema["title"] for name, schema in app.openapi()["components"]["schemas"].items()}
+    for name, title in titles.items():
+        text = text.replace(f'"#/components/schemas/{name}"', f'"#/components/schemas/{title}"')
+    document = json.loads(text)
+    schemas = document["components"]["schemas"]
+    document["components"]["schemas"] = {
+        titles[name]: schemas[name] for name in sorted(schemas, key=titles.__getitem__)
+    }
+    if public_paths is not None:
+        _require_token(document, public_paths)
+    app.openapi_schema = document
+
+
+def _require_token(document: dict[str, Any], public_paths: Collection[str]) -> None:
+    document["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
+    error = _describe_error(401)
+    body = {"schema": {"$ref": "#/components/schemas/Fault"}, **error["content"]["application/json"]}
+    response = {"description": error["description"], "content": {"application/json": body}}
+    for path, methods in document["paths"].items():
+        for method in () if path in public_paths else methods.values():
             method["security"] = [{"bearer": []}]
-            method["responses"]["401"] = said
+            method["responses"]["401"] = response

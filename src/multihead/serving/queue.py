@@ -1,9 +1,9 @@
-"""Sentences on their way from a request to a search and back; and the queue that is fair between requests.
+"""Sentences between requests and searches, in a queue fair to requests.
 
-A `Job` is a request's sentences. Searches take sentences from a `Queue`, one of each job in turn, so that a document of
-five hundred lines does not keep a single sentence waiting. A job that is dropped leaves at once what waits, and the
-searches let go of what runs at their next look. Threads meet here and nowhere else: a queue has a lock, and results
-come back by a function that the event loop hands in (`Post`).
+A `Job` holds the sentences of one request. Search threads take sentences from a `SentenceQueue`, one of each job in
+turn, so that a document of five hundred lines does not delay a single sentence. Cancelling a job removes its waiting
+sentences at once; the searches drop its running sentences when they next look. Threads share nothing else: a queue has
+a lock, and results return through a function that runs a callback in the event loop (`CallInLoop`).
 """
 
 from __future__ import annotations
@@ -20,94 +20,95 @@ from multihead.translating.search_settings import SearchSettings
 
 _numbers = itertools.count()
 
-Post = Callable[[Callable[[], None]], None]
-"""Has something done in the event loop's thread, soon, from any other."""
+CallInLoop = Callable[[Callable[[], None]], None]
+"""Schedules a callback in the event loop's thread; called from any thread."""
 
 
 @dataclass(frozen=True)
-class Kind:
-    """What sentences must have in common to be searched together."""
+class BatchKey:
+    """What sentences must have in common to share a batch."""
 
     settings: SearchSettings
     n_best: int
 
 
 class Sentence:
-    """A sentence, and what was found for it.
+    """A sentence and its hypotheses.
 
     Args:
-        job: whose it is.
-        ids: its tokens, the end symbol included.
-        prefix: tokens that its translation begins with.
+        job: the job it belongs to.
+        ids: source tokens, including the end symbol.
+        prefix: tokens its translation begins with.
     """
 
     def __init__(self, job: Job, ids: list[int], prefix: list[int]) -> None:
         self.number = next(_numbers)
-        """No other sentence of this process has it."""
+        """Unique in this process."""
         self.job, self.ids, self.prefix = job, ids, prefix
-        self.alone = False
-        """Whether it is searched by itself: something went wrong beside others."""
-        self.leading: tuple[int, ...] = ()
-        """The best so far, for somebody who watches."""
-        self.found: list[Hypothesis] = []
+        self.isolated = False
+        """Whether it must be searched alone, because its last batch failed."""
+        self.partial: tuple[int, ...] = ()
+        """Tokens of the best unfinished hypothesis, of a streamed job."""
+        self.hypotheses: list[Hypothesis] = []
 
     @property
     def limit(self) -> int:
-        """The most tokens of its translation, the end symbol counted."""
-        return self.job.kind.settings.limit(len(self.ids))
+        """Maximum tokens of the translation, including the end symbol."""
+        return self.job.key.settings.limit(len(self.ids))
 
 
 class Job:
-    """The sentences of a request, in order; made, settled and waited for in the event loop's thread.
+    """The sentences of a request, in order. Its methods run in the event loop's thread.
 
     Args:
-        kind: how they are searched.
-        rows: tokens of each, the end symbol included.
-        prefix: tokens that the first translation begins with.
-        watched: whether somebody wants to see translations grow.
+        key: how the sentences are searched.
+        rows: source tokens of each sentence, including the end symbol.
+        prefix: tokens the first translation begins with.
+        streamed: whether a client watches the translation grow.
     """
 
-    def __init__(self, kind: Kind, rows: Sequence[list[int]], prefix: list[int], watched: bool) -> None:
-        self.kind, self.watched = kind, watched
+    def __init__(self, key: BatchKey, rows: Sequence[list[int]], prefix: list[int], streamed: bool) -> None:
+        self.key, self.streamed = key, streamed
         self.sentences = [Sentence(self, row, [] if place else prefix) for place, row in enumerate(rows)]
-        self.left = len(self.sentences)
-        """Not yet found."""
-        self.dropped = False
-        self.changed = asyncio.Event()
-        """Set whenever something is new, for somebody who watches."""
+        self.remaining = len(self.sentences)
+        """Sentences without a result."""
+        self.cancelled = False
+        self.updated = asyncio.Event()
+        """Set whenever a sentence makes progress."""
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Its result is that everything was found; or the exception says what went wrong."""
-        if not self.left:
+        """Resolves when every sentence has a result; fails if one cannot be searched."""
+        if not self.remaining:
             self.done.set_result(None)
 
-    def settle(self, sentence: Sentence, found: list[Hypothesis]) -> None:
-        """One of the sentences was found."""
-        sentence.found = found
-        self.left -= 1
-        if not self.left and not self.done.done():
+    def finish(self, sentence: Sentence, hypotheses: list[Hypothesis]) -> None:
+        """Store the result of a sentence."""
+        sentence.hypotheses = hypotheses
+        self.remaining -= 1
+        if not self.remaining and not self.done.done():
             self.done.set_result(None)
-        self.changed.set()
+        self.updated.set()
 
     def fail(self, error: Exception) -> None:
-        """One could not be."""
+        """End the job with an error, unless it has ended already."""
         if not self.done.done():
             self.done.set_exception(error)
-        self.changed.set()
+        self.updated.set()
 
-    def grow(self, sentence: Sentence, leading: tuple[int, ...]) -> None:
-        """One goes on."""
-        sentence.leading = leading
-        self.changed.set()
+    def update(self, sentence: Sentence, partial: tuple[int, ...]) -> None:
+        """Store the best unfinished hypothesis of a sentence."""
+        sentence.partial = partial
+        self.updated.set()
 
 
-class Queue:
-    """Jobs that have sentences waiting; whoever searches takes from it, from a thread of its own."""
+class SentenceQueue:
+    """Waiting sentences of several jobs; search threads (takers) take from it."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._jobs: OrderedDict[Job, deque[Sentence]] = OrderedDict()
-        """What waits here of each job, in the order of their turns. A job can have sentences in two queues."""
+        """Waiting sentences of each job, in the order of their turns. A job can have sentences in two queues."""
         self._loads: dict[object, int] = {}
+        """Rows (one per hypothesis) that each taker is searching."""
         self._closed = False
 
     def __len__(self) -> int:
@@ -115,69 +116,69 @@ class Queue:
             return sum(map(len, self._jobs.values()))
 
     @property
-    def running(self) -> int:
-        """Rows (a hypothesis each) that those who take from it are busy with."""
+    def running_rows(self) -> int:
+        """Rows that all takers are searching."""
         with self._changed:
             return sum(self._loads.values())
 
     def put(self, job: Job) -> None:
-        """Its sentences wait."""
+        """Add all sentences of a job."""
         with self._changed:
             if job.sentences:
                 self._jobs[job] = deque(job.sentences)
                 self._changed.notify_all()
 
     def put_back(self, sentences: Sequence[Sentence]) -> None:
-        """These wait once more, before all others; but for those that nobody waits for any more."""
+        """Add sentences before all others, except those of cancelled jobs."""
         with self._changed:
             for sentence in sentences:
-                if not sentence.job.dropped:
+                if not sentence.job.cancelled:
                     self._jobs.setdefault(sentence.job, deque()).appendleft(sentence)
                     self._jobs.move_to_end(sentence.job, last=False)
             self._changed.notify_all()
 
-    def drop(self, job: Job) -> None:
-        """Nobody waits for it any more."""
+    def cancel(self, job: Job) -> None:
+        """Remove the sentences of a job and mark it, so that searches drop the rest."""
         with self._changed:
-            job.dropped = True
+            job.cancelled = True
             self._jobs.pop(job, None)
 
-    def join(self, who: object) -> None:
-        """Somebody who is going to take."""
+    def register(self, taker: object) -> None:
+        """Announce a taker, before it takes for the first time."""
         with self._changed:
-            self._loads[who] = 0
+            self._loads[taker] = 0
 
-    def take(self, who: object, load: int, places: int) -> list[Sentence] | None:
-        """What somebody should search besides what they have: of each job a sentence in turn, while there is room.
+    def take(self, taker: object, load: int, capacity: int) -> list[Sentence] | None:
+        """Sentences for a taker to search in addition to those it has: one of each job in turn, while there is room.
 
-        Of several takers the one with the least to do takes first. Blocks while a taker has nothing at all to do.
+        Among several takers, the one with the smallest load goes first. Blocks only while the taker has no load.
 
         Args:
-            who: as they joined.
-            load: rows that they are busy with.
-            places: rows that they can be busy with; one sentence is taken in any case by who has nothing to do.
+            taker: as registered.
+            load: rows the taker is searching.
+            capacity: maximum rows of the taker; without load it gets one sentence in any case.
 
         Returns:
-            Sentences; None when the queue is closed and there is nothing to do.
+            Sentences; None if the queue is closed and the taker has no load.
         """
         with self._changed:
-            self._loads[who] = load
+            self._loads[taker] = load
             taken: list[Sentence] = []
-            while not (taken := self._next(who, places)) and not self._loads[who]:
+            while not (taken := self._next(taker, capacity)) and not self._loads[taker]:
                 if self._closed:
                     return None
                 self._changed.wait()
             return taken
 
-    def _next(self, who: object, places: int) -> list[Sentence]:
+    def _next(self, taker: object, capacity: int) -> list[Sentence]:
         taken: list[Sentence] = []
         while self._jobs:
             job, waiting = next(iter(self._jobs.items()))
-            load, beam = self._loads[who], job.kind.settings.beam
-            if load and (load + beam > places or load > min(self._loads.values())):
+            load, beam = self._loads[taker], job.key.settings.beam
+            if load and (load + beam > capacity or load > min(self._loads.values())):
                 break
             taken.append(waiting.popleft())
-            self._loads[who] += beam
+            self._loads[taker] += beam
             if waiting:
                 self._jobs.move_to_end(job)
             else:
@@ -185,7 +186,7 @@ class Queue:
         return taken
 
     def close(self) -> None:
-        """Who has nothing to do any more is told to end."""
+        """Let takers end once nothing is left to take."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

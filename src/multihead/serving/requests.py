@@ -1,97 +1,261 @@
-"""A request's body, read within limits and checked against the contract; nothing that comes in is an error of ours."""
+"""Reading, checking and preparing requests.
+
+A body is read within limits (`read_request`), checked against the schema, and turned into sentences to be searched
+(`prepare`). Each error says what was received and what is accepted. Lines of a text are translated one by one and stay
+lines; `long_lines` cuts those that are too long.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 
 from pydantic_core import from_json
 from starlette.requests import ClientDisconnect, Request
+from starlette.types import Receive
 
 from multihead.configuration import build
-from multihead.errors import ConfigurationError
-from multihead.serving.error_responses import Refusal
-from multihead.serving.schema import Asked
+from multihead.errors import ConfigurationError, MultiheadError
+from multihead.lines.long_lines import Line, in_parts, most_tokens
+from multihead.serving.error_responses import ApiError
+from multihead.serving.queue import BatchKey
+from multihead.serving.schema import ApiRequest
 from multihead.serving.settings import ServeSettings
+from multihead.text.tokenizer import Tokenizer
+from multihead.translating.search_settings import SearchSettings
+from multihead.translating.searching import check_n_best, check_room, demands
+from multihead.translating.translator import Translator
 
-_LINGER = 1.0
-"""Seconds for which more of a body that is too large is read, and thrown away."""
-
-
-async def asked_of(request: Request, settings: ServeSettings) -> Asked:
-    """What is asked.
-
-    Raises:
-        Refusal: 400, 408, 413, 415 or 422.
-        ClientDisconnect: the client has gone before it was said.
-    """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise Refusal(415, "unsupported_media_type", f"Content-Type: expected application/json, got {kind or 'none'!r}")
-    try:
-        async with asyncio.timeout(settings.send_time):
-            body = await _body(request, settings.max_body)
-    except TimeoutError:
-        raise Refusal(
-            408, "body_too_slow", f"the body did not come within {settings.send_time:g} seconds", _CLOSE
-        ) from None
-    return parse(body)
-
+_DISCARD_SECONDS = 1.0
+"""Time for which the rest of a body that is too large is read and discarded."""
 
 _CLOSE = {"Connection": "close"}
 
+MAX_ALIGNMENT_WEIGHTS = 4_000_000
+"""Approximate maximum for all alignments of a request; each weight is a number in memory and in JSON."""
 
-async def _body(request: Request, most: int) -> bytes:
-    said = request.headers.get("content-length", "")
-    parts, size = [], int(said[:20]) if said.isdecimal() else 0
-    if size <= most:
+
+async def read_request(request: Request, settings: ServeSettings) -> ApiRequest:
+    """Read and check the body of a request.
+
+    Raises:
+        ApiError: 400, 408, 413, 415 or 422.
+        ClientDisconnect: the client disconnected before the body was complete.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise ApiError(
+            415, "unsupported_media_type", f"Content-Type: expected application/json, got {kind or 'none'!r}"
+        )
+    try:
+        async with asyncio.timeout(settings.send_time):
+            body = await _read_body(request, settings.max_body)
+    except TimeoutError:
+        message = f"the body did not come within {settings.send_time:g} seconds"
+        raise ApiError(408, "body_too_slow", message, _CLOSE) from None
+    return parse(body)
+
+
+async def _read_body(request: Request, limit: int) -> bytes:
+    announced = request.headers.get("content-length", "")
+    parts, size = [], int(announced[:20]) if announced.isdecimal() else 0
+    if size <= limit:
         size, more = 0, True
-        while more and size <= most:
-            part, more = await _part(request)
+        while more and size <= limit:
+            part, more = await _receive_part(request)
             parts.append(part)
             size += len(part)
-    if size > most:
-        await _let_it_send(request)
-        raise Refusal(413, "body_too_large", f"at most {most:,} bytes are taken: send the texts in parts", _CLOSE)
+    if size > limit:
+        await _discard_rest(request)
+        raise ApiError(413, "body_too_large", f"at most {limit:,} bytes are taken: send the texts in parts", _CLOSE)
     return b"".join(parts)
 
 
-async def _part(request: Request) -> tuple[bytes, bool]:
-    """Some bytes, and whether more may come."""
+async def _receive_part(request: Request) -> tuple[bytes, bool]:
+    """Some bytes of the body, and whether more may follow."""
     message = await request.receive()
     if message["type"] == "http.disconnect":
         raise ClientDisconnect
     return message.get("body", b""), message.get("more_body", False)
 
 
-async def _let_it_send(request: Request) -> None:
-    """Throws away what comes for a moment: who is still sending when the connection is closed never reads why."""
+async def _discard_rest(request: Request) -> None:
+    """Read on for a moment: a client still sending when the connection closes would never read the response."""
     if "expect" in request.headers:
         return
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_LINGER):
-            while (await _part(request))[1]:
+        async with asyncio.timeout(_DISCARD_SECONDS):
+            while (await _receive_part(request))[1]:
                 pass
 
 
-def parse(body: bytes) -> Asked:
-    """What a body asks.
+def parse(body: bytes) -> ApiRequest:
+    """Parse and check a JSON body.
 
     Raises:
-        Refusal: 400, it is not JSON (lone surrogates and deep nesting count as that); 422, not what the contract says.
+        ApiError: 400, not JSON (including lone surrogates and deep nesting); 422, not valid for the schema.
     """
     try:
         content = from_json(body, allow_inf_nan=False)
     except ValueError as error:
-        raise Refusal(400, "malformed_json", f"the body is not JSON: {error}") from None
+        raise ApiError(400, "malformed_json", f"the body is not JSON: {error}") from None
     if not isinstance(content, dict):
-        raise Refusal(422, "invalid_request", f'expected an object such as {{"text": "..."}}, got {_kind(content)}')
+        names = {list: "a list", str: "a string", bool: "true or false", type(None): "null"}
+        kind = names.get(type(content), "a number")
+        raise ApiError(422, "invalid_request", f'expected an object such as {{"text": "..."}}, got {kind}')
     try:
-        return build(Asked, {str(name): value for name, value in content.items()}, "the request")
+        return build(ApiRequest, {str(name): value for name, value in content.items()}, "the request")
     except ConfigurationError as error:
-        raise Refusal(422, "invalid_request", str(error)) from None
+        raise ApiError(422, "invalid_request", str(error)) from None
 
 
-def _kind(content: object) -> str:
-    names = {list: "a list", str: "a string", bool: "true or false", type(None): "null"}
-    return names.get(type(content), "a number")
+@contextlib.asynccontextmanager
+async def on_disconnect(receive: Receive, callback: Callable[[], None]) -> AsyncIterator[None]:
+    """Call ``callback`` if the client disconnects before the block ends.
+
+    Args:
+        receive: of a request whose body was read, so that only a disconnect can follow.
+        callback: called without arguments.
+    """
+    task = asyncio.create_task(_wait_for_disconnect(receive))
+    task.add_done_callback(lambda ended: None if ended.cancelled() else callback())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+async def _wait_for_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+@dataclass(frozen=True)
+class TextLine:
+    """A line of a text and its line ending: LF, CR LF, or nothing at the end of the text."""
+
+    text: str
+    ending: str
+
+    @property
+    def empty(self) -> bool:
+        """Whether the line has no words; such a line is not translated and stays empty."""
+        return not self.text.strip()
+
+
+def split_lines(text: str) -> list[TextLine]:
+    """The lines of a text."""
+    *lines, last = text.split("\n")
+    ended = [TextLine(line[:-1], "\r\n") if line.endswith("\r") else TextLine(line, "\n") for line in lines]
+    return [*ended, TextLine(last, "")]
+
+
+@dataclass(frozen=True)
+class PreparedRequest:
+    """A checked request, as sentences to be searched."""
+
+    request: ApiRequest
+    key: BatchKey
+    text_lines: list[list[TextLine]]
+    """For each text: its lines."""
+    lines: list[Line]
+    """The lines that are not empty, in order, cut where they are too long."""
+    rows: list[list[int]]
+    """Tokens of each sentence (a line, or a part of one), including the end symbol."""
+    prefix: list[int]
+
+    @property
+    def sentences(self) -> list[str]:
+        """Text of each sentence."""
+        return [text for line in self.lines for text in line.texts]
+
+
+def check_limits(request: ApiRequest, settings: ServeSettings) -> None:
+    """Check the limits that do not depend on the model.
+
+    Raises:
+        ApiError: 422.
+    """
+    texts = request.texts
+    if len(texts) > settings.max_texts:
+        message = f"got {len(texts):,} texts; at most {settings.max_texts:,} are taken at once"
+        raise ApiError(422, "too_many_texts", message)
+    named = [(f"text {number}", text) for number, text in enumerate(texts, start=1)]
+    for name, text in [*named, ("the prefix", request.prefix or "")]:
+        if len(text) > settings.max_characters:
+            message = f"{name} has {len(text):,} characters; at most {settings.max_characters:,} are taken: cut it"
+            raise ApiError(422, "text_too_long", message)
+    if request.beam is not None and request.beam > settings.max_beam:
+        raise ApiError(422, "beam_too_wide", f"beam: got {request.beam}; at most {settings.max_beam} is taken")
+
+
+def prepare(request: ApiRequest, translator: Translator, settings: ServeSettings) -> PreparedRequest:
+    """Split a request into sentences and encode them.
+
+    Raises:
+        ApiError: 422.
+    """
+    try:
+        search = translator.search_settings(request.beam, request.alpha)
+        assert isinstance(search, SearchSettings)
+        check_n_best(request.n_best, search.beam)
+        text_lines = [split_lines(text) for text in request.texts]
+        lines = _cut_lines([line.text for lines in text_lines for line in lines if not line.empty], translator, request)
+        sentences = [text for line in lines for text in line.texts]
+        if len(sentences) > settings.max_sentences:
+            message = f"got {len(sentences):,} sentences; at most {settings.max_sentences:,} are taken at once"
+            raise ApiError(422, "too_many_sentences", message)
+        rows = _encode(sentences, translator, settings.max_tokens)
+        if request.alignment:
+            _check_alignment_size(text_lines, lines, rows)
+        prefix = _encode_prefix(request, translator, sentences, rows, search)
+    except MultiheadError as error:
+        raise ApiError(422, "invalid_request", str(error)) from None
+    return PreparedRequest(request, BatchKey(search, request.n_best), text_lines, lines, rows, prefix)
+
+
+def _cut_lines(texts: Sequence[str], translator: Translator, request: ApiRequest) -> list[Line]:
+    """Cut lines longer than the model is used to, as `multihead translate` does."""
+    most, longest = most_tokens(translator)
+    return in_parts(translator.bundle.source_tokenizer, texts, most, lambda _: bool(request.prefix), longest)
+
+
+def _encode(sentences: Sequence[str], translator: Translator, limit: int) -> list[list[int]]:
+    encoded = translator.bundle.source_tokenizer.encode_batch(sentences)
+    for number, ids in enumerate(encoded, start=1):
+        if len(ids) > limit:
+            message = f"sentence {number} has {len(ids):,} subwords; at most {limit:,} are taken: cut it"
+            raise ApiError(422, "text_too_long", message)
+    return [[*ids, Tokenizer.eos_id] for ids in encoded]
+
+
+def _check_alignment_size(
+    text_lines: Sequence[Sequence[TextLine]], lines: Sequence[Line], rows: Sequence[list[int]]
+) -> None:
+    """Each text has a matrix of all its target words by all its source words: the square of its length."""
+    lengths, remaining, weights = map(len, rows), iter(lines), 0
+    for own in text_lines:
+        weights += sum(next(lengths) for line in own if not line.empty for _ in next(remaining).texts) ** 2
+    if weights > MAX_ALIGNMENT_WEIGHTS:
+        raise ApiError(
+            422,
+            "invalid_request",
+            f"alignment: the squares of the texts' subwords add up to {weights:,}; at most {MAX_ALIGNMENT_WEIGHTS:,} "
+            "are taken: send shorter texts, or fewer at once",
+        )
+
+
+def _encode_prefix(
+    request: ApiRequest,
+    translator: Translator,
+    sentences: Sequence[str],
+    rows: Sequence[list[int]],
+    search: SearchSettings,
+) -> list[int]:
+    if not request.prefix:
+        return []
+    wanted = demands(translator.bundle.target_tokenizer, sentences or [""], [request.prefix], None)
+    check_room(wanted, [search.limit(len(row)) for row in rows])
+    return wanted.prefixes[0]

@@ -1,7 +1,8 @@
-"""The contract over HTTP: what is asked, what is answered, and examples of both for OpenAPI.
+"""JSON bodies of requests and responses, with examples for OpenAPI.
 
-Torch-free. What a request may be at most (texts, characters, beam) is the server's to say (`settings`), not the
-contract's; a field that is not here is an error that names the nearest one.
+Torch-free. Limits on a request (texts, characters, beam) are server settings (`settings`), not part of the schema. An
+unknown field is an error that names the nearest known one. The `title` of a model is the name of its OpenAPI schema,
+which clients see; it stays when the class is renamed.
 """
 
 from __future__ import annotations
@@ -12,14 +13,15 @@ from pydantic import ConfigDict, Field, JsonValue, field_validator, model_valida
 
 from multihead.configuration import Settings
 
-Guarding = Literal["off", "mark", "retry"]
-"""Whether translations are judged (`mark`), and searched again where they are found wanting (`retry`)."""
+GuardMode = Literal["off", "mark", "retry"]
+"""Whether translations are judged (`mark`), and suspicious ones searched again (`retry`)."""
 
 
-class Asked(Settings):
+class ApiRequest(Settings):
     """The body of ``POST /translate`` and ``POST /translate/stream``."""
 
     model_config = ConfigDict(
+        title="Asked",
         strict=True,
         json_schema_extra={
             "examples": [
@@ -31,102 +33,108 @@ class Asked(Settings):
     )
 
     text: str | list[str]
-    """A text, or several. The lines of a text are translated one by one and stay lines."""
+    """One text or a list of texts. Each line of a text is translated separately; line breaks are kept."""
     beam: int | None = Field(default=None, ge=1)
-    """Hypotheses of the beam search; 1 is greedy. By default the model's own."""
+    """Beam size; 1 is greedy search. Defaults to the model's setting."""
     alpha: float | None = Field(default=None, ge=0, le=5)
-    """Length penalty. By default the model's own."""
+    """Length penalty. Defaults to the model's setting."""
     n_best: int = Field(default=1, ge=1)
-    """How many translations of each text; at most the beam."""
+    """Number of translations of each text; at most the beam size."""
     prefix: str | None = None
-    """What the translation begins with; with one text of one line."""
+    """Beginning of the translation. Requires a single text of one line."""
     alignment: bool = False
-    """Whether each translated word says where it looked."""
+    """Return the attention of each translated word to the source words."""
     alternatives: int = Field(default=0, ge=0, le=20)
-    """How many other tokens to name at each word of the translation."""
-    guard: Guarding | None = None
-    """Whether translations are judged, and searched again where they look wrong. By default what the server says."""
+    """Number of alternative tokens to return for each word of the translation."""
+    guard: GuardMode | None = None
+    """Judge translations (mark), or also search suspicious ones again (retry). Defaults to the server's setting."""
 
     @field_validator("text", mode="before")
     @classmethod
-    def _is_text(cls, value: Any) -> Any:
+    def _check_text(cls, value: Any) -> Any:
         if isinstance(value, str):
             return value
         if not isinstance(value, list):
             raise ValueError("expected a string or a list of strings")
-        for place, one in enumerate(value):
-            if not isinstance(one, str):
-                raise ValueError(f"expected a string or a list of strings; number {place + 1} of the list is none")
+        for number, item in enumerate(value, start=1):
+            if not isinstance(item, str):
+                raise ValueError(f"expected a string or a list of strings; number {number} of the list is none")
         return value
 
     @model_validator(mode="after")
-    def _prefix_has_one_text(self) -> Asked:
+    def _check_prefix(self) -> ApiRequest:
         if self.prefix and (not isinstance(self.text, str) or "\n" in self.text.strip("\n")):
             raise ValueError("prefix: expected with one text of one line, got several")
         return self
 
     @property
     def texts(self) -> list[str]:
-        """A list in any case."""
+        """The texts as a list, also for a single text."""
         return [self.text] if isinstance(self.text, str) else list(self.text)
 
 
 class Candidate(Settings):
-    """One of the n best."""
+    """One of the n-best translations of a text."""
 
     text: str
     score: float
     """log p(y | x) / penalty(|y|): comparable between translations of one text."""
 
 
-class Link(Settings):
-    """Where the words of a translation looked."""
+class WordAlignment(Settings):
+    """Attention between the words of a translation and of its source."""
+
+    model_config = ConfigDict(title="Link")
 
     source_words: list[str]
     target_words: list[str]
     weights: list[list[float]]
-    """[target word][source word]; what a row lacks to 1 went to the end of the sentence."""
+    """[target word][source word]; the remainder of each row to 1 is attention to the end symbol."""
     links: list[tuple[int, int]]
-    """Pairs (source word, target word), counted from 0: who looked where most."""
+    """Pairs (source word, target word), counted from 0, with the highest attention."""
 
 
 class Alternative(Settings):
-    """What could have stood in a place."""
+    """Another token the model considered at this position."""
 
     text: str
     probability: float
 
 
-class Verdict(Settings):
-    """What the guard thinks of a translation."""
+class GuardVerdict(Settings):
+    """Result of judging a translation."""
+
+    model_config = ConfigDict(title="Verdict")
 
     suspicious: bool
     score: float
-    """How suspicious, from 0 to 1."""
+    """0 (inconspicuous) to 1 (suspicious)."""
     reasons: list[str]
     retried: bool
-    """Whether it was searched again."""
+    """Whether the translation was searched again."""
 
 
-class Answer(Settings):
-    """A text, translated."""
+class TranslatedText(Settings):
+    """The translation of one text."""
+
+    model_config = ConfigDict(title="Answer")
 
     source: str
     text: str
     score: float
-    """log p(y | x) / penalty(|y|); of a text of several sentences their mean."""
+    """log p(y | x) / penalty(|y|); the mean over sentences if the text has several."""
     finished: bool
-    """False where the length limit cut it."""
+    """False if the length limit cut the translation."""
     warning: str | None = None
     n_best: list[Candidate] = Field(default_factory=list)
-    """As many as were asked for, best first, the translation itself among them."""
-    alignment: Link | None = None
+    """The requested number of translations, best first, including the translation itself."""
+    alignment: WordAlignment | None = None
     alternatives: list[list[Alternative]] | None = None
-    """Of each word of the translation, most probable first."""
-    guard: Verdict | None = None
+    """For each word of the translation, most probable first."""
+    guard: GuardVerdict | None = None
 
 
-ANSWER: dict[str, JsonValue] = {
+TRANSLATION_EXAMPLE: dict[str, JsonValue] = {
     "source": "Ein Hund rennt.",
     "text": "A dog is running.",
     "score": -0.21,
@@ -137,37 +145,39 @@ ANSWER: dict[str, JsonValue] = {
     "alternatives": None,
     "guard": None,
 }
-"""An example."""
 
 
-class Answers(Settings):
-    """The answer to ``POST /translate``."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"translations": [ANSWER], "seconds": 0.018}]})
-
-    translations: list[Answer]
-    """One of each text, in order."""
-    seconds: float
-    """From the request's arrival."""
-
-
-class Fault(Settings):
-    """Every answer that is not what was asked for."""
+class TranslateResponse(Settings):
+    """The response to ``POST /translate``."""
 
     model_config = ConfigDict(
+        title="Answers", json_schema_extra={"examples": [{"translations": [TRANSLATION_EXAMPLE], "seconds": 0.018}]}
+    )
+
+    translations: list[TranslatedText]
+    """One for each text, in order."""
+    seconds: float
+    """Time since the request arrived."""
+
+
+class ErrorBody(Settings):
+    """The body of every error response."""
+
+    model_config = ConfigDict(
+        title="Fault",
         json_schema_extra={
             "examples": [{"error": "text_too_long", "message": "text 1 has 9,000 characters; at most 5,000 are taken"}]
-        }
+        },
     )
 
     error: str
-    """For programs: a word that stays."""
+    """A stable code for programs."""
     message: str
-    """For people: what was got, what was expected, what to do."""
+    """For people: what was received, what was expected, what to do."""
 
 
 class Limits(Settings):
-    """What this server takes."""
+    """Limits of this server."""
 
     body_bytes: int
     characters: int
@@ -179,7 +189,7 @@ class Limits(Settings):
     seconds: float
 
 
-_INFO: dict[str, JsonValue] = {
+_INFO_EXAMPLE: dict[str, JsonValue] = {
     "source_language": "de",
     "target_language": "en",
     "model": "Transformer, 3+3 layers, width 256, inner 512, 4 heads, pre-norm",
@@ -197,33 +207,33 @@ _INFO: dict[str, JsonValue] = {
 }  # fmt: skip
 
 
-class Info(Settings):
-    """The answer to ``GET /info``."""
+class InfoResponse(Settings):
+    """The response to ``GET /info``."""
 
-    model_config = ConfigDict(protected_namespaces=(), json_schema_extra={"examples": [_INFO]})
+    model_config = ConfigDict(title="Info", protected_namespaces=(), json_schema_extra={"examples": [_INFO_EXAMPLE]})
 
     source_language: str | None
     target_language: str | None
     model: str
-    """Its sizes, in words."""
+    """Architecture and sizes in words."""
     generation: int
-    """1, and one more with every model that was loaded since."""
+    """Starts at 1 and increases by 1 with every reload."""
     compiled: bool
-    """Whether searches run as compiled code and share batches."""
+    """Whether the search is compiled, so that requests share running batches."""
     beam: int
     alpha: float
     alignment: bool
-    """Whether an alignment and alternatives can be had."""
-    guard: Guarding
-    """What is done where a request does not say."""
+    """Whether alignments and alternatives are available."""
+    guard: GuardMode
+    """Default for requests that do not set it."""
     limits: Limits
     version: str
 
 
-class State(Settings):
-    """The answer to ``GET /health`` and ``GET /ready``."""
+class StatusResponse(Settings):
+    """The response to ``GET /health`` and ``GET /ready``."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"status": "ok"}]})
+    model_config = ConfigDict(title="State", json_schema_extra={"examples": [{"status": "ok"}]})
 
     status: Literal["ok"]
-    """Anything else is a `Fault`."""
+    """Any other status is a `Fault`."""

@@ -1,7 +1,7 @@
-"""Server-sent events: a translation as it grows, then whole (HTML standard, 9.2).
+"""Server-sent events: a growing translation, then the whole (HTML standard, 9.2).
 
-event: partial    data: {"text": "A dog"}              when there is more to show, not oftener than is seen
-event: done       data: one translation, as /translate has it
+event: partial    data: {"text": "A dog"}              at most every 30 ms
+event: done       data: one translation, as in the response of /translate
 event: error      data: {"error": ..., "message": ...}
 """
 
@@ -12,83 +12,84 @@ import json
 from functools import partial
 
 from pydantic import BaseModel
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from multihead.serving.disconnect import ClientGone, leaving
-from multihead.serving.error_responses import Refusal
-from multihead.serving.scheduler import Desk, Work, unforeseen
-from multihead.serving.schema import Asked
+from multihead.serving.error_responses import ApiError
+from multihead.serving.requests import on_disconnect
+from multihead.serving.scheduler import ActiveRequest, Scheduler
+from multihead.serving.schema import ApiRequest
 
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-"""A proxy is not to collect events."""
+"""The second one tells proxies not to buffer events."""
 
-PACE = 0.03
-"""Seconds between two partial events: each has the whole text so far, and nobody sees more of them."""
+MIN_INTERVAL = 0.03
+"""Seconds between two partial events. Each holds the whole text so far; more of them could not be seen."""
 
 
 class EventStream(Response):
-    """The answer to ``POST /translate/stream``.
+    """The response to ``POST /translate/stream``.
 
     Args:
-        desk: who translates.
-        asked: one text.
-        late: what is answered when there was no more time.
+        scheduler: translates.
+        request: has one text.
+        time_exceeded: the error if the time limit is reached.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, desk: Desk, asked: Asked, late: Refusal) -> None:
+    def __init__(self, scheduler: Scheduler, request: ApiRequest, time_exceeded: ApiError) -> None:
         super().__init__(b"", headers=_HEADERS, media_type=self.media_type)
         del self.headers["content-length"]
-        self._desk, self._asked, self._late = desk, asked, late
+        self._scheduler, self._request, self._time_exceeded = scheduler, request, time_exceeded
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refused before it begins, it is an answer like others; after that an event."""
-        started = False
+        """Send the events. An error before the first event is an ordinary error response, later it is an event."""
+        started, time_limit = False, self._scheduler.settings.time_limit
         try:
-            async with asyncio.timeout(self._desk.settings.time_limit), self._desk.work(self._asked, True) as work:
+            async with asyncio.timeout(time_limit), self._scheduler.admit(self._request, streamed=True) as active:
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                 started = True
-                async with leaving(receive, partial(work.end, ClientGone())):
-                    await self._grow(work, send)
-                    (answer,) = await self._desk.finish(work)
-                    await _event(send, "done", answer)
-        except ClientGone:
-            self._desk.metrics.gone.inc()
+                async with on_disconnect(receive, partial(active.abort, ClientDisconnect())):
+                    await self._send_progress(active, send)
+                    (text,) = await self._scheduler.finish(active)
+                    await _send_event(send, "done", text)
+        except ClientDisconnect:
+            self._scheduler.metrics.disconnects.inc()
         except TimeoutError:
-            await self._refuse(self._late, started, scope, receive, send)
-        except Refusal as refusal:
-            await self._refuse(refusal, started, scope, receive, send)
+            await self._send_error(self._time_exceeded, started, scope, receive, send)
+        except ApiError as error:
+            await self._send_error(error, started, scope, receive, send)
         except Exception as error:
-            await self._refuse(unforeseen(self._desk, error), started, scope, receive, send)
+            await self._send_error(self._scheduler.log_internal_error(error), started, scope, receive, send)
         if started:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _grow(self, work: Work, send: Send) -> None:
-        """Tells what there is whenever there is more, until the job is done."""
-        shown = ""
-        while not work.job.done.done():
-            await work.job.changed.wait()
-            work.job.changed.clear()
-            text = work.so_far
-            if text != shown and not work.job.done.done():
-                shown = text
-                await send(_framed("partial", json.dumps({"text": text}, ensure_ascii=False)))
-                await asyncio.wait({work.job.done}, timeout=PACE)
+    async def _send_progress(self, active: ActiveRequest, send: Send) -> None:
+        """Send the text so far whenever it changed, until the job is done."""
+        job, sent = active.job, ""
+        while not job.done.done():
+            await job.updated.wait()
+            job.updated.clear()
+            text = active.partial_text
+            if text != sent and not job.done.done():
+                sent = text
+                await send(_event_message("partial", json.dumps({"text": text}, ensure_ascii=False)))
+                await asyncio.wait({job.done}, timeout=MIN_INTERVAL)
 
-    async def _refuse(self, refusal: Refusal, started: bool, scope: Scope, receive: Receive, send: Send) -> None:
-        self._desk.metrics.refused.labels(refusal.error).inc()
+    async def _send_error(self, error: ApiError, started: bool, scope: Scope, receive: Receive, send: Send) -> None:
+        self._scheduler.metrics.refused.labels(error.error).inc()
         if started:
-            await _event(send, "error", refusal.fault)
+            await _send_event(send, "error", error.body)
         else:
-            await refusal.response()(scope, receive, send)
+            await error.response()(scope, receive, send)
 
 
-async def _event(send: Send, name: str, content: BaseModel) -> None:
-    await send(_framed(name, content.model_dump_json()))
+async def _send_event(send: Send, name: str, content: BaseModel) -> None:
+    await send(_event_message(name, content.model_dump_json()))
 
 
-def _framed(name: str, data: str) -> dict[str, object]:
-    """JSON has no line breaks outside of strings, and escapes them inside: data is one line."""
+def _event_message(name: str, data: str) -> dict[str, object]:
+    """An event; ``data`` is one line, because JSON escapes line breaks."""
     return {"type": "http.response.body", "body": f"event: {name}\ndata: {data}\n\n".encode(), "more_body": True}

@@ -20,9 +20,8 @@ from selenium.webdriver.support.wait import WebDriverWait
 
 from multihead import Translator
 from multihead.serving.app import make_app
-from multihead.serving.protocol import Protocol
-from multihead.serving.scheduler import Desk
-from multihead.serving.server import bind
+from multihead.serving.scheduler import Scheduler
+from multihead.serving.server import HttpProtocol, bind
 from multihead.serving.settings import ServeSettings
 
 if TYPE_CHECKING:
@@ -49,13 +48,15 @@ class Served:
         assert ready.wait(30)
 
     async def _serve(self, listening: Any, ready: threading.Event) -> None:
-        desk = Desk(ServeSettings(max_characters=self.longest), self._load, 1, lambda _: None)
-        app = make_app(desk, self._token)
-        self._server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", ws="none", http=Protocol))
-        await desk.begin()
+        scheduler = Scheduler(ServeSettings(max_characters=self.longest), self._load, 1, lambda _: None)
+        app = make_app(scheduler, self._token)
+        self._server = uvicorn.Server(
+            uvicorn.Config(app, log_config=None, lifespan="off", ws="none", http=HttpProtocol)
+        )
+        await scheduler.start_loading()
         ready.set()
         await self._server.serve([listening])
-        await desk.close()
+        await scheduler.close()
 
     def stop(self) -> None:
         self._server.should_exit = self._server.force_exit = True
