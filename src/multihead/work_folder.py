@@ -3,7 +3,7 @@
 A run has begun once its ``run.json`` stands there; a folder of `multihead prepare` is finished once its
 ``prepared.json`` does. Before that a marker stands in the folder and says that all of it is to be made again; whoever
 stops with an error in that time leaves nothing behind, not even the folder. One process at a time works in a folder:
-whoever means to asks by `holding`, before anything else. What is in a run is said in `runs.translator.train`, what is
+whoever means to asks by `locked`, before anything else. What is in a run is said in `runs.translator.train`, what is
 in the
 other one in `preparing.prepare`.
 """
@@ -17,10 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from multihead import lock
 from multihead.configuration import Settings
 from multihead.errors import ConfigurationError, FormatError
-from multihead.files import is_unfinished, remove, remove_unfinished, write_errors, write_text
+from multihead.files import is_unfinished, lock_holder, remove, remove_unfinished, take_lock, write_errors, write_text
 
 _MARKER = ".multihead-preparing"
 RUN, PREPARED = "run.json", "prepared.json"
@@ -42,7 +41,7 @@ _REMEDIES = {RUN: "Go on with it by `multihead train`", PREPARED: "Train from it
 
 
 @contextlib.contextmanager
-def holding(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Keeps ``folder``, which is made if need be, for this process until it leaves the block or ends, however it ends.
 
     Who leaves with an exception leaves no empty folder where there was none.
@@ -78,8 +77,8 @@ def _locked(folder: Path) -> int:
             descriptor = os.open(folder, os.O_RDONLY)
         except FileNotFoundError:  # its maker has given it up in this moment
             continue
-        if not lock.take(descriptor):
-            who = lock.holder(descriptor)
+        if not take_lock(descriptor):
+            who = lock_holder(descriptor)
             os.close(descriptor)
             raise ConfigurationError(
                 f"{folder}: another process{who} is working in it; wait until that one has ended, or choose another "
@@ -126,7 +125,7 @@ def is_begun(folder: Path, final: str) -> bool:
     return False
 
 
-def named(folder: Path | None) -> Path:
+def require_output(folder: Path | None) -> Path:
     """The run folder that was asked for.
 
     Raises:
@@ -174,13 +173,13 @@ def read(folder: Path, cls: type[Decided], kind: str, newest: int) -> Decided | 
     return config
 
 
-def check_same(folder: Path, asked: dict[str, object], begun_with: dict[str, object]) -> None:
+def check_same_settings(folder: Path, asked: dict[str, object], begun_with: dict[str, object]) -> None:
     """Refuses to go on with a run whose settings are not those that it was begun with; fewer are as good.
 
     Raises:
         ConfigurationError: some differ; they are named.
     """
-    changes = changed(asked, begun_with)
+    changes = changed_settings(asked, begun_with)
     if changes:
         raise ConfigurationError(
             f"{folder}: holds a run with other settings ({changes}). To go on with it leave them as they were, "
@@ -188,13 +187,13 @@ def check_same(folder: Path, asked: dict[str, object], begun_with: dict[str, obj
         )
 
 
-def changed(now: dict[str, object], before: dict[str, object]) -> str:
+def changed_settings(now: dict[str, object], before: dict[str, object]) -> str:
     """Which settings are others than before, in words; nothing where none is."""
     differing = [name for name, value in now.items() if before.get(name) != value]
     return ", ".join(f"{name} was {before.get(name, 'not given')}, now {now[name]}" for name in differing)
 
 
-def asked_for(settings: Settings) -> dict[str, object]:
+def given_settings(settings: Settings) -> dict[str, object]:
     """The settings that were given, as run.json keeps them."""
     return settings.model_dump(mode="json", exclude_none=True, exclude={"output"})
 
@@ -218,7 +217,7 @@ def preparing(folder: Path, final: str = RUN) -> Iterator[None]:
             with contextlib.suppress(OSError):
                 path.rmdir()
         raise
-    clear_up(folder)
+    remove_leftovers(folder)
 
 
 def _empty(folder: Path) -> None:
@@ -233,7 +232,7 @@ def write(folder: Path, config: Settings) -> None:
     write_text(folder / RUN, config.model_dump_json(indent=2) + "\n")
 
 
-def clear_up(folder: Path) -> None:
+def remove_leftovers(folder: Path) -> None:
     """Removes what a killed process may have left in a run that has begun."""
     remove_unfinished(folder)
     with write_errors(folder):

@@ -19,9 +19,9 @@ from multihead.errors import ConfigurationError
 from multihead.machine import Machine, inspect_machine, require_device
 from multihead.models.config import ARCHITECTURES, PRESETS, GenerationConfig
 from multihead.planning import choices as planning
-from multihead.planning.choices import Choices, Corpus, Pace
+from multihead.planning.choices import CorpusSize, Pace
 from multihead.planning.sections import HEADINGS, section_of
-from multihead.planning.settings import PrepareSettings, RunConfig, TrainSettings
+from multihead.planning.settings import Choices, PrepareSettings, RunConfig, TrainSettings
 from multihead.training.config import TrainingConfig
 from multihead.training.optimizer import learning_rate
 
@@ -236,7 +236,7 @@ SEARCH_OWN = ("length_factor", "length_margin")
 
 def test_the_network_can_be_asked_for_in_full():
     """Each field of its settings that the text does not decide is a wish of the same type, with the same choices."""
-    decided = (*((cls, planning.GIVEN) for cls in ARCHITECTURES.values()), (GenerationConfig, SEARCH_OWN))
+    decided = (*((cls, planning.FROM_TEXT) for cls in ARCHITECTURES.values()), (GenerationConfig, SEARCH_OWN))
     for cls, given in decided:
         for name in cls.model_fields:
             if name not in given:
@@ -335,7 +335,7 @@ def decide(settings, pairs=30_000, machine=SLOW, pace=None, target_tokens=None):
     choices = Choices(settings)
     size = planning.choose_vocabulary(choices, pairs)
     tokens = 14 * pairs if target_tokens is None else target_tokens
-    corpus = Corpus(pairs, tokens, size, size, 0)
+    corpus = CorpusSize(pairs, tokens, size, size, 0)
     model = planning.choose_model(choices, corpus, machine)
     speed = pace or (lambda *_: Pace(0.2, 3000.0))
     training = planning.choose_training(choices, corpus, model, machine, speed)

@@ -8,17 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multihead.errors import ConfigurationError, DataError
-from multihead.planning.choices import Choices
-from multihead.planning.settings import PrepareSettings
-from multihead.preparing import preparation, vocabulary
-from multihead.preparing.corpora import apportion, look_through
-from multihead.preparing.preparation import write_data
+from multihead.planning.settings import Choices, PrepareSettings
+from multihead.preparing import prepare as preparation
+from multihead.preparing.corpora import apportion, scan_files
+from multihead.preparing.prepare import write_data
+from multihead.training.context import RunContext
 
 
 def prepared(folder, said=None, **wishes):
     folder.mkdir(exist_ok=True)
     settings = PrepareSettings(**{"vocab_size": 320, **wishes})
-    return write_data(Choices(settings), look_through(settings), folder, (said if said is not None else []).append)
+    return write_data(
+        Choices(settings), scan_files(settings), folder, RunContext(say=(said if said is not None else []).append)
+    )
 
 
 def corpus(files, **more):
@@ -106,7 +108,7 @@ def test_a_corpus_of_which_nothing_can_be_used_for_its_length(two, tmp_path, num
 
 
 def test_of_very_many_pairs_a_part_is_enough_for_the_vocabulary(two, tmp_path, monkeypatch):
-    monkeypatch.setattr(vocabulary, "_SAMPLE", 40)
+    monkeypatch.setattr(preparation, "_SAMPLE", 40)
     (large, _), (small, _) = two
     said = []
     prepared(tmp_path / "run", said, corpus=[corpus(large), corpus(small, weight=9)], held_out=2)
@@ -163,9 +165,9 @@ def test_validation_pairs_in_one_file(two, tmp_path, numbers):
 def test_a_source_alone_has_to_hold_pairs(two):
     (large, _), _ = two
     with pytest.raises(ConfigurationError, match=r"target missing .* or a file of pairs: --source FILE\.tsv"):
-        look_through(PrepareSettings(source=large["source"]))
+        scan_files(PrepareSettings(source=large["source"]))
     with pytest.raises(DataError, match="not a file of pairs"):
-        look_through(PrepareSettings(corpus=[{"source": large["source"]}]))
+        scan_files(PrepareSettings(corpus=[{"source": large["source"]}]))
 
 
 # ------------------------------------------------------------------------------------------ left out

@@ -136,20 +136,20 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize(
-    ("place", "after"), [("run_folder.write", False), ("run_folder.write", True), ("Best.keep", True)]
+    ("place", "after"), [("work_folder.write", False), ("work_folder.write", True), ("Best.keep", True)]
 )
 def test_killed_around_its_beginning(trained, tuned, news, numbers, tmp_path, monkeypatch, place, after):
-    from multihead.runs.translator import begin, validation
+    from multihead.runs.translator import begin, train
 
     owner, name = place.split(".")
-    owner = {"run_folder": begin.run_folder, "Best": validation.Best}[owner]
+    owner = {"work_folder": begin.work_folder, "Best": train.Best}[owner]
     original = getattr(owner, name)
 
     def dies(*args, **kwargs):
         if after:
             original(*args, **kwargs)
-        patch.setattr(begin.run_folder, "_empty", lambda *_: None)  # nothing is cleared up in a killed process
-        patch.setattr(begin.run_folder.Path, "unlink", lambda *_, **__: None)
+        patch.setattr(begin.work_folder, "_empty", lambda *_: None)  # nothing is cleared up in a killed process
+        patch.setattr(begin.work_folder.Path, "unlink", lambda *_, **__: None)
         raise Killed
 
     with monkeypatch.context() as patch:

@@ -5,12 +5,13 @@ import gzip
 import pytest
 
 from multihead.errors import ConfigurationError, DataError, FormatError, InputError
-from multihead.planning.choices import Choices
-from multihead.planning.settings import PrepareSettings
-from multihead.preparing.corpora import described, look_through
-from multihead.preparing.preparation import reopen, write_data
+from multihead.planning.settings import Choices, PrepareSettings
+from multihead.preparing.corpora import file_records, scan_files
+from multihead.preparing.prepare import write_data
+from multihead.preparing.prepared import open_prepared
 from multihead.text.tokenizer import Tokenizer
 from multihead.text.vocabulary import Specials
+from multihead.training.context import RunContext
 
 
 def prepared(folder, said=None, **wishes):
@@ -18,7 +19,9 @@ def prepared(folder, said=None, **wishes):
     folder.mkdir(exist_ok=True)
     settings = PrepareSettings(**{"vocab_size": 320, **wishes})
     choices = Choices(settings)
-    return write_data(choices, look_through(settings), folder, (said if said is not None else []).append), choices
+    return write_data(
+        choices, scan_files(settings), folder, RunContext(say=(said if said is not None else []).append)
+    ), choices
 
 
 def texts(store, tokenizer):
@@ -133,7 +136,7 @@ def test_validation_text_is_kept_as_it_is(tmp_path, numbers):
     valid = numbers.write(tmp_path, "valid", odd)
     found, _ = prepared(tmp_path / "run", **numbers.train, **{f"valid_{side}": path for side, path in valid.items()})
     assert list(zip(found.valid_sources, found.valid_targets, strict=True)) == odd
-    again = reopen(tmp_path / "run", found.config)
+    again = open_prepared(tmp_path / "run", found.config)
     assert (again.valid_sources, again.valid_targets) == (found.valid_sources, found.valid_targets)
 
 
@@ -269,7 +272,7 @@ def test_damage_is_seen_when_it_is_read_again(tmp_path, numbers, name):
     for damage in (lambda: path.write_bytes(b"\xff\xff"), path.unlink):
         damage()
         with pytest.raises(FormatError, match=path.name.removesuffix(".json")):
-            reopen(tmp_path / "run", found.config)
+            open_prepared(tmp_path / "run", found.config)
 
 
 # ------------------------------------------------------------------------------------------ files that cannot be
@@ -278,17 +281,17 @@ def test_damage_is_seen_when_it_is_read_again(tmp_path, numbers, name):
 def test_files_have_to_be_named(numbers):
     for given, missing in (({}, "source and target"), ({"source": numbers.train["source"]}, "target")):
         with pytest.raises(ConfigurationError, match=f"{missing} missing"):
-            look_through(PrepareSettings(**given))
+            scan_files(PrepareSettings(**given))
 
 
 def test_looking_through_checks_all_four_files(tmp_path, numbers):
     short = numbers.write(tmp_path, "short", numbers.pairs(3, 1))
     with pytest.raises(DataError, match=r"has 600 lines but .* has 3"):
-        look_through(PrepareSettings(source=numbers.train["source"], target=short["target"]))
+        scan_files(PrepareSettings(source=numbers.train["source"], target=short["target"]))
     with pytest.raises(DataError, match=r"has 8 lines but .* has 3"):
-        look_through(
+        scan_files(
             PrepareSettings(**numbers.train, valid_source=numbers.valid["valid_source"], valid_target=short["target"])
         )
-    files = look_through(PrepareSettings(**numbers.train, **numbers.valid))
-    assert [file.lines for file in described(files.train[0].scan)] == [600, 600]
-    assert [file.lines for file in described(files.valid)] == [8, 8]
+    files = scan_files(PrepareSettings(**numbers.train, **numbers.valid))
+    assert [file.lines for file in file_records(files.train[0].scan)] == [600, 600]
+    assert [file.lines for file in file_records(files.valid)] == [8, 8]

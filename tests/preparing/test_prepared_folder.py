@@ -6,10 +6,10 @@ import signal
 
 import pytest
 
-from multihead import work_folder as run_folder
+from multihead import work_folder
 from multihead.errors import ConfigurationError, DataError, FormatError, Interrupted
 from multihead.planning.settings import RunConfig
-from multihead.preparing import preparation
+from multihead.preparing import prepare as preparation
 from multihead.preparing.prepare import prepare as prepare_text
 
 SHORT = {"updates": 6, "validate_every": 3, "log_every": 3, "dropout": 0.2}
@@ -217,10 +217,10 @@ class Killed(BaseException):
     """The process ends here: whatever else would be done is not."""
 
 
-@pytest.mark.parametrize("place", ["reopen", "_tell", "write_text"])
+@pytest.mark.parametrize("place", ["open_prepared", "_report_left_out", "write_text"])
 def test_killed_anywhere_it_is_made_anew(ready, prepare, numbers, text, model, tmp_path, monkeypatch, place):
     def dies(*_, **__):
-        for victim, method in ((run_folder, "_empty"), (run_folder.Path, "unlink"), (run_folder.Path, "rmdir")):
+        for victim, method in ((work_folder, "_empty"), (work_folder.Path, "unlink"), (work_folder.Path, "rmdir")):
             patch.setattr(victim, method, lambda *_, **__: None)
         patch.setattr(shutil, "rmtree", lambda *_, **__: None)
         raise Killed

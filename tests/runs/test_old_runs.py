@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from multihead import Translator
-from multihead import work_folder as run_folder
+from multihead import Translator, work_folder
 from multihead.errors import ConfigurationError, FormatError
-from multihead.planning.settings import RUN_VERSION, RunConfig, TrainSettings, begun
-from multihead.preparing.preparation import reopen
+from multihead.planning.settings import RUN_VERSION, RunConfig, TrainSettings, read_run
+from multihead.preparing.prepared import open_prepared
 from multihead.runs.average import average
 
 FOLDERS = Path(__file__).parent.parent / "run_folders"
@@ -27,7 +26,7 @@ def test_the_versions_before_this_one_are_here():
 
 
 def test_its_decisions_are_read(old):
-    config = begun(old)
+    config = read_run(old)
     written = json.loads((old / "run.json").read_text(encoding="utf-8"))
     assert config.format_version == written["format_version"]
     for name, values in (("model", config.model), ("training", config.training), ("generation", config.generation)):
@@ -36,7 +35,7 @@ def test_its_decisions_are_read(old):
     (corpus,) = config.data.corpora
     assert [file.path for file in corpus.files] == ["train.de", "train.en"]
     assert (corpus.pairs, corpus.weight, corpus.held_out) == (config.data.pairs, 1.0, config.data.held_out)
-    assert reopen(old, config.data).shares == ()
+    assert open_prepared(old, config.data).shares == ()
 
 
 def test_it_goes_on_and_translates(old, numbers):
@@ -51,7 +50,7 @@ def test_it_goes_on_and_translates(old, numbers):
 
 def test_its_settings_are_still_compared(old, numbers):
     settings = TrainSettings(width=8, updates=12, source="train.de")
-    run_folder.check_same(old, run_folder.asked_for(settings), begun(old).asked)
+    work_folder.check_same(old, work_folder.asked_for(settings), read_run(old).asked)
     with pytest.raises(ConfigurationError, match="width was 8, now 16"):
         numbers.learn(old, width=16)
 

@@ -44,12 +44,11 @@ from multihead.errors import DataError, MultiheadError
 from multihead.machine import inspect_machine, require_device
 from multihead.models.config import NetworkConfig
 from multihead.models.network import Network
-from multihead.planning.choices import Choices, Corpus, choose_model, choose_vocabulary
-from multihead.planning.settings import RunConfig, TrainSettings
-from multihead.preparing.corpora import Corpus as WeightedCorpus
-from multihead.preparing.corpora import Files
-from multihead.preparing.preparation import Prepared
-from multihead.preparing.vocabulary import learn
+from multihead.planning.choices import CorpusSize, choose_model, choose_vocabulary
+from multihead.planning.settings import Choices, RunConfig, TrainSettings
+from multihead.preparing.corpora import TextFiles, WeightedCorpus
+from multihead.preparing.prepare import learn_vocabulary
+from multihead.preparing.prepared import PreparedText
 from multihead.text.tokenizer import Tokenizer
 
 QUICK = 100_000
@@ -216,8 +215,8 @@ def _learned(settings: TrainSettings, passes: list[TextPass], diagnosis: Diagnos
     size = choose_vocabulary(Choices(settings), pairs)
     choices = Choices(settings.model_copy(update={"vocab_size": size}))
     samples = [WeightedCorpus(_InMemory(one.sample), 1.0) for one in passes if len(one)]
-    files = Files(tuple(samples), None)
-    vocabulary = learn(choices, files, [frozenset()] * len(samples), lambda _: None)
+    files = TextFiles(tuple(samples), None)
+    vocabulary = learn_vocabulary(choices, files, [frozenset()] * len(samples), lambda _: None)
     diagnosis.looked.append(
         f"subwords: up to {size:,}, learned from {files.lines:,} of {pairs:,} pairs as training would from all"
     )
@@ -267,7 +266,7 @@ def _chosen(settings: TrainSettings, tokenizers: tuple[Tokenizer, Tokenizer], pa
     pairs = sum(map(len, passes))
     tokens = sum(map(len, tokenizers[1].encode_batch(sample.targets[:1000]))) + len(sample.targets[:1000])
     mean = tokens / max(len(sample.targets[:1000]), 1)
-    corpus = Corpus(pairs, round(mean * pairs), len(tokenizers[0]), len(tokenizers[1]), Tokenizer.pad_id)
+    corpus = CorpusSize(pairs, round(mean * pairs), len(tokenizers[0]), len(tokenizers[1]), Tokenizer.pad_id)
     return choose_model(Choices(settings), corpus, inspect_machine())
 
 
@@ -284,7 +283,7 @@ def _batch(config: NetworkConfig, tokenizers: tuple[Tokenizer, Tokenizer], passe
 
 
 def tell_findings(
-    settings: TrainSettings, config: RunConfig, prepared: Prepared, folder: Path, say: Callable[[str], None]
+    settings: TrainSettings, config: RunConfig, prepared: PreparedText, folder: Path, say: Callable[[str], None]
 ) -> None:
     """Says what the quick part finds in a run that was just decided.
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from multihead import work_folder as run_folder
+from multihead import work_folder
 from multihead.bundle import Bundle, load_bundle
 from multihead.data.corpus import Languages
 from multihead.data.readers import scan_corpus
@@ -26,10 +26,17 @@ from multihead.files import current_folder
 from multihead.metrics.scores import language_of
 from multihead.models.config import NetworkConfig
 from multihead.models.network import Network
-from multihead.planning.choices import Choices
-from multihead.planning.settings import CorpusRecord, DataConfig, TextFile, TrainSettings, begun, holds_pairs
-from multihead.preparing import fine_tune
-from multihead.preparing import prepare as prepared_folder
+from multihead.planning.choices import choose_given_model
+from multihead.planning.settings import (
+    Choices,
+    CorpusRecord,
+    DataConfig,
+    TextFile,
+    TrainSettings,
+    holds_pairs,
+    read_run,
+)
+from multihead.preparing.prepared import read_manifest
 from multihead.text.tokenizer import Tokenizer
 
 
@@ -110,7 +117,7 @@ def subject_of(run: Path | None, settings: TrainSettings, test: tuple[Path | Non
     if settings.from_model is not None:
         subject = _with_bundle(subject, load_bundle(settings.from_model), trained=False)
         assert subject.network is not None
-        shape = fine_tune.choose_model(Choices(settings), subject.network)
+        shape = choose_given_model(Choices(settings), subject.network)
         subject = replace(subject, network=shape, name=f"the model of {settings.from_model}, to be fine-tuned")
     corpora = _named_text(settings)
     valid = pair_of(settings.valid_source, settings.valid_target, "valid")
@@ -176,11 +183,11 @@ def _named_text(settings: TrainSettings) -> tuple[PairOfFiles, ...]:
 
 
 def _of_folder(folder: Path, settings: TrainSettings) -> Subject:
-    if (folder / run_folder.PREPARED).is_file():
+    if (folder / work_folder.PREPARED).is_file():
         return _of_prepared(folder, settings)
-    if not (folder / run_folder.RUN).is_file():
+    if not (folder / work_folder.RUN).is_file():
         return _with_bundle(Subject(settings, name=str(folder)), load_bundle(folder), trained=True)
-    config = begun(folder)
+    config = read_run(folder)
     assert config is not None
     subject = replace(of_data(config.data, settings), name=str(folder), network=config.model)
     if current_folder(folder / "best").exists():
@@ -190,7 +197,7 @@ def _of_folder(folder: Path, settings: TrainSettings) -> Subject:
 
 
 def _of_prepared(folder: Path, settings: TrainSettings) -> Subject:
-    manifest = prepared_folder.read_manifest(folder)
+    manifest = read_manifest(folder)
     return replace(of_data(manifest.data, settings), tokenizers=_stored(folder))
 
 

@@ -16,9 +16,8 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from multihead import lock
 from multihead.errors import ConfigurationError, FormatError
-from multihead.files import drafts_of, fsync, write_errors, write_text
+from multihead.files import drafts_of, fsync, lock_holder, take_lock, write_errors, write_text
 
 
 class GrowingFile:
@@ -109,9 +108,9 @@ def growing_file(path: Path, made_from: Mapping[str, Any]) -> Iterator[GrowingFi
     with write_errors(part_of(path)):
         stream = FileIO(part_of(path), "a+")
     with stream:
-        if not lock.take(stream.fileno()):
+        if not take_lock(stream.fileno()):
             raise ConfigurationError(
-                f"{part_of(path)}: another process{lock.holder(stream.fileno())} is writing it; wait for that one, or "
+                f"{part_of(path)}: another process{lock_holder(stream.fileno())} is writing it; wait for that one, or "
                 "choose another name"
             )
         for draft in drafts_of(record_of(path)):  # of a killed process

@@ -7,18 +7,16 @@ at the machine, never at a test set. Whatever the user said is kept, and said to
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
 from multihead.configuration import build
 from multihead.errors import ConfigurationError
 from multihead.machine import Machine
 from multihead.models.config import ARCHITECTURES, Architecture, GenerationConfig, NetworkConfig, preset
-from multihead.planning.settings import PrepareSettings, TrainSettings
+from multihead.planning.settings import Choices, TrainSettings
 from multihead.training.config import TrainingConfig
 from multihead.training.progress import format_duration
-
-T = TypeVar("T")
 
 _UPDATING = 0.88
 """Share of a run's time that goes into updates; the rest is for validation and for a machine with other work."""
@@ -31,7 +29,7 @@ _FINE_TUNING = 0.25
 
 
 @dataclass(frozen=True)
-class Corpus:
+class CorpusSize:
     """What decisions depend on."""
 
     pairs: int
@@ -43,25 +41,6 @@ class Corpus:
     padding_id: int
 
 
-@dataclass
-class Choices:
-    """Collects values and the reason of each."""
-
-    settings: PrepareSettings
-    reasons: dict[str, str] = field(default_factory=dict)
-
-    def asked(self, name: str) -> Any:
-        """The user's value of ``name``; ``None`` where it was left open."""
-        return getattr(self.settings, name)
-
-    def take(self, name: str, chosen: Callable[[], tuple[T, str]]) -> T:
-        """The user's value of ``name`` if there is one; otherwise ``chosen()``, which gives value and reason."""
-        asked: T | None = self.asked(name)
-        value, reason = (asked, "as asked") if asked is not None else chosen()
-        self.reasons[name] = reason
-        return value
-
-
 def choose_vocabulary(choices: Choices, pairs: int) -> int:
     """Entries of the vocabulary: small for small corpora, where rare subwords would never be learned."""
     size = next(
@@ -71,11 +50,13 @@ def choose_vocabulary(choices: Choices, pairs: int) -> int:
     return choices.take("vocab_size", lambda: (size, f"for {pairs:,} pairs"))
 
 
-GIVEN = ("architecture", "source_vocab", "target_vocab", "padding_id")
-"""Fields of a network's settings that the text decides, or the choice of the network itself."""
+FROM_TEXT = ("architecture", "source_vocab", "target_vocab", "padding_id")
+"""Fields of a network's settings that follow from the text or from the kind of network."""
+
+_GIVEN = "the given model's"
 
 
-def choose_model(choices: Choices, corpus: Corpus, machine: Machine) -> NetworkConfig:
+def choose_model(choices: Choices, corpus: CorpusSize, machine: Machine) -> NetworkConfig:
     """Which network, its size, dropout and layout: as asked; else the preset's; else by a rule; else the usual value.
 
     Raises:
@@ -84,7 +65,7 @@ def choose_model(choices: Choices, corpus: Corpus, machine: Machine) -> NetworkC
     """
     architecture: Architecture = choices.take("model", lambda: ("transformer", "the best there is for most texts"))
     kind = ARCHITECTURES[architecture]
-    refuse_others_fields(choices, architecture)
+    _refuse_others_fields(choices, architecture)
     fixed = preset(choices.take("preset", lambda: _size(architecture, corpus, machine)), architecture)
     rules = _rules(choices, architecture, corpus)
     defaults = {name: (field.default, "the usual value") for name, field in kind.model_fields.items()}
@@ -92,7 +73,7 @@ def choose_model(choices: Choices, corpus: Corpus, machine: Machine) -> NetworkC
     values = {
         name: choices.take(name, lambda name=name: defaults[name])  # type: ignore[misc]
         for name in kind.model_fields
-        if name not in GIVEN
+        if name not in FROM_TEXT
     }
     values |= {
         "source_vocab": corpus.source_vocab,
@@ -102,7 +83,39 @@ def choose_model(choices: Choices, corpus: Corpus, machine: Machine) -> NetworkC
     return build(kind, values, "the settings of the model")
 
 
-def refuse_others_fields(choices: Choices, architecture: Architecture) -> None:
+def choose_given_model(choices: Choices, given: NetworkConfig) -> NetworkConfig:
+    """The network to fine-tune: the given sizes, and the dropout rates that were requested.
+
+    Raises:
+        ConfigurationError: settings that the given weights do not allow; the message names each.
+    """
+    named, architecture = choices.requested("preset"), choices.requested("model")
+    origin = choices.requested("from_model")
+    if architecture not in (None, given.architecture):
+        raise ConfigurationError(f"{origin}: a {given.architecture} model, asked for was {architecture}")
+    _refuse_others_fields(choices, given.architecture)
+    requested = {name: choices.requested(name) for name in type(given).model_fields if name not in FROM_TEXT}
+    if named is not None:
+        fixed = preset(named, given.architecture)
+        requested = fixed | {name: value for name, value in requested.items() if value is not None}
+    own = given.model_dump()
+    differing = [
+        f"{name} is {own[name]}, asked for was {value}"
+        for name, value in requested.items()
+        if name not in given.free and value is not None and value != own[name]
+    ]
+    if differing:
+        raise ConfigurationError(
+            f"{origin}: this model cannot be trained with other sizes ({'; '.join(differing)}); "
+            "leave them out, or train a new model without from_model"
+        )
+    choices.reasons["preset"] = _GIVEN
+    free = {name: choices.take(name, lambda name=name: (own[name], _GIVEN)) for name in given.free}  # type: ignore[misc]
+    choices.reasons |= {name: _GIVEN for name in requested if name not in given.free}
+    return build(type(given), {**own, **free}, "the settings of the model")
+
+
+def _refuse_others_fields(choices: Choices, architecture: Architecture) -> None:
     """A wish that only another network could fulfil would have to be ignored.
 
     Raises:
@@ -110,14 +123,14 @@ def refuse_others_fields(choices: Choices, architecture: Architecture) -> None:
     """
     own = ARCHITECTURES[architecture].model_fields
     for name, other in ((name, kind) for kind, cls in ARCHITECTURES.items() for name in cls.model_fields.keys() - own):
-        if name in type(choices.settings).model_fields and choices.asked(name) is not None:
+        if name in type(choices.settings).model_fields and choices.requested(name) is not None:
             raise ConfigurationError(
                 f"{name} is a setting of the {other} model, and this one is {architecture}: leave it out, or set "
                 f"model to {other}"
             )
 
 
-def _size(architecture: Architecture, corpus: Corpus, machine: Machine) -> tuple[str, str]:
+def _size(architecture: Architecture, corpus: CorpusSize, machine: Machine) -> tuple[str, str]:
     """The preset that suits the corpus and the machine."""
     small_reason = f"{corpus.pairs:,} pairs are too few for a larger one"
     if corpus.pairs < 5_000:
@@ -129,9 +142,9 @@ def _size(architecture: Architecture, corpus: Corpus, machine: Machine) -> tuple
     return {"transformer": "base", "recurrent": "bahdanau"}[architecture], f"{corpus.pairs:,} pairs and a GPU"
 
 
-def _rules(choices: Choices, architecture: Architecture, corpus: Corpus) -> dict[str, tuple[Any, str]]:
+def _rules(choices: Choices, architecture: Architecture, corpus: CorpusSize) -> dict[str, tuple[Any, str]]:
     """What depends on the corpus, or on what else was asked for."""
-    one_vocabulary = corpus.source_vocab == corpus.target_vocab and choices.settings.shared_vocabulary is not False
+    one_vocabulary = corpus.source_vocab == corpus.target_vocab and choices.requested("shared_vocabulary") is not False
     common: dict[str, tuple[Any, str]] = {
         "dropout": _dropout(choices, architecture, corpus),
         "tie_embeddings": (one_vocabulary, "one vocabulary" if one_vocabulary else "two vocabularies"),
@@ -139,16 +152,18 @@ def _rules(choices: Choices, architecture: Architecture, corpus: Corpus) -> dict
     }
     if architecture != "transformer":
         return common
+    limited = choices.requested("max_positions")
+    positions = ("learned", "max_positions") if limited else ("sinusoidal", "any length")
     return common | {
-        "positions": ("learned", "max_positions") if choices.asked("max_positions") else ("sinusoidal", "any length"),
+        "positions": positions,
         "attention_dropout": (0.0, "it would cost the fused kernel"),
         "norm": ("pre", "bears the high learning rate of a short run"),
     }
 
 
-def _dropout(choices: Choices, architecture: Architecture, corpus: Corpus) -> tuple[float, str]:
+def _dropout(choices: Choices, architecture: Architecture, corpus: CorpusSize) -> tuple[float, str]:
     """The less text and the more often it is seen, the more of it is forgotten."""
-    as_long_as_it_takes = choices.asked("budget") is None and choices.asked("updates") is None
+    as_long_as_it_takes = choices.requested("budget") is None and choices.requested("updates") is None
     if architecture == "transformer" and corpus.pairs < 100_000 and as_long_as_it_takes:
         return 0.3, f"for {corpus.pairs:,} pairs, each of which is seen dozens of times"
     return (0.2 if corpus.pairs < 500_000 else 0.1), f"for {corpus.pairs:,} pairs"
@@ -163,7 +178,7 @@ class Pace:
     """Real target tokens."""
 
 
-def choose_batch(choices: Choices, corpus: Corpus, machine: Machine) -> tuple[int, int]:
+def choose_batch(choices: Choices, corpus: CorpusSize, machine: Machine) -> tuple[int, int]:
     """Tokens to a batch and batches to an update."""
     largest = 4096 if machine.device == "cpu" else 16384
     size = max(256, min(largest, 1 << max(corpus.target_tokens // 32, 1).bit_length() - 1))
@@ -174,7 +189,7 @@ def choose_batch(choices: Choices, corpus: Corpus, machine: Machine) -> tuple[in
     return tokens, choices.take("accumulate", lambda: (1, "the batch is large enough"))
 
 
-def choose_updates(choices: Choices, corpus: Corpus, pace: Callable[[], Pace]) -> int:
+def choose_updates(choices: Choices, corpus: CorpusSize, pace: Callable[[], Pace]) -> int:
     """Length of the run: so many epochs as such a corpus repays, or what the time allows.
 
     ``pace`` is only asked where the user did not give the number.
@@ -182,10 +197,10 @@ def choose_updates(choices: Choices, corpus: Corpus, pace: Callable[[], Pace]) -
 
     def chosen() -> tuple[int, str]:
         measured = pace()
-        share = _FINE_TUNING if choices.settings.from_model is not None else 1.0
+        share = _FINE_TUNING if choices.requested("from_model") is not None else 1.0
         epochs = share * min(max(60 * (30_000 / corpus.pairs) ** 0.5, 4.0), 150.0)
         wanted = max(int(epochs * corpus.target_tokens / measured.tokens_per_update), 200)
-        asked = choices.asked("budget")
+        asked = choices.requested("budget")
         budget = share * 25 * 60 * min(max((corpus.pairs / 30_000) ** 0.5, 0.1), 100.0) if asked is None else asked
         possible = max(int(_UPDATING * budget / measured.seconds_per_update), 1)
         time = f"{format_duration(budget)} at {measured.seconds_per_update:.2f} s an update"
@@ -202,7 +217,7 @@ def choose_updates(choices: Choices, corpus: Corpus, pace: Callable[[], Pace]) -
 
 def choose_training(
     choices: Choices,
-    corpus: Corpus,
+    corpus: CorpusSize,
     model: NetworkConfig,
     machine: Machine,
     pace: Callable[[TrainingConfig], Pace],
@@ -250,9 +265,9 @@ def choose_optimizer(choices: Choices, model: NetworkConfig, tokens: int) -> tup
     """Adam or Muon, whose products take as long for a small batch as for a large one of so many ``tokens``."""
     if model.architecture != "transformer":
         return "adam", "Muon was tried with the Transformer alone"
-    if choices.settings.from_model is not None:
+    if choices.requested("from_model") is not None:
         return "adam", "what was learned is kept"
-    if choices.asked("schedule") == "noam":
+    if choices.requested("schedule") == "noam":
         return "adam", "the paper's"
     if tokens < _MUON * model.width:
         return "adam", f"Muon's own products would be too much for updates of {tokens:,} tokens at width {model.width}"
@@ -261,9 +276,9 @@ def choose_optimizer(choices: Choices, model: NetworkConfig, tokens: int) -> tup
 
 def choose_warmup(choices: Choices, updates: int) -> tuple[int, str]:
     """Updates of rising learning rate."""
-    if choices.settings.from_model is not None:
+    if choices.requested("from_model") is not None:
         return max(min(100, updates // 8), 1), "Adam has to gather its means; the weights are no longer wild"
-    if choices.asked("schedule") == "noam":
+    if choices.requested("schedule") == "noam":
         return max(min(4000, updates // 8), 1), "the paper's 4,000, or an eighth of the run"
     return max(min(400, updates // 8), 1), "short runs cannot wait"
 
@@ -273,7 +288,7 @@ def choose_rate(choices: Choices, schedule: str, width: int, warmup: int) -> tup
     rate, reason = 0.64 / width, f"for width {width}"
     if schedule == "constant":
         rate, reason = rate / 2, f"for width {width}: half of what a rate may be that falls"
-    if choices.settings.from_model is not None:
+    if choices.requested("from_model") is not None:
         rate, reason = rate / 10, f"a tenth of a new model's of width {width}: what was learned is kept"
     if schedule == "noam":
         return rate * (width * max(warmup, 1)) ** 0.5, f"lr_mul: its peak is {rate:.2g}, {reason}"
@@ -311,7 +326,7 @@ def rehearse(settings: TrainSettings, pairs: int, machine: Machine, model: Netwo
     Raises:
         ConfigurationError: a preset that does not exist, a value that its setting cannot have, sizes that do not fit.
     """
-    choices, corpus = Choices(settings), Corpus(pairs, 20 * pairs, 8000, 8000, 0)
+    choices, corpus = Choices(settings), CorpusSize(pairs, 20 * pairs, 8000, 8000, 0)
     model = model or choose_model(choices, corpus, machine)
     choose_training(choices, corpus, model, machine, lambda _: Pace(1.0, 1000.0))
     choose_generation(choices)

@@ -32,7 +32,7 @@ def _seconds(value: object) -> object:
 Duration = Annotated[float, BeforeValidator(_seconds), Field(gt=0)]
 
 
-class CorpusWish(Settings):
+class CorpusSettings(Settings):
     """One of several corpora."""
 
     source: Path
@@ -73,7 +73,7 @@ class Text(Settings):
     Plain, gzip, xz or zstd."""
     target: Path | None = None
     """Its translation, line by line."""
-    corpus: tuple[Annotated[CorpusWish, BeforeValidator(_corpus)], ...] | None = None
+    corpus: tuple[Annotated[CorpusSettings, BeforeValidator(_corpus)], ...] | None = None
     """Instead of source and target: "FILE [FILE] [weight=0.5]"; repeat it for more corpora (in TOML: [[corpus]]).
     Each pair is seen weight times an epoch on average."""
     valid_source: Path | None = None

@@ -6,8 +6,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import model_validator
 
@@ -17,6 +19,8 @@ from multihead.data.readers import format_of
 from multihead.models.config import AnyNetworkConfig, GenerationConfig
 from multihead.planning.sections import Chance, Machine, Model, Place, RecurrentModel, Search, Subwords, Text, Training
 from multihead.training.config import TrainingConfig
+
+T = TypeVar("T")
 
 
 class PrepareSettings(Place, Text, Subwords, Chance):
@@ -74,6 +78,25 @@ def _refuse(settings: Settings, one: str, other: str, reason: str) -> None:
         raise ValueError(f"{one} and {other} exclude each other: {reason}; leave out the one or the other")
 
 
+@dataclass
+class Choices:
+    """The decisions about a run: values chosen by the user or by a rule, and the reason of each."""
+
+    settings: Settings
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def requested(self, name: str) -> Any:
+        """The user's value of ``name``; ``None`` if it was left open."""
+        return getattr(self.settings, name)
+
+    def take(self, name: str, choose: Callable[[], tuple[T, str]]) -> T:
+        """The user's value of ``name``, or else the value of ``choose()``, which returns value and reason."""
+        requested: T | None = self.requested(name)
+        value, reason = (requested, "as asked") if requested is not None else choose()
+        self.reasons[name] = reason
+        return value
+
+
 class TextFile(Settings):
     """A file that a run was made from."""
 
@@ -98,7 +121,7 @@ class CorpusRecord(Settings):
     """Its pairs that could not be used."""
 
 
-class PreparedText(Settings):
+class PreparedFolder(Settings):
     """A folder of `multihead prepare` that a run reads where it stands."""
 
     path: str
@@ -130,7 +153,7 @@ class DataConfig(Settings):
     """Training pairs."""
     left_out: int
     """Pairs that could not be used; each is named in left-out.tsv."""
-    prepared: PreparedText | None = None
+    prepared: PreparedFolder | None = None
     """Where the text was prepared ahead of the run."""
 
     @model_validator(mode="before")
@@ -177,7 +200,7 @@ class RunConfig(Settings):
     """Why each choice was made."""
 
 
-def begun(folder: Path) -> RunConfig | None:
+def read_run(folder: Path) -> RunConfig | None:
     """The decisions of the run that stands in ``folder``; ``None`` where one can begin. Changes nothing.
 
     Raises:

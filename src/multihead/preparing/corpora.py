@@ -14,13 +14,12 @@ from multihead.data.corpus import Report
 from multihead.data.readers import CorpusScan, scan_corpus
 from multihead.errors import ConfigurationError, DataError
 from multihead.metrics.scores import language_of
-from multihead.planning.choices import Choices
-from multihead.planning.sections import CorpusWish
-from multihead.planning.settings import PrepareSettings, TextFile, holds_pairs
+from multihead.planning.sections import CorpusSettings
+from multihead.planning.settings import Choices, PrepareSettings, TextFile, holds_pairs
 
 
 @dataclass(frozen=True)
-class Corpus:
+class WeightedCorpus:
     """A corpus that was looked through, and how often its pairs are seen in an epoch."""
 
     scan: CorpusScan
@@ -33,10 +32,10 @@ class Corpus:
 
 
 @dataclass(frozen=True)
-class Files:
+class TextFiles:
     """The files, looked through: they exist, are text, and have equally many lines on both sides."""
 
-    train: tuple[Corpus, ...]
+    train: tuple[WeightedCorpus, ...]
     valid: CorpusScan | None
 
     @property
@@ -53,12 +52,12 @@ class Files:
         return None
 
 
-def described(scan: CorpusScan) -> tuple[TextFile, ...]:
+def file_records(scan: CorpusScan) -> tuple[TextFile, ...]:
     """What run.json says of the files of a corpus."""
     return tuple(TextFile(path=str(file.path), sha256=file.sha256, lines=file.lines) for file in scan.files)
 
 
-def look_through(settings: PrepareSettings) -> Files:
+def scan_files(settings: PrepareSettings) -> TextFiles:
     """Reads the files that ``settings`` name once, before anything is made from them.
 
     Raises:
@@ -66,13 +65,16 @@ def look_through(settings: PrepareSettings) -> Files:
         DataError: a file cannot be read as aligned text.
     """
     codes = (settings.source_language, settings.target_language)
-    train = tuple(Corpus(scan_corpus(wish.source, wish.target, *codes), wish.weight) for wish in _wishes(settings))
+    train = tuple(
+        WeightedCorpus(scan_corpus(corpus.source, corpus.target, *codes), corpus.weight)
+        for corpus in _named_corpora(settings)
+    )
     if settings.valid_source is None:
-        return Files(train, None)
-    return Files(train, scan_corpus(settings.valid_source, settings.valid_target, *codes))
+        return TextFiles(train, None)
+    return TextFiles(train, scan_corpus(settings.valid_source, settings.valid_target, *codes))
 
 
-def _wishes(settings: PrepareSettings) -> tuple[CorpusWish, ...]:
+def _named_corpora(settings: PrepareSettings) -> tuple[CorpusSettings, ...]:
     if settings.corpus is not None:
         return settings.corpus
     if settings.source is None or (settings.target is None and not holds_pairs(settings.source)):
@@ -81,10 +83,10 @@ def _wishes(settings: PrepareSettings) -> tuple[CorpusWish, ...]:
             f"the training text is not named: {missing} missing (--source FILE --target FILE, or a file of pairs: "
             "--source FILE.tsv)"
         )
-    return (CorpusWish(source=settings.source, target=settings.target),)
+    return (CorpusSettings(source=settings.source, target=settings.target),)
 
 
-def choose_held_out(choices: Choices, files: Files) -> list[frozenset[int]]:
+def choose_held_out(choices: Choices, files: TextFiles) -> list[frozenset[int]]:
     """Which pairs of each corpus validate: places among its usable pairs, from 0; none where there are files for it.
 
     Raises:
@@ -118,7 +120,7 @@ def choose_held_out(choices: Choices, files: Files) -> list[frozenset[int]]:
 
 def seed_of(choices: Choices) -> int:
     """The seed of a run before its configuration is complete."""
-    return 1 if choices.settings.seed is None else choices.settings.seed
+    return 1 if choices.requested("seed") is None else choices.requested("seed")
 
 
 def apportion(total: int, shares: Sequence[float | int], limits: Sequence[int]) -> list[int]:

@@ -18,10 +18,10 @@ from typing import Literal
 
 from torch import Tensor
 
-from multihead import work_folder as run_folder
+from multihead import work_folder
 from multihead.bundle import Bundle, load_bundle, save_bundle
 from multihead.errors import ConfigurationError, FormatError
-from multihead.planning.settings import begun
+from multihead.planning.settings import read_run
 from multihead.training.checkpoint import copy_into, intact_checkpoints, read_weights
 
 Weights = Literal["trained", "average"]
@@ -102,7 +102,7 @@ def _sources(path: Path, bundle: Bundle, last: int | None, weights: Weights) -> 
     if last is None:
         yield Source(str(path), lambda: {name: p.detach() for name, p in bundle.model.named_parameters()})
         return
-    config = begun(path) if (path / run_folder.RUN).is_file() else None
+    config = read_run(path) if (path / work_folder.RUN).is_file() else None
     if config is None:
         raise FormatError(f"{path}: is a model, not a run, and has no checkpoints; leave --last out to take the model")
     if weights == "average" and not config.training.average:

@@ -17,10 +17,13 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
 
-from multihead import work_folder as run_folder
+from multihead import work_folder
 from multihead.configuration import Settings
+from multihead.files import sha256_of
 from multihead.kernels.native import native
 from multihead.machine import require_device
+from multihead.model_folder import locate
+from multihead.planning.settings import GivenModel
 from multihead.training.checkpoint import Checkpoint, RunState
 from multihead.training.config import TrainingConfig
 from multihead.training.loss import Model
@@ -60,7 +63,7 @@ class Kind(Generic[Run]):
     """A kind of run, as its folder says it."""
 
     name: str
-    """One of `run_folder`'s."""
+    """One of `work_folder`'s."""
     decisions: type[Run]
     version: int
     """Of its ``run.json``, the newest that is known."""
@@ -98,14 +101,14 @@ def carry_out(
     Raises:
         InputError: the folder holds something else, or a run with other settings; nothing was overwritten.
     """
-    with run_folder.holding(folder):
-        config = run_folder.read(folder, kind.decisions, kind.name, kind.version)
+    with work_folder.locked(folder):
+        config = work_folder.read(folder, kind.decisions, kind.name, kind.version)
         if config is None:
             config = begin()
         else:
             assert isinstance(config, Decided)
-            run_folder.check_same(folder, asked, config.asked)
-            run_folder.clear_up(folder)
+            work_folder.check_same_settings(folder, asked, config.asked)
+            work_folder.remove_leftovers(folder)
         assert isinstance(config, Decided)
         require_device(config.training.device)
         use_threads(config.training.threads)
@@ -196,3 +199,8 @@ def tell_other_versions(begun_with: dict[str, str], log: RunLog) -> None:
     """Says so where a run goes on with others than it began with."""
     if begun_with != versions():
         log.say(f"  begun with {begun_with}, now {versions()}: the result may differ in its last digits")
+
+
+def given_model(folder: Path) -> GivenModel:
+    """What run.json records of the model that a run starts from."""
+    return GivenModel(path=str(folder), weights=sha256_of(locate(folder) / "model.safetensors"))

@@ -8,12 +8,11 @@ import signal
 import pytest
 import torch
 
-from multihead import Translator, files
-from multihead import work_folder as run_folder
+from multihead import Translator, files, work_folder
 from multihead.errors import ConfigurationError, DataError, FormatError, InputError, Interrupted, SurroundingsError
 from multihead.planning.settings import RunConfig
 from multihead.runs.translator import begin as beginning
-from multihead.runs.translator import validation
+from multihead.runs.translator import train as training
 from multihead.training.trainer import Trainer
 
 SHORT = {"updates": 12, "validate_every": 5, "log_every": 3, "dropout": 0.3, "seed": 3}
@@ -167,9 +166,9 @@ class Killed(BaseException):
     ("place", "after"),
     [
         ("beginning.write_data", False),
-        ("run_folder.write", False),
-        ("run_folder.write", True),
-        ("validation.bundles.save", True),
+        ("work_folder.write", False),
+        ("work_folder.write", True),
+        ("training.save_bundle", True),
         ("Trainer._save", False),
         ("Trainer._save", True),
     ],
@@ -181,8 +180,8 @@ def test_killed_anywhere_the_same_command_ends_the_same(
     owner, _, name = place.rpartition(".")
     owner = {
         "beginning": beginning,
-        "run_folder": run_folder,
-        "validation.bundles": validation.bundles,
+        "work_folder": work_folder,
+        "training": training,
         "Trainer": Trainer,
     }[owner]
     original = getattr(owner, name)
@@ -190,7 +189,7 @@ def test_killed_anywhere_the_same_command_ends_the_same(
     def dies(*args, **kwargs):
         if after:
             original(*args, **kwargs)
-        for victim, method in ((run_folder, "_empty"), (run_folder.Path, "unlink"), (run_folder.Path, "rmdir")):
+        for victim, method in ((work_folder, "_empty"), (work_folder.Path, "unlink"), (work_folder.Path, "rmdir")):
             patch.setattr(victim, method, lambda *_, **__: None)
         patch.setattr(shutil, "rmtree", lambda *_, **__: None)
         raise Killed

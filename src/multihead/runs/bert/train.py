@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from multihead import work_folder as run_folder
+from multihead import work_folder
 from multihead.configuration import build
 from multihead.data.bert.batches import Batches, Corruption, MaskedBatch, MaskedStream
 from multihead.data.bert.documents import DocumentStore
@@ -77,11 +77,11 @@ def pretrain(
         Interrupted: ``stop_signal`` gave one; the run can go on.
     """
     settings = build(PretrainSettings, wishes, "the settings")
-    folder = run_folder.named(settings.output)
+    folder = work_folder.require_output(settings.output)
     return carry_out(
         folder,
-        Kind(run_folder.PRETRAIN, PretrainRun, RUN_VERSION),
-        run_folder.asked_for(settings),
+        Kind(work_folder.PRETRAIN, PretrainRun, RUN_VERSION),
+        work_folder.given_settings(settings),
         begin=lambda: _begin(settings, folder, say, stop_signal),
         work=lambda config: _train(config, folder, say, stop_signal),
         use_threads=use_threads,
@@ -103,10 +103,10 @@ def _begin(
         sentences=1, vocab=1000, padding_id=0, batches=1, threads=1, device=machine.device, fast_bfloat16=False
     )
     decide(settings, imagined, settings.max_tokens or 128, Reasons())  # what cannot be is said before the work
-    with run_folder.preparing(folder):
+    with work_folder.preparing(folder):
         text = pretrain_text.write_text(settings, folder, say, stop_signal, reasons)
         config = _decide(settings, text, pretrain_text.open_text(folder), machine, reasons)
-        write_text(folder / run_folder.RUN, config.model_dump_json(indent=2) + "\n")
+        write_text(folder / work_folder.RUN, config.model_dump_json(indent=2) + "\n")
     _show(config, RunLog(folder, say))
     return config
 
@@ -131,7 +131,7 @@ def _decide(
     return PretrainRun(
         kind="pretrain",
         versions=versions(),
-        asked=run_folder.asked_for(settings),
+        asked=work_folder.given_settings(settings),
         text=text,
         model=model,
         training=training,

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from multihead import work_folder as run_folder
+from multihead import work_folder
 from multihead.configuration import build
 from multihead.data.labelled import counts_of
 from multihead.data.nested import DocumentStream
@@ -30,7 +30,6 @@ from multihead.machine import inspect_machine, require_device
 from multihead.models.bert.network import Bert
 from multihead.models.classifier.config import BertClassifierConfig
 from multihead.models.classifier.network import BertClassifier, Classifier, build_classifier
-from multihead.preparing.fine_tune import describe
 from multihead.runs.bert.model import PretrainedBert
 from multihead.runs.classifier.data import Read, learn_words, read, write_store
 from multihead.runs.classifier.evaluation import Best, evaluate
@@ -44,7 +43,7 @@ from multihead.runs.classifier.settings import (
     network_of,
     reading_of,
 )
-from multihead.runs.run import versions
+from multihead.runs.run import given_model, versions
 from multihead.text.bert_words import read_words
 from multihead.training.checkpoint import Checkpoint, RunState, save
 from multihead.training.progress import RunLog
@@ -82,11 +81,11 @@ def train(
         Interrupted: ``stop_signal`` gave one; the run can go on.
     """
     settings = build(ClassifySettings, wishes, "the settings")
-    folder = run_folder.named(settings.output)
+    folder = work_folder.require_output(settings.output)
     return carry_out(
         folder,
-        Kind(run_folder.CLASSIFIER, ClassifyRun, RUN_VERSION),
-        run_folder.asked_for(settings),
+        Kind(work_folder.CLASSIFIER, ClassifyRun, RUN_VERSION),
+        work_folder.given_settings(settings),
         begin=lambda: _begin(settings, folder, say),
         work=lambda config: _train(config, folder, say, stop_signal),
         use_threads=use_threads,
@@ -100,10 +99,10 @@ def _begin(settings: ClassifySettings, folder: Path, say: Callable[[str], None])
     machine, found = inspect_machine(), read(settings, 1 if settings.seed is None else settings.seed)
     given = described = None
     if settings.from_model is not None:
-        given, described = PretrainedBert.load(settings.from_model), describe(settings.from_model)
+        given, described = PretrainedBert.load(settings.from_model), given_model(settings.from_model)
     words = learn_words(settings, found.train) if given is None else given.words
     reading = reading_of(settings, found.labels, None if given is None else given.model.config.max_positions)
-    with run_folder.preparing(folder):
+    with work_folder.preparing(folder):
         data = folder / "data"
         with write_errors(data):
             (data / "words").mkdir(parents=True)
@@ -124,7 +123,7 @@ def _begin(settings: ClassifySettings, folder: Path, say: Callable[[str], None])
         config = decide(settings, facts)
         if given is not None:
             _write_start(folder, config, given.model)
-        write_text(folder / run_folder.RUN, config.model_dump_json(indent=2) + "\n")
+        write_text(folder / work_folder.RUN, config.model_dump_json(indent=2) + "\n")
     _show(config, found, store, RunLog(folder, say))
     return config
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from multihead import work_folder as run_folder
+from multihead import work_folder
 from multihead.configuration import build
 from multihead.data.batching import Batch
 from multihead.data.toy.pointing import collate, generator
@@ -79,8 +79,8 @@ def train(
     folder = settings.output or default_folder(problem)
     return carry_out(
         folder,
-        Kind(run_folder.POINTER, PointerRun, RUN_VERSION),
-        {"problem": problem, **run_folder.asked_for(settings)},
+        Kind(work_folder.POINTER, PointerRun, RUN_VERSION),
+        {"problem": problem, **work_folder.given_settings(settings)},
         begin=lambda: _begin(problem, settings, folder, say),
         work=lambda config: _train(config, folder, say, stop_signal),
         use_threads=use_threads,
@@ -116,8 +116,8 @@ def _begin(problem: ProblemName, settings: PointerSettings, folder: Path, say: C
     machine = inspect_machine()
     config = decide(problem, settings, machine.threads, versions())
     require_device(config.training.device)
-    with run_folder.preparing(folder):
-        write_text(folder / run_folder.RUN, config.model_dump_json(indent=2) + "\n")
+    with work_folder.preparing(folder):
+        write_text(folder / work_folder.RUN, config.model_dump_json(indent=2) + "\n")
     _show(config, RunLog(folder, say))
     return config
 

@@ -15,28 +15,35 @@ from typing import Any
 
 import torch
 
-from multihead import work_folder as run_folder
+from multihead import work_folder
 from multihead.bundle import Bundle, build_network, load_bundle
 from multihead.diagnosis.doctor import tell_findings
 from multihead.engine.native import decoding
-from multihead.errors import Interrupted
+from multihead.errors import ConfigurationError, Interrupted
 from multihead.kernels.native import native
 from multihead.machine import Machine, inspect_machine, require_device
 from multihead.models.config import NetworkConfig
 from multihead.models.network import Network
 from multihead.models.transformer import Transformer
-from multihead.planning.choices import Choices, Corpus, Pace, choose_generation, choose_model, choose_training, rehearse
-from multihead.planning.settings import DataConfig, RunConfig, TrainSettings
-from multihead.preparing import fine_tune
-from multihead.preparing import prepare as prepared_folder
-from multihead.preparing.corpora import look_through
-from multihead.preparing.preparation import Prepared, reopen, write_data
-from multihead.preparing.vocabulary import keep
-from multihead.runs.run import versions
-from multihead.runs.translator.batches import lines_of, stream_of
+from multihead.planning.choices import (
+    CorpusSize,
+    Pace,
+    choose_generation,
+    choose_given_model,
+    choose_model,
+    choose_training,
+    rehearse,
+)
+from multihead.planning.settings import Choices, DataConfig, RunConfig, TrainSettings
+from multihead.preparing.corpora import scan_files
+from multihead.preparing.prepare import keep_vocabulary, write_data
+from multihead.preparing.prepared import PreparedText, open_training_text, use_folder
+from multihead.runs.run import given_model, versions
 from multihead.text.tokenizer import Tokenizer
 from multihead.training import tensorboard
+from multihead.training.checkpoint import Checkpoint, RunState, save
 from multihead.training.config import TrainingConfig
+from multihead.training.context import RunContext
 from multihead.training.loss import retry_in_pieces
 from multihead.training.optimizer import Average, build_optimizer
 from multihead.training.parallel import SINGLE_PROCESS, Processes
@@ -51,7 +58,7 @@ def begin(
     stop_signal: Callable[[], int | None],
     use_threads: Callable[[int], None],
     processes: Processes,
-) -> tuple[RunConfig, Prepared]:
+) -> tuple[RunConfig, PreparedText]:
     """Prepares a new run and decides everything about it; leaves nothing behind where that cannot be done."""
     machine, choices = _machine(processes), Choices(settings)
     for build in (native, decoding):  # where that has not been done, before anything is timed
@@ -61,17 +68,17 @@ def begin(
     if settings.tensorboard:
         tensorboard.require_tensorboard()
     given = None if settings.from_model is None else load_bundle(settings.from_model)
-    shape = None if given is None else fine_tune.choose_model(Choices(settings), given.model.config)
+    shape = None if given is None else choose_given_model(Choices(settings), given.model.config)
     make, pairs = _text(choices, folder, given, say, stop_signal)
     rehearse(settings, pairs, machine, shape)
-    with run_folder.preparing(folder):
+    with work_folder.preparing(folder):
         prepared = make()
         if (number := stop_signal()) is not None:
             raise Interrupted(number, "stopped while the data were prepared; the same command starts again")
         config = _decide(choices, prepared, given, machine, say, use_threads, processes)
         if given is not None:
-            fine_tune.write_start(folder, given, averages=config.training.average > 0)
-        run_folder.write(folder, config)
+            _write_start(folder, given, averages=config.training.average > 0)
+        work_folder.write(folder, config)
     log = RunLog(folder, say)
     _show(config, machine.name, log)
     tell_findings(settings, config, prepared, folder, log.say)
@@ -80,7 +87,7 @@ def begin(
 
 def follow(
     settings: TrainSettings, folder: Path, use_threads: Callable[[int], None], processes: Processes
-) -> tuple[RunConfig, Prepared]:
+) -> tuple[RunConfig, PreparedText]:
     """What the other processes do while the first one begins a run, or finds one to go on with."""
     told: Any
     while not isinstance(told := processes.broadcast(None), RunConfig):
@@ -90,9 +97,9 @@ def follow(
     return told, reopened(told.data, folder, settings)
 
 
-def reopened(data: DataConfig, folder: Path, settings: TrainSettings) -> Prepared:
+def reopened(data: DataConfig, folder: Path, settings: TrainSettings) -> PreparedText:
     """The text of a run that has begun: its own, or that of a prepared folder, which may have moved."""
-    return reopen(folder, data) if data.prepared is None else prepared_folder.use_again(data, settings.data)
+    return open_training_text(folder, data, settings.data)
 
 
 def _machine(processes: Processes) -> Machine:
@@ -110,22 +117,23 @@ def _text(
     given: Bundle | None,
     say: Callable[[str], None],
     stop_signal: Callable[[], int | None],
-) -> tuple[Callable[[], Prepared], int]:
+) -> tuple[Callable[[], PreparedText], int]:
     """How to come by what is trained on, and about how many pairs it has: looked at, nothing made yet."""
-    data = choices.asked("data")
+    data = choices.requested("data")
     if data is not None:
-        prepared = prepared_folder.use(data, choices)
+        prepared = use_folder(data, choices)
         if given is not None:
-            fine_tune.check_tokenizers(given, prepared, choices)
+            _check_tokenizers(given, prepared, choices)
         return lambda: prepared, prepared.config.pairs
-    vocabulary = None if given is None else keep(choices, given.source_tokenizer, given.target_tokenizer)
-    files = look_through(choices.settings)
-    return lambda: write_data(choices, files, folder, say, vocabulary, stop_signal), files.lines
+    vocabulary = None if given is None else keep_vocabulary(choices, given.source_tokenizer, given.target_tokenizer)
+    assert isinstance(choices.settings, TrainSettings)
+    files = scan_files(choices.settings)
+    return lambda: write_data(choices, files, folder, RunContext(say, stop_signal), vocabulary), files.lines
 
 
 def _decide(
     choices: Choices,
-    prepared: Prepared,
+    prepared: PreparedText,
     given: Bundle | None,
     machine: Machine,
     say: Callable[[str], None],
@@ -139,7 +147,7 @@ def _decide(
     if given is None:
         model = choose_model(choices, corpus, machine)
     else:
-        model = fine_tune.choose_model(choices, given.model.config)
+        model = choose_given_model(choices, given.model.config)
         prepared = _with_languages(choices, prepared, given)
 
     def pace(trial: TrainingConfig) -> Pace:
@@ -152,9 +160,9 @@ def _decide(
     training = choose_training(choices, corpus, model, machine, pace)
     return RunConfig(
         versions=versions(),
-        asked=run_folder.asked_for(settings),
+        asked=work_folder.given_settings(settings),
         data=prepared.config,
-        from_model=None if settings.from_model is None else fine_tune.describe(settings.from_model),
+        from_model=None if settings.from_model is None else given_model(settings.from_model),
         model=model,
         training=training,
         generation=choose_generation(choices, None if given is None else given.generation),
@@ -162,12 +170,12 @@ def _decide(
     )
 
 
-def _corpus(prepared: Prepared) -> Corpus:
+def _corpus(prepared: PreparedText) -> CorpusSize:
     lengths, tokens, start = prepared.train.target.lengths, 0.0, 0
     for record in prepared.config.corpora:
         own = lengths[start : start + record.pairs]
         tokens, start = tokens + record.weight * (int(own.sum()) + len(own)), start + record.pairs
-    return Corpus(
+    return CorpusSize(
         pairs=len(prepared.train),
         target_tokens=round(tokens),
         source_vocab=len(prepared.source_tokenizer),
@@ -176,7 +184,7 @@ def _corpus(prepared: Prepared) -> Corpus:
     )
 
 
-def _with_languages(choices: Choices, prepared: Prepared, given: Bundle) -> Prepared:
+def _with_languages(choices: Choices, prepared: PreparedText, given: Bundle) -> PreparedText:
     """What the files do not say of their languages, the given model may."""
     config = prepared.config
     known = {
@@ -197,12 +205,12 @@ def network_for(model: NetworkConfig, training: TrainingConfig) -> Network:
 
 
 def measure(
-    model: NetworkConfig, trial: TrainingConfig, prepared: Prepared, processes: Processes = SINGLE_PROCESS
+    model: NetworkConfig, trial: TrainingConfig, prepared: PreparedText, processes: Processes = SINGLE_PROCESS
 ) -> Pace:
     """Times updates of a throw-away model on real batches, every kind of length among them; all processes take part."""
     with torch.random.fork_rng():
         network = network_for(model, trial)
-        optimizer, stream = build_optimizer(network, trial), stream_of(prepared, trial, (0, 0))
+        optimizer, stream = build_optimizer(network, trial), prepared.batches(trial, (0, 0))
         average: Average[Network] = Average(network, trial.average)
         seconds, tokens, room = [], [], None
         for step in range(1, 16):
@@ -216,7 +224,7 @@ def measure(
                 ),
                 [part for batch in batches for part in processes.split_rows(batch)],
                 room,
-                lambda batch: format_lines(lines_of(prepared, batch.indices)),
+                lambda batch: format_lines(prepared.lines(batch.indices)),
             )
             average.update(step)
             seconds.append(time.perf_counter() - started)
@@ -254,3 +262,31 @@ def _show(config: RunConfig, machine: str, log: RunLog) -> None:
     }
     for name, value in shown.items():
         log.say(f"  {name:<14} {value}  ({config.reasons.get(name, 'the usual value')})")
+
+
+def _check_tokenizers(given: Bundle, prepared: PreparedText, choices: Choices) -> None:
+    """Refuses text that was prepared with other subwords than those of the given model.
+
+    Raises:
+        ConfigurationError: says how to prepare it.
+    """
+    for side in ("source", "target"):
+        if getattr(given, f"{side}_tokenizer").digest != getattr(prepared, f"{side}_tokenizer").digest:
+            raise ConfigurationError(
+                f"{choices.requested('data')}: its {side} subwords are not those of the model "
+                f"{choices.requested('from_model')}; prepare the text with them: "
+                f"multihead prepare --from-model {choices.requested('from_model')} ..."
+            )
+
+
+def _write_start(folder: Path, given: Bundle, averages: bool) -> None:
+    """The checkpoint of update 0: the given weights, not yet validated, and an optimiser that knows nothing.
+
+    Args:
+        folder: the run.
+        given: the model.
+        averages: whether the run has a moving average of its weights; it begins with the same.
+    """
+    weights = {name: parameter.detach() for name, parameter in given.model.named_parameters()}
+    start = Checkpoint(RunState(validated_at=-1), weights, weights if averages else {}, {})
+    save(folder / "checkpoints", start, keep=1)

@@ -8,15 +8,15 @@ import threading
 
 import pytest
 
-from multihead import lock
+from multihead import files
 from multihead.errors import ConfigurationError
-from multihead.work_folder import holding
+from multihead.work_folder import locked
 
 PROGRAM = """
 import sys
 from pathlib import Path
-from multihead.work_folder import holding
-with holding(Path(sys.argv[1])):
+from multihead.work_folder import locked
+with locked(Path(sys.argv[1])):
     print("mine", flush=True)
     sys.stdin.readline()  # until it is killed, or told to leave
 """
@@ -33,7 +33,7 @@ def holder(tmp_path):
 
 
 def refused(folder):
-    with pytest.raises(ConfigurationError) as caught, holding(folder):
+    with pytest.raises(ConfigurationError) as caught, locked(folder):
         pytest.fail("it was let in")
     return str(caught.value)
 
@@ -43,7 +43,7 @@ def test_a_folder_that_another_process_holds_is_refused_in_one_line(tmp_path, ho
     said = refused(folder)
     assert said.startswith(f"{folder}: another process")
     assert "\n" not in said
-    if lock._TABLE.exists() and re.search(rf"\b{holder.pid}\b", lock._TABLE.read_text()):
+    if files._LOCK_TABLE.exists() and re.search(rf"\b{holder.pid}\b", files._LOCK_TABLE.read_text()):
         assert f"(process {holder.pid})" in said
     assert folder.is_dir()
 
@@ -57,7 +57,7 @@ def test_the_next_one_is_let_in(tmp_path, holder, death):
     else:
         holder.kill()
     holder.wait()
-    with holding(folder):
+    with locked(folder):
         refused(folder)  # the same process twice is two, too
 
 
@@ -74,7 +74,7 @@ def test_an_exception_leaves_no_empty_folder_where_there_was_none(tmp_path, ther
         folder.mkdir(parents=True)
 
     def fails(make):
-        with holding(folder):
+        with locked(folder):
             assert folder.is_dir()
             if make:
                 (folder / "file").write_text("x")
@@ -95,7 +95,7 @@ def test_many_at_once_are_never_two(tmp_path):
     def work():
         for _ in range(200):
             try:
-                with holding(tmp_path / "run"):
+                with locked(tmp_path / "run"):
                     inside.append(1)
                     most.append(len(inside))
                     entered.append((tmp_path / "run").is_dir())
@@ -116,13 +116,13 @@ def test_many_at_once_are_never_two(tmp_path):
 def test_who_holds_it_is_not_guessed(tmp_path, monkeypatch):
     descriptor = os.open(tmp_path, os.O_RDONLY)
     try:
-        assert lock.holder(descriptor) == ""
+        assert files.lock_holder(descriptor) == ""
         for content in ("", "1: POSIX  ADVISORY  WRITE 1 00:00:0 0 EOF\n1: -> FLOCK ADVISORY WRITE 2 00:00:0 0 EOF\n"):
             (tmp_path / "locks").write_text(content)
             monkeypatch.setattr(lock, "_TABLE", tmp_path / "locks")
-            assert lock.holder(descriptor) == ""
+            assert files.lock_holder(descriptor) == ""
         monkeypatch.setattr(lock, "_TABLE", tmp_path / "nowhere")
-        assert lock.holder(descriptor) == ""
+        assert files.lock_holder(descriptor) == ""
     finally:
         os.close(descriptor)
 

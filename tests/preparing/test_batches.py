@@ -3,14 +3,13 @@
 import numpy as np
 import pytest
 
-from multihead.planning.choices import Choices
-from multihead.planning.settings import PrepareSettings
-from multihead.preparing.corpora import look_through
-from multihead.preparing.preparation import write_data
-from multihead.preparing.prepare import prepare
-from multihead.runs.translator.batches import Resegmentation, largest, lines_of, stream_of
+from multihead.planning.settings import Choices, PrepareSettings
+from multihead.preparing.corpora import scan_files
+from multihead.preparing.prepare import prepare, write_data
+from multihead.preparing.prepared import Resegmentation
 from multihead.text.segment import Segmenter
 from multihead.training.config import TrainingConfig
+from multihead.training.context import RunContext
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +17,7 @@ def prepared(numbers, tmp_path_factory):
     folder = tmp_path_factory.mktemp("batches")
     corpora = [{**numbers.train, "weight": 0.25}, {**numbers.test, "weight": 3.0}]
     choices = Choices(PrepareSettings(corpus=corpora, vocab_size=320, shared_vocabulary=False, **numbers.valid))
-    return write_data(choices, look_through(choices.settings), folder, lambda _: None)
+    return write_data(choices, scan_files(choices.settings), folder, RunContext(say=lambda _: None))
 
 
 def config(**changes):
@@ -46,7 +45,7 @@ def test_each_side_has_its_subwords_and_each_pair_its_random_numbers(prepared):
 
 
 def test_every_batch_says_what_the_store_says_in_other_subwords(prepared):
-    plain, cut = (stream_of(prepared, config(bpe_dropout=p), (0, 0)) for p in (0.0, 0.4))
+    plain, cut = (prepared.batches(config(bpe_dropout=p), (0, 0)) for p in (0.0, 0.4))
     changed = 0
     for stream in (plain, cut):
         for _ in range(stream.batches_in_epoch):
@@ -60,7 +59,7 @@ def test_every_batch_says_what_the_store_says_in_other_subwords(prepared):
 
 
 def test_an_epoch_sees_each_corpus_as_often_as_it_weighs(prepared):
-    stream = stream_of(prepared, config(bpe_dropout=0.0), (0, 0))
+    stream = prepared.batches(config(bpe_dropout=0.0), (0, 0))
     seen = np.concatenate([stream.take().indices for _ in range(stream.batches_in_epoch)])
     first, second = prepared.config.corpora
     counts = np.bincount(seen, minlength=len(prepared.train))
@@ -77,13 +76,13 @@ def test_pairs_are_named_by_file_and_line(numbers, tmp_path):
     corpora = [numbers.write(tmp_path, name, found) for name, found in pairs.items()]
     output = tmp_path / "prepared"
     prepared = prepare(output=output, corpus=corpora, vocab_size=320, held_out=5, say=lambda _: None)
-    found = lines_of(prepared, np.arange(len(prepared.train)))
+    found = prepared.lines(np.arange(len(prepared.train)))
     names = {name: f"{corpus['source']} + {corpus['target']}" for name, corpus in zip(pairs, corpora, strict=True)}
     assert [*found] == [*names.values()]
     assert 4 not in found[names["many"]]
     assert sum(map(len, found.values())) == len(prepared.train)
     for index in range(len(prepared.train)):
-        ((name, (line,)),) = lines_of(prepared, np.array([index])).items()
+        ((name, (line,)),) = prepared.lines(np.array([index])).items()
         own = next(key for key, value in names.items() if value == name)
         ids = prepared.train.source[index].tolist()
         assert prepared.source_tokenizer.decode(ids) == pairs[own][line - 1][0]
@@ -93,9 +92,9 @@ def test_the_largest_batches_are_the_largest_of_the_epoch(numbers, tmp_path):
     output = tmp_path / "prepared"
     prepared = prepare(output=output, **numbers.train, vocab_size=320, held_out=5, say=lambda _: None)
     training = TrainingConfig(updates=1, batch_tokens=256)
-    stream = stream_of(prepared, training, (0, 0))
+    stream = prepared.batches(training, (0, 0))
     batches = [stream.take() for _ in range(stream.batches_in_epoch)]
-    found = largest(prepared, training)
+    found = prepared.largest(training)
 
     def size(batch, power):
         rows, widths = len(batch.source_lengths), (batch.source.shape[1], batch.target_output.shape[1])

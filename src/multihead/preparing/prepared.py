@@ -1,0 +1,241 @@
+"""Prepared text: what training reads, from a run or a prepared folder.
+
+    FOLDER/data/source.tokenizer.json, target.tokenizer.json    equal files if the vocabulary is shared
+    FOLDER/data/train/                                          a `ParallelStore`: the corpora, one after the other
+    FOLDER/data/valid/                                          a `ParallelStore` of the validation pairs
+    FOLDER/data/valid.source.txt, valid.target.txt              their text, to translate and to score against
+
+`preparing.prepare` writes these files, either inside a run or ahead of one, in a folder that `multihead train --data`
+reads in place. The manifest of such a folder, ``prepared.json``, lists the SHA-256 of every data file; a run records
+the SHA-256 of the manifest. Both are checked when a run begins and each time it resumes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from multihead.configuration import Settings
+from multihead.data.batching import Batch, BatchStream, collate
+from multihead.data.order import Array, Share, batch_order
+from multihead.data.store import ParallelStore
+from multihead.errors import ConfigurationError, FormatError
+from multihead.files import sha256_of
+from multihead.planning.settings import Choices, DataConfig, PreparedFolder, PrepareSettings
+from multihead.text.segment import Segmenter
+from multihead.text.tokenizer import Tokenizer
+from multihead.training.config import TrainingConfig
+from multihead.work_folder import PREPARED, given_settings
+
+MANIFEST_VERSION = 1
+"""Newest format version of prepared.json; older versions can be read."""
+
+_REMEDY = "prepare the text again into a new folder"
+_SYMBOLS = {"pad_id": Tokenizer.pad_id, "bos_id": Tokenizer.bos_id, "eos_id": Tokenizer.eos_id}
+
+
+class Resegmentation:
+    """BPE-dropout on both sides, as a function of seed, epoch, side and pair.
+
+    Args:
+        prepared: text whose tokenizers segment.
+        training: dropout rate and seed.
+    """
+
+    def __init__(self, prepared: PreparedText, training: TrainingConfig) -> None:
+        tokenizers = (prepared.source_tokenizer, prepared.target_tokenizer)
+        self._sides = tuple(Segmenter(tokenizer, training.bpe_dropout, training.seed) for tokenizer in tokenizers)
+
+    def __call__(self, side: int, ids: list[list[int]], pairs: list[int], epoch: int) -> list[list[int]]:
+        """Segment one side of a batch again; ``pairs`` are the sentences' indices in the store."""
+        return self._sides[side].segment(ids, pairs, epoch, side)
+
+
+@dataclass(frozen=True)
+class PreparedText:
+    """Stored training and validation pairs, with their tokenizers."""
+
+    config: DataConfig
+    source_tokenizer: Tokenizer
+    target_tokenizer: Tokenizer
+    train: ParallelStore
+    valid: ParallelStore
+    valid_sources: list[str]
+    valid_targets: list[str]
+
+    @property
+    def shares(self) -> tuple[Share, ...]:
+        """The range and weight of each corpus in the store; empty if every pair is seen once an epoch."""
+        shares, start = [], 0
+        for corpus in self.config.corpora:
+            shares.append(Share(start, start + corpus.pairs, corpus.weight))
+            start += corpus.pairs
+        return () if all(share.weight == 1 for share in shares) else tuple(s for s in shares if s.start < s.stop)
+
+    def batches(self, training: TrainingConfig, position: tuple[int, int]) -> BatchStream:
+        """An endless stream of batches, starting at ``position`` (epoch and index in it)."""
+        return BatchStream(
+            self.train,
+            training.batch_tokens,
+            training.seed,
+            **_SYMBOLS,
+            position=position,
+            shares=self.shares,
+            segment=Resegmentation(self, training) if training.bpe_dropout else None,
+        )
+
+    def largest(self, training: TrainingConfig) -> list[Batch]:
+        """The batches of the first epoch that need most memory.
+
+        These are the batch with most tokens, including padding, and the one with most pairs of tokens: the first is
+        the largest everywhere but in attention, the second there.
+        """
+        sides = self.train.source.lengths + 1, self.train.target.lengths + 1
+        order = batch_order(*sides, training.batch_tokens, training.seed, 0)
+        sizes = np.array([[sum(len(b) * int(s[b].max()) ** p for s in sides) for p in (1, 2)] for b in order])
+        return [collate(self.train, order[index], **_SYMBOLS) for index in sorted(set(sizes.argmax(0).tolist()))]
+
+    def lines(self, pairs: Array) -> dict[str, list[int]]:
+        """The line numbers of pairs of the store, counted from 1, by the names of their corpus's files."""
+        found, start = {}, 0
+        for corpus in self.config.corpora:
+            own = pairs[(pairs >= start) & (pairs < start + corpus.pairs)]
+            if len(own):
+                found[" + ".join(file.path for file in corpus.files)] = sorted(self.train.lines[own].tolist())
+            start += corpus.pairs
+        return found
+
+
+def open_prepared(folder: Path, config: DataConfig) -> PreparedText:
+    """Open the text stored in ``folder/data``.
+
+    Raises:
+        FormatError: a file is missing or damaged.
+    """
+    data = folder / "data"
+    return PreparedText(
+        config,
+        Tokenizer.load(data / "source.tokenizer.json"),
+        Tokenizer.load(data / "target.tokenizer.json"),
+        ParallelStore.open(data / "train"),
+        ParallelStore.open(data / "valid"),
+        *(_read_lines(data / f"valid.{side}.txt") for side in ("source", "target")),
+    )
+
+
+def _read_lines(path: Path) -> list[str]:
+    try:
+        return path.read_bytes().decode("utf-8").split("\n")[:-1]
+    except (OSError, UnicodeDecodeError) as error:
+        raise FormatError(f"{path}: missing or damaged ({error}); start again in a new folder") from None
+
+
+# --------------------------------------------------------------------------- folders of `multihead prepare`
+
+
+class Manifest(Settings):
+    """The content of prepared.json."""
+
+    format_version: int = MANIFEST_VERSION
+    multihead: str
+    """The version that wrote it."""
+    asked: dict[str, object]
+    """The settings given by the user."""
+    data: DataConfig
+    reasons: dict[str, str]
+    """The reason of each decision."""
+    files: dict[str, str]
+    """The SHA-256 of each file below data."""
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read the manifest of ``folder``.
+
+    Raises:
+        FormatError: it is missing, damaged or of a newer version.
+    """
+    path = folder / PREPARED
+    if not path.is_file():
+        why = "was prepared here to the end" if folder.is_dir() else "is there: no such folder"
+        raise FormatError(f"{folder}: nothing {why}; give as --data what `multihead prepare --output` made")
+    try:
+        manifest = Manifest.model_validate_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise FormatError(f"{path}: damaged or from another version: {str(error).splitlines()[0]}; {_REMEDY}") from None
+    if not 1 <= manifest.format_version <= MANIFEST_VERSION:
+        raise FormatError(
+            f"{path}: format version {manifest.format_version}; this multihead reads 1 to {MANIFEST_VERSION}"
+        )
+    return manifest
+
+
+def use_folder(folder: Path, choices: Choices) -> PreparedText:
+    """Open a prepared folder for a new run and take over the reasons recorded there.
+
+    Raises:
+        FormatError: a file is missing, damaged or has changed.
+        ConfigurationError: a setting of the text differs from the one it was prepared with.
+    """
+    manifest = read_manifest(folder)
+    _check_settings(folder, manifest, choices.settings)
+    _check_files(folder, manifest)
+    choices.reasons |= manifest.reasons
+    origin = PreparedFolder(path=str(folder.absolute()), sha256=sha256_of(folder / PREPARED))
+    return open_prepared(folder, manifest.data.model_copy(update={"prepared": origin}))
+
+
+def open_training_text(run: Path, config: DataConfig, moved: Path | None) -> PreparedText:
+    """Open the text of a run that has begun.
+
+    Args:
+        run: the run folder.
+        config: what the run recorded of its text.
+        moved: where the prepared folder is now, if it has been moved.
+
+    Raises:
+        FormatError: the text is missing, or differs from that with which the run began.
+    """
+    if config.prepared is None:
+        return open_prepared(run, config)
+    folder = moved or Path(config.prepared.path)
+    manifest = read_manifest(folder)
+    if sha256_of(folder / PREPARED) != config.prepared.sha256:
+        raise FormatError(
+            f"{folder}: not the text that this run was begun with: {PREPARED} has changed. Give the right folder as "
+            "--data, or start a new run"
+        )
+    _check_files(folder, manifest)
+    return open_prepared(folder, config)
+
+
+def _check_settings(folder: Path, manifest: Manifest, settings: Settings) -> None:
+    decided = {**manifest.data.model_dump(mode="json"), **manifest.asked}
+    given = given_settings(settings)
+    differing = [
+        f"{name} is {decided.get(name, 'not given')} there, asked for was {given[name]}"
+        for name in PrepareSettings.model_fields
+        if name not in ("from_model", "seed") and name in given and decided.get(name) != given[name]
+    ]
+    if differing:
+        raise ConfigurationError(
+            f"{folder}: was prepared with other settings ({', '.join(differing)}); leave them out, or {_REMEDY}"
+        )
+
+
+def _check_files(folder: Path, manifest: Manifest) -> None:
+    found = data_digests(folder)
+    for name, digest in manifest.files.items():
+        if found.get(name) != digest:
+            what = "has changed since it was written" if name in found else "is missing"
+            raise FormatError(f"{folder / name}: {what} (its SHA-256 stands in {PREPARED}); {_REMEDY}")
+
+
+def data_digests(folder: Path) -> dict[str, str]:
+    """The SHA-256 of every file in ``folder/data``, by its path relative to ``folder``."""
+    return {
+        path.relative_to(folder).as_posix(): sha256_of(path)
+        for path in sorted((folder / "data").rglob("*"))
+        if path.is_file()
+    }
