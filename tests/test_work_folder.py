@@ -119,9 +119,9 @@ def test_who_holds_it_is_not_guessed(tmp_path, monkeypatch):
         assert files.lock_holder(descriptor) == ""
         for content in ("", "1: POSIX  ADVISORY  WRITE 1 00:00:0 0 EOF\n1: -> FLOCK ADVISORY WRITE 2 00:00:0 0 EOF\n"):
             (tmp_path / "locks").write_text(content)
-            monkeypatch.setattr(lock, "_TABLE", tmp_path / "locks")
+            monkeypatch.setattr(files, "_LOCK_TABLE", tmp_path / "locks")
             assert files.lock_holder(descriptor) == ""
-        monkeypatch.setattr(lock, "_TABLE", tmp_path / "nowhere")
+        monkeypatch.setattr(files, "_LOCK_TABLE", tmp_path / "nowhere")
         assert files.lock_holder(descriptor) == ""
     finally:
         os.close(descriptor)
