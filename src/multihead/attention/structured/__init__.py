@@ -1,7 +1,7 @@
-"""Structured attention: marginals of chains, segments and dependency trees in place of a softmax (Kim et al. 2017).
+"""Structured attention: marginals of chains, segments and trees.
 
-Reading order: partition (what all have in common) · chain · semi_markov · trees, which rests on eisner and
-matrix_tree · layers.
+They replace the softmax of attention (Kim et al. 2017, "Structured Attention Networks"). Reading order: partition (the
+shared autograd operation) · chain · trees, which calls eisner and matrix_tree · layers.
 """
 
 from multihead.attention.structured.chain import (

@@ -1,12 +1,20 @@
-r"""Linear chains: marginals of the states of a sequence.
+r"""Linear chains and semi-Markov chains: marginals of states and segments.
 
-    p(z_1 .. z_N) = exp(sum_i u_i(z_i) + sum_i t_i(z_i, z_{i+1})) / Z
+    chain          p(z_1 .. z_N) = exp(sum_i u_i(z_i) + sum_i t_i(z_i, z_{i+1})) / Z
+    semi-Markov    p(segments)   = exp(sum of segment(start, width, label) + sum of transition(label, next label)) / Z
 
-(Lafferty et al. 2001; as attention: Kim et al. 2017, section 3.2). log Z is a product of N matrices in the semiring
-(logsumexp, +), and a product can be taken pair by pair: log2 N rounds of independent products instead of N steps that
-wait for one another. That is the way for few states (`_Rounds`); with many, where a product of two matrices costs
-states times as much as a step, it is the forward recursion (`_forward`), which is also what the rounds are tested
-against.
+**Chains** (Lafferty et al. 2001; as attention: Kim et al. 2017, section 3.2). log Z is a product of N matrices in the
+semiring (logsumexp, +), which can be computed pair by pair: log2 N rounds of independent products instead of N
+sequential steps. `_PairwiseProduct` does this for few states. With many states, where a product of two matrices costs
+as much as ``states`` steps, `_ForwardRecursion` is faster; the tests compare the two.
+
+**Semi-Markov chains** (Sarawagi & Cohen 2004) sum over all ways to cut positions 1..N into labeled segments of at most
+K positions; with K = 1 this is a linear chain. With A_j(c) for all cuts of the first j positions that end in label c,
+
+    B_i(c) = log sum_a exp(A_i(a) + transition(a, c)),    B_0 = 0
+    A_j(c) = log sum_{k=1..K} exp(B_{j-k}(c) + segment(j - k, k, c))
+
+and the marginals are the gradient of log Z = log sum_c exp A_N(c), by autograd.
 """
 
 from __future__ import annotations
@@ -22,7 +30,7 @@ from multihead.attention.structured.partition import IMPOSSIBLE, Family, Trace, 
 from multihead.errors import ShapeError
 
 FEW_STATES = 6
-"""Up to here the rounds are faster than the recursion (measured on a CPU, 32 sentences of length 40)."""
+"""Up to this number of states the pairwise product is faster (measured on a CPU, 32 sentences of length 40)."""
 
 
 def chain_marginals(
@@ -37,16 +45,16 @@ def chain_marginals(
 
     Args:
         unary: the score of each state at each position; -inf forbids a state.
-        transition: the score of a state (row) being followed by a state (column): [states, states], or
-            [batch, length - 1, states, states] with one matrix a place. -inf forbids.
-        lengths: how many positions each sentence has; what is beyond is not there (default: all).
+        transition: the score of the transition from a state (row) to the next state (column): [states, states], or
+            [batch, length - 1, states, states] with one matrix per position. -inf forbids a transition.
+        lengths: number of positions of each sentence (default: all); later positions are padding.
 
     Returns:
-        Marginals that sum to 1 over the states, 0 beyond the lengths and where no path is possible. They can be
-        differentiated any number of times.
+        Marginals that sum to 1 over the states; 0 in the padding and for a sentence without a possible path. They can
+        be differentiated any number of times.
 
     Raises:
-        ShapeError: the tensors do not fit together.
+        ShapeError: the shapes of the tensors do not match.
     """
     return _solve(unary, transition, _present(unary, lengths))[1]
 
@@ -56,12 +64,12 @@ def chain_log_partition(
     transition: Float[Tensor, "*places states states"],
     lengths: Int[Tensor, " batch"] | None = None,
 ) -> Float[Tensor, " batch"]:
-    """log Z of the same chains: the score of a path minus this is its log-probability.
+    """log Z of a linear chain: the log-probability of a path is its score minus log Z.
 
-    0 for a sentence of length 0, -inf where no path is possible. Its gradient are the marginals.
+    0 for a sentence of length 0, -inf for a sentence without a possible path. Its gradient is the marginals.
 
     Raises:
-        ShapeError: the tensors do not fit together.
+        ShapeError: the shapes of the tensors do not match.
     """
     return _solve(unary, transition, _present(unary, lengths))[0]
 
@@ -71,18 +79,18 @@ def marginals_of_present(
     transition: Float[Tensor, "states states"],
     present: Bool[Tensor, "batch length"],
 ) -> Float[Tensor, "batch length states"]:
-    """The same where any position may be missing: those left of it and right of it are then neighbours."""
+    """Marginals of chains in which any position may be missing; its neighbors are then adjacent."""
     return _solve(unary, transition, present)[1]
 
 
 def _present(unary: Tensor, lengths: Tensor | None) -> Tensor | None:
     if unary.dim() != 3:
-        raise ShapeError(f"unary has shape {list(unary.shape)}, but it must be [batch, length, states]")
+        raise ShapeError(f"unary has shape {list(unary.shape)}, expected [batch, length, states]")
     batch, length, _ = unary.shape
     if lengths is None:
         return None
     if lengths.shape != (batch,):
-        raise ShapeError(f"lengths has shape {list(lengths.shape)}, but there are {batch} sentences: one length each")
+        raise ShapeError(f"lengths has shape {list(lengths.shape)}, expected one length for each of {batch} sentences")
     return sequence_mask(lengths.to(unary.device), length)
 
 
@@ -97,11 +105,11 @@ def _solve(unary: Tensor, transition: Tensor, present: Tensor | None) -> tuple[T
     if batch == 0 or length == 0:
         return unary.sum((1, 2)), unary
     scores = unary.permute(1, 2, 0).clamp(min=IMPOSSIBLE).contiguous()
-    # A constant added to all states of a position changes no marginal; without it float32 keeps more digits.
+    # Subtracting a constant from all states of a position changes no marginal and keeps more digits of float32.
     largest = scores.detach().amax(1, keepdim=True)
     largest = largest.masked_fill(largest < IMPOSSIBLE / 2, 0)
     factors = _factors(scores - largest, transition.clamp(min=IMPOSSIBLE), None if present is None else present.T)
-    log_z, edges = log_partition(_Rounds() if states <= FEW_STATES else _Steps(), factors)
+    log_z, edges = log_partition(_PairwiseProduct() if states <= FEW_STATES else _ForwardRecursion(), factors)
     possible = log_z > IMPOSSIBLE / 2
     marginals = edges.sum(1) * possible
     if present is not None:
@@ -115,7 +123,7 @@ def _solve(unary: Tensor, transition: Tensor, present: Tensor | None) -> tuple[T
 def _factors(arrivals: Tensor, transition: Tensor, present: Tensor | None) -> Tensor:
     """The N matrices [length, from, to, batch] whose product sums over all paths.
 
-    Nothing is before the first position: of its matrix only row 0 is possible. A missing one is the identity.
+    The first position has no predecessor, so only row 0 of its matrix is possible. A missing position is the identity.
     """
     moves = transition.permute(1, 2, 3, 0) if transition.dim() == 4 else transition[None, :, :, None]
     states = moves.shape[1]
@@ -131,15 +139,15 @@ def _factors(arrivals: Tensor, transition: Tensor, present: Tensor | None) -> Te
     return torch.where(present[:, None, None], factors, identity)
 
 
-class _Steps(Family):
-    """The forward recursion; the marginals by autograd."""
+class _ForwardRecursion(Family):
+    """The forward recursion over positions, with marginals by autograd."""
 
     def plain(self, potentials: Tensor) -> Tensor:
         """alpha_i(b) = log sum_a exp(alpha_{i-1}(a) + factor_i(a, b))."""
         return _forward(potentials)
 
     def sums(self, potentials: Tensor) -> tuple[Tensor, Tensor, Trace]:
-        """The recursion and its gradient."""
+        """log Z by the recursion, and its gradient."""
         with torch.inference_mode(False), torch.enable_grad():
             leaf = potentials.clone().detach().requires_grad_()
             log_z = _forward(leaf)
@@ -162,47 +170,47 @@ def _forward(factors: Tensor) -> Tensor:
     return alpha.logsumexp(0)
 
 
-class _Rounds(Family):
-    """The same product, pair by pair; in each round, the share that each middle state has is kept."""
+class _PairwiseProduct(Family):
+    """The product of matrices in log2 N rounds; each round keeps the shares of the middle states."""
 
     def plain(self, potentials: Tensor) -> Tensor:
-        """As the recursion has it."""
+        """log Z by the forward recursion."""
         return _forward(potentials)
 
     def sums(self, potentials: Tensor) -> tuple[Tensor, Tensor, Trace]:
-        """Up the rounds for log Z, down them for the marginals."""
+        """Up through the rounds for log Z, then down for the marginals."""
         rounds = []
         matrices = potentials
         while len(matrices) > 1:
-            matrices, shares = _up(matrices, None)
+            matrices, shares = _multiply_pairs(matrices, None)
             rounds.append(shares)
         log_z, top = log_sum(matrices[0].flatten(0, 1), 0)
         marginals = top.view_as(matrices)
         for shares in reversed(rounds):
-            marginals = _down(shares, marginals)
+            marginals = _push_down(shares, marginals)
         return log_z, marginals, (*rounds, top)
 
     def tangent(self, trace: Trace, direction: Tensor) -> Tensor:
-        """Both ways once more, with the derivatives of all that is computed there."""
+        """The same two passes for the derivatives of their intermediate results."""
         *rounds, top = trace
         changes = []
         matrices = direction
         for shares in rounds:
-            matrices, change = _up(matrices, shares)
+            matrices, change = _multiply_pairs(matrices, shares)
             changes.append(change)
         moved = matrices[0].flatten(0, 1)
         marginals = top.view_as(matrices)
         change_of_marginals = (top * (moved - (top * moved).sum(0))).view_as(matrices)
         for shares, change in zip(reversed(rounds), reversed(changes), strict=True):
-            change_of_marginals = _down(shares, change_of_marginals, change, marginals)
-            marginals = _down(shares, marginals)
+            change_of_marginals = _push_down(shares, change_of_marginals, change, marginals)
+            marginals = _push_down(shares, marginals)
         return change_of_marginals
 
 
-def _up(matrices: Tensor, shares: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Multiplies neighbours: (products, shares of the middle states).
+def _multiply_pairs(matrices: Tensor, shares: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Products of neighboring matrices, and the shares of their middle states.
 
-    With ``shares``, ``matrices`` are tangents: (tangents of the products, relative tangents of the shares).
+    With ``shares``, ``matrices`` are tangents and so are the results: of the products, and relative ones of the shares.
     """
     pairs = len(matrices) // 2
     left, right = matrices[0 : 2 * pairs : 2], matrices[1 : 2 * pairs : 2]
@@ -215,10 +223,10 @@ def _up(matrices: Tensor, shares: Tensor | None) -> tuple[Tensor, Tensor]:
     return (torch.cat((products, matrices[-1:])) if len(matrices) % 2 else products), kept
 
 
-def _down(shares: Tensor, above: Tensor, change: Tensor | None = None, marginals: Tensor | None = None) -> Tensor:
-    """The marginals of the factors of each product, from those of the products.
+def _push_down(shares: Tensor, above: Tensor, change: Tensor | None = None, marginals: Tensor | None = None) -> Tensor:
+    """The marginals of the factors of each product, from the marginals of the products.
 
-    With the relative ``change`` of the shares, ``above`` is the tangent of the ``marginals`` of the products.
+    With ``change``, the relative change of the shares, ``above`` is the tangent of the ``marginals`` of the products.
     """
     pairs = len(shares)
     terms = above[:pairs].unsqueeze(2)
@@ -237,19 +245,19 @@ def semi_markov_marginals(
     transition: Float[Tensor, "labels labels"],
     lengths: Int[Tensor, " batch"] | None = None,
 ) -> Float[Tensor, "batch length width labels"]:
-    r"""The probability that a segment starts at a position, with a width and a label.
+    r"""The probability of each segment: start position, width and label.
 
     Args:
-        segment: the score of a segment that starts at a position, is 1, 2, ... wide and has a label; -inf forbids it.
-        transition: the score of a label (row) being followed by another (column) in the next segment.
-        lengths: how many positions each sentence has (default: all).
+        segment: the score of a segment by start position, width (1, 2, ...) and label; -inf forbids it.
+        transition: the score of a label (row) followed by another (column) in the next segment.
+        lengths: number of positions of each sentence (default: all).
 
     Returns:
-        Marginals: the sum over the segments that cover a position is 1. 0 for segments that reach beyond the length,
-        and where no cut is possible. They can be differentiated any number of times.
+        Marginals: the segments that cover a position sum to 1. 0 for segments that extend beyond the length, and for a
+        sentence without a possible segmentation. They can be differentiated any number of times.
 
     Raises:
-        ShapeError: the tensors do not fit together.
+        ShapeError: the shapes of the tensors do not match.
     """
     training = torch.is_grad_enabled() and (segment.requires_grad or transition.requires_grad)
     with torch.inference_mode(False), torch.enable_grad():
@@ -267,12 +275,12 @@ def semi_markov_log_partition(
     transition: Float[Tensor, "labels labels"],
     lengths: Int[Tensor, " batch"] | None = None,
 ) -> Float[Tensor, " batch"]:
-    """log Z of the same cuts: the score of one minus this is its log-probability.
+    """log Z of a semi-Markov chain: the log-probability of a segmentation is its score minus log Z.
 
-    0 for a sentence of length 0, -inf where no cut is possible. Its gradient are the marginals.
+    0 for a sentence of length 0, -inf for a sentence without a possible segmentation. Its gradient is the marginals.
 
     Raises:
-        ShapeError: the tensors do not fit together.
+        ShapeError: the shapes of the tensors do not match.
     """
     log_z = _semi_markov_log_z(segment, transition, lengths)
     return log_z.masked_fill(log_z < IMPOSSIBLE / 2, -torch.inf)
@@ -281,29 +289,29 @@ def semi_markov_log_partition(
 def _semi_markov_log_z(segment: Tensor, transition: Tensor, lengths: Tensor | None) -> Tensor:
     if segment.dim() != 4 or transition.shape != (segment.shape[3], segment.shape[3]):
         raise ShapeError(
-            f"segment has shape {list(segment.shape)} and transition {list(transition.shape)}, but they must be "
+            f"segment has shape {list(segment.shape)} and transition {list(transition.shape)}, expected "
             "[batch, length, width, labels] and [labels, labels]"
         )
     batch, length, width, labels = segment.shape
     if lengths is None:
         lengths = torch.full((batch,), length, device=segment.device)
     if lengths.shape != (batch,):
-        raise ShapeError(f"lengths has shape {list(lengths.shape)}, but there are {batch} sentences: one length each")
+        raise ShapeError(f"lengths has shape {list(lengths.shape)}, expected one length for each of {batch} sentences")
     work = torch.float32 if segment.dtype in HALF_TYPES else segment.dtype
     ending = _index_by_end(segment.to(work).clamp(min=IMPOSSIBLE))
     moves = transition.to(work).clamp(min=IMPOSSIBLE).unsqueeze(0)
-    nothing = segment.new_full((batch, labels), IMPOSSIBLE, dtype=work)
-    before = [nothing] * (width - 1) + [torch.zeros_like(nothing)]
-    ended = []
-    for end in range(length):
-        ended.append((torch.stack(before[-1 : -width - 1 : -1], 1) + ending[:, end]).logsumexp(1))
-        before.append((ended[-1].unsqueeze(2) + moves).logsumexp(1))
-    totals = [torch.zeros_like(nothing[:, 0]), *(alpha.logsumexp(1) for alpha in ended)]
+    impossible = segment.new_full((batch, labels), IMPOSSIBLE, dtype=work)
+    starts = [impossible] * (width - 1) + [torch.zeros_like(impossible)]  # B, beginning with B_{1-K}
+    ends = []  # A, beginning with A_1
+    for position in range(length):
+        ends.append((torch.stack(starts[-1 : -width - 1 : -1], 1) + ending[:, position]).logsumexp(1))
+        starts.append((ends[-1].unsqueeze(2) + moves).logsumexp(1))
+    totals = [torch.zeros_like(impossible[:, 0]), *(alpha.logsumexp(1) for alpha in ends)]
     return torch.stack(totals, 1).gather(1, lengths.to(segment.device).unsqueeze(1)).squeeze(1).to(segment.dtype)
 
 
 def _index_by_end(segment: Tensor) -> Tensor:
-    """[batch, start, width, labels] -> [batch, last position, width, labels]; impossible what would start before 0."""
+    """[batch, start, width, labels] -> [batch, last position, width, labels]; impossible for starts before 0."""
     length = segment.shape[1]
     columns = [
         F.pad(segment[:, : max(0, length - k), k], (0, 0, min(k, length), 0), value=IMPOSSIBLE)

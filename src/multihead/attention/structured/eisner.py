@@ -1,17 +1,18 @@
-r"""Projective dependency trees: Eisner's recursion, all spans of one width at a time.
+r"""Projective dependency trees: Eisner's algorithm.
 
 Eisner 1996, "Three New Probabilistic Models for Dependency Parsing"; as attention: Kim et al. 2017, section 3.2 and
 appendix A. With words 1..n, ROOT at 0 and s(h, m) the score of an arc from head to modifier, for a span i..j
 
-    S(i, j)   = log sum_{i <= k < j}  exp(R(i, k) + L(k+1, j))         two halves meet
+    S(i, j)   = log sum_{i <= k < j}  exp(R(i, k) + L(k+1, j))         two complete halves meet
     >(i, j)   = S(i, j) + s(i, j)         <(i, j) = S(i, j) + s(j, i)  an arc joins them (incomplete spans)
-    R(i, j)   = log sum_{i < k <= j}  exp(>(i, k) + R(k, j))           the head i has all its modifiers up to j
-    L(i, j)   = log sum_{i <= k < j}  exp(L(i, k) + <(k, j))           the same, the head is j
+    R(i, j)   = log sum_{i < k <= j}  exp(>(i, k) + R(k, j))           head i with all its modifiers up to j
+    L(i, j)   = log sum_{i <= k < j}  exp(L(i, k) + <(k, j))           head j with all its modifiers down to i
 
-and log Z = R(0, n). A sentence has one root word if R(0, k) may only be empty where S(0, j) uses it. `_plain` says just
-that. `Eisner` computes it in tables laid out so that all operands of all spans of one width are two strided views, and
-goes back through the same views with each split's share of its sum: that gives every arc's marginal, with products and
-additions only. Time n^3 / 2 a sentence in 2n steps; memory n^3 / 2 numbers a sentence for the shares.
+and log Z = R(0, n). For exactly one root word, S(0, j) uses only the empty span R(0, 0). `_plain` computes these
+equations directly. `Eisner` computes all spans of one width at a time, in tables whose layout makes the operands two
+strided views. The outside pass goes back through the same views with each split's share of its sum, which yields the
+marginal of every arc with products and additions only. Per sentence: time n^3 / 2 in 2n steps, and n^3 / 2 numbers for
+the shares.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from multihead.attention.structured.partition import IMPOSSIBLE, Family, Trace, 
 
 
 class Eisner(Family):
-    """Potentials [nodes (head), nodes (modifier), batch], node 0 = ROOT; nothing may be its head.
+    """Sums over projective trees; potentials [nodes (head), nodes (modifier), batch], node 0 = ROOT, without a head.
 
     Args:
         multiroot: whether ROOT may have several modifiers.
@@ -33,11 +34,11 @@ class Eisner(Family):
         self.multiroot = multiroot
 
     def plain(self, potentials: Tensor) -> Tensor:
-        """The equations above, one addition a split point."""
+        """log Z by the equations above."""
         return _plain(potentials, self.multiroot)
 
     def sums(self, potentials: Tensor) -> tuple[Tensor, Tensor, Trace]:
-        """Inside by growing width, then outside by shrinking width."""
+        """The inside pass with growing widths, then the outside pass with shrinking widths."""
         spans, shares = _inside(potentials.contiguous(), self.multiroot)
         marginals = torch.zeros_like(potentials, memory_format=torch.contiguous_format)
         outer = _outside(spans, shares, marginals)
@@ -51,12 +52,12 @@ class Eisner(Family):
 
 
 class Spans:
-    """The four tables, and where in them the spans of one width are.
+    """The four tables of spans, and the views of all spans of one width.
 
-    ``falling[0]`` holds > and ``falling[1]`` L, by the span's start, widest first; ``rising[0]`` holds R and
-    ``rising[1]`` <, by the span's end, narrowest first. All are [nodes (width), nodes (place), batch]. Splits of a
-    span then run through the rows of one falling and one rising table in the same direction, for all spans of a width
-    at once; and where a table is needed by its other end, that is a diagonal, which is a stride.
+    ``falling[0]`` holds > and ``falling[1]`` L, indexed by the start of the span, widest first. ``rising[0]`` holds R
+    and ``rising[1]`` <, indexed by the end of the span, narrowest first. All are [nodes (width), nodes (place), batch].
+    The splits of a span then run through the rows of one falling and one rising table in the same direction, for all
+    spans of a width at once. Indexing a table by the other end of the span is a diagonal, that is, a stride.
     """
 
     def __init__(self, falling: Tensor, rising: Tensor) -> None:
@@ -65,7 +66,7 @@ class Spans:
 
     @classmethod
     def filled(cls, like: Tensor, value: float) -> Spans:
-        """Tables for potentials like these."""
+        """Tables for potentials shaped like ``like``, filled with ``value``."""
         nodes, _, batch = like.shape
         falling, rising = (like.new_full((2, nodes, nodes, batch), value) for _ in range(2))
         return cls(falling, rising)
@@ -104,7 +105,7 @@ def _arcs(table: Tensor, width: int) -> tuple[Tensor, Tensor]:
 
 
 def _inside(arcs: Tensor, multiroot: bool) -> tuple[Spans, list[Tensor]]:
-    """All tables, and for each width the shares of the splits: of S, then of R and L."""
+    """All tables, and the shares of the splits: for each width those of S, then those of R and L."""
     spans = Spans.filled(arcs, IMPOSSIBLE)
     for single in spans.complete(0):
         single.zero_()
@@ -113,7 +114,7 @@ def _inside(arcs: Tensor, multiroot: bool) -> tuple[Spans, list[Tensor]]:
         left, right = spans.halves(width)
         terms = left + right
         if not multiroot:
-            terms[1:, 0] = IMPOSSIBLE
+            terms[1:, 0] = IMPOSSIBLE  # the span from ROOT: only the empty R(0, 0)
         met, share = log_sum(terms, 0)
         shares.append(share)
         for arc, cell in zip(_arcs(arcs, width), spans.incomplete(width), strict=True):
@@ -127,7 +128,7 @@ def _inside(arcs: Tensor, multiroot: bool) -> tuple[Spans, list[Tensor]]:
 
 
 def _outside(spans: Spans, shares: list[Tensor], marginals: Tensor) -> Spans:
-    """The marginals of all spans; those of the arcs go to ``marginals``."""
+    """The marginals of all spans; the marginals of arcs are written to ``marginals``."""
     outer = Spans.filled(marginals, 0.0)
     outer.root.fill_(1.0)
     for width in range(spans.nodes - 1, 0, -1):
@@ -144,7 +145,7 @@ def _outside(spans: Spans, shares: list[Tensor], marginals: Tensor) -> Spans:
 
 
 def _inside_tangent(direction: Tensor, shares: list[Tensor]) -> list[Tensor]:
-    """How each share changes, relative to itself."""
+    """The relative change of each share when the arcs move along ``direction``."""
     moved = Spans.filled(direction, 0.0)
     changes = []
     for width in range(1, moved.nodes):
@@ -164,7 +165,7 @@ def _inside_tangent(direction: Tensor, shares: list[Tensor]) -> list[Tensor]:
 
 
 def _outside_tangent(outer: Spans, shares: list[Tensor], changes: list[Tensor], result: Tensor) -> Tensor:
-    """How the marginals of the arcs change, from the marginals of the spans and the changes of the shares."""
+    """The change of the arc marginals, from the marginals of the spans and the changes of the shares."""
     moved = Spans.filled(result, 0.0)
     for width in range(outer.nodes - 1, 0, -1):
         whole, change = torch.stack(outer.complete(width)).unsqueeze(1), changes[2 * width - 1]

@@ -1,8 +1,8 @@
-r"""Structured attention as layers: marginals of chains and trees in the place of a softmax.
+r"""Structured attention layers: marginals of chains and trees as weights.
 
-Kim et al. 2017, "Structured Attention Networks". `SegmentationAlignment` and `TreeAlignment` are alignments of
-`multihead.attention.composition.Attention`, with any score; `SegmentationAttention` and `TreeAttention` are complete
-layers. The marginals themselves are functions of `chain`, `semi_markov` and `trees`.
+Kim et al. 2017, "Structured Attention Networks". `SegmentationAlignment` and `TreeAlignment` are alignments for
+`multihead.attention.composition.Attention` with any score; `SegmentationAttention` and `TreeAttention` are complete
+layers. `chain` and `trees` have the marginals as functions.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from multihead.errors import ShapeError
 
 
 class SegmentationAlignment(Alignment):
-    r"""Each key is chosen or not, and neighbours influence one another: a binary chain for every query.
+    r"""A binary chain over the keys for every query: each key is selected or not, depending on its neighbors.
 
     .. math::
         a_n = p(z_n = 1), \quad p(z) \propto \exp\Big(\sum_n s_n z_n + \sum_n t(z_n, z_{n+1})\Big)
 
-    (Kim et al. 2017, section 3.1). ``transition`` is t, [before, after]; it starts at 0, where a_n = sigmoid(s_n).
-    Keys that the mask takes out are not in the chain: those left and right of them are neighbours. The weights sum to
-    how many keys are chosen on average, not to 1.
+    (Kim et al. 2017, section 3.1). ``transition`` is t, [from, to]; it is initialized to 0, where a_n = sigmoid(s_n).
+    Masked keys are not in the chain, so their neighbors become adjacent. The weights sum to the expected number of
+    selected keys, not to 1.
 
     Args:
         normalize: divide the weights by their sum.
@@ -46,7 +46,7 @@ class SegmentationAlignment(Alignment):
         *,
         generator: torch.Generator | None = None,  # noqa: ARG002 - nothing is drawn
     ) -> Float[Tensor, "batch query key"]:
-        """The probability with which each key is chosen."""
+        """The probability that each key is selected."""
         unary = torch.stack((torch.zeros_like(scores), scores), -1).flatten(0, 1)
         transition = self.transition.to(scores.dtype)
         if mask is None:
@@ -61,19 +61,18 @@ class SegmentationAlignment(Alignment):
         return weights / total.masked_fill(total == 0, 1)
 
     def extra_repr(self) -> str:
-        """What ``print(module)`` shows."""
         return "normalize=True" if self.normalize else ""
 
 
 class TreeAlignment(Alignment):
-    """Each query is a word that looks for its head in a dependency tree: key 0 is ROOT, key i is word i.
+    """Dependency trees: each query is a word that attends to its head; key 0 is ROOT and key i is word i.
 
-    The weights are the marginals of `multihead.attention.structured.trees.tree_marginals`, modifier by head; each row
-    sums to 1. Keys must be one more than queries. An arc that the mask forbids is in no tree. A word whose row of the
-    mask is empty is not there, nor is one whose column is (its own row counted), as in padding.
+    The weights are the marginals of `multihead.attention.structured.trees.tree_marginals`, modifier by head, and each
+    row sums to 1. There is one key more than queries. Masked arcs are in no tree. A word is missing, as in padding, if
+    its row or its column of the mask is empty.
 
     Args:
-        projective: trees without crossing arcs, or all trees.
+        projective: True: trees without crossing arcs; False: all trees.
         multiroot: whether ROOT may have several modifiers.
     """
 
@@ -91,7 +90,7 @@ class TreeAlignment(Alignment):
         """The probability of each head of each word.
 
         Raises:
-            ShapeError: the keys are not one more than the queries.
+            ShapeError: there is not one key more than queries.
         """
         _, words, nodes = scores.shape
         if nodes != words + 1:
@@ -111,12 +110,11 @@ class TreeAlignment(Alignment):
         return marginals[:, :, 1:].transpose(1, 2)
 
     def extra_repr(self) -> str:
-        """What ``print(module)`` shows."""
         return f"projective={self.projective}, multiroot={self.multiroot}"
 
 
 class SegmentationAttention(Attention):
-    """Attention that chooses runs of keys: a bilinear score and `SegmentationAlignment` (Kim et al. 2017, section 4.2).
+    """Attention that selects runs of keys: a bilinear score and `SegmentationAlignment` (Kim et al. 2017, section 4.2).
 
     Args:
         query_dim: width of the queries.
@@ -129,18 +127,18 @@ class SegmentationAttention(Attention):
 
 
 class TreeAttention(nn.Module):
-    r"""Self-attention in which every word looks at its head in a dependency tree.
+    r"""Self-attention of every word to its head in a dependency tree.
 
     .. math::
         c_m = \sum_{h=0}^n p(h \to m) x_h
 
-    with x_0 = ``root``, which is learned (Kim et al. 2017, section 4.4; the vector for ROOT as in Liu & Lapata 2018).
+    with x_0 = ``root``, a parameter (Kim et al. 2017, section 4.4; the vector for ROOT as in Liu & Lapata 2018).
 
     Args:
-        dim: width of the words.
-        projective: trees without crossing arcs, or all trees.
+        dim: width of the word vectors.
+        projective: True: trees without crossing arcs; False: all trees.
         multiroot: whether ROOT may have several modifiers.
-        score: of a modifier (query) and a head (key); default: additive, as in Kim et al.
+        score: score of a modifier (query) and a head (key); default: additive, as in Kim et al.
     """
 
     def __init__(self, dim: int, projective: bool = True, multiroot: bool = False, score: Score | None = None) -> None:
@@ -157,15 +155,15 @@ class TreeAttention(nn.Module):
         lengths: Int[Tensor, " batch"] | None = None,
         need_weights: bool = False,
     ) -> tuple[Float[Tensor, "batch words dim"], Float[Tensor, "batch words heads"] | None]:
-        """What each word's head is, on average, and the probability of each head.
+        """The expected head vector of each word, and the probability of each head.
 
         Args:
-            x: the words.
-            lengths: how many words each sentence has (default: all). What is beyond gets zeros and changes nothing.
-            need_weights: return the probabilities too, [batch, words, 1 + words]: column 0 is ROOT.
+            x: the word vectors.
+            lengths: number of words of each sentence (default: all). Padding gets zeros and changes no other word.
+            need_weights: also return the probabilities, [batch, words, 1 + words]; column 0 is ROOT.
 
         Raises:
-            ShapeError: lengths that do not fit the words.
+            ShapeError: the lengths do not match the words.
         """
         nodes = torch.cat((self.root.to(x.dtype).expand(len(x), 1, -1), x), 1)
         mask = None if lengths is None else Padding(lengths + 1, q_lengths=lengths)

@@ -1,22 +1,22 @@
-r"""Non-projective dependency trees: the matrix-tree theorem, evaluated without a subtraction.
+r"""Non-projective dependency trees: the matrix-tree theorem.
 
 Z, the sum over all trees of the product of their arc weights w(h, m) = exp s(h, m), is the determinant of
 
     L(m, m) = sum_h w(h, m),    L(h, m) = -w(h, m)        for words h, m; the sum is over all heads, ROOT = 0 included
 
-(Tutte 1984; Koo et al. 2007, McDonald & Satta 2007, Smith & Smith 2007). By an LU factorisation it is lost in
-rounding as soon as the best heads form a cycle: then diagonal and rest cancel to within exp(-d), d the score by which
-the cycle wins. But a column of L sums to what ROOT gives, so elimination never has to subtract (Grassmann, Taksar &
-Heyman 1985). The last word m is taken out,
+(Tutte 1984; Koo et al. 2007, McDonald & Satta 2007, Smith & Smith 2007). An LU factorization loses Z to rounding when
+the best heads form a cycle: diagonal and off-diagonal entries then cancel to within exp(-d), where d is the score by
+which the cycle wins. But each column of L sums to the weight of ROOT, so the elimination can avoid subtractions
+(Grassmann, Taksar & Heyman 1985). It eliminates the last word m,
 
-    d_m = sum_h w(h, m),    w(h, k) <- w(h, k) + w(h, m) w(m, k) / d_m    for all h and k that are left,
+    d_m = sum_h w(h, m),    w(h, k) <- w(h, k) + w(h, m) w(m, k) / d_m    for all remaining h and k,
 
-then the last one of those, and Z is the product of all d_m. This adds positive numbers only: in log space it is right
-to the last digits for any scores. Going back through the eliminations gives the marginals. Time n^3 a sentence in n
-steps, memory n^3 / 3 numbers a sentence.
+then the last remaining word, and so on. Z is the product of all d_m. Since it adds only positive numbers, the result in
+log space is accurate for any scores. A pass back through the eliminations gives the marginals. Per sentence: time n^3
+in n steps, and n^3 / 3 numbers of memory.
 
-With one root word, ROOT's weights count to first order only (Koo et al. 2007, section 3.2): d_m leaves ROOT out,
-except for word 1, whose head is then ROOT. So word 1 must be one that can be the root of a tree.
+With exactly one root word, the weights of ROOT enter to first order only (Koo et al. 2007, section 3.2): d_m leaves
+ROOT out, except for word 1, whose head is then ROOT. So word 1 must be a possible root.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from multihead.attention.structured.partition import Family, Trace, log_sum
 
 
 class Elimination(Family):
-    """Potentials [nodes (head), nodes (modifier), batch], node 0 = ROOT; nothing may be its head.
+    """Sums over all trees; potentials [nodes (head), nodes (modifier), batch], node 0 = ROOT, without a head.
 
     Args:
-        multiroot: whether ROOT may have several modifiers. If not, there must be a tree whose root is word 1.
+        multiroot: whether ROOT may have several modifiers. If False, word 1 must be the root of some tree.
     """
 
     def __init__(self, multiroot: bool) -> None:
         self.first = 0 if multiroot else 1  # the first head that counts in d_m
 
     def plain(self, potentials: Tensor) -> Tensor:
-        """The elimination above, one new matrix a word. The diagonal takes no part and may hold anything."""
+        """log Z by the elimination above, with a new matrix for each word. The diagonal is not used."""
         arcs, log_z = potentials, torch.zeros_like(potentials[0, 0])
         for word in range(len(potentials) - 1, 1, -1):
             to_word, from_word = arcs[:word, word], arcs[word, :word]
@@ -52,7 +52,7 @@ class Elimination(Family):
         return log_z + arcs[0, 1]
 
     def sums(self, potentials: Tensor) -> tuple[Tensor, Tensor, Trace]:
-        """Taking words out, keeping each one's heads and how much of every arc goes through it; then back."""
+        """Eliminate the words, keeping the heads of each and the share of every arc that runs through it; then go back."""
         arcs = potentials.clone(memory_format=torch.contiguous_format)
         log_z, trace = torch.zeros_like(arcs[0, 0]), []
         for word in range(len(arcs) - 1, 1, -1):
@@ -70,7 +70,7 @@ class Elimination(Family):
         return log_z + arcs[0, 1], marginals, tuple(trace)
 
     def tangent(self, trace: Trace, direction: Tensor) -> Tensor:
-        """Both ways once more, with the derivatives of all that is computed there."""
+        """The same two passes for the derivatives of their intermediate results."""
         moved = direction.clone(memory_format=torch.contiguous_format)
         changes = []
         for word, heads, through in reversed(list(_backwards(trace))):
@@ -95,15 +95,15 @@ class Elimination(Family):
 
 
 def _backwards(trace: Sequence[Tensor]) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """What was kept of each word, from the word that was taken out last: (word, of its heads, of the arcs)."""
+    """The trace of each word, beginning with the word eliminated last: (word, its heads, the shares of the arcs)."""
     for word, start in enumerate(range(len(trace) - 2, -2, -2), start=2):
         yield word, trace[start], trace[start + 1]
 
 
 def _put_back(marginals: Tensor, word: int, heads: Tensor, flow: Tensor) -> None:
-    """The marginals before ``word`` was taken out from those after; ``flow`` [head, modifier] is what went through it.
+    """Update the marginals to those before ``word`` was eliminated; ``flow`` [head, modifier] ran through the word.
 
-    What flows out of the word must come in; and it has one head, drawn from ``heads`` where no flow has decided it.
+    Flow out of the word equals flow into it. The word has one head; ``heads`` distributes the rest of its probability.
     """
     marginals[:word, :word] -= flow
     out_of = flow.sum(0)

@@ -1,18 +1,17 @@
-r"""log Z of a family of structures, its gradient and the gradient of that: what chains and trees share.
+r"""The log-partition function of structures, with first and second derivatives.
 
-A structure z (a path through states, a tree) has the score theta . z, the sum of the potentials of its parts.
-Then
+A structure z (a path through states, a tree) has the score theta . z, the sum of the potentials of its parts. Then
 
     p(z) = exp(theta . z) / Z,    log Z = log sum_z exp(theta . z),    d log Z / d theta_i = p(part i is in z)
 
-(Wainwright & Jordan 2008, section 3.4.1; Kim et al. 2017, section 3, use the marginals in place of attention weights).
-A family says how to compute log Z in a readable way (`Family.plain`), and how to compute log Z and all marginals at
-once, fast (`Family.sums`). Training through marginals needs their gradient, and that is a Hessian of log Z times a
-vector v; the Hessian is symmetric, so it is also what the marginals change by when theta moves along v: one more run
-of the same recursions with tangents (`Family.tangent`). Higher derivatives go through `plain`, by autograd.
+(Wainwright & Jordan 2008, section 3.4.1; Kim et al. 2017, section 3, use the marginals as attention weights). A family
+of structures defines log Z readably (`Family.plain`), and log Z with all marginals fast (`Family.sums`). Training
+through marginals needs their gradient, which is the Hessian of log Z times a vector v. The Hessian is symmetric, so the
+same product is the change of the marginals when theta moves along v: one more run of the recursions, with tangents
+(`Family.tangent`). Higher derivatives are computed by autograd through `plain`.
 
-Everything is in log space, so no score is too large or too small. Which structures there are is `chain`'s, `eisner`'s
-and `matrix_tree`'s. The batch is the last axis in here: the innermost loop of every operation is then over sentences.
+All computations are in log space, so scores of any magnitude are safe. `chain`, `eisner` and `matrix_tree` define the
+families. The batch is the last axis here, so that the innermost loop of every operation runs over sentences.
 """
 
 from __future__ import annotations
@@ -26,31 +25,31 @@ from torch import Tensor
 from multihead.attention.backends import HALF_TYPES
 
 IMPOSSIBLE = -1e30
-"""Stands for -inf: sums and differences of it stay finite, so no NaN arises; exp of it is exactly 0."""
+"""Replaces -inf: sums and differences stay finite, so no NaN arises, and its exp is exactly 0."""
 
 Trace = tuple[Tensor, ...]
 
 
 class Family(ABC):
-    """A kind of structure: how to sum over all of them. Potentials are [..., batch]."""
+    """A kind of structure, and the recursions that sum over all its structures. Potentials are [..., batch]."""
 
     @abstractmethod
     def plain(self, potentials: Tensor) -> Tensor:
-        """log Z [batch], by operations that autograd can differentiate any number of times."""
+        """log Z [batch], from operations that autograd can differentiate any number of times."""
 
     @abstractmethod
     def sums(self, potentials: Tensor) -> tuple[Tensor, Tensor, Trace]:
-        """log Z [batch], the marginals (shaped like the potentials), and what `tangent` needs."""
+        """log Z [batch], the marginals (shaped like the potentials), and the tensors that `tangent` needs."""
 
     @abstractmethod
     def tangent(self, trace: Trace, direction: Tensor) -> Tensor:
-        """How the marginals change when the potentials move along ``direction``: the Hessian of log Z times it."""
+        """The change of the marginals when the potentials move along ``direction``: the Hessian of log Z times it."""
 
 
 def log_partition(family: Family, potentials: Tensor) -> tuple[Tensor, Tensor]:
-    """log Z [batch] and the marginals; both can be differentiated, any number of times.
+    """log Z [batch] and the marginals; both can be differentiated any number of times.
 
-    Half types are computed in float32 and returned in their own type.
+    Half-precision potentials are computed in float32; the results have their type.
     """
     work = potentials.float() if potentials.dtype in HALF_TYPES else potentials
     with torch.autocast(potentials.device.type, enabled=False):
@@ -59,7 +58,7 @@ def log_partition(family: Family, potentials: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class _LogPartition(torch.autograd.Function):
-    """Both results of `Family.sums` as one operation of autograd."""
+    """`Family.sums` as one autograd operation with two outputs."""
 
     @staticmethod
     def forward(ctx: Any, potentials: Tensor, family: Family) -> tuple[Tensor, Tensor]:
@@ -74,7 +73,7 @@ class _LogPartition(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, None]:
         for_log_z, for_marginals = gradients
         potentials, marginals, *trace = ctx.saved_tensors
-        if torch.is_grad_enabled():  # somebody wants to differentiate this gradient too
+        if torch.is_grad_enabled():  # create_graph=True: this gradient will be differentiated too
             return _differentiable_gradient(ctx.family, potentials, for_log_z, for_marginals), None
         total = None if for_log_z is None else marginals * for_log_z
         if for_marginals is not None:
@@ -86,7 +85,7 @@ class _LogPartition(torch.autograd.Function):
 def _differentiable_gradient(
     family: Family, potentials: Tensor, for_log_z: Tensor | None, for_marginals: Tensor | None
 ) -> Tensor:
-    """The same gradient as a graph: by differentiating the plain recursion twice."""
+    """The same gradient as a graph, by differentiating the plain recursion twice."""
     log_z = family.plain(potentials)
     (marginals,) = torch.autograd.grad(log_z.sum(), potentials, create_graph=True)
     total = torch.zeros_like(potentials) if for_log_z is None else marginals * for_log_z
@@ -97,7 +96,7 @@ def _differentiable_gradient(
 
 
 def log_sum(terms: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """log sum exp over an axis (which it loses), and each term's share of the sum (which keeps it).
+    """log sum exp over an axis, which it removes, and each term's share of the sum, which keeps the axis.
 
     The largest share is exp(largest term - log sum), so the log of the sum needs no second pass of exponentials.
     """

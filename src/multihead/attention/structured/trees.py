@@ -1,10 +1,10 @@
-r"""Dependency trees: the probability of every arc.
+r"""Marginals of dependency trees, projective or not.
 
     p(tree) = exp(sum of arc(h, m) over its arcs) / Z
 
-over all trees with ROOT = 0 above words 1..n (Kim et al. 2017, section 3.2: projective trees; Liu & Lapata 2018:
-non-projective ones). Which recursion sums over them is `eisner`'s and `matrix_tree`'s; here a call becomes potentials:
-what is forbidden, what is padding, and which scale keeps float32 precise.
+over all trees with ROOT = 0 and words 1..n (projective trees: Kim et al. 2017, section 3.2; non-projective trees:
+Liu & Lapata 2018). `eisner` and `matrix_tree` sum over the trees. This module turns a call into their potentials:
+forbidden arcs, padding, and a scale that keeps float32 precise.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ def tree_marginals(
         p(h \to m), \quad p(\mathrm{tree}) \propto \exp\Big(\sum_{(h, m) \in \mathrm{tree}} \mathrm{arc}_{h, m}\Big)
 
     Args:
-        arc: the score of head h (row) for modifier m (column), nodes = 1 + words. Column 0 and the diagonal are not
-            read. -inf forbids an arc.
-        projective: trees without crossing arcs (Eisner's algorithm), or all trees (matrix-tree theorem).
-        multiroot: whether ROOT may have several modifiers, or exactly one.
-        lengths: how many words each sentence has, ROOT not counted; what is beyond is not there (default: all).
+        arc: the score of head h (row) for modifier m (column), nodes = 1 + words. Column 0 and the diagonal are
+            ignored. -inf forbids an arc.
+        projective: True: trees without crossing arcs (Eisner's algorithm); False: all trees (matrix-tree theorem).
+        multiroot: True: ROOT may have several modifiers; False: exactly one.
+        lengths: number of words of each sentence, without ROOT (default: all); later words are padding.
 
     Returns:
-        Marginals whose columns sum to 1 (each word has one head), and whose row 0 does with one root. 0 for words that
-        are not there, and for a sentence that has no possible tree. They can be differentiated any number of times.
+        Marginals whose columns sum to 1, since each word has one head; with a single root, so does row 0. 0 for padding
+        and for a sentence without a possible tree. They can be differentiated any number of times.
 
     Raises:
-        ShapeError: the tensors do not fit together.
+        ShapeError: the shapes of the tensors do not match.
     """
     return _solve(arc, _present(arc, lengths), projective, multiroot)[1]
 
@@ -57,12 +57,12 @@ def tree_log_partition(
     multiroot: bool = False,
     lengths: Int[Tensor, " batch"] | None = None,
 ) -> Float[Tensor, " batch"]:
-    """log Z of the same trees: the score of a tree minus this is its log-probability.
+    """log Z of dependency trees: the log-probability of a tree is its score minus log Z.
 
-    0 for a sentence without words, -inf where no tree is possible. Its gradient are the marginals.
+    0 for a sentence without words, -inf for a sentence without a possible tree. Its gradient is the marginals.
 
     Raises:
-        ShapeError: the tensors do not fit together.
+        ShapeError: the shapes of the tensors do not match.
     """
     return _solve(arc, _present(arc, lengths), projective, multiroot)[0]
 
@@ -74,22 +74,21 @@ def marginals_of_present(
     projective: bool,
     multiroot: bool,
 ) -> Float[Tensor, "batch nodes nodes"]:
-    """The same where any word may be missing: those left of it and right of it are then neighbours."""
+    """Marginals of trees in which any word may be missing; its neighbors are then adjacent."""
     return _solve(arc, present, projective, multiroot)[1]
 
 
 def _present(arc: Tensor, lengths: Tensor | None) -> Tensor | None:
     if arc.dim() != 3 or arc.shape[1] != arc.shape[2] or arc.shape[1] == 0:
         raise ShapeError(
-            f"arc has shape {list(arc.shape)}, but it must be [batch, 1 + words, 1 + words]: head by modifier, with "
-            "ROOT at 0"
+            f"arc has shape {list(arc.shape)}, expected [batch, 1 + words, 1 + words]: head by modifier, with ROOT at 0"
         )
     if lengths is None:
         return None
     if lengths.shape != arc.shape[:1]:
         raise ShapeError(
-            f"lengths has shape {list(lengths.shape)}, but there are {len(arc)} sentences: one length each, "
-            "without ROOT"
+            f"lengths has shape {list(lengths.shape)}, expected one length for each of {len(arc)} sentences, not "
+            "counting ROOT"
         )
     return sequence_mask(lengths.to(arc.device), arc.shape[1] - 1)
 
@@ -99,7 +98,7 @@ def _solve(arc: Tensor, present: Tensor | None, projective: bool, multiroot: boo
     if batch == 0 or nodes == 1:
         return arc.new_zeros(batch), arc * 0
     arcs, forced = _forbid(arc.permute(1, 2, 0).contiguous(), present)
-    # Each word has one head, so a constant on all of them changes no marginal; float32 keeps more digits without it.
+    # Each word has one head, so subtracting a constant from all of its heads changes no marginal and keeps more digits.
     largest = arcs.detach().amax(0)
     largest = largest.masked_fill(largest < IMPOSSIBLE / 2, 0)
     arcs = arcs - largest
@@ -117,11 +116,11 @@ def _solve(arc: Tensor, present: Tensor | None, projective: bool, multiroot: boo
 
 
 def _forbid(arcs: Tensor, present: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Arcs [head, modifier, batch] without those that cannot be, and the ones that missing words hang by.
+    """Arcs [head, modifier, batch] without the impossible ones, and the mask of arcs forced on missing words.
 
-    A missing word hangs by its neighbour on the left, and that by its own, up to a word that is there: a leaf between
-    two words is in nobody's way, so sums and marginals of the others are what they are without it. Only before the
-    first word it is the neighbour on the right, because a missing word must not be the root.
+    The head of a missing word is its left neighbor, whose head is its own left neighbor, up to a word that is present.
+    Such leaves cross no arc and change neither the sums nor the marginals of the other words. Missing words before the
+    first present word take their right neighbor instead, since a missing word must not be the root.
     """
     place = torch.arange(len(arcs), device=arcs.device)
     head, modifier = place[:, None, None], place[None, :, None]
@@ -136,9 +135,9 @@ def _forbid(arcs: Tensor, present: Tensor | None) -> tuple[Tensor, Tensor | None
 
 
 def _root_first(arcs: Tensor) -> tuple[Tensor, Tensor]:
-    """An order of the nodes in which word 1 can be a root (two words change places), and whether there is a tree.
+    """An order of the nodes with a possible root as word 1 (two words are swapped), and whether any tree is possible.
 
-    A word can be a root if all others can be reached from it: the transitive closure of the arcs that are possible.
+    A word can be the root if all others are reachable from it, by the transitive closure of the possible arcs.
     """
     possible = arcs.permute(2, 0, 1) > IMPOSSIBLE / 2
     nodes = len(arcs)
@@ -154,6 +153,6 @@ def _root_first(arcs: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _reorder(arcs: Tensor, order: Tensor) -> Tensor:
-    """Nodes in another order, [nodes, batch]; twice the same exchange of two is the old order again."""
+    """Apply an order of nodes [nodes, batch] to both axes; applying a swap twice restores the original order."""
     arcs = arcs.gather(0, order.unsqueeze(1).expand_as(arcs))
     return arcs.gather(1, order.unsqueeze(0).expand_as(arcs))
