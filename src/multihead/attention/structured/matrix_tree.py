@@ -52,7 +52,7 @@ class Elimination(Family):
         return log_z + arcs[0, 1]
 
     def sums(self, potentials: Tensor) -> tuple[Tensor, Tensor, Trace]:
-        """Eliminate the words, keeping the heads of each and the share of every arc that runs through it; then go back."""
+        """Eliminate the words, keep their heads and the share of each arc through them; then go back."""
         arcs = potentials.clone(memory_format=torch.contiguous_format)
         log_z, trace = torch.zeros_like(arcs[0, 0]), []
         for word in range(len(arcs) - 1, 1, -1):
