@@ -54,7 +54,7 @@ def updates(toy, processes, **changes):
     optimizer, seen = build_optimizer(model, config), []
     for step, (groups, room) in enumerate((((range(9), (20, 21)), None), (((4,),), None), ((range(12),), 20)), start=1):
         batches = [toy.batch(*group) for group in groups]
-        sums = train_step(model, optimizer, batches, config, step, 1e-2, room=room, processes=processes)
+        sums = train_step(model, optimizer, batches, config, step, 1e-2, max_cells=room, processes=processes)
         seen.append(tuple(sums))
     return seen, dict(model.state_dict())
 
@@ -118,7 +118,7 @@ def cut(toy, processes):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(step_module, "sequence_loss", hungry)
         sums, room = memory.retry_in_pieces(
-            lambda room: train_step(model, optimizer, batches, config, 1, 1e-2, room=room, processes=processes),
+            lambda room: train_step(model, optimizer, batches, config, 1, 1e-2, max_cells=room, processes=processes),
             [part for batch in batches for part in processes.split_rows(batch)],
             None,
             lambda batch: "a pair",
@@ -133,7 +133,7 @@ def together(toy, processes):
     processes.sum_gradients(model.parameters())
     tensors = {"scalar": torch.tensor(3.0), "half": torch.arange(6).bfloat16().view(2, 3).T, "none": torch.empty(0)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parallel, "_BUCKET", 100)  # several buckets even here
+        patch.setattr(parallel, "_BUCKET_NUMEL", 100)  # several buckets even here
         found = {name: updates(toy, processes, **changes) for name, changes in SETTINGS.items()}
     return found | {
         "exchanged": processes.all_gather((processes.rank, long, 0.1)),
@@ -288,7 +288,7 @@ def test_shares_are_put_together_again(count, size):
 def test_processes_that_come_apart_are_noticed():
     check_same_update(5, [0.0, 0.0])
     check_same_update(5, [1.0, 1.0 + 1e-6])
-    with pytest.raises(DivergenceError, match=r"update 5: .* no longer at the same weights .*1, 1\.5"):
+    with pytest.raises(DivergenceError, match=r"update 5: .* no longer have the same weights .*1, 1\.5"):
         check_same_update(5, [1.0, 1.5])
 
 

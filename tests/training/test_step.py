@@ -208,7 +208,7 @@ def test_a_refused_update_names_the_batches_to_blame(toy, monkeypatch, part):
             train_step(model, build_optimizer(model, config), batches, config, 7, 1e-2)
     assert caught.value.parts == (part,)
     with pytest.raises(RejectedUpdateError, match=r"the norm of its gradient is .*, and may be 0\.001") as caught:
-        train_step(model, build_optimizer(model, config), batches, config, 7, 1e-2, norm_limit=1e-3)
+        train_step(model, build_optimizer(model, config), batches, config, 7, 1e-2, max_norm=1e-3)
     assert caught.value.parts == (0, 1, 2)
     assert caught.value.norm > 1e-3
 
@@ -242,7 +242,7 @@ def test_a_batch_in_pieces_is_the_same_update(toy, room, dropout):
     model, batches = toy.model(dropout=dropout), [toy.batch(*range(9)), toy.batch(20, 21)]
     whole = one_step(toy, model, batches)
     config, cut = toy.config(), copy.deepcopy(model)
-    sums = train_step(cut, build_optimizer(cut, config), batches, config, 1, 1e-2, room=room)
+    sums = train_step(cut, build_optimizer(cut, config), batches, config, 1, 1e-2, max_cells=room)
     assert sums == pytest.approx(whole[0], rel=1e-10)
     close(gradients(cut), whole[2])
     close(dict(cut.state_dict()), whole[1], 1e-8)

@@ -12,7 +12,6 @@ import torch
 
 from multihead.data.batching import BatchStream
 from multihead.errors import DivergenceError, Interrupted, SurroundingsError
-from multihead.training import step as guard
 from multihead.training import step as step_module
 from multihead.training import trainer as trainer_module
 from multihead.training.checkpoint import Checkpoint, RunState, read_weights, save
@@ -441,9 +440,9 @@ def test_an_exploding_gradient_is_skipped_after_the_warm_up(
 def test_norms_are_of_the_last_updates_and_skipped_ones_are_forgotten():
     norms, skipped = (), ()
     for step in range(1, 300):
-        norms = guard.append_norm(norms, float(step))
+        norms = step_module.append_norm(norms, float(step))
         if step % 10 == 0:
-            skipped = guard.append_skipped(skipped, step)
+            skipped = step_module.append_skipped(skipped, step)
     assert norms == tuple(float(step) for step in range(236, 300))
     assert skipped == tuple(range(200, 300, 10))
 
@@ -526,7 +525,7 @@ def test_the_largest_batches_are_tried_before_the_first_update(toy, tmp_path, sm
     tried = small_memory(15)
     run = Run(toy, tmp_path)
     run.inputs = {"largest_batches": lambda: [toy.batch(*range(12))]}
-    monkeypatch.setattr(trainer_module.memory, "can_probe_memory", lambda device: True)
+    monkeypatch.setattr(trainer_module, "can_probe_memory", lambda device: True)
     run.go()
     assert tried[0] == (toy.batch(*range(12)).cells, 12)
     first = next(place for place, (cells, _) in enumerate(tried) if cells <= 15)

@@ -27,8 +27,8 @@ from multihead.planning.settings import GivenModel
 from multihead.training.checkpoint import Checkpoint, RunState
 from multihead.training.config import TrainingConfig
 from multihead.training.loss import Model
-from multihead.training.parallel import SINGLE_PROCESS, Processes, SilentLog
-from multihead.training.progress import RunLog
+from multihead.training.parallel import SINGLE_PROCESS, Processes
+from multihead.training.progress import RunLog, SilentLog
 from multihead.training.tensorboard import TensorBoard
 from multihead.training.trainer import Trainer, TrainerInputs
 

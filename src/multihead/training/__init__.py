@@ -1,1 +1,1 @@
-"""The loss, the step, the loop and what it leaves on disk."""
+"""Training: loop, updates, optimizers, checkpoints, several processes."""

@@ -1,22 +1,20 @@
-"""Checkpoints: everything a run needs to go on as if it had never stopped, written whole or not at all.
+"""Checkpoints: the complete state of a run, written atomically.
 
     checkpoints/00001200/
         model.safetensors        the weights
-        average.safetensors      their moving average, where there is one
-        optimizer.safetensors    Adam's two moments and step of each parameter, Muon's momentum of those it moves
-        state.json               where the run stands: a `RunState`
+        average.safetensors      their moving average, if there is one
+        optimizer.safetensors    state per parameter: Adam's two moments and step, or Muon's momentum
+        state.json               progress of the run: a `RunState`
         manifest.json            the SHA-256 of each file above; written last
 
-`load_newest` takes the newest checkpoint whose files are what the manifest says; a damaged one is named and passed
-over. What the numbers in a run mean is said in `training.trainer`.
+`load_newest` returns the newest checkpoint whose files match the manifest; it reports damaged ones and skips them.
 
-Checkpoints written while training goes on: copied in memory; a thread writes, hashes and forces them to the disk.
-
-What a run waits for is the copy alone, a small part of what hashing, writing and the disk take (docs/lab-notes.md);
-its memory, of the size of a checkpoint, is kept for the next one: pages that are there already are filled ten times
-faster than new ones. One checkpoint is under way at a time; the next one waits for it, and so does the end of the run,
-whatever ends it. What is written is the state of the moment of the copy, so nothing a run computes depends on when
-the disk is done. A fault of the disk is raised in the loop, at the next update or wait.
+`CheckpointWriter` writes while training goes on: it copies the tensors in memory, and a thread hashes, writes and
+fsyncs the copy. The run waits for the copy only, which takes a small part of the time (docs/lab-notes.md). The buffers
+are kept for the next checkpoint, because writing to memory that is already mapped is ten times faster than to new
+pages. One checkpoint is written at a time; the next one, and the end of the run, wait for it. The files hold the state
+at the time of the copy, so the result of a run does not depend on the speed of the disk. Errors of the disk are raised
+in the training loop, at the next update or wait.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ from multihead.files import atomic_folder, remove_unfinished, sha256_of, write_c
 
 
 class LogWindow(Settings):
-    """Sums since the last line of the log."""
+    """Sums over the updates since the last line of the log."""
 
     tokens: int = 0
     source_tokens: int = 0
@@ -53,45 +51,45 @@ class LogWindow(Settings):
 
 
 class RunState(Settings):
-    """Where a run stands, apart from the tensors."""
+    """Progress of a run, without the tensors."""
 
     step: int = 0
-    """Updates made."""
+    """Number of updates so far, including skipped ones."""
     position: tuple[int, int] = (0, 0)
-    """Epoch and batch of the next batch."""
+    """Epoch of the next batch, and its number there."""
     validated_at: int = 0
-    """The last update after which the model was validated; -1 where that is due before the first one."""
+    """The last update after which the model was validated; -1 = validate before the first update."""
     best_step: int = 0
-    """The update whose model is kept in best/; 0 before the first validation."""
+    """The update whose model is in best/; 0 before the first validation."""
     best_score: float | None = None
     """Its score on the validation set."""
     best_loss: float | None = None
-    """Its loss there; not known in checkpoints of version 0.1."""
+    """Its loss there; None in checkpoints of version 0.1."""
     without_gain: int = 0
-    """Validations since then."""
+    """Number of validations since then."""
     window: LogWindow = Field(default_factory=LogWindow)
-    """What the next line of the log already holds."""
+    """Sums for the next line of the log."""
     norms: tuple[float, ...] = ()
-    """Norms of the gradients of the last updates: see `training.step`."""
+    """Gradient norms of the last updates: see `training.step`."""
     skipped: tuple[int, ...] = ()
     """The last updates that were skipped."""
     room: int | None = None
-    """Batches of more cells are taken in pieces, since a larger one did not fit into memory: see `training.loss`."""
+    """Maximum number of cells that fit into memory; larger batches are split (`training.loss`). None = no limit."""
 
     @property
     def logged(self) -> int:
-        """The last update whose records belong to this state."""
+        """The last update whose log records belong to this state."""
         return self.step if self.validated_at >= 0 else -1
 
     def is_better(self, score: float, loss: float) -> bool:
-        """Whether a model with this score and loss is better than the best so far: (score, -loss) is larger."""
+        """Whether (score, -loss) is larger than that of the best model so far."""
         if self.best_score is None or score != self.best_score:
             return self.best_score is None or score > self.best_score
         return self.best_loss is not None and loss < self.best_loss
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint in memory."""
+    """A checkpoint in memory; tensors by parameter name."""
 
     state: RunState
     model: dict[str, Tensor]
@@ -103,12 +101,12 @@ _PARTS = ("model", "average", "optimizer")
 
 
 def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
-    """Writes ``folder/<step>`` and removes all but the newest ``keep``.
+    """Write ``folder/<step>`` and remove all but the newest ``keep`` checkpoints.
 
-    Later steps than this one are of damaged checkpoints that `load_newest` passed over: they go, too.
+    Checkpoints of later steps are removed too: they are damaged ones that `load_newest` skipped.
 
     Raises:
-        SurroundingsError: it cannot be written; what stood there still stands.
+        SurroundingsError: the checkpoint cannot be written; existing checkpoints are untouched.
     """
     path = folder / f"{checkpoint.state.step:08d}"
     with write_errors(path):
@@ -122,27 +120,27 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
                 draft / "state.json", [checkpoint.state.model_dump_json(indent=1).encode()]
             )
             write_chunks(draft / "manifest.json", [_manifest(hashes)])
-        standing = _steps(folder)
-        place = standing.index(path)
-        for other in (*standing[:place], *standing[place + keep :]):
+        existing = _checkpoint_folders(folder)
+        index = existing.index(path)
+        for other in (*existing[:index], *existing[index + keep :]):
             shutil.rmtree(other, ignore_errors=True)
     return path
 
 
 def load_newest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
-    """The newest checkpoint that is intact; ``None`` where there is none at all.
+    """Load the newest intact checkpoint; None if there are no checkpoints.
 
     Args:
-        folder: where `save` writes.
-        warn: is told, in a sentence, of each damaged checkpoint that was passed over.
+        folder: the folder that `save` writes to.
+        warn: called with one sentence for each damaged checkpoint that is skipped.
 
     Raises:
         FormatError: there are checkpoints, but none is intact.
     """
     remove_unfinished(folder)
-    paths = _steps(folder)
+    paths = _checkpoint_folders(folder)
     for path in paths:
-        fault = _fault(path)
+        fault = _find_damage(path)
         if fault is None:
             return _read(path)
         warn(f"{path}: damaged ({fault}); going back to the checkpoint before it")
@@ -152,12 +150,12 @@ def load_newest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
 
 
 def intact_checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints that are what their manifests say, newest first; changes nothing."""
-    return [path for path in _steps(folder) if _fault(path) is None]
+    """The checkpoints that match their manifests, newest first; changes nothing."""
+    return [path for path in _checkpoint_folders(folder) if _find_damage(path) is None]
 
 
 def read_weights(path: Path, part: Literal["model", "average"]) -> dict[str, Tensor]:
-    """The weights of one checkpoint, or their moving average: empty where the run has none."""
+    """The weights of a checkpoint, or their moving average (empty if the run has none)."""
     return load_file(path / f"{part}.safetensors")
 
 
@@ -176,8 +174,8 @@ def _manifest(hashes: dict[str, str]) -> bytes:
     return json.dumps(dict(sorted(hashes.items())), indent=1).encode()
 
 
-def _fault(path: Path) -> str | None:
-    """What is wrong with a checkpoint, if anything: the slightest change of any of its files."""
+def _find_damage(path: Path) -> str | None:
+    """Describe how a checkpoint differs from its manifest; None if it is intact."""
     try:
         content = (path / "manifest.json").read_bytes()
         manifest = json.loads(content.decode("utf-8"))
@@ -193,16 +191,16 @@ def _fault(path: Path) -> str | None:
     return None
 
 
-def _steps(folder: Path) -> list[Path]:
+def _checkpoint_folders(folder: Path) -> list[Path]:
     """The folders of checkpoints, newest first."""
     return sorted((p for p in folder.glob("[0-9]*") if p.name.isdecimal()), key=lambda p: int(p.name), reverse=True)
 
 
 def copy_into(parameters: dict[str, Tensor], saved: dict[str, Tensor]) -> None:
-    """Overwrites parameters in place.
+    """Overwrite parameters in place.
 
     Raises:
-        FormatError: the saved ones have other names or shapes (another version of multihead wrote them).
+        FormatError: the saved tensors have other names or shapes (another version of multihead wrote them).
     """
     shapes = {name: tensor.shape for name, tensor in parameters.items()}
     if {name: tensor.shape for name, tensor in saved.items()} != shapes:
@@ -216,11 +214,11 @@ def copy_into(parameters: dict[str, Tensor], saved: dict[str, Tensor]) -> None:
 
 
 class CheckpointWriter:
-    """Writes checkpoints into ``folder``; a context manager, on whose end nothing is under way any more.
+    """Writes checkpoints in a thread; a context manager that waits for the last one on exit.
 
     Args:
-        folder: where `checkpoint.load_newest` reads.
-        keep: how many stay, newest first.
+        folder: the folder that `load_newest` reads.
+        keep: number of checkpoints to keep, newest first.
     """
 
     def __init__(self, folder: Path, keep: int) -> None:
@@ -230,14 +228,14 @@ class CheckpointWriter:
         self._copies: tuple[dict[str, Tensor], ...] = ({}, {}, {})
 
     def save(self, checkpoint: Checkpoint, before: Callable[[Checkpoint], None] = lambda _: None) -> None:
-        """Begins to write; the tensors may be changed as soon as this returns.
+        """Start writing; the caller may change the tensors once this returns.
 
         Args:
-            checkpoint: what is copied and written.
-            before: is called with the copy, beside training as well, and has to be done when the checkpoint is there.
+            checkpoint: copied, then written.
+            before: called in the thread with the copy, before the checkpoint appears.
 
         Raises:
-            SurroundingsError: the one before could not be written.
+            SurroundingsError: the previous checkpoint could not be written.
         """
         self.wait()
         for copies, tensors in zip(self._copies, checkpoint[1:], strict=True):
@@ -250,17 +248,17 @@ class CheckpointWriter:
         try:
             before(checkpoint)
             save(self._folder, checkpoint, self._keep)
-        except BaseException as error:  # whatever it is, it is raised where somebody can see it
+        except BaseException as error:  # re-raised in the training loop by `check`
             self._error = error
 
     def check(self) -> None:
-        """Raises what went wrong, if anything has; does not wait."""
+        """Raise the error of a failed write, if any; does not wait."""
         error, self._error = self._error, None
         if error is not None:
             raise error
 
     def wait(self) -> None:
-        """Until nothing is under way.
+        """Wait until the current checkpoint is written.
 
         Raises:
             SurroundingsError: it could not be written.
@@ -278,19 +276,19 @@ class CheckpointWriter:
     ) -> None:
         if kind is None:
             self.wait()
-        elif self._thread is not None:  # the error on its way is the one to report
+        elif self._thread is not None:  # an error is already propagating: report that one
             self._thread.join()
 
 
 def _copy(tensors: dict[str, Tensor], copies: dict[str, Tensor]) -> None:
-    """Makes ``copies`` equal to ``tensors``, on the host, in the memory that it has."""
+    """Copy ``tensors`` to the host, reusing the memory of ``copies``."""
     for name in copies.keys() - tensors.keys():
         del copies[name]
     for name, tensor in tensors.items():
         old = copies.get(name)
         if old is None or old.shape != tensor.shape or old.dtype != tensor.dtype:
             copies[name] = torch.empty(tensor.shape, dtype=tensor.dtype)
-        if tensor.is_cpu and tensor.is_contiguous():  # by one thread: threads cost more to wake than they save
+        if tensor.is_cpu and tensor.is_contiguous():  # single-threaded: waking threads costs more than it saves
             np.copyto(_bytes(copies[name]), _bytes(tensor))
         else:
             copies[name].copy_(tensor.detach())

@@ -1,19 +1,18 @@
-"""What training asks of a model and of a batch: the loss, as sums over the tokens that are to be predicted.
+"""What training requires of models and batches; batches split to fit memory.
 
-How it is computed is the model's business (`models.network.token_loss` for translators), what it is computed from the
-batch's; nothing here knows one of either.
+`Trainable` is a model with a loss, `Examples` is a batch. How a loss is computed is up to the model
+(`models.network.token_loss` for translators).
 
-Batches that do not fit into memory: taken in pieces of rows, one after the other, to the same gradient.
+A batch that does not fit into memory is split into pieces of rows, which are processed one after the other
+(`retry_in_pieces`). The loss is a sum over rows and rows do not interact (contract 4), so the gradients of the pieces
+add up to the gradient of the batch, except for rounding. Splitting changes neither the pairs of an update, nor the
+number of tokens that it is divided by, nor the masks of `kernels.random`, which depend on a row's number in the whole
+batch. It does change what is drawn from PyTorch's own generator: dropout of attention weights, dropout on a GPU, and
+the positions that a recurrent network samples. Each piece draws these for itself, as a function of seed, step, part
+and first row.
 
-The loss of a batch is a sum over its rows, and rows do not talk (contract 4), so the gradients of its pieces add up to
-its own. Equal with and without pieces are therefore the pairs of an update, the tokens it is divided by, the masks that
-`kernels.random` draws (each is told where its rows stand in the whole batch), and so loss and gradient but for
-rounding.
-Not equal is what is drawn from PyTorch's own generator: dropout of attention weights, dropout on a GPU, positions that
-a recurrent network draws; each piece draws for itself there, again as a function of seed, step, part and first row.
-
-Which batches are cut stands in the state of the run (`RunState.room`), so a run that goes on from a checkpoint cuts the
-same ones; what became known after it was written, memory has to say again.
+The limit is stored in the state of the run (`RunState.room`), so a resumed run splits the same batches. A limit found
+after the last checkpoint has to be found again.
 """
 
 from __future__ import annotations
@@ -28,54 +27,54 @@ from multihead.data.order import Array
 from multihead.errors import SurroundingsError
 from multihead.kernels.linear_cross_entropy import Loss
 
-Own = TypeVar("Own")  # typing.Self, which the shape checker does not take
+SelfT = TypeVar("SelfT")  # typing.Self, which the shape checker does not accept
 
 
 @runtime_checkable
 class Examples(Protocol):
-    """A batch, as training sees it: rows that do not know each other. `data.batching.Batch` is a translator's."""
+    """A batch of independent rows. `data.batching.Batch` is the one for translators."""
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        """What the model's ``loss`` reads, in its order."""
+        """The positional arguments of the model's ``loss``."""
 
     @property
     def target_tokens(self) -> int:
-        """What is to be predicted: the loss is a mean over so many."""
+        """Number of predictions; the loss is averaged over them."""
 
     @property
     def source_tokens(self) -> int:
-        """Real tokens that are read."""
+        """Number of real tokens on the source side."""
 
     @property
     def indices(self) -> Array:
-        """Which examples of the store these are, one a row."""
+        """The example in the store that each row holds."""
 
     @property
     def cells(self) -> int:
-        """The size of a batch in memory: its tokens, padding included."""
+        """Number of tokens including padding: the batch's size in memory."""
 
     def __len__(self) -> int:
-        """Rows."""
+        """Number of rows."""
 
-    def part(self: Own, start: int, stop: int) -> Own:
-        """Some rows."""
+    def part(self: SelfT, start: int, stop: int) -> SelfT:
+        """Rows ``start`` to ``stop``."""
 
-    def to(self: Own, device: torch.device | str) -> Own:
+    def to(self: SelfT, device: torch.device | str) -> SelfT:
         """The same batch with its tensors on ``device``."""
 
 
 @runtime_checkable
 class Trainable(Protocol):
-    """A model that can be trained: one thing of its own, the rest from `torch.nn.Module`."""
+    """A model that can be trained: a `torch.nn.Module` with a ``loss``."""
 
     @property
     def loss(self) -> Callable[..., Loss]:
-        """``loss(*inputs, smoothing)``: summed over what is to be predicted; its randomness is PyTorch's generator's.
+        """``loss(*inputs, smoothing)``: summed over all predictions; randomness comes from PyTorch's generator.
 
-        ``inputs`` are those of its batches (`Examples.inputs`): of a sequence-to-sequence model the source, its
-        lengths, what stands before each token that is to be predicted, and these tokens. The share ``smoothing`` of a
-        token's probability is spread over all.
+        ``inputs`` is `Examples.inputs`. For a sequence-to-sequence model these are the source, its lengths, the target
+        shifted right, and the target. ``smoothing`` is the share of a token's probability that is spread over all
+        tokens.
         """
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
@@ -85,7 +84,7 @@ class Trainable(Protocol):
         """As in `torch.nn.Module`."""
 
     def modules(self) -> Iterator[nn.Module]:
-        """As in `torch.nn.Module`: itself and all parts."""
+        """As in `torch.nn.Module`."""
 
     def train(self, mode: bool = True) -> object:
         """As in `torch.nn.Module`."""
@@ -95,70 +94,74 @@ class Trainable(Protocol):
 
 
 Model = TypeVar("Model", bound=Trainable)
-
-
-def sequence_loss(model: Trainable, batch: Examples, smoothing: float) -> Loss:
-    """Sums of the loss over what is to be predicted: ``batch.target_tokens`` of it."""
-    return model.loss(*batch.inputs, smoothing=smoothing)
-
-
 T = TypeVar("T")
 
 
-def split_to_fit(batch: Examples, room: int | None) -> list[Examples]:
-    """The rows of a batch in order, in halves of halves until each has at most ``room`` cells, or is a single row."""
+def sequence_loss(model: Trainable, batch: Examples, smoothing: float) -> Loss:
+    """The model's loss of a batch, summed over its ``batch.target_tokens`` predictions."""
+    return model.loss(*batch.inputs, smoothing=smoothing)
+
+
+def split_to_fit(batch: Examples, max_cells: int | None) -> list[Examples]:
+    """Halve a batch recursively until each piece has at most ``max_cells`` cells or is a single row."""
     rows = len(batch)
-    if room is None or batch.cells <= room or rows == 1:
+    if max_cells is None or batch.cells <= max_cells or rows == 1:
         return [batch]
     middle = rows // 2
-    return [*split_to_fit(batch.part(0, middle), room), *split_to_fit(batch.part(middle, rows), room)]
+    return [*split_to_fit(batch.part(0, middle), max_cells), *split_to_fit(batch.part(middle, rows), max_cells)]
 
 
-def halved_limit(batches: Sequence[Examples], room: int | None) -> int | None:
-    """Half of what the largest piece of ``batches`` has under ``room``; None where all are single rows already."""
-    found = [piece for batch in batches for piece in split_to_fit(batch, room)]
-    cut = [piece.cells for piece in found if len(piece) > 1]
-    return max(cut) // 2 if cut else None
+def halved_limit(batches: Sequence[Examples], max_cells: int | None) -> int | None:
+    """Half the size of the largest piece that can still be split; None if all pieces are single rows."""
+    pieces = [piece for batch in batches for piece in split_to_fit(batch, max_cells)]
+    sizes = [piece.cells for piece in pieces if len(piece) > 1]
+    return max(sizes) // 2 if sizes else None
 
 
 def retry_in_pieces(
-    attempt: Callable[[int | None], T], batches: Sequence[Examples], room: int | None, name: Callable[[Examples], str]
+    attempt: Callable[[int | None], T],
+    batches: Sequence[Examples],
+    max_cells: int | None,
+    describe: Callable[[Examples], str],
 ) -> tuple[T, int | None]:
-    """``attempt(room)``, again with less and less room until it fits; what it gave, and the room it was given.
+    """Call ``attempt(max_cells)``, halving the limit until the batches fit into memory.
 
     Args:
-        attempt: works on ``batches``; runs out of memory or does not, and leaves nothing half done.
-        batches: what is to be cut; of several processes the parts of all, so that all come to the same room.
-        room: what is known to fit; None where nothing is known not to.
-        name: says which pairs are in a batch.
+        attempt: processes ``batches``; must leave nothing half done when it runs out of memory.
+        batches: what is split. With several processes: the rows of all of them, so that all reach the same limit.
+        max_cells: the limit known so far; None = none.
+        describe: names the pairs of a batch.
+
+    Returns:
+        The result of ``attempt``, and the limit that it succeeded with.
 
     Raises:
-        SurroundingsError: single pairs do not fit.
+        SurroundingsError: a single pair does not fit.
     """
     while True:
         try:
-            return attempt(room), room
+            return attempt(max_cells), max_cells
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
         if torch.cuda.is_available():
-            torch.cuda.empty_cache()  # what is next is of other sizes
-        room = halved_limit(batches, room)
-        if room is None:
+            torch.cuda.empty_cache()  # the next tensors have other sizes: cached blocks would not fit them
+        max_cells = halved_limit(batches, max_cells)
+        if max_cells is None:
             longest = max(batches, key=lambda batch: batch.cells / len(batch))
             raise SurroundingsError(
-                f"a single pair does not fit into memory: {name(longest)}. Train a smaller model, leave out long pairs "
-                "(max_tokens) or free memory; nothing that was saved is lost"
+                f"a single pair does not fit into memory: {describe(longest)}. Train a smaller model, leave out long "
+                "pairs (max_tokens) or free memory; nothing that was saved is lost"
             )
 
 
 def can_probe_memory(device: str) -> bool:
-    """Whether trying a batch says that it fits: on a GPU; a processor's memory is given out before it is there."""
+    """Whether running a batch proves that it fits: true on a GPU; a CPU's memory is overcommitted."""
     return device.startswith("cuda")
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether an error says that memory was too small, on a GPU or (where the system says so at all) on a processor."""
+    """Whether an error means that memory ran out, on a GPU or (where the system reports it) on a CPU."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)

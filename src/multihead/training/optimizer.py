@@ -1,43 +1,40 @@
-"""Muon: momentum that is made orthogonal before a matrix moves by it; Adam for whatever is no map between states.
+"""Optimizers (Adam, Muon), learning-rate schedules, moving average of the weights.
 
-For the weight W [m, n] of a linear map inside a network, with the gradient G_t (Jordan et al. 2024; the factor that
-makes a step as large as Adam's is that of Liu et al. 2025, section 2.2):
+Muon orthogonalizes the momentum of a matrix before the matrix moves by it (Jordan et al. 2024; the factor that makes a
+step as large as Adam's is from Liu et al. 2025, section 2.2). For the weight W [m, n] of a linear map inside a network,
+with the gradient G_t:
 
     B_t = mu B_(t-1) + (1 - mu) G_t
-    U_t = mu B_t + (1 - mu) G_t                                             (Nesterov's form of the momentum)
+    U_t = mu B_t + (1 - mu) G_t                                             (Nesterov momentum)
     W_t = (1 - eta lambda) W_(t-1) - eta s sqrt(max(m, n)) orthogonal(U_t)
 
-where orthogonal(P S Q^T) = P Q^T for the singular value decomposition of U: all directions of a step have the same
-length, the rare ones included. Nothing is decomposed: products of matrices alone bring the singular values near to 1.
+where orthogonal(P S Q^T) = P Q^T for the singular value decomposition of U: all directions of a step get the same
+length, including rare ones. There is no decomposition; matrix products bring the singular values close to 1. For the
+same number of updates Muon needs fewer sentences than Adam (docs/lab-notes.md), at the cost of a few products per
+matrix, independent of the batch. It is not meant for embeddings (whose rows are words, not directions), the projection
+to the vocabulary, or vectors: Adam moves those. Nor is it meant for fine-tuning weights that Adam has trained.
 
-Why it is here: for the same number of updates it needs fewer sentences than Adam (docs/lab-notes.md has how many), at a
-cost that is a few products a matrix, whatever the batch. What it is not for: embeddings, whose rows are words and not
-directions, the projection to the vocabulary, vectors, and a network's start from weights that Adam has found.
-
-The learning rate as a function of the step alone, so that a resumed run needs nothing but the step.
-
-With t the step (from 1), W the warm-up, T the number of updates, D the model width, and eta the setting
-``learning_rate``:
+The learning rate is a function of the step alone, so a resumed run needs no scheduler state. With t the step (from 1),
+W the warm-up, T the number of updates, D the model width, and eta the setting ``learning_rate``:
 
     linear          eta * min(t / W, (T + 1 - t) / (T + 1 - W))
-    cosine          eta * t / W                                             while t < W
-                    eta * (1 + cos(pi (t - W) / (T + 1 - W))) / 2           from then on
+    cosine          eta * t / W                                             for t < W
+                    eta * (1 + cos(pi (t - W) / (T + 1 - W))) / 2           for t >= W
                     (Loshchilov & Hutter 2017, eq. 5, one period without a restart)
     inverse_sqrt    eta * min(t / W, sqrt(W / t))
     constant        eta * min(t / W, 1)
-    trapezoid       eta * min(t / W, 1, 4 (T + 1 - t) / T)                  (constant with a cool-down: Haegele et al.
-                    2024; ours is the last quarter)
+    trapezoid       eta * min(t / W, 1, 4 (T + 1 - t) / T)                  (constant with a cool-down in the last
+                    quarter: Haegele et al. 2024)
     noam            eta * D^-0.5 * min(t^-0.5, t * W^-1.5)                  (Vaswani et al. 2017, 5.3; eta is lr_mul)
 
-All rise in a straight line until t = W and are continuous there; linear, cosine and trapezoid reach 0 at T + 1, right
-after the last update. Noam is inverse_sqrt with the peak eta / sqrt(D W).
+All rise linearly until t = W and are continuous there; linear, cosine and trapezoid reach 0 at T + 1, right after the
+last update. Noam is inverse_sqrt with the peak eta / sqrt(D W).
 
-Adam with decoupled weight decay, alone or for what Muon (`training.optimizer`) leaves to it, and the moving average.
+The moving average of the weights (Polyak & Juditsky 1992) is what is validated and kept:
 
     theta' <- d theta' + (1 - d) theta,    d = min(decay, (1 + t) / (10 + t))
 
-The average (Polyak & Juditsky 1992) is what is validated and kept. Its decay is small in the beginning, so that the
-initial values are soon forgotten.
+The decay is small at the beginning, so that the initial values are soon forgotten.
 """
 
 from __future__ import annotations
@@ -68,65 +65,66 @@ _COEFFICIENTS = (
     (3.3184, -2.4885, 0.5100),
     (2.3007, -1.6689, 0.4188),
 )
-"""a, b and c of each pass: the best odd polynomials of degree 5, one after the other (Amsel et al. 2025, table of
-section 4)."""
+"""a, b and c of each iteration: a sequence of optimal odd polynomials of degree 5 (Amsel et al. 2025, table of section
+4)."""
 
 _SAFE = 1.01
-"""Every pass but the last works as if its matrix were smaller by this: rounding may have brought a singular value above
-1, where these polynomials no longer bring it back."""
+"""All iterations but the last scale their matrix down by this: rounding may have moved a singular value above 1, where
+the polynomials diverge."""
 
 
 def linear_maps(model: Trainable) -> dict[nn.Parameter, tuple[int, ...]]:
-    """The weights of a model's linear maps, with the rows of each map that is in it; without its vocabulary's.
+    """The weights of a model's linear maps, except for embeddings and the output projection.
 
-    Queries, keys and values lie in one matrix (`PackedLinear`) and are three maps.
+    The value of a weight is the number of rows of each map in it: queries, keys and values are three maps in one matrix
+    (`PackedLinear`).
     """
-    others = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    excluded = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     output = getattr(model, "output", None)
-    others |= {id(weight) for weight in output.parameters()} if isinstance(output, nn.Module) else set()
-    found: dict[nn.Parameter, tuple[int, ...]] = {}
+    excluded |= {id(weight) for weight in output.parameters()} if isinstance(output, nn.Module) else set()
+    maps: dict[nn.Parameter, tuple[int, ...]] = {}
     for module in model.modules():
-        if isinstance(module, (nn.Linear, PackedLinear)) and id(module.weight) not in others:
+        if isinstance(module, (nn.Linear, PackedLinear)) and id(module.weight) not in excluded:
             weight: Any = module.weight
-            found[weight] = module.sizes if isinstance(module, PackedLinear) else (len(weight),)
-    return found
+            maps[weight] = module.sizes if isinstance(module, PackedLinear) else (len(weight),)
+    return maps
 
 
 @torch.no_grad()
 def orthogonal(
     matrices: Float[Tensor, "maps rows columns"], dtype: torch.dtype = torch.float32
 ) -> Float[Tensor, "maps rows columns"]:
-    """P Q^T of each matrix P S Q^T, nearly: its singular values come out within a few per cent of 1.
+    """Approximately P Q^T for each matrix P S Q^T: the singular values come out within a few percent of 1.
 
-        X_0     = U / |U|                                    (Frobenius: no singular value is above 1)
+        X_0     = U / |U|                                    (Frobenius norm: no singular value is above 1)
         X_(k+1) = a_k X_k + (b_k A + c_k A A) X_k,           A = X_k X_k^T
 
-    (the Newton-Schulz iteration with coefficients of its own for each of its five passes). A singular value below
+    This is the Newton-Schulz iteration with different coefficients in each of its five steps. A singular value below
     about a thousandth of the norm stays below 1; a matrix of zeros stays zero.
 
     Args:
-        matrices: of one shape.
-        dtype: of the products.
+        matrices: a stack of matrices U.
+        dtype: type of the products.
     """
     tall = matrices.shape[1] > matrices.shape[2]
-    x = matrices.mT if tall else matrices
+    x = matrices.mT if tall else matrices  # wide, so that A = X X^T is the smaller of the two products
     x = (x / (x.norm(dim=(1, 2), keepdim=True) * _SAFE).clamp_min(1e-30)).to(dtype)
     for number, (a, b, c) in enumerate(_COEFFICIENTS, 1):
         if number < len(_COEFFICIENTS):
-            a, b, c = a / _SAFE, b / _SAFE**3, c / _SAFE**5
+            a, b, c = a / _SAFE, b / _SAFE**3, c / _SAFE**5  # the same polynomial of x / _SAFE
         square = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)
     return (x.mT if tall else x).to(matrices.dtype)
 
 
 class Muon(torch.optim.Optimizer):
-    """The update above for linear maps, and Adam's for the rest.
+    """Muon for linear maps, and Adam for all other parameters.
 
     Args:
-        maps: weights, and the rows of each map in them: as `linear_maps` gives them.
-        adam: steps over all other parameters; its state and its groups of parameters become part of this one's.
+        maps: weights with the number of rows of each map in them (`linear_maps`).
+        adam: the optimizer of all other parameters; its state and parameter groups become part of this optimizer's.
         weight_decay: lambda.
-        dtype: of the products that make a step orthogonal.
+        dtype: type of the products that orthogonalize a step.
     """
 
     def __init__(
@@ -144,8 +142,8 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
-        """One update of all parameters that have a gradient."""
-        assert closure is None, "the gradient is there already"
+        """Update all parameters that have a gradient."""
+        assert closure is None, "the gradient is computed before"
         self._adam.step()
         group = self.param_groups[0]
         weights: list[Any] = [weight for weight in self._maps if weight.grad is not None]
@@ -160,42 +158,43 @@ class Muon(torch.optim.Optimizer):
         steps = torch._foreach_lerp(gradients, momenta, MOMENTUM)
         if group["weight_decay"]:
             torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
-        self._move(weights, steps, group["lr"])
+        self._apply_steps(weights, steps, group["lr"])
 
-    def _move(self, weights: Sequence[nn.Parameter], steps: Sequence[Tensor], rate: float) -> None:
-        """Maps of one shape are made orthogonal together; one that is taller than wide lies on its side."""
+    def _apply_steps(self, weights: Sequence[nn.Parameter], steps: Sequence[Tensor], rate: float) -> None:
+        """Orthogonalize the steps, maps of one shape in one batched call, and subtract them from the weights."""
+        # shape -> (view of the weight, step) of each map; tall maps are transposed, so that they share stacks with wide
         stacks: dict[tuple[int, ...], list[tuple[Tensor, Tensor]]] = {}
         for weight, step in zip(weights, steps, strict=True):
-            sizes = list(self._maps[weight])
-            for part, of_step in zip(weight.split_with_sizes(sizes), step.split_with_sizes(sizes), strict=True):
-                lying = (part.mT, of_step.mT) if part.shape[0] > part.shape[1] else (part, of_step)
-                stacks.setdefault(tuple(lying[0].shape), []).append(lying)
+            rows = list(self._maps[weight])
+            for part, part_step in zip(weight.split_with_sizes(rows), step.split_with_sizes(rows), strict=True):
+                wide = (part.mT, part_step.mT) if part.shape[0] > part.shape[1] else (part, part_step)
+                stacks.setdefault(tuple(wide[0].shape), []).append(wide)
         for shape, stack in stacks.items():
-            moved = orthogonal(torch.stack([step for _, step in stack]), self._dtype)
-            size = rate * SCALE * math.sqrt(max(shape))
-            torch._foreach_add_([part for part, _ in stack], list(moved.unbind()), alpha=-size)
+            directions = orthogonal(torch.stack([step for _, step in stack]), self._dtype)
+            length = rate * SCALE * math.sqrt(max(shape))
+            torch._foreach_add_([part for part, _ in stack], list(directions.unbind()), alpha=-length)
 
 
-_COOLING = 4
-"""The rate of 'trapezoid' falls in the last of so many parts of the run."""
+_COOLDOWN = 4
+"""The rate of 'trapezoid' falls in the last 1 / _COOLDOWN of the run."""
 
 
 def learning_rate(config: TrainingConfig, step: int, width: int) -> float:
-    """The rate of update ``step`` (1, 2, ...).
+    """The learning rate of update ``step``.
 
     Args:
         config: schedule, learning_rate, warmup and updates are read.
         step: the update, counted from 1.
-        width: the model width D ('noam' alone uses it).
+        width: the model width D; only 'noam' uses it.
     """
     warmup = max(config.warmup, 1)
     if config.schedule == "noam":
         return float(config.learning_rate * width**-0.5 * min(step**-0.5, step * warmup**-1.5))
-    return config.learning_rate * max(min(step / warmup, _afterwards(config, step, warmup)), 0.0)
+    return config.learning_rate * max(min(step / warmup, _decay(config, step, warmup)), 0.0)
 
 
-def _afterwards(config: TrainingConfig, step: int, warmup: int) -> float:
-    """What is left of the highest rate when the warm-up is over; before its end at least what the warm-up gives."""
+def _decay(config: TrainingConfig, step: int, warmup: int) -> float:
+    """Share of the peak rate after the warm-up; during the warm-up at least ``step / warmup``."""
     falling = max(config.updates + 1 - config.warmup, 1)
     match config.schedule:
         case "linear":
@@ -203,7 +202,7 @@ def _afterwards(config: TrainingConfig, step: int, warmup: int) -> float:
         case "cosine":
             return 1.0 if step < warmup else (1 + math.cos(math.pi * min((step - warmup) / falling, 1.0))) / 2
         case "trapezoid":
-            return min(1.0, _COOLING * (config.updates + 1 - step) / config.updates)
+            return min(1.0, _COOLDOWN * (config.updates + 1 - step) / config.updates)
         case "inverse_sqrt":
             return math.sqrt(warmup / step)
         case _:
@@ -211,7 +210,7 @@ def _afterwards(config: TrainingConfig, step: int, warmup: int) -> float:
 
 
 def build_optimizer(model: Trainable, config: TrainingConfig) -> torch.optim.Optimizer:
-    """AdamW (Loshchilov & Hutter 2019) or Muon with it; vectors (biases, norms) do not decay."""
+    """AdamW (Loshchilov & Hutter 2019), or Muon and AdamW; vectors (biases, norms) do not decay."""
     maps = linear_maps(model) if config.optimizer == "muon" else {}
     parameters = [p for p in model.parameters() if p.requires_grad and p not in maps]
     groups = [
@@ -232,7 +231,7 @@ def build_optimizer(model: Trainable, config: TrainingConfig) -> torch.optim.Opt
 
 
 def optimizer_tensors(model: Trainable, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimiser's state as named tensors: ``<parameter>/<exp_avg|exp_avg_sq|step|momentum>``."""
+    """The optimizer's state as named tensors: ``<parameter>/<exp_avg|exp_avg_sq|step|momentum>``."""
     tensors: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():
@@ -241,7 +240,7 @@ def optimizer_tensors(model: Trainable, optimizer: torch.optim.Optimizer) -> dic
 
 
 def restore_optimizer(model: Trainable, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Puts back what `optimizer_tensors` took out, each where its parameter is: a checkpoint is read on the host."""
+    """Restore the state that `optimizer_tensors` returned, moving each tensor to its parameter's device."""
     parameters = dict(model.named_parameters())
     for key, value in tensors.items():
         name, _, field = key.rpartition("/")
@@ -250,22 +249,22 @@ def restore_optimizer(model: Trainable, optimizer: torch.optim.Optimizer, tensor
 
 
 class Average(Generic[Model]):
-    """A second copy of the model whose weights follow the first one's.
+    """A copy of the model whose weights are a moving average of the model's.
 
     Args:
-        model: what is trained.
-        decay: d above; 0 makes the average the model itself, at no cost.
+        model: the model in training.
+        decay: maximum of d; 0 disables averaging: the average is the model itself.
     """
 
     def __init__(self, model: Model, decay: float) -> None:
         self.decay = decay
         self.model: Model = copy.deepcopy(model) if decay else model
-        self._ours: list[Tensor] = list(self.model.parameters())
-        self._theirs: list[Tensor] = list(model.parameters())
+        self._averages: list[Tensor] = list(self.model.parameters())
+        self._weights: list[Tensor] = list(model.parameters())
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Follows the weights after update ``step`` (from 1)."""
+        """Update the average after update ``step``, counted from 1."""
         if self.decay:
             decay = min(self.decay, (1 + step) / (10 + step))
-            torch._foreach_lerp_(self._ours, self._theirs, 1 - decay)
+            torch._foreach_lerp_(self._averages, self._weights, 1 - decay)

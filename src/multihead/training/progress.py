@@ -1,20 +1,19 @@
-"""What a run says about itself: lines for people, JSON lines for programs, and what it took, kept apart.
+"""The log of a run: text for people, JSON lines for programs, timings.
 
-log.txt         what was printed
-log.jsonl       one record a line; a function of the configuration and the data alone, so that a resumed run's
-                is the uninterrupted run's byte for byte (on the same machine)
-timing.jsonl    seconds and tokens a second of the same records
+    log.txt         what was printed
+    log.jsonl       one record per line; depends on the configuration and the data only, so a resumed run writes the
+                    same bytes as an uninterrupted one (on the same machine)
+    timing.jsonl    seconds and tokens per second of the same records
 
-How hard the machine works: operations of an update over those of nothing but matrix products in the same time.
-
-A weight of a matrix takes two operations for each token that passes it, and four more on the way back (Kaplan et al.
-2020, 2.1), so an update takes about
+`ModelFlops` computes the model FLOPs utilization (MFU): the operations of the model's matrix products, divided by the
+operations that the machine's peak allows in the same time. A weight of a matrix takes two operations per token in the
+forward pass and four in the backward pass (Kaplan et al. 2020, 2.1), so an update takes about
 
     6 (N_encoder source tokens + N_decoder target tokens)
 
-where N counts the weights of matrices; embeddings count where they are the output projection, attention's products of
-queries and keys do not (2% of a small model's, at 20 tokens a sentence). The peak is measured once, with products of
-the size and precision at hand: the share says what is lost to everything that is no matrix product.
+where N counts weights of matrices. Embeddings count only as an output projection; attention's products of queries and
+keys do not count (2% in a small model, at 20 tokens per sentence). The peak is measured once, with matrix products of
+the run's precision.
 """
 
 from __future__ import annotations
@@ -31,27 +30,30 @@ from torch import nn
 
 from multihead.files import write_errors, write_text
 
+RecordWriter = Callable[[str, int, dict[str, Any], dict[str, float]], None]
+"""A function of kind, step, values and timing of a record."""
+
 
 class RunLog:
-    """Appends to the three files of a run folder and prints.
+    """Prints lines, and appends to the three files of a run folder.
 
     Args:
-        folder: the run.
-        say: prints a line.
+        folder: the run folder.
+        say: called with each line of output.
     """
 
     def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
         self.folder = folder
         self._print = say
         self._started = time.monotonic()
-        self._also: Callable[[str, int, dict[str, Any], dict[str, float]], None] = lambda *_: None
+        self._second_writer: RecordWriter = lambda *_: None
 
-    def copy_to(self, writer: Callable[[str, int, dict[str, Any], dict[str, float]], None]) -> None:
-        """From now on tells ``writer`` of each record, too."""
-        self._also = writer
+    def copy_to(self, writer: RecordWriter) -> None:
+        """From now on, also call ``writer`` with each record."""
+        self._second_writer = writer
 
     def rewind(self, step: int) -> None:
-        """Forgets records after ``step``, and what a stopped writer left half-written: the run makes them again."""
+        """Remove records after ``step`` and incomplete lines: the resumed run writes them again."""
         for name in ("log.jsonl", "timing.jsonl"):
             path = self.folder / name
             if path.exists():
@@ -61,16 +63,16 @@ class RunLog:
                     write_text(path, kept)
 
     def say(self, line: str) -> None:
-        """Prints a line and keeps it in log.txt."""
+        """Print a line and append it to log.txt."""
         self._print(line)
         self._append("log.txt", line)
 
     def record(self, kind: str, step: int, values: dict[str, Any], timing: dict[str, float]) -> None:
-        """Writes one record: what happened at ``step``, and how long it took."""
+        """Append a record of ``step`` to log.jsonl, and its timing to timing.jsonl."""
         self._append("log.jsonl", json.dumps({"kind": kind, "step": step, **values}, ensure_ascii=False))
         elapsed = round(time.monotonic() - self._started, 3)
         self._append("timing.jsonl", json.dumps({"kind": kind, "step": step, "elapsed": elapsed, **timing}))
-        self._also(kind, step, values, timing)
+        self._second_writer(kind, step, values, timing)
 
     def _append(self, name: str, line: str) -> None:
         path = self.folder / name
@@ -78,8 +80,21 @@ class RunLog:
             stream.write(line + "\n")
 
 
+class SilentLog(RunLog):
+    """A log that writes nothing, for all processes of a run but the first."""
+
+    def rewind(self, step: int) -> None:
+        pass
+
+    def say(self, line: str) -> None:
+        pass
+
+    def record(self, kind: str, step: int, values: dict[str, Any], timing: dict[str, float]) -> None:
+        pass
+
+
 def _is_record(line: str, last_step: int) -> bool:
-    """Whether a line is a whole record of ``last_step`` or before."""
+    """Whether a line is a complete record of ``last_step`` or before."""
     try:
         record = json.loads(line)
     except ValueError:
@@ -88,7 +103,7 @@ def _is_record(line: str, last_step: int) -> bool:
 
 
 def format_duration(seconds: float) -> str:
-    """Seconds as people read them: 42 s, 3:20, 1:02:07."""
+    """Format seconds for people: 42 s, 3:20, 1:02:07."""
     whole = max(round(seconds), 0)
     if whole < 60:
         return f"{whole} s"
@@ -97,51 +112,52 @@ def format_duration(seconds: float) -> str:
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else minutes
 
 
-_NAMED = 8
-"""Lines of a file that are named on the screen; log.jsonl has all."""
+_MAX_LINES = 8
+"""Lines of a file that are shown on the screen; log.jsonl has all."""
 
 
-def format_lines(places: Mapping[str, list[int]]) -> str:
-    """Lines of each file, as people read them."""
+def format_lines(lines_of_files: Mapping[str, list[int]]) -> str:
+    """Format line numbers by file name for people."""
     found = []
-    for name, lines in places.items():
-        more = f" and {len(lines) - _NAMED} more (see log.jsonl)" if len(lines) > _NAMED else ""
-        found.append(f"{name}: {', '.join(map(str, lines[:_NAMED]))}{more}")
+    for name, lines in lines_of_files.items():
+        more = f" and {len(lines) - _MAX_LINES} more (see log.jsonl)" if len(lines) > _MAX_LINES else ""
+        found.append(f"{name}: {', '.join(map(str, lines[:_MAX_LINES]))}{more}")
     return "; ".join(found)
 
 
-_SIDE = 1024
-"""Rows and columns of the matrices of the measurement."""
-_SECONDS = 0.15
+_PEAK_SIZE = 1024
+"""Rows and columns of the matrices that measure the peak."""
+_PEAK_SECONDS = 0.15
+"""Duration of the measurement."""
 
 
 @dataclass(frozen=True)
 class ModelFlops:
-    """What a token costs, and what the machine could do."""
+    """Operations of the model per token, and peak operations per second of the machine."""
 
     source: float
-    """Operations a source token takes."""
+    """Operations per source token."""
     target: float
-    """Operations a target token takes."""
+    """Operations per target token."""
     peak_flops: float
-    """Operations a second of matrix products alone."""
+    """Operations per second of plain matrix products."""
 
     def utilization(self, source_tokens: int, target_tokens: int, seconds: float) -> float:
-        """Operations that so many tokens took, over those that the time would have been enough for."""
+        """Model FLOPs utilization (MFU): operations for these tokens over peak operations in this time."""
         return (self.source * source_tokens + self.target * target_tokens) / (seconds * self.peak_flops)
 
 
 def measure_flops(model: nn.Module, output: nn.Linear, device: str, precision: str) -> ModelFlops:
-    """The effort of training a translator on this machine; takes a fraction of a second.
+    """Count a translator's operations per token and measure the machine's peak; takes a fraction of a second.
 
     Args:
-        model: its parameters whose names begin with ``encoder`` are passed by source tokens, others by target tokens.
+        model: parameters whose names begin with ``encoder`` count for source tokens, others for target tokens.
         output: its output projection.
-        device: where it is trained.
-        precision: of its matrix products.
+        device: the device that trains it.
+        precision: type of the matrix products.
     """
     tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
-    counts = [output.weight.numel(), 0]
+    counts = [output.weight.numel(), 0]  # weights that target tokens pass, weights that source tokens pass
     for name, parameter in model.named_parameters():
         if parameter.dim() == 2 and id(parameter) not in tables | {id(output.weight)}:
             counts[name.startswith("encoder")] += parameter.numel()
@@ -150,15 +166,15 @@ def measure_flops(model: nn.Module, output: nn.Linear, device: str, precision: s
 
 @torch.no_grad()
 def peak_flops(device: str, precision: str) -> float:
-    """Operations a second of products of two square matrices, the best of some rounds."""
+    """Operations per second of the fastest of several products of square matrices."""
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
-    one, other = (torch.full((_SIDE, _SIDE), 1.0 / _SIDE, dtype=dtype, device=device) for _ in range(2))
-    best, ends = float("inf"), time.perf_counter() + _SECONDS
+    a, b = (torch.full((_PEAK_SIZE, _PEAK_SIZE), 1.0 / _PEAK_SIZE, dtype=dtype, device=device) for _ in range(2))
+    best, deadline = float("inf"), time.perf_counter() + _PEAK_SECONDS
     rounds = 0
-    while time.perf_counter() < ends or rounds < 3:
+    while time.perf_counter() < deadline or rounds < 3:
         started = time.perf_counter()
-        torch.mm(one, other)
-        if one.is_cuda:
+        torch.mm(a, b)
+        if a.is_cuda:
             torch.cuda.synchronize()
         best, rounds = min(best, time.perf_counter() - started), rounds + 1
-    return 2.0 * _SIDE**3 / max(best, 1e-9)
+    return 2.0 * _PEAK_SIZE**3 / max(best, 1e-9)

@@ -1,24 +1,21 @@
-"""When an update is refused, and when so many were that the run stops: functions of the run's state alone.
+"""One update: forward, backward, clip, optimizer step; and when an update is rejected.
 
-An update explodes where the norm of its gradient is more than ``skip_above`` times the median of the last 64 that were
-made, once the warm-up is over. Its batches are skipped, and so are those of one whose loss or gradient is no finite
-number: weights, Adam's means and the average stay what they were, the update counts (the schedule and the end of the
-run stay where they are), and the log names the lines of the corpora. The run stops once more than ``skip_limit`` of
-the last 100 updates were skipped, or as soon as weights are no finite numbers themselves: no other batch would help.
+All randomness of an update is a function of (seed, step, batch).
 
-All of that is kept in the `RunState`, so that a run that goes on refuses what it would have refused.
+An update is applied completely or not at all. Loss and gradient are checked before the optimizer steps; if they are
+not finite, or the gradient is too large, `RejectedUpdateError` is raised, and weights and optimizer state are
+unchanged. An accepted update cannot break them: the squares of a gradient with a finite norm are finite, and Adam moves
+a weight by at most the rate times max(1, (1 - beta1) / sqrt(1 - beta2)) (Kingma & Ba 2015, 2.1), plus weight decay. A
+step of Muon has the same length whatever the length of the gradient.
 
-One update: forwards, backwards, clip, optimiser. Everything random in it is a function of (seed, step, batch).
+A gradient is too large if its norm exceeds ``skip_above`` times the median of the last 64 norms, once the warm-up is
+over. The trainer then skips the batches: weights, optimizer state and average stay, the update counts (so the schedule
+and the end of the run stay where they are), and the log names the lines of the corpora. The run stops if more than
+``skip_limit`` of the last 100 updates were skipped, or if the weights themselves are not finite, because then no other
+batch would help. All of this depends on the `RunState`, so a resumed run rejects the same updates.
 
-An update happens whole or not at all. Loss and gradient are looked at before the optimiser moves; what is no finite
-number, or larger than it may be, is `RejectedUpdateError`: weights and the optimiser's means are what they were,
-nothing has to be undone. What is let through cannot break them: the squares of a gradient with a finite norm are
-finite, and Adam moves a
-weight by no more than the rate times max(1, (1 - beta1) / sqrt(1 - beta2)) (Kingma & Ba 2015, 2.1), and by its decay;
-`muon` makes a step that is as long whatever the gradient's length.
-
-Where several processes train together, each is given the same batches, takes its rows of them and makes the same
-update: what is looked at are the sums over all (`training.parallel`).
+With several processes, each computes its rows of the same batches and makes the same update; loss and gradient are the
+sums over all processes (`training.parallel`).
 """
 
 from __future__ import annotations
@@ -39,41 +36,41 @@ from multihead.training.config import TrainingConfig
 from multihead.training.loss import Examples, Trainable, sequence_loss, split_to_fit
 from multihead.training.parallel import SINGLE_PROCESS, Processes
 
-_NORMS = 64
-"""Updates whose norms the median is of: a middle that some odd ones do not move."""
-_RECENT = 100
-"""Updates among which skipped ones are counted."""
+_MEDIAN_WINDOW = 64
+"""Number of norms that the median is taken of."""
+_SKIP_WINDOW = 100
+"""Number of updates among which skipped ones are counted."""
 
 
 def norm_limit(config: TrainingConfig, state: RunState) -> float:
-    """The largest norm of a gradient with which the next update is made."""
-    if not config.skip_above or len(state.norms) < _NORMS or state.step < config.warmup:
+    """The largest gradient norm that the next update accepts."""
+    if not config.skip_above or len(state.norms) < _MEDIAN_WINDOW or state.step < config.warmup:
         return math.inf
     return config.skip_above * statistics.median(state.norms) or math.inf
 
 
 def append_norm(norms: tuple[float, ...], norm: float) -> tuple[float, ...]:
-    """The norms to remember after an update."""
-    return (*norms[1 - _NORMS :], norm)
+    """The last `_MEDIAN_WINDOW` norms, including this one."""
+    return (*norms[1 - _MEDIAN_WINDOW :], norm)
 
 
 def append_skipped(skipped: tuple[int, ...], step: int) -> tuple[int, ...]:
-    """The skipped updates to remember after another one."""
-    return (*(other for other in skipped if other > step - _RECENT), step)
+    """The skipped updates among the last `_SKIP_WINDOW`, including this one."""
+    return (*(other for other in skipped if other > step - _SKIP_WINDOW), step)
 
 
 def too_many_skipped(config: TrainingConfig, state: RunState) -> bool:
-    """Whether so many updates were skipped that the fault cannot be a batch's."""
+    """Whether more updates were skipped than single bad batches explain."""
     return len(state.skipped) > config.skip_limit
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether every number in some tensors is finite."""
+    """Whether every number in the tensors is finite."""
     return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
 
 
 class StepSums(NamedTuple):
-    """What one update saw; sums, so that windows of updates can be added up."""
+    """Statistics of one update; sums, so that they can be added over updates."""
 
     tokens: int
     """Real target tokens."""
@@ -84,20 +81,20 @@ class StepSums(NamedTuple):
     nll: float
     """Sum of the loss without smoothing, in nats."""
     correct: int
-    """Tokens that the model would have guessed."""
+    """Tokens whose prediction by arg-max is correct."""
     gradient_norm: float
     """Norm of the gradient before clipping."""
 
 
 class RejectedUpdateError(DivergenceError):
-    """An update that was not made: its loss or gradient is no finite number, or too large.
+    """An update that was not applied: its loss or gradient is not finite, or its gradient is too large.
 
     Args:
-        message: the sentence of the error, with advice.
-        reason: what was wrong, in words.
-        loss: a token's, the mean.
-        norm: of the gradient.
-        parts: which of the batches are to blame, where their own loss says so; otherwise all.
+        message: the complete error message, with advice.
+        reason: what is wrong.
+        loss: mean loss per token.
+        norm: norm of the gradient.
+        parts: indices of the batches whose own loss is not finite; all batches if there are none.
     """
 
     def __init__(self, message: str, reason: str, loss: float, norm: float, parts: tuple[int, ...]) -> None:
@@ -106,7 +103,7 @@ class RejectedUpdateError(DivergenceError):
 
 
 def step_seed(seed: int, *place: int) -> int:
-    """A 63-bit seed that depends on all of (seed, step, part, ...) and on nothing else."""
+    """A 63-bit seed that depends on (seed, step, part, ...) and nothing else."""
     digest = hashlib.blake2b("/".join(map(str, (seed, *place))).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
@@ -119,25 +116,25 @@ def train_step(
     step: int,
     rate: float,
     *,
-    norm_limit: float = math.inf,
-    room: int | None = None,
+    max_norm: float = math.inf,
+    max_cells: int | None = None,
     processes: Processes = SINGLE_PROCESS,
 ) -> StepSums:
-    """Update number ``step`` from ``batches``, whose gradients are summed and divided by their tokens.
+    """Make one update with the gradient of ``batches``, summed and divided by their number of target tokens.
 
     Args:
-        model: what is trained.
+        model: the model to train.
         optimizer: steps over the model's parameters.
-        batches: one, or several that together make the update (gradient accumulation).
-        config: precision, smoothing and clip are read.
-        step: counted from 1; seeds dropout.
-        rate: the learning rate of this update.
-        norm_limit: a gradient with a larger norm, before clipping, is refused.
-        room: batches of more cells are taken in pieces (`memory.pieces`), to the same gradient; None for no limit.
-        processes: those that share the batches.
+        batches: one, or several for gradient accumulation.
+        config: precision, smoothing, clip and seed are read.
+        step: number of the update, counted from 1; part of the random seed.
+        rate: learning rate of this update.
+        max_norm: an update with a larger gradient norm, before clipping, is rejected.
+        max_cells: larger batches are split (`loss.split_to_fit`), which gives the same gradient; None = no limit.
+        processes: the processes that share the batches.
 
     Raises:
-        Refused: the loss or the gradient is not a finite number, or the gradient is too large; nothing was changed.
+        RejectedUpdateError: loss or gradient is not finite, or the gradient is too large; nothing was changed.
         PeerEnded: another process has ended; nothing was changed.
     """
     model.train()
@@ -145,85 +142,94 @@ def train_step(
     for group in optimizer.param_groups:
         group["lr"] = rate
     tokens = sum(batch.target_tokens for batch in batches)
-    shares = processes.attempt(
+    # sums_of_processes[rank][part]: loss, nll and hits of that process's rows of that batch
+    sums_of_processes = processes.attempt(
         lambda: [
-            _backwards(model, batch, config, (step, part), tokens, room, processes)
+            _backward(model, batch, config, (step, part), tokens, max_cells, processes)
             for part, batch in enumerate(batches)
         ]
     )
-    parts = [_added(*of_batch) for of_batch in zip(*shares, strict=True)]
+    parts = [_add(*shares) for shares in zip(*sums_of_processes, strict=True)]
     losses = [loss for loss, _, _ in parts]
     processes.sum_gradients(model.parameters())
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip or math.inf).item()
-    _check(losses, norm, norm_limit, tokens, config, step)
+    _check(losses, norm, max_norm, tokens, config, step)
     optimizer.step()
     source_tokens = sum(batch.source_tokens for batch in batches)
     return StepSums(
-        tokens, source_tokens, sum(losses), sum(nll for _, nll, _ in parts), sum(right for *_, right in parts), norm
+        tokens, source_tokens, sum(losses), sum(nll for _, nll, _ in parts), sum(hits for *_, hits in parts), norm
     )
 
 
 def try_batch(
-    model: Trainable, batch: Examples, config: TrainingConfig, room: int | None, processes: Processes = SINGLE_PROCESS
+    model: Trainable,
+    batch: Examples,
+    config: TrainingConfig,
+    max_cells: int | None,
+    processes: Processes = SINGLE_PROCESS,
 ) -> None:
-    """Runs a batch, in its pieces, forwards and backwards, to see whether it fits into memory; changes no weight."""
+    """Run a batch forward and backward to see whether it fits into memory; changes no weight."""
     model.train()
-    processes.attempt(lambda: _backwards(model, batch, config, (0, 0), batch.target_tokens, room, processes))
+    processes.attempt(lambda: _backward(model, batch, config, (0, 0), batch.target_tokens, max_cells, processes))
 
 
-def _backwards(
+def _backward(
     model: Trainable,
     batch: Examples,
     config: TrainingConfig,
     place: tuple[int, int],
     tokens: int,
-    room: int | None,
+    max_cells: int | None,
     processes: Processes,
 ) -> tuple[float, float, int]:
-    """Adds a batch's share to the gradient; its loss, loss without smoothing, and tokens guessed right.
+    """Add the gradient of this process's rows of a batch; return their sums of loss, nll and hits.
 
-    All three are of the rows that this process takes.
+    Args:
+        model: accumulates the gradient in its parameters.
+        batch: the whole batch.
+        config: precision, smoothing and seed are read.
+        place: (step, part), for the random seed.
+        tokens: target tokens of the whole update, in all processes: the gradient is divided by it.
+        max_cells: as in `train_step`.
+        processes: as in `train_step`.
     """
     loss = nll = 0.0
-    correct = 0
-    own, row = processes.own_rows(batch)
+    hits = 0
+    rows, first_row = processes.own_rows(batch)
     seed = step_seed(config.seed, *place)
-    for piece in split_to_fit(own, room) if own is not None else ():
-        torch.manual_seed(step_seed(seed, row) if row else seed)  # for what draws from PyTorch's generator
-        low = config.precision == "bfloat16"
+    for piece in split_to_fit(rows, max_cells) if rows is not None else ():
+        # Two sources of randomness: our kernels derive each mask from the seed and the row's number in the whole
+        # batch; whatever draws from PyTorch's generator gets a seed of its own for each piece.
+        torch.manual_seed(step_seed(seed, first_row) if first_row else seed)
         with (
-            random.step(seed, first_row=row),
-            torch.autocast(piece.inputs[0].device.type, dtype=torch.bfloat16, enabled=low),
+            random.step(seed, first_row=first_row),
+            torch.autocast(piece.inputs[0].device.type, dtype=torch.bfloat16, enabled=config.precision == "bfloat16"),
         ):
             sums = sequence_loss(model, piece, config.smoothing)
         (sums.total / tokens).backward()  # type: ignore[no-untyped-call]
-        loss, nll, correct = (
-            loss + sums.total.item(),
-            nll + sums.nll.item(),
-            correct + int(sums.correct.item()),
-        )
-        row += len(piece)
-    return loss, nll, correct
+        loss, nll, hits = loss + sums.total.item(), nll + sums.nll.item(), hits + int(sums.correct.item())
+        first_row += len(piece)
+    return loss, nll, hits
 
 
-def _added(*shares: tuple[float, float, int]) -> tuple[float, float, int]:
-    """What `_backwards` gives for all rows of a batch."""
-    losses, nlls, counts = zip(*shares, strict=True)
-    return sum(losses), sum(nlls), sum(counts)
+def _add(*shares: tuple[float, float, int]) -> tuple[float, float, int]:
+    """Add the results of `_backward` over processes."""
+    losses, nlls, hits = zip(*shares, strict=True)
+    return sum(losses), sum(nlls), sum(hits)
 
 
 def _check(
-    losses: Sequence[float], norm: float, norm_limit: float, tokens: int, config: TrainingConfig, step: int
+    losses: Sequence[float], norm: float, max_norm: float, tokens: int, config: TrainingConfig, step: int
 ) -> None:
-    if math.isfinite(sum(losses)) and norm <= norm_limit and math.isfinite(norm):
+    """Raise `RejectedUpdateError` if loss or gradient is not finite, or the gradient is too large."""
+    if math.isfinite(sum(losses)) and norm <= max_norm and math.isfinite(norm):
         return
     loss = sum(losses) / tokens
-    blamed = tuple(part for part, own in enumerate(losses) if not math.isfinite(own)) or tuple(range(len(losses)))
+    parts = tuple(part for part, own in enumerate(losses) if not math.isfinite(own)) or tuple(range(len(losses)))
     if math.isfinite(loss) and math.isfinite(norm):
-        reason = f"the norm of its gradient is {norm:.4g}, and may be {norm_limit:.4g}"
+        reason = f"the norm of its gradient is {norm:.4g}, and may be {max_norm:.4g}"
     else:
         reason = f"the loss is {loss:.4g} a token and the norm of its gradient {norm:.4g}"
     advice = f"Try a lower learning rate than {config.learning_rate:g} or a longer warm-up than {config.warmup}"
-    raise RejectedUpdateError(
-        f"update {step}: {reason}. {advice}; the checkpoints so far are kept", reason, loss, norm, blamed
-    )
+    message = f"update {step}: {reason}. {advice}; the checkpoints so far are kept"
+    raise RejectedUpdateError(message, reason, loss, norm, parts)

@@ -1,7 +1,7 @@
-"""The records of a run as TensorBoard reads them: an extra, written beside the log and never instead of it.
+"""Writes a run's records as TensorBoard events, besides the log files.
 
-Scalars are named ``train/loss``, ``validation/bleu``, ``timing/tokens_per_second``; the step is the update. What a
-record holds is decided in `training.trainer`; text (a sample translation) is shown as text.
+Scalars are named ``train/loss``, ``validation/bleu``, ``timing/tokens_per_second``; the step is the update. Text (a
+sample translation) is shown as text. `training.trainer` decides what a record holds.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any
 from multihead.errors import MissingDependencyError
 
 FOLDER = "tensorboard"
-"""Where in a run folder the event files are."""
+"""The folder of event files in a run folder."""
 
 
 class TensorBoard:
-    """Writes records as events.
+    """A writer of records, for `RunLog.copy_to`.
 
     Args:
         folder: the run folder; events go to ``folder/tensorboard``.
-        after: the update that the run goes on from. Events of later ones, which a stopped process may have left,
-            are marked as void: the run makes them again.
+        after: the update that the run resumes from. Later events, which a stopped process may have left, are marked
+            as void: the run writes them again.
 
     Raises:
         MissingDependencyError: TensorBoard is not installed.
@@ -35,7 +35,7 @@ class TensorBoard:
         self._writer = SummaryWriter(str(folder / FOLDER), purge_step=after + 1)
 
     def __call__(self, kind: str, step: int, values: Mapping[str, Any], timing: Mapping[str, float]) -> None:
-        """One record, written at once: a run that is killed leaves what it logged."""
+        """Write one record and flush, so that a killed run keeps its events."""
         for prefix, group in ((kind, values), ("timing", timing)):
             for name, value in group.items():
                 tag = f"{prefix}/{name}"
@@ -48,10 +48,10 @@ class TensorBoard:
 
 
 def require_tensorboard() -> None:
-    """Says what to install where TensorBoard is missing.
+    """Check that TensorBoard is installed.
 
     Raises:
-        MissingDependencyError: it is.
+        MissingDependencyError: it is not; the message names the extra to install.
     """
     import importlib.util
 

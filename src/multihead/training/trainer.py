@@ -1,11 +1,11 @@
-"""The training loop: update, log, validate, keep the best, save. One screen, in `Trainer.run`.
+"""The training loop: update, log, validate, keep the best model, save.
 
-The loop is a function of its state (`RunState`, weights, optimiser): stopped anywhere and started from the last
-checkpoint it does what it would have done. How a model is judged is handed in as ``evaluate``; what is learned from,
-batch by batch. Which updates are refused is for `training.step` to say, what happens to batches that do not fit
-for `training.loss`, and how a checkpoint gets to the disk while the loop goes on for `training.checkpoint`.
+The loop is a function of its state (`RunState`, weights, optimizer state): stopped anywhere and restarted from the last
+checkpoint, it does what it would have done without the stop. Batches, and the function that scores a model, are passed
+in as `TrainerInputs`. `training.step` decides which updates are rejected, `training.loss` splits batches that do not
+fit into memory, and `training.checkpoint` writes checkpoints while the loop goes on.
 
-Several processes run the same loop, each its share of every batch (`training.parallel`); the first one alone writes.
+Several processes run the same loop, each on its rows of every batch (`training.parallel`); only the first one writes.
 """
 
 from __future__ import annotations
@@ -22,71 +22,79 @@ import numpy as np
 
 from multihead.data.order import Array
 from multihead.errors import DivergenceError, Interrupted
-from multihead.training import loss as memory
-from multihead.training import step as guard
 from multihead.training.checkpoint import Checkpoint, CheckpointWriter, LogWindow, RunState, copy_into, load_newest
 from multihead.training.config import TrainingConfig
-from multihead.training.loss import Examples, Model
+from multihead.training.loss import Examples, Model, can_probe_memory, retry_in_pieces
 from multihead.training.optimizer import Average, build_optimizer, learning_rate, optimizer_tensors, restore_optimizer
 from multihead.training.parallel import SINGLE_PROCESS, PeerEnded, Processes, check_same_update
 from multihead.training.progress import ModelFlops, RunLog, format_duration, format_lines
-from multihead.training.step import RejectedUpdateError, StepSums, train_step, try_batch
+from multihead.training.step import (
+    RejectedUpdateError,
+    StepSums,
+    all_finite,
+    append_norm,
+    append_skipped,
+    norm_limit,
+    too_many_skipped,
+    train_step,
+    try_batch,
+)
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Validation:
-    """What ``evaluate`` found."""
+    """Scores of a model on the validation set."""
 
     score: float
-    """What is to be as high as possible."""
+    """Higher is better."""
     loss: float
-    """What is to be as low as possible where scores are equal."""
+    """Lower is better; decides between equal scores."""
     values: dict[str, Any]
-    """For the log: loss, BLEU, chrF, their signatures."""
+    """Values for the log: loss, BLEU, chrF and their signatures."""
     summary: str
-    """The same in a line for people."""
+    """The values in a line for people."""
 
 
-def _by_number(pairs: Array) -> dict[str, list[int]]:
-    """Pairs of which nothing is known but their place in the store, counted from 0."""
+def _by_index(pairs: Array) -> dict[str, list[int]]:
+    """Name pairs by their index in the store, counted from 0."""
     return {"the store": sorted(pairs.tolist())}
 
 
 @dataclass(frozen=True)
 class TrainerInputs(Generic[Model]):
-    """What the loop is given besides the model and its settings."""
+    """Data and functions that the loop is given besides the model and its settings."""
 
     next_batch: Callable[[], Examples]
-    """The next batch."""
+    """Returns the next batch."""
     position: Callable[[], tuple[int, int]]
-    """Where the next batch stands: epoch and place."""
+    """Returns the epoch of the next batch, and its number there."""
     evaluate: Callable[[Model], Validation]
-    """Judges a model on the validation set."""
+    """Scores a model on the validation set."""
     save_best: Callable[[Model, dict[str, Any]], None]
-    """Writes the best model so far, with its scores; called in a thread, with a copy that nobody changes meanwhile."""
+    """Writes the best model so far with its scores; called in a thread, with a copy of the model."""
     stop_signal: Callable[[], int | None]
-    """The number of a signal that asks to stop, once there was one."""
-    source_lines: Callable[[Array], Mapping[str, list[int]]] = _by_number
-    """Where pairs of the store come from: the lines of each file, or whatever names them."""
+    """Returns the number of a signal that asked to stop, or None."""
+    source_lines: Callable[[Array], Mapping[str, list[int]]] = _by_index
+    """Maps pairs of the store to lines of the corpus, by file."""
     largest_batches: Callable[[], Sequence[Examples]] = tuple
-    """The batches that need most memory, to be tried before the first update."""
+    """Returns the batches that need most memory; they are tried before the first update."""
     flops: ModelFlops | None = None
-    """How many operations a token takes, and how many the machine could do."""
+    """Operations per token and the machine's peak, for the log; None = not reported."""
 
 
 class Trainer(Generic[Model]):
-    """A run: the model, its optimiser and average, and where it stands.
+    """A run: the model, its optimizer and average, and the state of the loop.
 
     Args:
-        model: what is trained, on its device.
-        config: every decision.
+        model: the model to train, on its device.
+        config: settings of training.
         width: the model width, for the schedule.
-        folder: the run folder; checkpoints and logs go there.
+        folder: the run folder, for checkpoints and logs.
         log: prints and records.
-        checkpoint: where to go on; ``None`` begins.
-        processes: those that train this model together; each of them has a `Trainer`.
+        checkpoint: the checkpoint to resume from; None starts a new run.
+        processes: the processes that train this model; each of them has a `Trainer`.
     """
 
     def __init__(
@@ -108,16 +116,16 @@ class Trainer(Generic[Model]):
         self.state = RunState()
         if checkpoint is not None:
             self._restore(checkpoint)
-        self._saver = CheckpointWriter(self.checkpoints, config.keep_checkpoints)
-        self._shadow: Model | None = None
+        self._writer = CheckpointWriter(self.checkpoints, config.keep_checkpoints)
+        self._best_model: Model | None = None
         self._window_started = self._started = time.monotonic()
-        self._started_at, self._seen_before = self.state.step, self.state.window
+        self._started_at, self._window_before = self.state.step, self.state.window
 
     @staticmethod
     def newest_checkpoint(
         folder: Path, warn: Callable[[str], None], processes: Processes = SINGLE_PROCESS
     ) -> Checkpoint | None:
-        """What a run in ``folder`` can go on from: read by the first process, for all."""
+        """The checkpoint that a run in ``folder`` resumes from; the first process reads it and broadcasts it."""
         found = load_newest(folder / "checkpoints", warn) if processes.is_first else None
         state = processes.all_gather(None if found is None else found.state)[0]
         if state is None:
@@ -126,37 +134,37 @@ class Trainer(Generic[Model]):
         return Checkpoint(state, *map(processes.broadcast_tensors, parts))
 
     def run(self, inputs: TrainerInputs[Model]) -> RunState:
-        """Trains to the end, or until a signal: then saves and raises.
+        """Train to the end, or until a signal: then save and raise.
 
         Raises:
             Interrupted: a signal came; everything so far is in a checkpoint.
-            DivergenceError: too many updates were refused, or the weights are no finite numbers.
+            DivergenceError: too many updates were rejected, or the weights are not finite.
             SurroundingsError: a checkpoint could not be written, or a single pair does not fit into memory.
-            PeerEnded: another process has ended; everything up to the last update that all made is in a checkpoint.
+            PeerEnded: another process has ended; a checkpoint has everything up to the last common update.
         """
-        with self._saver:
+        with self._writer:
             try:
                 self._loop(inputs)
-            except PeerEnded as error:  # an update is made when all have done their part: the weights are a whole one's
+            except PeerEnded as error:  # raised before an update is applied, so weights and state are consistent
                 if not self.processes.is_first:
                     raise
                 self._save()
-                self._saver.wait()
+                self._writer.wait()
                 saved = f"saved after update {self.state.step}; the same command goes on from there"
                 raise PeerEnded(f"{error} ({saved})", error.exit_status) from error
-        self.processes.all_gather("done")  # nobody is told that it is before everything is on the disk
+        self.processes.all_gather("done")  # no process returns before the first one has written everything
         return self.state
 
     def _loop(self, inputs: TrainerInputs[Model]) -> None:
         self._try_largest(inputs)
         while not self.finished:
-            self._saver.check()
+            self._writer.check()
             if self._validation_due():
                 best = self._validate(inputs)
-                self._save(lambda copied, best=best: self._keep(copied, best, inputs))  # type: ignore[misc]
-            elif (number := self._signalled(inputs)) is not None:
+                self._save(lambda copied, best=best: self._save_best(copied, best, inputs))  # type: ignore[misc]
+            elif (number := self._received_signal(inputs)) is not None:
                 self._save()
-                self._saver.wait()
+                self._writer.wait()
                 raise Interrupted(
                     number, f"stopped after update {self.state.step}; the same command goes on from there"
                 )
@@ -165,16 +173,16 @@ class Trainer(Generic[Model]):
                 if self.state.step % self.config.log_every == 0:
                     self._report(inputs.flops)
 
-    def _signalled(self, inputs: TrainerInputs[Model]) -> int | None:
-        """The number of a signal that any process was given; a look at whether all are at the same place, too."""
-        last = self.state.norms[-1] if self.state.norms else 0.0
-        told = self.processes.all_gather((inputs.stop_signal(), last))
-        check_same_update(self.state.step, [norm for _, norm in told])
-        return next((number for number, _ in told if number is not None), None)
+    def _received_signal(self, inputs: TrainerInputs[Model]) -> int | None:
+        """The number of a signal that any process received; also checks that all processes made the same update."""
+        last_norm = self.state.norms[-1] if self.state.norms else 0.0
+        gathered = self.processes.all_gather((inputs.stop_signal(), last_norm))
+        check_same_update(self.state.step, [norm for _, norm in gathered])
+        return next((number for number, _ in gathered if number is not None), None)
 
     @property
     def finished(self) -> bool:
-        """Whether there is nothing left to do."""
+        """Whether all updates and validations are done, or patience has run out."""
         patience, state = self.config.patience, self.state
         if patience and state.without_gain >= patience:
             return True
@@ -186,83 +194,90 @@ class Trainer(Generic[Model]):
         return step > self.state.validated_at and (at_end or step % self.config.validate_every == 0)
 
     def _update(self, batches: list[Examples], inputs: TrainerInputs[Model]) -> None:
+        """Make one update, or skip its batches if it is rejected."""
         step, position = self.state.step + 1, inputs.position()
         try:
-            sums = self._in_memory(batches, step, inputs)
-        except RejectedUpdateError as refused:
-            self._move(step=step, position=position, skipped=guard.append_skipped(self.state.skipped, step))
-            self._skip(refused, batches, inputs)
+            sums = self._step_in_pieces(batches, step, inputs)
+        except RejectedUpdateError as rejected:
+            self._set_state(step=step, position=position, skipped=append_skipped(self.state.skipped, step))
+            self._skip(rejected, batches, inputs)
         else:
             self.average.update(step)
-            norms = guard.append_norm(self.state.norms, sums.gradient_norm)
-            self._move(step=step, position=position, window=_add(self.state.window, sums), norms=norms)
+            norms = append_norm(self.state.norms, sums.gradient_norm)
+            self._set_state(step=step, position=position, window=_add(self.state.window, sums), norms=norms)
 
-    def _in_memory(self, batches: Sequence[Examples], step: int, inputs: TrainerInputs[Model]) -> StepSums:
-        """The update, of smaller and smaller pieces until they fit into memory."""
-        rate, norm_limit = learning_rate(self.config, step, self.width), guard.norm_limit(self.config, self.state)
-        ready = [batch.to(self.config.device) for batch in batches]
-        return self._with_room(
-            lambda room: train_step(
-                *(self.model, self.optimizer, ready, self.config, step, rate),
-                norm_limit=norm_limit,
-                room=room,
+    def _step_in_pieces(self, batches: Sequence[Examples], step: int, inputs: TrainerInputs[Model]) -> StepSums:
+        """Make the update, with smaller and smaller pieces until they fit into memory."""
+        rate, max_norm = learning_rate(self.config, step, self.width), norm_limit(self.config, self.state)
+        on_device = [batch.to(self.config.device) for batch in batches]
+        return self._fit_into_memory(
+            lambda max_cells: train_step(
+                *(self.model, self.optimizer, on_device, self.config, step, rate),
+                max_norm=max_norm,
+                max_cells=max_cells,
                 processes=self.processes,
             ),
-            ready,
+            on_device,
             inputs,
         )
 
     def _try_largest(self, inputs: TrainerInputs[Model]) -> None:
-        """Runs the largest batches forwards and backwards before the first update: so what does not fit is known."""
-        if self.state.step == 0 and memory.can_probe_memory(self.config.device):
+        """Run the largest batches forward and backward before the first update, to find the memory limit early."""
+        if self.state.step == 0 and can_probe_memory(self.config.device):
             for batch in inputs.largest_batches():
-                ready = batch.to(self.config.device)
-                self._with_room(
-                    lambda room: try_batch(self.model, ready, self.config, room, self.processes),  # noqa: B023
-                    [ready],
+                on_device = batch.to(self.config.device)
+                self._fit_into_memory(
+                    lambda max_cells: try_batch(self.model, on_device, self.config, max_cells, self.processes),  # noqa: B023
+                    [on_device],
                     inputs,
                 )
                 self.optimizer.zero_grad(set_to_none=True)
 
-    def _with_room(
+    def _fit_into_memory(
         self, attempt: Callable[[int | None], T], batches: Sequence[Examples], inputs: TrainerInputs[Model]
     ) -> T:
-        parts = [part for batch in batches for part in self.processes.split_rows(batch)]
-        found, room = memory.retry_in_pieces(
-            attempt, parts, self.state.room, lambda part: format_lines(inputs.source_lines(part.indices))
+        """Call ``attempt`` with the memory limit known so far, and with lower ones until it succeeds.
+
+        The new limit must be the same in all processes, or their runs would differ after a restart. It is therefore
+        computed from the rows of all processes, which each of them has, not from this process's rows alone.
+        `Processes.attempt` makes all of them fail if one does.
+        """
+        shares = [share for batch in batches for share in self.processes.split_rows(batch)]
+        result, max_cells = retry_in_pieces(
+            attempt, shares, self.state.room, lambda piece: format_lines(inputs.source_lines(piece.indices))
         )
-        if room != self.state.room:
-            self._move(room=room)
+        if max_cells != self.state.room:
+            self._set_state(room=max_cells)
             self.log.say(
                 f"after update {self.state.step}: a batch did not fit into memory; from now on those of more than "
-                f"{room} tokens are taken in pieces"
+                f"{max_cells} tokens are taken in pieces"
             )
-        return found
+        return result
 
-    def _skip(self, refused: RejectedUpdateError, batches: list[Examples], inputs: TrainerInputs[Model]) -> None:
-        """Says which lines a refused update was made of; ends the run where others would not help.
+    def _skip(self, rejected: RejectedUpdateError, batches: list[Examples], inputs: TrainerInputs[Model]) -> None:
+        """Log the lines of a rejected update; end the run if skipping does not help.
 
         Raises:
-            DivergenceError: the weights are no finite numbers, or too many updates were refused.
+            DivergenceError: the weights are not finite, or too many updates were rejected.
         """
         step = self.state.step
-        places = inputs.source_lines(np.concatenate([batches[part].indices for part in refused.parts]))
-        self.log.say(f"update {step} skipped: {refused.reason}; its pairs: {format_lines(places)}")
-        found = {"loss": refused.loss, "gradient_norm": refused.norm}
-        values = {name: value if math.isfinite(value) else None for name, value in found.items()}
-        self.log.record("skipped", step, {**values, "lines": dict(places)}, {})
-        if not guard.all_finite(self.model.parameters()):
+        lines = inputs.source_lines(np.concatenate([batches[part].indices for part in rejected.parts]))
+        self.log.say(f"update {step} skipped: {rejected.reason}; its pairs: {format_lines(lines)}")
+        numbers = {"loss": rejected.loss, "gradient_norm": rejected.norm}
+        values = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+        self.log.record("skipped", step, {**values, "lines": dict(lines)}, {})
+        if not all_finite(self.model.parameters()):
             raise self._diverged("weights are no longer finite numbers")
-        if guard.too_many_skipped(self.config, self.state):
+        if too_many_skipped(self.config, self.state):
             count = len(self.state.skipped)
             raise self._diverged(
-                f"{refused.reason}, and {count} of the last 100 were skipped (log.jsonl has the lines)"
+                f"{rejected.reason}, and {count} of the last 100 were skipped (log.jsonl has the lines)"
             )
 
     def _validate(self, inputs: TrainerInputs[Model]) -> dict[str, Any] | None:
-        """Judges the averaged weights; what is to be kept with them where they are the best so far.
+        """Score the averaged weights; return the values to keep with them if they are the best so far.
 
-        Better is a higher score; of equal ones (0 BLEU and 0 BLEU, at the beginning) the lower loss.
+        A higher score is better; between equal scores (0 BLEU at the beginning) the lower loss.
         """
         started = time.monotonic()
         self.average.model.eval()
@@ -272,30 +287,30 @@ class Trainer(Generic[Model]):
         state, seconds = self.state, time.monotonic() - started
         better = state.is_better(result.score, result.loss)
         if better:
-            if self._shadow is None and self.processes.is_first:
-                self._shadow = copy.deepcopy(self.average.model)
-            self._move(best_step=state.step, best_score=result.score, best_loss=result.loss, without_gain=0)
+            if self._best_model is None and self.processes.is_first:
+                self._best_model = copy.deepcopy(self.average.model)
+            self._set_state(best_step=state.step, best_score=result.score, best_loss=result.loss, without_gain=0)
         else:
-            self._move(without_gain=state.without_gain + 1)
+            self._set_state(without_gain=state.without_gain + 1)
         mark = "the best so far" if better else f"the best is still {state.best_score:.2f} at {state.best_step}"
         self.log.say(f"validation at {state.step}: {result.summary} ({mark})")
         self.log.record("validation", state.step, result.values, {"seconds": round(seconds, 3)})
-        self._move(validated_at=state.step)
-        self._window_started += time.monotonic() - started
+        self._set_state(validated_at=state.step)
+        self._window_started += time.monotonic() - started  # the log's tokens per second exclude validations
         return {"step": state.step, **result.values} if better else None
 
-    def _keep(self, copied: Checkpoint, best: dict[str, Any] | None, inputs: TrainerInputs[Model]) -> None:
-        """Hands the best model so far on, made of the copy: training goes on with the weights meanwhile."""
-        if best is not None and self._shadow is not None:
-            for name, parameter in self._shadow.named_parameters():
+    def _save_best(self, copied: Checkpoint, best: dict[str, Any] | None, inputs: TrainerInputs[Model]) -> None:
+        """Pass on the best model, made of the checkpoint's copy: training changes the weights meanwhile."""
+        if best is not None and self._best_model is not None:
+            for name, parameter in self._best_model.named_parameters():
                 parameter.data = (copied.average or copied.model)[name]
-            inputs.save_best(self._shadow, best)
+            inputs.save_best(self._best_model, best)
 
     def _report(self, flops: ModelFlops | None) -> None:
-        """A line of the log: means over the updates since the last one; none where all of them were skipped."""
+        """Log means over the updates since the last line; nothing if all of them were skipped."""
         state, window, now = self.state, self.state.window, time.monotonic()
-        before, started = self._seen_before, self._window_started
-        self._seen_before, self._window_started = LogWindow(), now
+        before, started = self._window_before, self._window_started
+        self._window_before, self._window_started = LogWindow(), now
         if not window.updates:
             return
         values = {
@@ -307,20 +322,22 @@ class Trainer(Generic[Model]):
             "learning_rate": learning_rate(self.config, state.step, self.width),
             "target_tokens": window.tokens,
         }
+        # After a restart the window holds sums from before it; their time is not known here.
         seconds = max(now - started, 1e-9)
         source, target = window.source_tokens - before.source_tokens, window.tokens - before.tokens
         timing = {"tokens_per_second": round(target / seconds, 1)}
         if flops is not None:
             timing["share_of_peak"] = round(flops.utilization(source, target, seconds), 4)
-        rest = (now - self._started) / max(state.step - self._started_at, 1) * (self.config.updates - state.step)
+        seconds_per_update = (now - self._started) / max(state.step - self._started_at, 1)
+        remaining = seconds_per_update * (self.config.updates - state.step)
         share = f" ({100 * timing['share_of_peak']:.0f}% of peak)" if "share_of_peak" in timing else ""
         self.log.say(
             f"{state.step:>6}/{self.config.updates}  epoch {state.position[0] + 1}  loss {values['loss']:.3f}  "
             f"perplexity {values['perplexity']:.2f}  accuracy {100 * values['accuracy']:.1f}%  "
-            f"{target / seconds:,.0f} tokens/s{share}  {format_duration(rest)} left"
+            f"{target / seconds:,.0f} tokens/s{share}  {format_duration(remaining)} left"
         )
         self.log.record("train", state.step, values, timing)
-        self._move(window=LogWindow())
+        self._set_state(window=LogWindow())
 
     def _diverged(self, what: str) -> DivergenceError:
         return DivergenceError(
@@ -328,18 +345,19 @@ class Trainer(Generic[Model]):
             f"longer warm-up than {self.config.warmup}; the checkpoints so far are kept"
         )
 
-    def _move(self, **changes: Any) -> None:
+    def _set_state(self, **changes: Any) -> None:
         self.state = self.state.model_copy(update=changes)
 
     def _save(self, before: Callable[[Checkpoint], None] = lambda _: None) -> None:
-        if not guard.all_finite(self.model.parameters()):
+        """Start writing a checkpoint; ``before`` is called with its copy (`CheckpointWriter.save`)."""
+        if not all_finite(self.model.parameters()):
             raise self._diverged("weights are no longer finite numbers")
         if not self.processes.is_first:
             return
         average = dict(self.average.model.named_parameters()) if self.config.average else {}
         optimizer = optimizer_tensors(self.model, self.optimizer)
         tensors = dict(self.model.named_parameters())
-        self._saver.save(Checkpoint(self.state, {**tensors}, {**average}, optimizer), before)
+        self._writer.save(Checkpoint(self.state, {**tensors}, {**average}, optimizer), before)
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         self.state = checkpoint.state

@@ -212,18 +212,18 @@ def measure(
         network = network_for(model, trial)
         optimizer, stream = build_optimizer(network, trial), prepared.batches(trial, (0, 0))
         average: Average[Network] = Average(network, trial.average)
-        seconds, tokens, room = [], [], None
+        seconds, tokens, max_cells = [], [], None
         for step in range(1, 16):
             started = time.perf_counter()
             batches = [stream.take().to(trial.device) for _ in range(trial.accumulate)]
-            sums, room = retry_in_pieces(
-                lambda room: train_step(
+            sums, max_cells = retry_in_pieces(
+                lambda max_cells: train_step(
                     *(network, optimizer, batches, trial, step, 1e-5),  # noqa: B023
-                    room=room,
+                    max_cells=max_cells,
                     processes=processes,
                 ),
                 [part for batch in batches for part in processes.split_rows(batch)],
-                room,
+                max_cells,
                 lambda batch: format_lines(prepared.lines(batch.indices)),
             )
             average.update(step)
