@@ -20,9 +20,9 @@ from typing import Any
 import torch
 from common import parser, write
 
-from multihead.diagnosis.corpus import SideBySide
+from multihead.diagnosis.corpus import ParallelReader
 from multihead.diagnosis.doctor import doctor
-from multihead.diagnosis.text_checks import TextPass, held_out
+from multihead.diagnosis.text_checks import TextPass, read_held_out
 
 _LETTERS = "aeioubcdfghklmnprst", "äeiouöszschwtrnmlgk"
 
@@ -62,11 +62,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         files = make(Path(folder), arguments.pairs)
         size = sum(path.stat().st_size for path in files.values()) / 1e6
-        apart = SideBySide(files["valid_source"], files["valid_target"])
+        apart = ParallelReader(files["valid_source"], files["valid_target"])
 
         def text() -> list[Any]:
-            pairs = held_out(apart)
-            return TextPass(SideBySide(files["source"], files["target"]), [pairs]).findings()
+            pairs = read_held_out(apart)
+            return TextPass(ParallelReader(files["source"], files["target"]), [pairs]).findings()
 
         cases: dict[str, Callable[[], object]] = {
             "text": text,

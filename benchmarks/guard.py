@@ -25,10 +25,10 @@ from common import parser, write
 from multihead import Translator, train
 from multihead.data.text_files import read_lines
 from multihead.data.toy.numbers import generate
-from multihead.judging.guard import Guarded, again, judge
+from multihead.judging.guard import GuardedTranslation, assess, retry
 from multihead.judging.guard_signs import GuardSettings
 from multihead.judging.score import score as forced
-from multihead.metrics.scores import score, sentence_scores
+from multihead.metrics.scores import score, sentence_chrf
 from multihead.translating.translation import Translation
 
 GOOD = 60.0
@@ -84,13 +84,15 @@ def planted(translator: Translator, sources: list[str], texts: list[str]) -> lis
     ]
 
 
-def marked(translator: Translator, sources: list[str], found: list[Translation]) -> tuple[list[Guarded], list[Guarded]]:
+def marked(
+    translator: Translator, sources: list[str], found: list[Translation]
+) -> tuple[list[GuardedTranslation], list[GuardedTranslation]]:
     """Judged by what costs nothing, and with the closer look."""
-    plain, closer = (judge(translator, sources, found, GuardSettings(closer=closer)) for closer in (False, True))
+    plain, closer = (assess(translator, sources, found, GuardSettings(closer=closer)) for closer in (False, True))
     return plain, closer
 
 
-def share(judged: list[Guarded]) -> float:
+def share(judged: list[GuardedTranslation]) -> float:
     """Of those that are marked, in percent."""
     return 100 * sum(each.marked for each in judged) / max(len(judged), 1)
 
@@ -102,10 +104,10 @@ def measure(translator: Translator, sources: list[str], references: list[str]) -
     searched = time.process_time() - start
     texts = [translation.text for translation in found]
     plain, closer = marked(translator, sources, found)
-    good = [place for place, chrf in enumerate(sentence_scores(texts, references)) if chrf >= GOOD]
+    good = [place for place, chrf in enumerate(sentence_chrf(texts, references)) if chrf >= GOOD]
     rows: list[dict[str, Any]] = []
 
-    def add(case: str, plain: list[Guarded], closer: list[Guarded]) -> None:
+    def add(case: str, plain: list[GuardedTranslation], closer: list[GuardedTranslation]) -> None:
         rows.append({"case": case, "sentences": len(plain), "marked": share(plain), "closer": share(closer)})
         print(f"{case:<40} {len(plain):>6} {share(plain):>9.1f}% {share(closer):>9.1f}%")
 
@@ -122,10 +124,12 @@ def measure(translator: Translator, sources: list[str], references: list[str]) -
     return rows
 
 
-def retried(translator: Translator, sources: list[str], references: list[str], plain: list[Guarded]) -> dict[str, Any]:
+def retried(
+    translator: Translator, sources: list[str], references: list[str], plain: list[GuardedTranslation]
+) -> dict[str, Any]:
     """The marked ones searched again: their scores before and after, and those of the whole test set."""
     start = time.process_time()
-    results = again(translator, sources, plain, GuardSettings(mode="retry"))
+    results = retry(translator, sources, plain, GuardSettings(mode="retry"))
     seconds = time.process_time() - start
     assert all(after.score <= before.score for before, after in zip(plain, results, strict=True))
     places = [place for place, each in enumerate(plain) if each.marked]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from multihead.errors import ShapeError
 from multihead.inspection.fonts import Fonts
-from multihead.inspection.plots import FAINT, check_path, saved, style, write
+from multihead.inspection.plots import FAINT, check_path, render_figure, style_text, write_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,18 +63,18 @@ def image_maps(
     for axes, image, name in zip(grid[:, 0], images, names, strict=True):
         axes.imshow(image.detach().clamp(0, 1).permute(1, 2, 0).double().cpu().numpy(), interpolation="nearest")
         label = fonts.label(name)
-        style(axes.set_ylabel(label.text), label.font, 6.0)
+        style_text(axes.set_ylabel(label.text), label.font, 6.0)
     for column, (name, found) in zip(grid.T[1:], maps.items(), strict=True):
         label = fonts.label(name)
-        style(column[0].set_title(label.text), label.font, 6.0)
+        style_text(column[0].set_title(label.text), label.font, 6.0)
         drawn = [_flat(one) for one in found.detach().double().cpu()]
         least, most = (extreme(float(extreme(one[one.isfinite()])) for one in drawn) for extreme in (min, max))
         for axes, one in zip(column, drawn, strict=True):
             axes.imshow(one.numpy(), cmap=_COLOURS, vmin=least, vmax=most, interpolation="nearest")
-        style(column[-1].set_xlabel(f"{least:.2f} – {most:.2f}"), fonts.default, 5.0)
+        style_text(column[-1].set_xlabel(f"{least:.2f} – {most:.2f}"), fonts.default, 5.0)
     for axes in grid.flat:
         _tidy(axes)
-    write(path, saved(figure, path.suffix.lower().removeprefix(".")))
+    write_picture(path, render_figure(figure, path.suffix.lower().removeprefix(".")))
 
 
 def _flat(found: Tensor) -> Tensor:

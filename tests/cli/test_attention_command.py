@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from multihead import Translator
-from multihead.inspection.plots import attention_map, panels
+from multihead.inspection.plots import attention_map, attention_panels
 
 SENTENCE = "eins zwei drei"
 
@@ -19,7 +19,7 @@ def seen(trained):
 
 def test_the_picture_of_every_head_and_of_one(call, trained, seen, tmp_path):
     view = seen.view()
-    panels(view.weights, seen.source, seen.target, tmp_path / "expected.png", title=view.title)
+    attention_panels(view.weights, seen.source, seen.target, tmp_path / "expected.png", title=view.title)
     ended = call("attention", trained, SENTENCE, "-o", tmp_path / "all.png")
     assert (ended.status, ended.out, ended.err) == (0, b"", "")
     assert (tmp_path / "all.png").read_bytes() == (tmp_path / "expected.png").read_bytes()

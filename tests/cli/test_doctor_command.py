@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from multihead.diagnosis.doctor import doctor
-from multihead.diagnosis.findings import REMEDIES, STATUS, Diagnosis, found
+from multihead.diagnosis.findings import EXIT_STATUS, FINDING_KINDS, Diagnosis, make_finding
 
 
 def test_a_run_is_looked_at_where_it_stands(call: Any, trained: Path, numbers: Any) -> None:
@@ -33,7 +33,11 @@ def test_a_run_is_looked_at_where_it_stands(call: Any, trained: Path, numbers: A
 
 def test_the_json_is_as_documented() -> None:
     """Programs rely on these names; the worst comes first, and what is no finite number is null."""
-    findings = [found("many-targets", "x", 1, 9, "a", [4]), found("nul", "y", 8, 9, "b"), found("nul", "z", 1, 9, "c")]
+    findings = [
+        make_finding("many-targets", "x", 1, 9, "a", [4]),
+        make_finding("nul", "y", 8, 9, "b"),
+        make_finding("nul", "z", 1, 9, "c"),
+    ]
     content = Diagnosis(findings, ["text: x"], {"learned_loss": math.inf, "first_loss": 2.5}).as_dict()
     content = json.loads(json.dumps(content, allow_nan=False))
     assert list(content) == ["worst", "status", "findings", "looked", "figures"]
@@ -47,7 +51,7 @@ def test_the_json_is_as_documented() -> None:
         "count": 1,
         "total": 9,
         "what": "a",
-        "remedy": REMEDIES["many-targets"].remedy,
+        "remedy": FINDING_KINDS["many-targets"].remedy,
         "lines": [4],
     }
 
@@ -55,7 +59,7 @@ def test_the_json_is_as_documented() -> None:
 def test_every_code_is_explained_on_the_page() -> None:
     text = (Path(__file__).resolve().parents[2] / "docs" / "doctor.md").read_text(encoding="utf-8")
     explained = text.split("## What is found, and how")[1].split("## For programs")[0]
-    assert [code for code in REMEDIES if f"`{code}`" not in explained] == []
+    assert [code for code in FINDING_KINDS if f"`{code}`" not in explained] == []
 
 
 LEAKS = ("leaked-pairs", "leaked-variants", "leaked-sources")
@@ -69,9 +73,11 @@ LEAKS = ("leaked-pairs", "leaked-variants", "leaked-sources")
 def test_the_exit_status_is_that_of_the_worst(severity: Any, status: int) -> None:
     shares = {"note": 0, "warning": 0.01, "error": 0.5}
     worst = list(shares).index(severity) + 1 if severity else 0
-    findings = [found("equal-sides", "x", round(1000 * share), 1000, "") for share in list(shares.values())[:worst]]
+    findings = [
+        make_finding("equal-sides", "x", round(1000 * share), 1000, "") for share in list(shares.values())[:worst]
+    ]
     diagnosis = Diagnosis(findings)
-    assert (diagnosis.worst, diagnosis.status, STATUS[severity]) == (severity, status, status)
+    assert (diagnosis.worst, diagnosis.status, EXIT_STATUS[severity]) == (severity, status, status)
 
 
 def test_faults_of_the_caller_are_exit_status_2(call: Any, tmp_path: Path, numbers: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from multihead import Translator, explain
-from multihead.inspection.explanation import explained_text
+from multihead.inspection.explanation import explanation_text
 
 SENTENCE = "eins zwei drei"
 
@@ -33,7 +33,7 @@ def test_numbers_and_a_table(called: Any, trained: Path) -> None:
     flags = ("--translation", "one two", "--layer", 1, "--n-best", 2)
     content = explain(trained, SENTENCE, "one two", n_best=2).content()
     assert json.loads(called("--json", *flags).text) == content
-    assert called(*flags).text == explained_text(content) + "\n"
+    assert called(*flags).text == explanation_text(content) + "\n"
 
 
 @pytest.mark.parametrize(

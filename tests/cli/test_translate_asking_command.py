@@ -4,7 +4,7 @@ import pytest
 
 from multihead import Translator
 from multihead.decoding.sampling import Sharpening
-from multihead.judging.guard import guarded
+from multihead.judging.guard import translate_guarded
 from multihead.judging.guard_signs import GuardSettings
 from multihead.translating.consensus import consensus
 
@@ -56,7 +56,7 @@ def test_the_guard_marks_with_line_numbers(call, trained, translator, mode):
     given = ["eins zwei", "", "Xylophon"]
     ended = call("translate", trained, *flags, given="".join(line + "\n" for line in given).encode())
     settings = GuardSettings(mode=mode, threshold=0.01, closer=True)
-    found = guarded(translator.searching(beam=1), given, settings=settings)
+    found = translate_guarded(translator.searching(beam=1), given, settings=settings)
     expected = [
         f"{number}\t{g.translation.score:.4f}\t{g.score:.2f}\t{g.translation.text}" for number, g in enumerate(found, 1)
     ]

@@ -13,18 +13,25 @@ from hypothesis import strategies as st
 
 from multihead.data.corpus import Report, check_parallel
 from multihead.diagnosis.corpus import (
-    LONGEST,
+    MAX_CHARACTERS,
     Characters,
     Chunk,
+    ParallelReader,
     Sample,
-    SideBySide,
-    hashes,
-    joined,
-    normal_form,
-    repeated,
-    several_targets,
+    find_repeated,
+    hash_pairs,
+    hash_texts,
+    multiple_targets,
+    normalize_text,
 )
-from multihead.diagnosis.heuristics import Likeness, agreement, guess, known, slips, unequal
+from multihead.diagnosis.heuristics import (
+    SideClassifier,
+    find_misalignments,
+    guess_languages,
+    known_code,
+    length_correlation,
+    length_outliers,
+)
 
 LINES = st.lists(
     st.tuples(*[st.sampled_from([b"", b" ", b"a b", b"\xff", b"\xe3\x80\x80", "ü".encode(), b"x\0y", b"c"])] * 2),
@@ -43,7 +50,7 @@ def test_usable_pairs_are_those_of_the_reader(
     paths = folder / "a", folder / "b"
     for side, path in enumerate(paths):
         path.write_bytes(b"".join(row[side] + b"\n" for row in rows))
-    both = SideBySide(*paths)
+    both = ParallelReader(*paths)
     pairs = [pair for chunk in both.chunks() for pair in zip(*map(list, chunk), strict=True)]
     bad = {line for spots in both.faults.spots.values() for line in spots.lines}
     assert both.lines == (len(rows), len(rows))
@@ -64,7 +71,7 @@ def test_files_that_are_fine_are_read_as_for_training(tmp_path: Path) -> None:
     paths = tmp_path / "a", tmp_path / "b"
     for path in paths:
         path.write_text("".join(f"{n} {path.name}\r\n" for n in range(20_000)), encoding="utf-8", newline="")
-    chunks = list(SideBySide(*paths).chunks())
+    chunks = list(ParallelReader(*paths).chunks())
     ours = [pair for chunk in chunks for pair in zip(*map(list, chunk), strict=True)]
     assert len(chunks) > 1
     assert ours == [tuple(pair) for pair in check_parallel(*paths).read(Report())]
@@ -73,10 +80,10 @@ def test_files_that_are_fine_are_read_as_for_training(tmp_path: Path) -> None:
 @settings(max_examples=50, deadline=None)
 @given(pairs=st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xyz")), max_size=12))
 def test_repetitions_equal_counting(pairs: list[tuple[str, str]]) -> None:
-    source, target = (hashes([pair[side] for pair in pairs]) for side in (0, 1))
+    source, target = (hash_texts([pair[side] for pair in pairs]) for side in (0, 1))
     again = [place for place, pair in enumerate(pairs) if pair in pairs[:place]]
-    assert repeated(joined(source, target)).tolist() == again
-    several = several_targets(source, target)
+    assert find_repeated(hash_pairs(source, target)).tolist() == again
+    several = multiple_targets(source, target)
     counts = Counter(s for s, _ in set(pairs))
     first = [pairs.index(next(p for p in pairs if p[0] == s)) for s in counts if counts[s] > 1]
     assert several.places.tolist() == sorted(first)
@@ -85,9 +92,9 @@ def test_repetitions_equal_counting(pairs: list[tuple[str, str]]) -> None:
 
 
 def test_the_normal_form() -> None:
-    assert normal_form("  «Ein HUND», 2-mal … ") == normal_form("ein hund 2 mal") == "einhund2mal"
-    assert normal_form("...") == "..."
-    assert normal_form("हिन्दी") != normal_form("हन्द")  # vowel signs are no punctuation
+    assert normalize_text("  «Ein HUND», 2-mal … ") == normalize_text("ein hund 2 mal") == "einhund2mal"
+    assert normalize_text("...") == "..."
+    assert normalize_text("हिन्दी") != normalize_text("हन्द")  # vowel signs are no punctuation
 
 
 @settings(max_examples=30, deadline=None)
@@ -105,11 +112,11 @@ def test_a_sample_is_every_nth_pair(sizes: list[int], most: int) -> None:
 
 
 def test_of_a_long_line_a_sample_has_the_beginning() -> None:
-    sample, text = Sample(), "ab " * LONGEST
-    sample.add(Chunk(np.array([1]), [text], [text[:LONGEST]]))
+    sample, text = Sample(), "ab " * MAX_CHARACTERS
+    sample.add(Chunk(np.array([1]), [text], [text[:MAX_CHARACTERS]]))
     assert text.startswith(sample.sources[0])
-    assert sample.sources[0] == text[:LONGEST].strip()
-    assert sample.targets[0] == text[:LONGEST]
+    assert sample.sources[0] == text[:MAX_CHARACTERS].strip()
+    assert sample.targets[0] == text[:MAX_CHARACTERS]
 
 
 def test_characters_are_counted_and_found() -> None:
@@ -126,28 +133,28 @@ def test_lengths() -> None:
     draw = np.random.default_rng(0)
     source = draw.integers(5, 120, 3000).astype(np.float64)
     target = np.maximum(1, source * 1.2 + draw.normal(0, 1, 3000) * np.sqrt(source))
-    assert not unequal(source, target).any()
-    assert slips(source, target) == []
+    assert not length_outliers(source, target).any()
+    assert find_misalignments(source, target) == []
     planted = target.copy()
     planted[[7, 900]] = planted[[7, 900]] * 4 + 40
-    assert np.flatnonzero(unequal(source, planted)).tolist() == [7, 900]
+    assert np.flatnonzero(length_outliers(source, planted)).tolist() == [7, 900]
     for offset in (-2, 1, 5):
         slipped = np.concatenate((target[:1000], np.roll(target[1000:], offset)))
-        (one,) = slips(source, slipped)
+        (one,) = find_misalignments(source, slipped)
         assert one == (1000, 3000, offset)
     shuffled = draw.permutation(target)
-    assert slips(source, shuffled) == []  # no order at all is no slip
-    assert agreement(source, target) == pytest.approx(np.corrcoef(np.log(source), np.log(target))[0, 1])
-    assert abs(agreement(source, shuffled) or 1.0) < 0.1
-    assert agreement(source[:499], target[:499]) is None
-    assert agreement(np.full(3000, 9.0), target) is None
+    assert find_misalignments(source, shuffled) == []  # no order at all is no slip
+    assert length_correlation(source, target) == pytest.approx(np.corrcoef(np.log(source), np.log(target))[0, 1])
+    assert abs(length_correlation(source, shuffled) or 1.0) < 0.1
+    assert length_correlation(source[:499], target[:499]) is None
+    assert length_correlation(np.full(3000, 9.0), target) is None
 
 
 def test_likeness_tells_the_sides_apart() -> None:
     draw = random.Random(0)
     words = ["der mann ist nicht groß", "eine frau läuft"], ["the man is not tall", "a woman runs"]
     sides = [[" ".join(draw.choices(texts, k=3)) for _ in range(300)] for texts in words]
-    likeness = Likeness()
+    likeness = SideClassifier()
     likeness.learn(*sides)
     assert (likeness.score(sides[0]) > 0.4).all()
     assert (likeness.score(sides[1]) < -0.4).all()
@@ -171,13 +178,13 @@ def test_likeness_tells_the_sides_apart() -> None:
     ids=["de", "en", "fr", "cyrillic", "ja", "zh", "ko", "numbers", "nonsense"],
 )
 def test_a_language_is_guessed_or_not(text: str, codes: set[str]) -> None:
-    guessed = guess([text] * 3)
+    guessed = guess_languages([text] * 3)
     assert codes <= guessed
     assert bool(codes) == bool(guessed)
-    assert all(known(code) == code for code in guessed)
+    assert all(known_code(code) == code for code in guessed)
 
 
 def test_codes() -> None:
     """Nothing is known of a language with two scripts."""
     codes = {"de-AT": "de", "no": "nb", "EN_us": "en", "in": None, "sr": None, None: None}
-    assert {code: known(code) for code in codes} == codes
+    assert {code: known_code(code) for code in codes} == codes

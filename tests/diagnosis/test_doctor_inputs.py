@@ -11,7 +11,7 @@ import pytest
 
 from multihead.data.readers import scan_corpus
 from multihead.diagnosis.doctor import doctor
-from multihead.diagnosis.inputs import check_recorded, subject_of
+from multihead.diagnosis.inputs import check_unchanged, collect_inputs
 from multihead.planning.settings import CorpusRecord, TextFile, TrainSettings
 
 ROWS = [(f"ein Satz {n}", f"a sentence {n}") for n in range(30)]
@@ -26,7 +26,7 @@ def recorded(*paths: Path) -> CorpusRecord:
 
 def found_in(record: CorpusRecord) -> list[str]:
     """What is said of it, once at most."""
-    findings = check_recorded([record], (None, None), "run")
+    findings = check_unchanged([record], (None, None), "run")
     assert all((one.code, one.severity, one.total) == ("changed", "warning", len(record.files)) for one in findings)
     assert len(findings) <= 1
     return [one.what for one in findings]
@@ -67,13 +67,13 @@ def test_the_same_text_compressed_is_the_same(tmp_path: Path) -> None:
 
 def test_a_run_knows_its_text_and_named_text_is_another(trained: Path, numbers: Any) -> None:
     settings, nothing = TrainSettings(), (None, None)
-    subject = subject_of(trained, settings, nothing)
+    subject = collect_inputs(trained, settings, nothing)
     assert {file.path for record in subject.records for file in record.files} == {
         str(path) for path in (*numbers.train.values(), *numbers.valid.values())
     }
-    assert check_recorded(subject.records, subject.languages, "run") == []
+    assert check_unchanged(subject.records, subject.languages, "run") == []
     swapped = TrainSettings(source=numbers.train["target"], target=numbers.train["source"])
-    others = subject_of(trained, swapped, nothing).records
+    others = collect_inputs(trained, swapped, nothing).records
     assert [record.pairs for record in others] == [record.pairs for record in subject.records[1:]]
 
 
@@ -81,7 +81,7 @@ def test_a_run_whose_text_is_another_says_so(trained: Path, tmp_path: Path) -> N
     """Not in the quick part, which does not read all."""
     run = tmp_path / "run"
     shutil.copytree(trained, run)
-    ((training, *_), *_) = [record.files for record in subject_of(run, TrainSettings(), (None, None)).records]
+    ((training, *_), *_) = [record.files for record in collect_inputs(run, TrainSettings(), (None, None)).records]
     description = (run / "run.json").read_text(encoding="utf-8")
     (run / "run.json").write_text(description.replace(training.sha256, "0" * 64), encoding="utf-8")
     (one,) = doctor(run).of("changed")

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from multihead.diagnosis.corpus import SideBySide
+from multihead.diagnosis.corpus import ParallelReader
 from multihead.diagnosis.doctor import doctor
-from multihead.diagnosis.findings import REMEDIES, Diagnosis, found
+from multihead.diagnosis.findings import FINDING_KINDS, Diagnosis, make_finding
 from multihead.diagnosis.model_checks import check_tokens
 from multihead.diagnosis.text_checks import TextPass
 from multihead.errors import ConfigurationError, DataError, FormatError
@@ -220,9 +220,9 @@ def test_what_is_held_out_is_read_twice_so_it_is_no_pipe(tmp_path: Path) -> None
 
 def test_quick_reads_the_beginning(tmp_path: Path) -> None:
     files = write(tmp_path, sentences(300))
-    corpus = SideBySide(files["source"], files["target"], limit=120)
+    corpus = ParallelReader(files["source"], files["target"], limit=120)
     assert (len(TextPass(corpus)), corpus.whole, corpus.lines) == (120, False, (120, 120))
-    corpus = SideBySide(files["source"], files["target"], limit=300)
+    corpus = ParallelReader(files["source"], files["target"], limit=300)
     assert (len(TextPass(corpus)), corpus.whole) == (300, True)
 
 
@@ -236,7 +236,7 @@ class _Lossy(Tokenizer):
 def test_a_tokenizer_that_loses_text_is_found(tmp_path: Path) -> None:
     source, target = sentences(200)
     files = write(tmp_path, (source, target))
-    whole = TextPass(SideBySide(files["source"], files["target"]))
+    whole = TextPass(ParallelReader(files["source"], files["target"]))
     good = Tokenizer.learn([*source, *target], 420)
     sound, figures = check_tokens((good, good), whole.characters, whole.sample, "text")
     assert sound == []
@@ -249,7 +249,7 @@ def test_a_tokenizer_that_loses_text_is_found(tmp_path: Path) -> None:
 def test_subwords_of_another_script_are_found(tmp_path: Path) -> None:
     source, target = sentences(200)
     files = write(tmp_path, (source, target))
-    whole = TextPass(SideBySide(files["source"], files["target"]))
+    whole = TextPass(ParallelReader(files["source"], files["target"]))
     greek = Tokenizer.learn(["αβγδεζηθικλμνξοπρστυφχψω"] * 9, 300)
     own = Tokenizer.learn([*source, *target], 420)
     findings, figures = check_tokens((own, greek), whole.characters, whole.sample, "text")
@@ -262,5 +262,7 @@ def test_subwords_of_another_script_are_found(tmp_path: Path) -> None:
 
 def test_severity_is_a_matter_of_shares() -> None:
     shares = {0.001: "note", 0.01: "warning", 0.5: "error"}
-    assert {share: found("equal-sides", "x", round(1000 * share), 1000, "").severity for share in shares} == shares
-    assert all(kind.remedy for kind in REMEDIES.values())
+    assert {
+        share: make_finding("equal-sides", "x", round(1000 * share), 1000, "").severity for share in shares
+    } == shares
+    assert all(kind.remedy for kind in FINDING_KINDS.values())

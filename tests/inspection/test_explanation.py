@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from multihead import Translator, explain
-from multihead.inspection.explanation import explained_text, html_percent, page
+from multihead.inspection.explanation import explanation_page, explanation_text, html_percent
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
@@ -61,7 +61,7 @@ def test_text_is_never_markup(wicked: dict[str, Any]) -> None:
     """Whatever is translated, and into whatever, the page has the same elements as for plain words."""
     # As many words and tokens, all of them letters.
     tame = json.loads(re.sub("[<>&]", "x", json.dumps(wicked)))
-    read, plain = Read(page(wicked)), Read(page(tame))
+    read, plain = Read(explanation_page(wicked)), Read(explanation_page(tame))
     assert read.tags == plain.tags
     data = json.loads("".join(read.texts["script"]).split('\n"use strict"')[0])
     assert {key: data[key] for key in data if key not in ("attention", "shapes")} == {
@@ -72,7 +72,7 @@ def test_text_is_never_markup(wicked: dict[str, Any]) -> None:
 
 
 def test_nothing_is_fetched(content: dict[str, Any]) -> None:
-    text = page(content)
+    text = explanation_page(content)
     read = Read(text)
     assert not {"link", "img", "iframe", "object", "embed", "base", "form"} & set(read.tags)
     assert not [name for name, _ in read.attributes if name in ("src", "href", "srcset", "action", "onclick")]
@@ -81,7 +81,7 @@ def test_nothing_is_fetched(content: dict[str, Any]) -> None:
 
 
 def test_without_scripts_it_has_the_main_content(content: dict[str, Any]) -> None:
-    read = Read(page(content))
+    read = Read(explanation_page(content))
     words = [word["text"] for word in content["words"]]
     assert read.texts["span"][: len(content["source_words"]) + len(words)] == [*content["source_words"], *words]
     cells = read.texts["td"]
@@ -101,22 +101,24 @@ def test_without_scripts_it_has_the_main_content(content: dict[str, Any]) -> Non
 
 def test_what_is_missing_is_said(content: dict[str, Any]) -> None:
     none = {**content, "word_attention": None, "links": [], "attention": dict.fromkeys(content["attention"])}
-    assert "This model has no attention to the source" in page(none)
-    assert 'id="attention"' not in page(none)
+    assert "This model has no attention to the source" in explanation_page(none)
+    assert 'id="attention"' not in explanation_page(none)
     crossing = {**content["attention"], "encoder": None, "decoder": None}
-    assert "has no attention within the source or the output." in page({**content, "attention": crossing})
-    assert "has no attention" not in page(content)
+    assert "has no attention within the source or the output." in explanation_page({**content, "attention": crossing})
+    assert "has no attention" not in explanation_page(content)
     cut = {**content, "found": [{**content["found"][0], "finished": False, "warning": "too <long>"}]}
-    assert "The length limit cut this translation" in page(cut)
-    assert "too &lt;long&gt;" in page(cut)
-    assert "own translation" in page({**content, "given": True})
+    assert "The length limit cut this translation" in explanation_page(cut)
+    assert "too &lt;long&gt;" in explanation_page(cut)
+    assert "own translation" in explanation_page({**content, "given": True})
     settings = {**content["search"]["settings"], "groups": 2}
-    assert "A beam of 4 in 2 groups:" in page({**content, "search": {**content["search"], "settings": settings}})
-    assert "A beam of 4:" in page(content)
+    assert "A beam of 4 in 2 groups:" in explanation_page(
+        {**content, "search": {**content["search"], "settings": settings}}
+    )
+    assert "A beam of 4:" in explanation_page(content)
 
 
 def test_a_few_lines_for_a_terminal(content: dict[str, Any]) -> None:
-    first, empty, head, *rows = explained_text(content).split("\n")
+    first, empty, head, *rows = explanation_text(content).split("\n")
     assert (first, empty) == (content["translation"], "")
     assert head.split("  ")[0].strip() == "word"
     assert [row.split()[0] for row in rows] == [word["text"] for word in content["words"]]
@@ -143,7 +145,7 @@ def one(browser: Chrome, selector: str) -> WebElement:
 
 @pytest.fixture
 def opened_page(browser: Chrome, content: dict[str, Any], tmp_path: Path) -> Chrome:
-    opened(browser, page(content), tmp_path)
+    opened(browser, explanation_page(content), tmp_path)
     return browser
 
 
@@ -252,7 +254,7 @@ def test_any_text_any_width_and_both_themes(browser: Chrome, wicked: dict[str, A
     long = "seven" * 100  # without a place to break it
     words = [{**wicked["words"][0], "text": long}, *wicked["words"][1:]]
     sides = {"source_words": [long, *wicked["source_words"][1:]], "words": words, "source": long, "translation": long}
-    opened(browser, page({**wicked, **sides, "given": True}), tmp_path)
+    opened(browser, explanation_page({**wicked, **sides, "given": True}), tmp_path)
     assert [word.text.split("\n")[0] for word in found(browser, ".target .word")][2] == WICKED.split()[1]
     assert wicked["links"]
     assert found(browser, ".pair path") == []  # over several lines they would run through words
@@ -281,7 +283,7 @@ def test_a_model_without_attention_has_a_page_all_the_same(
     browser: Chrome, content: dict[str, Any], tmp_path: Path
 ) -> None:
     none = {**content, "word_attention": None, "links": [], "attention": dict.fromkeys(content["attention"])}
-    opened(browser, page(none), tmp_path)
+    opened(browser, explanation_page(none), tmp_path)
     found(browser, ".target .word")[0].click()
     assert found(browser, "#alternatives .name")[0].text == content["words"][0]["text"]
     assert found(browser, "g.node.best")

@@ -14,7 +14,7 @@ from matplotlib.image import imread
 
 from multihead.errors import InputError, ShapeError, SurroundingsError
 from multihead.inspection import fonts, plots
-from multihead.inspection.plots import attention_map, panels
+from multihead.inspection.plots import attention_map, attention_panels
 
 SOURCE = ["▁Freitag", ",", "▁", "2", "0", ".", "▁November", "</s>"]
 TARGET = ["▁Friday", ",", "▁November", "▁", "2", "0", "<0xE2>", "</s>"]
@@ -83,10 +83,10 @@ def test_half_precision_and_no_weight_at_all_can_be_drawn(tmp_path: Path) -> Non
 
 def test_panels_show_every_head(tmp_path: Path) -> None:
     heads = torch.stack([diagonal(), diagonal().flip(0), diagonal()])
-    panels(heads, SOURCE, TARGET, tmp_path / "heads.png", title="layer 1")
+    attention_panels(heads, SOURCE, TARGET, tmp_path / "heads.png", title="layer 1")
     first = (tmp_path / "heads.png").read_bytes()
     assert first.startswith(SIGNATURE)
-    panels(heads.flip(0)[[1, 0, 2]], SOURCE, TARGET, tmp_path / "order.png", title="layer 1")
+    attention_panels(heads.flip(0)[[1, 0, 2]], SOURCE, TARGET, tmp_path / "order.png", title="layer 1")
     assert (tmp_path / "order.png").read_bytes() != first
 
 

@@ -5,17 +5,17 @@ from html.parser import HTMLParser
 
 import pytest
 
-from multihead.inspection.shades import Explained, Shade, page, terminal
+from multihead.inspection.shades import ShadedDocument, WeightedText, shaded_page, shaded_text
 
 
 def sentence(weight, *words):
-    return Shade(weight, parts=tuple(Shade(share, text) for text, share in words))
+    return WeightedText(weight, parts=tuple(WeightedText(share, text) for text, share in words))
 
 
-FLAT = Explained("good 90.0%", sentence(1.0, ("A", 0.05), (" fine", 0.9), (" day", 0.05)))
-TWO = Explained(
+FLAT = ShadedDocument("good 90.0%", sentence(1.0, ("A", 0.05), (" fine", 0.9), (" day", 0.05)))
+TWO = ShadedDocument(
     "bad 75.0%",
-    Shade(
+    WeightedText(
         1.0,
         parts=(
             sentence(0.1, ("All", 0.4), (" well", 0.6)),
@@ -23,8 +23,9 @@ TWO = Explained(
         ),
     ),
 )
-DEEP = Explained(
-    "x 50.0%", Shade(1.0, parts=(Shade(0.3, parts=TWO.document.parts), Shade(0.7, parts=TWO.document.parts)))
+DEEP = ShadedDocument(
+    "x 50.0%",
+    WeightedText(1.0, parts=(WeightedText(0.3, parts=TWO.document.parts), WeightedText(0.7, parts=TWO.document.parts))),
 )
 
 
@@ -52,20 +53,20 @@ class Read(HTMLParser):
 
 def read(*documents, **options):
     found = Read()
-    found.feed(page(documents, **options))
+    found.feed(shaded_page(documents, **options))
     found.close()
     assert found.open == []
     return found
 
 
 def test_without_colours_shares_are_numbers():
-    assert terminal(FLAT, colour=False) == "good 90.0%\n 100% A fine(90) day"
-    assert terminal(TWO, colour=False).splitlines() == [
+    assert shaded_text(FLAT, colour=False) == "good 90.0%\n 100% A fine(90) day"
+    assert shaded_text(TWO, colour=False).splitlines() == [
         "bad 75.0%",
         "1  10% All(40) well(60)",
         "2  90% An awful(80) end(20)",
     ]
-    assert [line[:8] for line in terminal(DEEP, colour=False).splitlines()[1:]] == [
+    assert [line[:8] for line in shaded_text(DEEP, colour=False).splitlines()[1:]] == [
         "1.1   3%",
         "1.2  27%",
         "2.1   7%",
@@ -84,8 +85,8 @@ def colours(text):
 
 
 def test_with_colours_the_words_are_the_same_and_shades_follow_the_weights():
-    text = terminal(TWO, colour=True)
-    assert re.sub(r"\x1b\[[\d;]*m", "", text) == re.sub(r"\(\d+\)", "", terminal(TWO, colour=False))
+    text = shaded_text(TWO, colour=True)
+    assert re.sub(r"\x1b\[[\d;]*m", "", text) == re.sub(r"\(\d+\)", "", shaded_text(TWO, colour=False))
     found = colours(text.split("\n", 1)[1])
     # sqrt(0.9) 0.8 is the largest, sqrt(0.1) 0.6 a quarter of it; the nearer to white, the higher the number
     assert found["awful"] < found["end"] <= 230
@@ -109,7 +110,7 @@ def test_a_page_has_the_words_and_their_shares():
 
 
 def test_a_page_needs_nothing_else():
-    text = page([TWO])
+    text = shaded_page([TWO])
     assert not re.search(r"https?:|src=|@import|url\(|<script|<link", text)
 
 
@@ -126,11 +127,11 @@ NASTY = [
 
 @pytest.mark.parametrize("text", NASTY)
 def test_nothing_in_a_document_is_obeyed(text):
-    nasty = Explained(text, Shade(1.0, parts=(sentence(1.0, (text, 0.5), (f" {text}", 0.5)),)))
+    nasty = ShadedDocument(text, WeightedText(1.0, parts=(sentence(1.0, (text, 0.5), (f" {text}", 0.5)),)))
     found = read(nasty, title=text)
     assert {tag for tag, _ in found.tags} == {"html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "span"}
     assert all(name in ("charset", "name", "content", "class", "style", "title") for _, a in found.tags for name in a)
-    plain = re.sub(r"\x1b\[(?:38;5;16;48;5;\d+|0)m", "", terminal(nasty, colour=True))
+    plain = re.sub(r"\x1b\[(?:38;5;16;48;5;\d+|0)m", "", shaded_text(nasty, colour=True))
     assert all(character.isprintable() or character == "\n" for character in plain)
     if text.isprintable():
         assert found.text.count(text) >= 4
@@ -138,7 +139,7 @@ def test_nothing_in_a_document_is_obeyed(text):
 
 
 def test_a_document_of_one_word_or_without_weight_is_shown():
-    lonely = Explained("a", Shade(1.0, parts=(Shade(1.0, "hello"),)))
-    assert "hello" in terminal(lonely, colour=True)
-    weightless = Explained("a", Shade(1.0, parts=(Shade(0.0, "hello"),)))
-    assert "hello" in page([weightless])
+    lonely = ShadedDocument("a", WeightedText(1.0, parts=(WeightedText(1.0, "hello"),)))
+    assert "hello" in shaded_text(lonely, colour=True)
+    weightless = ShadedDocument("a", WeightedText(1.0, parts=(WeightedText(0.0, "hello"),)))
+    assert "hello" in shaded_page([weightless])

@@ -13,8 +13,8 @@ import torch
 
 from multihead import Translator
 from multihead.errors import ConfigurationError, InputError
-from multihead.judging.align import Aligning, align, pharaoh, words_of
-from multihead.judging.selftest import Passing
+from multihead.judging.align import AlignmentSettings, align, pharaoh, word_matrix
+from multihead.judging.selftest import NetworkWrapper
 from multihead.models.network import AttentionWeights, Output
 from multihead.text.tokenizer import bytes_of_entries
 
@@ -26,7 +26,7 @@ def translator(trained: Path) -> Translator:
     return Translator.load(trained)
 
 
-class Planted(Passing):
+class Planted(NetworkWrapper):
     """Cross-attention as it is told: two layers of two heads, of which the layer asked for has it in their mean."""
 
     def __init__(self, inner: Any, weights: torch.Tensor, layer: int) -> None:
@@ -57,7 +57,7 @@ def test_planted_weights_are_found(translator: Translator, source: str, target: 
     words = len(source.split())
     wanted = [draw.randrange(words) for _ in target.split()]
     read, written = (
-        words_of(list(bytes_of_entries(tokenizer.parts.vocabulary)), text, tokenizer.encode(text))
+        word_matrix(list(bytes_of_entries(tokenizer.parts.vocabulary)), text, tokenizer.encode(text))
         for tokenizer, text in ((bundle.source_tokenizer, source), (bundle.target_tokenizer, target))
     )
     assert (read.shape[1], written.shape[1]) == (words, len(wanted))
@@ -70,10 +70,10 @@ def test_planted_weights_are_found(translator: Translator, source: str, target: 
         for planted, shift in ((weights, False), (shifted, True)):
             model = Planted(bundle.model, planted, layer)
             told = Translator(replace(bundle, model=model))
-            assert align(told, [source], [target], Aligning(layer, shift)) == [links]
+            assert align(told, [source], [target], AlignmentSettings(layer, shift)) == [links]
             if layer == 1:  # the last but one of two
-                assert align(told, [source], [target], Aligning(shift=shift)) == [links]
-    (mutual,) = align(Translator(replace(bundle, model=model)), [source], [target], Aligning(2, True, True))
+                assert align(told, [source], [target], AlignmentSettings(shift=shift)) == [links]
+    (mutual,) = align(Translator(replace(bundle, model=model)), [source], [target], AlignmentSettings(2, True, True))
     assert set(mutual) <= set(links)
     assert sorted({place for place, _ in mutual}) == sorted(set(wanted))
     assert len(mutual) == len(set(wanted))
@@ -94,7 +94,7 @@ def test_learned_number_words_are_aligned_in_order(translator: Translator, numbe
     assert sum(map(len, every)) == words
     print(sum(len(right[number] & set(links)) for number, links in enumerate(every)), words)
     assert sum(len(right[number] & set(links)) for number, links in enumerate(every)) > 0.7 * words
-    mutual = align(translator, sources, targets, Aligning(mutual=True))
+    mutual = align(translator, sources, targets, AlignmentSettings(mutual=True))
     assert all(set(some) <= set(all_) for some, all_ in zip(mutual, every, strict=True))
     kept = sum(map(len, mutual))
     assert kept > 0.6 * words
@@ -134,7 +134,7 @@ def test_what_cannot_be_aligned(translator: Translator) -> None:
         align(translator, ["a", "b"], ["c"])
     for layer in (0, 2):
         with pytest.raises(ConfigurationError, match=f"layer: there are 1, counted from 1, got {layer}"):
-            align(translator, ["a"], ["b"], Aligning(layer))
+            align(translator, ["a"], ["b"], AlignmentSettings(layer))
     blind = Planted(translator.bundle.model, torch.zeros(1, 1), 1)
     blind.forward = lambda *_, **__: Output(torch.zeros(1, 2, 3), AttentionWeights((), (), ()))  # type: ignore[method-assign]
     with pytest.raises(ConfigurationError, match="no attention to the source"):
@@ -164,5 +164,5 @@ def test_a_line_for_each_pair(call: Any, translator: Translator, trained: Path, 
     assert call("align", trained, given=piped).out == ended.out
     mutual = call("align", trained, "--mutual", "--shift", "--layer", 1, *flags)
     assert mutual.text.split("\n")[:-1] == [
-        pharaoh(links) for links in align(translator, sources, targets, Aligning(1, True, True))
+        pharaoh(links) for links in align(translator, sources, targets, AlignmentSettings(1, True, True))
     ]

@@ -11,8 +11,8 @@ import pytest
 from multihead import Translator
 from multihead.errors import ConfigurationError, DataError, FormatError
 from multihead.judging.compare import compare, text_statistics
-from multihead.metrics.scores import sentence_scores
-from multihead.metrics.significance import measure
+from multihead.metrics.scores import sentence_chrf
+from multihead.metrics.significance import score_systems
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -49,7 +49,7 @@ def read(path: Path) -> list[str]:
 def test_a_system_differs_in_nothing_from_itself(files: dict[str, Path], trained: Path) -> None:
     for one in (files["shuffled"], trained):
         found = compare(one, one, source=files["source"], target=files["target"], **FEW)
-        assert [measure.p for measure in found.measured.systems[1]] == [1.0] * 3
+        assert [score.p for score in found.measured.systems[1]] == [1.0] * 3
         (contrast,) = found.contrasts
         assert (contrast.equal, contrast.better, contrast.worse, contrast.sentences) == (20, 0, 0, [])
         assert found.systems[0] == found.systems[1]
@@ -61,7 +61,7 @@ def test_known_damage_is_worse_in_every_way(files: dict[str, Path]) -> None:
     assert all(one.significant for one in found.measured.systems[1])
     (contrast,) = found.contrasts
     shuffled, references = read(files["shuffled"]), read(files["target"])
-    scores = sentence_scores(shuffled, references)
+    scores = sentence_chrf(shuffled, references)
     assert (contrast.equal, contrast.better) == (0, 0)
     assert contrast.worse == sum(score < 100 for score in scores)
     assert [one.scores[1] for one in contrast.sentences] == sorted(scores)[:4]
@@ -70,7 +70,7 @@ def test_known_damage_is_worse_in_every_way(files: dict[str, Path]) -> None:
         assert (one.reference, one.source) == (references[place], None)
         assert one.outputs == (references[place], shuffled[place])
         assert one.scores == (pytest.approx(100), scores[place])
-    assert found.measured == measure([references, shuffled], references, "en", **FEW)
+    assert found.measured == score_systems([references, shuffled], references, "en", **FEW)
 
 
 def test_statistics_count_what_was_planted(files: dict[str, Path]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from multihead import Translator, evaluate
 from multihead.errors import ConfigurationError
 from multihead.metrics.scores import score
-from multihead.metrics.significance import measure
+from multihead.metrics.significance import score_systems
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -33,7 +33,7 @@ def test_numbers_are_those_of_the_scores(trained: Path, numbers: Any, references
         numbers.test["source"].read_text(encoding="utf-8").split("\n")[:-1], beam=2
     )
     assert result.scores == score(result.hypotheses, references, "en")
-    assert result.measured == measure([result.hypotheses], references, "en", resamples=60)
+    assert result.measured == score_systems([result.hypotheses], references, "en", resamples=60)
     assert (result.language, result.search.beam, result.sentences) == ("en", 2, 20)
     assert [remark.kind for remark in result.remarks] == ["lower-cased"]  # "one two three"
     content = json.loads(json.dumps(result.as_dict()))

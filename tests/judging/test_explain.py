@@ -17,11 +17,11 @@ from multihead import Translator, explain
 from multihead.decoding.recording import Fate
 from multihead.engine.search import Engine
 from multihead.errors import ConfigurationError, InputError
-from multihead.inspection.explanation import percent
-from multihead.judging.align import align, begins_a_word
-from multihead.judging.analysis import Inspected, inspect_pairs
+from multihead.inspection.explanation import format_percent
+from multihead.judging.align import align, starts_with_space
+from multihead.judging.analysis import PairAnalysis, analyze_pairs
 from multihead.judging.score import score
-from multihead.judging.selftest import Passing
+from multihead.judging.selftest import NetworkWrapper
 from multihead.models.config import RecurrentConfig
 from multihead.models.network import AttentionWeights, Network, Output
 from multihead.models.recurrent.network import RecurrentTranslator
@@ -45,7 +45,7 @@ def recurrent(translator: Translator) -> Translator:
     return Translator(replace(translator.bundle, model=network.eval()))
 
 
-class Blind(Passing):
+class Blind(NetworkWrapper):
     """Without attention to the source."""
 
     def forward(self, source: Any, source_lengths: Any, target: Any, *, need_weights: bool = False) -> Output:
@@ -98,7 +98,7 @@ def test_what_survives_in_the_tree_are_the_n_best(translator: Translator) -> Non
 
 def test_numbers_are_those_of_score_align_and_attention(translator: Translator, numbers: Any) -> None:
     sources, targets = map(list, zip(*numbers.pairs(8, 50), strict=True))
-    found = inspect_pairs(translator, sources, targets, alternatives=3)
+    found = analyze_pairs(translator, sources, targets, alternatives=3)
     forced = score(translator, sources, targets)
     assert [one.links for one in found] == align(translator, sources, targets)
     for one, own, source, target in zip(found, forced, sources, targets, strict=True):
@@ -127,17 +127,17 @@ def test_a_batch_is_its_pairs_one_by_one(translator: Translator, recurrent: Tran
     sources, targets = map(list, zip(*pairs, strict=True))
     for model in (translator, recurrent):
         told: list[int] = []
-        together = inspect_pairs(model, sources, targets, progress=told.append)
+        together = analyze_pairs(model, sources, targets, progress=told.append)
         assert sum(told) == len(pairs)
         for one, source, target in zip(together, sources, targets, strict=True):
-            (alone,) = inspect_pairs(model, [source], [target])
+            (alone,) = analyze_pairs(model, [source], [target])
             assert [word.text for word in one.words] == [word.text for word in alone.words]
             assert (one.source_words, one.links) == (alone.source_words, alone.links)
             assert flat(one) == pytest.approx(flat(alone), abs=1e-4)
-    assert inspect_pairs(translator, [], []) == []
+    assert analyze_pairs(translator, [], []) == []
 
 
-def flat(one: Inspected) -> list[float]:
+def flat(one: PairAnalysis) -> list[float]:
     words = [word.probability for word in one.words]
     others = [other.probability for word in one.words for other in word.alternatives]
     return [
@@ -159,14 +159,14 @@ def next_log_probabilities(model: Network, source: list[int], target: list[int])
 def test_other_words_are_the_definition_written_as_loops(translator: Translator, recurrent: Translator) -> None:
     """Every other token in every place of a word and behind it, by whole passes: the best, gone on with greedily."""
     tokenizer = translator.bundle.target_tokenizer
-    breaks = [*begins_a_word(tokenizer.entries)]
+    breaks = [*starts_with_space(tokenizer.entries)]
     breaks[tokenizer.eos_id] = True
     is_break = torch.tensor(breaks)
     allowed = set(range(len(tokenizer))) - {*tokenizer.forbidden_in_output}
     for model, source, target, count in ((translator, "eins sieben", "one seven", 4), (recurrent, "neun", "zq", 3)):
         network = model.bundle.model
         read, written = tokenizer.encode(source), tokenizer.encode(target)
-        (found,) = inspect_pairs(model, [source], [target], alternatives=count)
+        (found,) = analyze_pairs(model, [source], [target], alternatives=count)
         starts = [place for place, token in enumerate(written) if breaks[token]]
         for word, start, stop in zip(found.words, starts, [*starts[1:], len(written)], strict=True):
             departures = []
@@ -260,7 +260,7 @@ def test_a_folder_will_do_and_a_picture_is_drawn(translator: Translator, trained
     assert (tmp_path / "words.png").read_bytes().startswith(b"\x89PNG")
     explained.picture(tmp_path / "words.svg")
     drawn = re.findall("<!-- (.*?) -->", (tmp_path / "words.svg").read_text(encoding="utf-8"))
-    names = [f"{word.text}·{percent(word.probability)}" for word in explained.inspected.words]
+    names = [f"{word.text}·{format_percent(word.probability)}" for word in explained.inspected.words]
     sources = explained.inspected.source_words
     assert [html.unescape(text) for text in drawn[: len(sources) + len(names)]] == sources + names
     blind = Translator(replace(translator.bundle, model=Blind(translator.bundle.model)))
@@ -277,7 +277,7 @@ def test_what_cannot_be_explained(translator: Translator) -> None:
     with pytest.raises(ConfigurationError, match="alternatives: expected how many"):
         explain(translator, TEXT, alternatives=-1)
     with pytest.raises(InputError, match="got 1 targets for 2 sources"):
-        inspect_pairs(translator, ["a", "b"], ["c"])
+        analyze_pairs(translator, ["a", "b"], ["c"])
     assert all(not word.alternatives for word in explain(translator, TEXT, alternatives=0).inspected.words)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from multihead import Translator
 from multihead.errors import InputError
-from multihead.judging.guard import Guarded, _careful, again, guarded, judge
+from multihead.judging.guard import GuardedTranslation, _careful, assess, retry, translate_guarded
 from multihead.judging.guard_signs import GuardSettings
 from multihead.judging.score import score
 from multihead.translating.translation import Translation
@@ -56,7 +56,7 @@ def test_planted_faults_are_marked_and_nothing_else_is(translator, pairs, fault,
     sources = [source for source, _ in pairs]
     texts = [fault(*pair) if place % 3 == 0 else pair[1] for place, pair in enumerate(pairs)]
     settings = GuardSettings(closer=closer)
-    judged = judge(translator, sources, planted(translator, sources, texts), settings)
+    judged = assess(translator, sources, planted(translator, sources, texts), settings)
     assert [each.marked for each in judged] == [place % 3 == 0 for place in range(len(pairs))]
     for each, text in zip(judged, texts, strict=True):
         assert each.translation.text == text
@@ -68,7 +68,7 @@ def test_planted_faults_are_marked_and_nothing_else_is(translator, pairs, fault,
 def test_another_sentence_is_more_suspicious_than_the_right_one(translator, pairs):
     sources, texts = [source for source, _ in pairs], [target for _, target in pairs]
     right, wrong = (
-        judge(translator, sources, planted(translator, sources, given), MARK)
+        assess(translator, sources, planted(translator, sources, given), MARK)
         for given in (texts, texts[1:] + texts[:1])
     )
     assert all(one.score < other.score for one, other in zip(right, wrong, strict=True))
@@ -80,8 +80,8 @@ def test_words_that_were_left_out_were_never_looked_at(translator, pairs):
     sources = [source for source, _ in pairs]
     texts = [cut(*pair) for pair in pairs]
     closer = GuardSettings(closer=True)
-    short = judge(translator, sources, planted(translator, sources, texts), closer)
-    right = judge(translator, sources, planted(translator, sources, [target for _, target in pairs]), closer)
+    short = assess(translator, sources, planted(translator, sources, texts), closer)
+    right = assess(translator, sources, planted(translator, sources, [target for _, target in pairs]), closer)
     unseen = [sum(each.signs["coverage"] for each in judged) / len(judged) for judged in (short, right)]
     assert unseen[0] > unseen[1] + 0.2
 
@@ -89,18 +89,18 @@ def test_words_that_were_left_out_were_never_looked_at(translator, pairs):
 def test_marking_changes_no_translation_and_costs_no_search(translator, pairs, monkeypatch):
     texts = [source for source, _ in pairs] + ["", " "]
     expected = translator.translations(texts)
-    assert [each.translation for each in guarded(translator, texts)] == expected
+    assert [each.translation for each in translate_guarded(translator, texts)] == expected
     monkeypatch.setattr(Translator, "_translate", None)
-    judged = judge(translator, texts, expected, MARK)
+    judged = assess(translator, texts, expected, MARK)
     assert [(each.score, each.signs, each.marked) for each in judged[-2:]] == [(0.0, {}, False)] * 2
-    assert again(translator, texts, judged, RETRY) == judged, "nothing is marked, so nothing is searched"
+    assert retry(translator, texts, judged, RETRY) == judged, "nothing is marked, so nothing is searched"
 
 
 def test_what_is_searched_again_gets_better(translator, pairs):
     sources = [source for source, _ in pairs]
     texts = [loop(*pair) if place % 4 == 0 else pair[1] for place, pair in enumerate(pairs)]
-    first = judge(translator, sources, planted(translator, sources, texts), MARK)
-    results = again(translator, sources, first, RETRY)
+    first = assess(translator, sources, planted(translator, sources, texts), MARK)
+    results = retry(translator, sources, first, RETRY)
     assert [each.first for each in results] == [each if each.marked else None for each in first]
     for before, after in zip(first, results, strict=True):
         if before.marked:
@@ -116,8 +116,8 @@ def test_where_nothing_helps_the_first_stays(translator):
     """A translation that cannot be trusted whatever is done: words that the model has never seen."""
     texts = ["Xylophon qwertz"]
     settings = GuardSettings(mode="retry", threshold=0.01, beam=2, samples=2)
-    (before,) = guarded(translator, texts, settings=GuardSettings(threshold=0.01))
-    (after,) = guarded(translator, texts, settings=settings)
+    (before,) = translate_guarded(translator, texts, settings=GuardSettings(threshold=0.01))
+    (after,) = translate_guarded(translator, texts, settings=settings)
     assert before.marked
     assert after.first == before
     assert after.score <= before.score
@@ -128,12 +128,12 @@ def test_where_nothing_helps_the_first_stays(translator):
 def test_a_second_search_keeps_what_is_demanded(translator, pairs):
     sources = [source for source, _ in pairs[:4]]
     texts = [loop(*pair) for pair in pairs[:4]]
-    first = judge(translator, sources, planted(translator, sources, texts), MARK)
+    first = assess(translator, sources, planted(translator, sources, texts), MARK)
     prefixes = ["ten ten", "", "seven", "two"]
     phrases = [["zero", ("one two", "two one")], [], ["five five five five"], []]
-    for each, prefix in zip(again(translator, sources, first, RETRY, prefixes=prefixes), prefixes, strict=True):
+    for each, prefix in zip(retry(translator, sources, first, RETRY, prefixes=prefixes), prefixes, strict=True):
         assert each.translation.text.startswith(prefix) or each.translation == each.first.translation
-    for each, wanted in zip(again(translator, sources, first, RETRY, phrases=phrases), phrases, strict=True):
+    for each, wanted in zip(retry(translator, sources, first, RETRY, phrases=phrases), phrases, strict=True):
         for phrase in wanted if each.translation != each.first.translation else []:
             assert any(
                 alternative in each.translation.text for alternative in [phrase] * isinstance(phrase, str) or phrase
@@ -155,10 +155,10 @@ def test_what_the_first_search_forbade_stays_forbidden(translator):
 
 def test_phrases_of_one_line_are_nothing_to_another(translator, pairs):
     sources, texts = [source for source, _ in pairs[:4]], [loop(*pair) for pair in pairs[:4]]
-    first = judge(translator, sources, planted(translator, sources, texts), MARK)
-    expected = again(translator, sources, first, RETRY)
+    first = assess(translator, sources, planted(translator, sources, texts), MARK)
+    expected = retry(translator, sources, first, RETRY)
     for phrases in ([[], [], [], []], [["zero"], [], [], []]):
-        found = again(translator, sources, first, RETRY, phrases=phrases)
+        found = retry(translator, sources, first, RETRY, phrases=phrases)
         rest = [place for place, own in enumerate(phrases) if not own]
         assert [found[place].translation.text for place in rest] == [expected[place].translation.text for place in rest]
 
@@ -166,9 +166,9 @@ def test_phrases_of_one_line_are_nothing_to_another(translator, pairs):
 def test_company_changes_nothing(translator, pairs):
     sources = [source for source, _ in pairs[:4]]
     texts = [loop(*pair) for pair in pairs[:4]]
-    first = judge(translator, sources, planted(translator, sources, texts), MARK)
-    whole = again(translator, sources, first, RETRY)
-    alone = [again(translator, [source], [own], RETRY)[0] for source, own in zip(sources, first, strict=True)]
+    first = assess(translator, sources, planted(translator, sources, texts), MARK)
+    whole = retry(translator, sources, first, RETRY)
+    alone = [retry(translator, [source], [own], RETRY)[0] for source, own in zip(sources, first, strict=True)]
     assert [each.translation.text for each in whole] == [each.translation.text for each in alone]
     assert [each.score for each in whole] == pytest.approx([each.score for each in alone], abs=1e-4)
 
@@ -177,17 +177,17 @@ def test_a_model_that_paraphrases_may_copy(translator, pairs):
     sources = [source for source, _ in pairs]
     same = Translator(replace(translator.bundle, source_language="de", target_language="de"), translator.folder)
     found = planted(translator, sources, sources)
-    assert all("copy" in each.signs for each in judge(translator, sources, found, MARK))
-    assert not any("copy" in each.signs for each in judge(same, sources, found, MARK))
+    assert all("copy" in each.signs for each in assess(translator, sources, found, MARK))
+    assert not any("copy" in each.signs for each in assess(same, sources, found, MARK))
 
 
 def test_what_does_not_fit(translator):
     with pytest.raises(InputError, match="got 1 translations of 2 texts"):
-        judge(translator, ["eins", "zwei"], [Translation("one", -1.0, True)], MARK)
+        assess(translator, ["eins", "zwei"], [Translation("one", -1.0, True)], MARK)
 
 
 def test_remarks():
-    calm = Guarded(Translation("a", 0.0, True), 0.1, (), False, {})
+    calm = GuardedTranslation(Translation("a", 0.0, True), 0.1, (), False, {})
     first = replace(calm, score=0.9, reasons=("loop: 4 words are said again at once", "doubt: 2"), marked=True)
     assert calm.remark is None
     assert first.remark == "suspicious (0.90): loop: 4 words are said again at once; doubt: 2"

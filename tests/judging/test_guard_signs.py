@@ -62,7 +62,7 @@ def test_signs_add_up_as_independent_ones_do() -> None:
     ],
 )
 def test_loops(text: str, said_again: int) -> None:
-    assert signs.loop(signs.words_in(text)) == said_again
+    assert signs.loop(signs.split_words(text)) == said_again
 
 
 @settings(max_examples=100, deadline=None)
@@ -81,10 +81,10 @@ def test_a_loop_is_what_a_search_for_repeated_units_finds(words: list[str]) -> N
 def test_repetition_and_copy() -> None:
     assert signs.repetition(["a", "b", "c", "x", "a", "b", "c"]) == pytest.approx(1 / 5)
     assert signs.repetition(["a", "b"]) == 0
-    source = signs.words_in("Der Hund rennt über die Wiese.")
+    source = signs.split_words("Der Hund rennt über die Wiese.")
     assert signs.copy(source, source) == 1.0
-    assert signs.copy(source, signs.words_in("The dog runs across the meadow.")) == 0.0
-    assert signs.copy(signs.words_in("Angela Merkel"), signs.words_in("Angela Merkel")) < SIGNS["copy"].ordinary
+    assert signs.copy(source, signs.split_words("The dog runs across the meadow.")) == 0.0
+    assert signs.copy(signs.split_words("Angela Merkel"), signs.split_words("Angela Merkel")) < SIGNS["copy"].ordinary
     assert signs.copy(["1", "2"], ["1", "2"]) == 0.0, "numbers are copied"
     both = signs.text_signs("ja ja ja ja ja", "yes yes yes yes yes")
     assert both["loop"] == both["repetition"] == 0, "what the source repeats may be repeated"

@@ -14,7 +14,7 @@ from multihead.data.batching import collate_source
 from multihead.decoding.beam import beam_search
 from multihead.decoding.length_penalty import wu
 from multihead.errors import ConfigurationError, InputError
-from multihead.judging.score import Perplexity, Scored, forced, score
+from multihead.judging.score import Perplexity, ScoredPair, forced_log_probabilities, score
 from multihead.models.transformer import Transformer
 from multihead.text.tokenizer import Tokenizer
 from multihead.translating.searching import symbols_of
@@ -53,7 +53,7 @@ def test_a_hypothesis_scores_what_its_search_said(translator: Translator, number
     for source, ids, hypotheses in zip(
         sources, read, beam_search(bundle.model, padded, lengths, symbols_of(tokenizer), **settings), strict=True
     ):
-        values = forced(bundle.model, tokenizer, [ids] * 4, [list(one.tokens) for one in hypotheses])
+        values = forced_log_probabilities(bundle.model, tokenizer, [ids] * 4, [list(one.tokens) for one in hypotheses])
         for one, found in zip(hypotheses, values, strict=True):
             assert sum(found if one.finished else found[:-1]) == pytest.approx(one.log_probability, abs=1e-4)
             text = tokenizer.decode(one.tokens)
@@ -92,7 +92,7 @@ def test_what_is_in_the_batch_never_matters(translator: Translator, numbers: Any
         (alone,) = score(translator, [source], [target])
         assert alone.log_probabilities == pytest.approx(one.log_probabilities, abs=1e-5)
     assert [one.tokens for one in together].count([]) == 2
-    assert together[12] == together[15] == Scored([], [])
+    assert together[12] == together[15] == ScoredPair([], [])
     assert together[12].score(1.0) == 0
 
 
@@ -102,7 +102,7 @@ def test_the_probabilities_of_all_strings_add_up(translator: Translator) -> None
     size, source = model.config.target_vocab, translator.bundle.source_tokenizer.encode("eins zwei")
     symbols = [symbol for symbol in range(size) if symbol != tokenizer.eos_id]
     strings = [[], *([symbol] for symbol in symbols)]
-    found = forced(model, tokenizer, [source] * len(strings), strings, 40_000)
+    found = forced_log_probabilities(model, tokenizer, [source] * len(strings), strings, 40_000)
     ended = math.fsum(math.exp(math.fsum(values)) for values in found)
     # A beginning y_1 y_2 that does not end has the probability p(y_1) (1 - p(end | y_1)).
     going = math.fsum(math.exp(first) * -math.expm1(end) for first, end in found[1:])

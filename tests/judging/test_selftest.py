@@ -14,7 +14,7 @@ from multihead import Translator
 from multihead.decoding.greedy import greedy_search
 from multihead.errors import ConfigurationError
 from multihead.judging import selftest as module
-from multihead.judging.selftest import Passing, Towards, check_batches
+from multihead.judging.selftest import NetworkWrapper, PathFavoringNetwork, check_batches
 from multihead.translating.searching import symbols_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -30,7 +30,7 @@ def texts(numbers: Any) -> list[str]:
     return [*(source for source, _ in numbers.pairs(4, 90)), "", "eins foo"]
 
 
-class Neighbourly(Passing):
+class Neighbourly(NetworkWrapper):
     """Adds so much to a symbol's log-probability where there are other rows, by row: a dependence on the batch."""
 
     def __init__(self, inner: Any, amount: float) -> None:
@@ -99,7 +99,7 @@ def test_greedy_search_is_turned_by_exactly_the_gap(translator: Translator) -> N
         gap = max(gap, float(permitted.max() - permitted[following]))
     assert gap > 0.5
     for bound, reached in ((gap - 0.01, False), (gap + 0.01, True)):
-        helped = Towards(bundle.model, path, bound)
+        helped = PathFavoringNetwork(bundle.model, path, bound)
         (found,) = greedy_search(helped, source, lengths, symbols, max_lengths=20)
         assert ([*found.tokens, symbols.end] == other) == reached
 
@@ -109,7 +109,7 @@ def test_rows_keep_their_place_on_the_path(translator: Translator) -> None:
     """Selected, joined, off the path and past its end."""
     model = translator.bundle.model
     source = torch.tensor([[*translator.bundle.source_tokenizer.encode("eins"), 3]])
-    helped = Towards(model, [2, 70, 3], 1.0)
+    helped = PathFavoringNetwork(model, [2, 70, 3], 1.0)
     state = helped.start(source, torch.tensor([source.shape[1]]))
     plain, _ = model.step(torch.tensor([2]), model.start(source, torch.tensor([source.shape[1]])))
     lowered, state = helped.step(torch.tensor([2]), state)

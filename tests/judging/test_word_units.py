@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from multihead import Translator
-from multihead.judging.align import Units, begins_a_word, units_of
+from multihead.judging.align import WordUnits, split_units, starts_with_space
 from multihead.text.tokenizer import Tokenizer
 
 TEXTS = ["eins zwei", "  drei\u3000vier\tfünf ", "Ωmega \u2581x ß!", "", " ", "🎉 null", "sechs,sieben"]
@@ -19,7 +19,7 @@ def tokenizer(trained: Path) -> Tokenizer:
     return Translator.load(trained).bundle.target_tokenizer
 
 
-def check(units: Units, tokens: int) -> None:
+def check(units: WordUnits, tokens: int) -> None:
     """Every unit is some tokens that stand together, and no token has bytes of two."""
     assert units.matrix.shape == (tokens, len(units.texts))
     assert bool((units.matrix.sum(1) <= 1).all())
@@ -31,7 +31,7 @@ def check(units: Units, tokens: int) -> None:
 @pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
 def test_words_are_what_white_space_separates(tokenizer: Tokenizer, text: str) -> None:
     ids = tokenizer.encode(text)
-    units = units_of(tokenizer.entries, ids)
+    units = split_units(tokenizer.entries, ids)
     check(units, len(ids))
     assert units.texts == text.split()
     assert units.spaced == [True] * len(units.texts)
@@ -41,7 +41,7 @@ def test_words_are_what_white_space_separates(tokenizer: Tokenizer, text: str) -
 def test_without_white_space_a_unit_is_a_token(tokenizer: Tokenizer, text: str) -> None:
     """Whole characters each: this vocabulary has none of them, and spells each in bytes."""
     ids = tokenizer.encode(text)
-    units = units_of(tokenizer.entries, ids)
+    units = split_units(tokenizer.entries, ids)
     check(units, len(ids))
     assert "".join(units.texts) == "".join(text.split())
     assert "\ufffd" not in "".join(units.texts)
@@ -57,7 +57,7 @@ def test_a_search_may_spell_anything(tokenizer: Tokenizer) -> None:
     allowed = [index for index in range(len(tokenizer)) if index not in never]
     for length in range(40):
         ids = [draw.choice(allowed) for _ in range(length)]
-        units = units_of(tokenizer.entries, ids)
+        units = split_units(tokenizer.entries, ids)
         check(units, length)
         text = tokenizer.decode(ids)
         if all(units.spaced):
@@ -66,4 +66,4 @@ def test_a_search_may_spell_anything(tokenizer: Tokenizer) -> None:
 
 def test_what_begins_a_word() -> None:
     entries = [b" a", b"a", b"a b", b"", b"\t", "\u3000x".encode(), "\u00e4".encode()]
-    assert [*begins_a_word(entries)] == [True, False, False, False, True, True, False]
+    assert [*starts_with_space(entries)] == [True, False, False, False, True, True, False]

@@ -15,7 +15,7 @@ from multihead import Translator
 from multihead.decoding.sampling import Sharpening
 from multihead.errors import ConfigurationError
 from multihead.judging.guard_signs import GuardSettings
-from multihead.judging.selftest import Passing
+from multihead.judging.selftest import NetworkWrapper
 from multihead.lines.answering import answers
 from multihead.lines.long_lines import most_tokens
 from multihead.lines.rendering import Rendering
@@ -126,7 +126,7 @@ def test_an_ensemble_of_ensembles_has_all_their_models(translator, trained):
     assert fewer != pytest.approx([t.score for t in expected], abs=1e-4)
 
 
-class Short(Passing):
+class Short(NetworkWrapper):
     """Tells seven positions apart."""
 
     @property

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from multihead.errors import InputError
-from multihead.metrics.classification import classification
+from multihead.metrics.classification import score_predictions
 
 LABELS = ("ant", "bee", "cat", "dog")
 
@@ -30,7 +30,7 @@ def test_every_figure_is_that_of_counting(seed):
     classes, size = draw.randint(2, 4), draw.randint(1, 30)
     used = draw.sample(range(4), classes - 1) if seed % 3 == 0 else range(4)  # some classes never occur
     actual, predicted = (draw.choices(list(used), k=size) for _ in range(2))
-    found = classification(actual, predicted, LABELS)
+    found = score_predictions(actual, predicted, LABELS)
     each = by_hand(actual, predicted, 4)
     for place, scores in enumerate(each):
         got = (found.precision[place], found.recall[place], found.f1[place])
@@ -45,14 +45,14 @@ def test_every_figure_is_that_of_counting(seed):
 
 
 def test_always_the_frequent_class_is_accurate_and_has_a_poor_macro_f1():
-    found = classification([0] * 95 + [1] * 5, [0] * 100, ("often", "rarely"))
+    found = score_predictions([0] * 95 + [1] * 5, [0] * 100, ("often", "rarely"))
     assert found.accuracy == 0.95
     assert found.macro_f1 == pytest.approx((2 * 95 / 195 + 0) / 2)
     assert found.as_dict()["confusion"] == [[95, 0], [5, 0]]
 
 
 def test_the_tables_have_every_label():
-    text = str(classification([0, 1, 2], [0, 2, 2], ("好", "schlecht", "c")))
+    text = str(score_predictions([0, 1, 2], [0, 2, 2], ("好", "schlecht", "c")))
     assert text.startswith("accuracy 66.67%   macro-F1 55.56%   3 documents\n")
     rows = text.split("\n\n")
     assert [line.split()[0] for line in rows[1].splitlines()[1:]] == ["好", "schlecht", "c"]
@@ -65,4 +65,4 @@ def test_the_tables_have_every_label():
 )
 def test_what_cannot_be_counted(actual, predicted, words):
     with pytest.raises(InputError, match=words):
-        classification(actual, predicted, LABELS)
+        score_predictions(actual, predicted, LABELS)

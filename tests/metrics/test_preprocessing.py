@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 
-from multihead.metrics.preprocessing import suspicions
+from multihead.metrics.preprocessing import find_preprocessing
 
 MULTI30K = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "multi30k"
 
@@ -45,14 +45,14 @@ MARKED = {
 
 @pytest.mark.parametrize("language", CLEAN)
 def test_clean_text_raises_none(language: str) -> None:
-    assert suspicions(CLEAN[language] * 30, language) == []
+    assert find_preprocessing(CLEAN[language] * 30, language) == []
 
 
 @pytest.mark.parametrize("language", [language for language in CLEAN if MARKED[language]])
 def test_tokenised_text_does(language: str) -> None:
     tokenize = TOKENIZE.get(language, BLEU().tokenizer)
     lines = [tokenize(line) for line in MARKED[language]]
-    found = suspicions(lines, language)
+    found = find_preprocessing(lines, language)
     assert {one.kind for one in found} == {"tokenised"}
     assert max(one.lines for one in found) >= len(lines) - 1
     assert all(one.example == lines[one.first - 1] for one in found)
@@ -60,7 +60,7 @@ def test_tokenised_text_does(language: str) -> None:
 
 @pytest.mark.parametrize("language", ["en", "de", "fr", "it", "ru", "el"])
 def test_lower_cased_text_does_where_letters_have_cases(language: str) -> None:
-    (found,) = suspicions([line.lower() for line in CLEAN[language]], language)
+    (found,) = find_preprocessing([line.lower() for line in CLEAN[language]], language)
     lines = sum(not line[0].isdigit() for line in CLEAN[language])
     assert (found.kind, found.lines, found.possible, found.first) == ("lower-cased", lines, lines, 1)
 
@@ -74,7 +74,7 @@ def test_lower_cased_text_does_where_letters_have_cases(language: str) -> None:
     ],
 )
 def test_subwords_are_told(language: str | None, spoil: Callable[[str], str]) -> None:
-    found = suspicions([spoil(line) for line in ["Two dogs doze", "Old men do so", "So do we"]], language)
+    found = find_preprocessing([spoil(line) for line in ["Two dogs doze", "Old men do so", "So do we"]], language)
     assert [(one.kind, one.lines, one.possible) for one in found] == [("subwords", 3, 3)]
 
 
@@ -95,14 +95,14 @@ def test_subwords_are_told(language: str | None, spoil: Callable[[str], str]) ->
     ],
 )
 def test_each_habit_of_tokenisers_is_told(language: str | None, line: str) -> None:
-    assert [(one.kind, one.lines) for one in suspicions([line] * 4, language)] == [("tokenised", 4)]
+    assert [(one.kind, one.lines) for one in find_preprocessing([line] * 4, language)] == [("tokenised", 4)]
 
 
 @pytest.mark.parametrize("every", [2, 10, 15])
 def test_a_part_of_the_lines_is_enough_and_counted(every: int) -> None:
     clean = CLEAN["de"] * 100
     lines = [BLEU().tokenizer(line) if place % every == 7 % every else line for place, line in enumerate(clean)]
-    (found,) = suspicions(lines, "de")
+    (found,) = find_preprocessing(lines, "de")
     assert found.lines == sum(one != other for one, other in zip(lines, clean, strict=True))
     assert (found.first, found.possible) == (7 % every + 1, len(clean))
     assert f"{found.lines} of {found.possible}" in str(found)
@@ -113,9 +113,9 @@ def test_slips_are_none() -> None:
     lines[5] = "He sleeps ."
     lines[7:9] = ["she does n't", "lower case"]
     lines[20:30] = ["He sleeps ."] * 10  # one in forty of those with punctuation
-    assert suspicions(lines, "en") == []
-    assert suspicions(["No marks at all"] * 500 + ["They 're here"], "en") == []
-    assert suspicions([], "en") == suspicions(["", " "], "en") == []
+    assert find_preprocessing(lines, "en") == []
+    assert find_preprocessing(["No marks at all"] * 500 + ["They 're here"], "en") == []
+    assert find_preprocessing([], "en") == find_preprocessing(["", " "], "en") == []
 
 
 @pytest.mark.skipif(not MULTI30K.is_dir(), reason="Multi30k is not beside the repository (../shared/data/multi30k)")
@@ -123,13 +123,13 @@ def test_slips_are_none() -> None:
 def test_multi30k_is_clean_and_its_copies_are_not(language: str) -> None:
     with gzip.open(MULTI30K / f"test_2016_flickr.{language}.gz", "rt", encoding="utf-8") as stream:
         lines = [line.rstrip("\n") for line in stream]
-    assert suspicions(lines, language) == suspicions(lines) == []
-    (lowered,) = suspicions([line.lower() for line in lines], language)
+    assert find_preprocessing(lines, language) == find_preprocessing(lines) == []
+    (lowered,) = find_preprocessing([line.lower() for line in lines], language)
     assert (lowered.kind, lowered.lines) == ("lower-cased", sum(not re.match(r"\W*\d", line) for line in lines))
     draw = random.Random(0)
     spoilt = {place for place in range(len(lines)) if draw.random() < 0.1 and lines[place].endswith("g.")}
     spoilt |= {place for place in range(0, len(lines), 10) if lines[place].endswith(".")}
     mixed = [line[:-1] + " ." if place in spoilt else line for place, line in enumerate(lines)]
-    (found,) = suspicions(mixed, language)
+    (found,) = find_preprocessing(mixed, language)
     assert found.kind == "tokenised"
     assert found.lines == len(spoilt) + (language == "de")  # where one line of the original ends so

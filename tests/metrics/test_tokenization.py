@@ -12,7 +12,7 @@ from sacrebleu.metrics.ter import TER
 from multihead.cli.compare import compare
 from multihead.cli.evaluate import evaluate
 from multihead.errors import ConfigurationError
-from multihead.metrics.scores import Tokenizer, bleu_metric, metrics, ter, tokenizer_of
+from multihead.metrics.scores import Tokenizer, all_metrics, bleu_metric, default_tokenizer, ter_metric
 
 CHINESE = ("两只狗在雪地里玩耍。", "两只猫在雪地里玩耍。")
 JAPANESE = ("犬が二匹雪の中で遊ぶ", "犬が三匹雪の中で遊ぶ")
@@ -31,14 +31,14 @@ JAPANESE = ("犬が二匹雪の中で遊ぶ", "犬が三匹雪の中で遊ぶ")
 def test_one_edit_is_one_word_of_the_language(
     language: str | None, pair: tuple[str, str], words: int, signature: str
 ) -> None:
-    metric = ter(language)
+    metric = ter_metric(language)
     assert metric.corpus_score([pair[1]], [[pair[0]]]).score == pytest.approx(100 / words)
     assert signature in str(metric.get_signature())
 
 
 def test_ter_by_character_is_that_of_spaced_text() -> None:
     spaced = [" ".join(text) for text in JAPANESE]
-    found = ter("ja").corpus_score([JAPANESE[1]], [[JAPANESE[0]]])
+    found = ter_metric("ja").corpus_score([JAPANESE[1]], [[JAPANESE[0]]])
     assert found.score == TER(case_sensitive=True).corpus_score([spaced[1]], [[spaced[0]]]).score
 
 
@@ -47,8 +47,8 @@ def test_a_tokenizer_that_is_named_takes_the_place_of_the_languages() -> None:
         metric = bleu_metric("ja", name)
         metric.corpus_score(["a"], [["a"]])
         assert f"|tok:{name}|" in str(metric.get_signature())
-    assert list(metrics("zh")) == ["BLEU", "chrF", "TER"]
-    assert tokenizer_of("zh_TW") == "zh"
+    assert list(all_metrics("zh")) == ["BLEU", "chrF", "TER"]
+    assert default_tokenizer("zh_TW") == "zh"
 
 
 @pytest.mark.skipif(find_spec("MeCab") is not None, reason="MeCab is installed")

@@ -109,7 +109,7 @@ def test_what_cannot_be_drawn_is_refused(run, tmp_path):
             plot(folders, tmp_path / name)
     assert (tmp_path / "there.png").read_text() == "x"
     with pytest.raises(InputError, match="no curve has a point"):
-        drawing.curves([Panel("nothing", [Line("a", [])])], tmp_path / "x.png")
+        drawing.draw_curves([Panel("nothing", [Line("a", [])])], tmp_path / "x.png")
     assert not (tmp_path / "x.png").exists()
 
 

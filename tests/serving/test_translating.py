@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from multihead import Translator
-from multihead.judging.guard import guarded
-from multihead.judging.guard_signs import Mode
+from multihead.judging.guard import translate_guarded
+from multihead.judging.guard_signs import GuardMode
 from multihead.lines.long_lines import Line, in_parts, most_tokens, together
 from multihead.serving.loaded_model import SLICE_SENTENCES
 from multihead.serving.stream import MIN_INTERVAL
@@ -151,11 +151,13 @@ def cut(translator: Translator, text: str) -> list[Line]:
 
 
 @pytest.mark.parametrize("mode", ["mark", "retry"])
-def test_the_guard_says_what_it_says_of_each_sentence(mode: Mode, client: Client, translator: Translator) -> None:
+def test_the_guard_says_what_it_says_of_each_sentence(mode: GuardMode, client: Client, translator: Translator) -> None:
     texts = ["eins zwei", "qwxy " * 12, "drei\nvier"]
     found = client.post(text=texts, guard=mode).json["translations"]
     for own, text in zip(found, texts, strict=True):
-        wanted = guarded(translator, [part for line in cut(translator, text) for part in line.texts], mode=mode)
+        wanted = translate_guarded(
+            translator, [part for line in cut(translator, text) for part in line.texts], mode=mode
+        )
         assert own["text"].split() == " ".join(one.translation.text for one in wanted).split()
         assert own["guard"]["suspicious"] == any(one.marked for one in wanted)
         assert own["guard"]["score"] == pytest.approx(max(one.score for one in wanted))

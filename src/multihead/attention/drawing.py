@@ -139,7 +139,7 @@ def _fonts() -> Iterator[Path]:
         yield from sorted(Path(folder, "fonts").glob("*.[ot]tf"))
 
 
-def table(rows: Sequence[Sequence[str]]) -> str:
+def format_table(rows: Sequence[Sequence[str]]) -> str:
     """Columns side by side: the first to the left, all others to the right."""
     widths = [max(map(display_width, column)) for column in zip(*rows, strict=True)]
     return "\n".join(

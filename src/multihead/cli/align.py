@@ -30,7 +30,7 @@ def align(layer: int | None, shift: bool, mutual: bool, **asked: Any) -> None:
     def make(translator: Translator) -> Change:
         from multihead.judging import align as workflow
 
-        aligning = workflow.Aligning(layer, shift, mutual)
+        aligning = workflow.AlignmentSettings(layer, shift, mutual)
 
         def change(sources: list[str], targets: list[str], count: Any) -> list[str]:
             found = workflow.align(

@@ -101,9 +101,9 @@ def _check_output(path: Path) -> None:
 
 
 def _draw(view: AttentionView, path: Path) -> None:
-    from multihead.inspection.plots import attention_map, panels
+    from multihead.inspection.plots import attention_map, attention_panels
 
-    draw = attention_map if len(view.panels) == 1 else panels
+    draw = attention_map if len(view.panels) == 1 else attention_panels
     draw(view.weights, view.columns, view.rows, path, title=view.title)
 
 

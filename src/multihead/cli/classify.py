@@ -18,7 +18,7 @@ from multihead.errors import ConfigurationError, DataError, InputError
 from multihead.runs.classifier.settings import ClassifySettings, ClassifyWishes, Files
 
 if TYPE_CHECKING:
-    from multihead.inspection.shades import Explained
+    from multihead.inspection.shades import ShadedDocument
     from multihead.runs.classifier.model import Answer, DocumentClassifier
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -151,10 +151,10 @@ def _explain(classifier: DocumentClassifier, explain: bool, html: Path | None, t
     """Documents with their shades, as they arrive; the page at the end."""
     from multihead.cli.streams import filter_lines
     from multihead.files import write_text
-    from multihead.inspection.shades import page, terminal
+    from multihead.inspection.shades import shaded_page, shaded_text
 
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    documents: list[Explained] = []
+    documents: list[ShadedDocument] = []
 
     def show(lines: list[str], number: int) -> list[str]:
         shown = _answered(classifier, lines, number, top)
@@ -164,12 +164,12 @@ def _explain(classifier: DocumentClassifier, explain: bool, html: Path | None, t
                 if html is not None:
                     documents.append(explained)
                 if explain:
-                    shown[place] = f"{terminal(explained, colour=colour)}\n"
+                    shown[place] = f"{shaded_text(explained, colour=colour)}\n"
         return shown
 
     filter_lines(show)
     if html is not None:
-        write_text(html, page(documents))
+        write_text(html, shaded_page(documents))
 
 
 @classify.command()

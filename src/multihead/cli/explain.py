@@ -68,13 +68,13 @@ def explain(
     check_counts(n_best=n_best)
     own_the_process()
     _check_files(page, picture)
-    from multihead.judging.align import Aligning
+    from multihead.judging.align import AlignmentSettings
     from multihead.judging.explain import explain as workflow
     from multihead.translating.translator import Translator
 
     translator = Translator.load(model).searching(**wishes)
     explained = workflow(
-        translator, sentence, translation, alternatives=alternatives, n_best=n_best, aligning=Aligning(layer)
+        translator, sentence, translation, alternatives=alternatives, n_best=n_best, aligning=AlignmentSettings(layer)
     )
     _show(explained, page, picture, as_json)
 
@@ -98,7 +98,7 @@ def _check_files(page: Path | None, picture: Path | None) -> None:
 
 def _show(explained: Explanation, page: Path | None, picture: Path | None, as_json: bool) -> None:
     from multihead.files import write_text
-    from multihead.inspection.explanation import explained_text
+    from multihead.inspection.explanation import explanation_text
 
     if picture is not None:  # first: it is refused where there is nothing to draw
         explained.picture(picture)
@@ -107,4 +107,4 @@ def _show(explained: Explanation, page: Path | None, picture: Path | None, as_js
     if as_json:
         click.echo(json.dumps(explained.content(), ensure_ascii=False, allow_nan=False))
     elif page is None and picture is None:
-        click.echo(explained_text(explained.content()))
+        click.echo(explanation_text(explained.content()))

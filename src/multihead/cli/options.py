@@ -247,7 +247,7 @@ def _without_the_flag(name: str) -> str:
 
 
 if TYPE_CHECKING:
-    from multihead.metrics.preprocessing import Suspicion
+    from multihead.metrics.preprocessing import PreprocessingRemark
 
 _LINES_NAMED = 20
 
@@ -277,7 +277,7 @@ def scoring_flags(function: F) -> F:
     return function
 
 
-def remark_on(name: str, remarks: Iterable[Suspicion]) -> None:
+def remark_on(name: str, remarks: Iterable[PreprocessingRemark]) -> None:
     """Writes to standard error what a text looks like, where that is not as people write."""
     from multihead.metrics.preprocessing import ADVICE
 

@@ -11,7 +11,7 @@ from multihead.configuration import build
 from multihead.translating.search_settings import SearchSettings
 
 if TYPE_CHECKING:
-    from multihead.judging.score import Perplexity, Scored
+    from multihead.judging.score import Perplexity, ScoredPair
     from multihead.translating.translator import Translator
 
 
@@ -56,7 +56,7 @@ def score(
         total = workflow.Perplexity()
         found.append(total)
 
-        def rendered(one: Scored) -> str:
+        def rendered(one: ScoredPair) -> str:
             row = [f"{one.score(settings.alpha, penalty_of(settings)):.4f}"]
             if tokens:
                 for token, value in zip(one.tokens, one.log_probabilities, strict=True):

@@ -12,7 +12,7 @@ import click
 from multihead.errors import ConfigurationError, MultiheadError
 
 if TYPE_CHECKING:
-    from multihead.judging.selftest import Report
+    from multihead.judging.selftest import BatchReport
 
 _LINES_NAMED = 20
 
@@ -96,7 +96,7 @@ def batch(
         )
 
 
-def _as_text(report: Report) -> str:
+def _as_text(report: BatchReport) -> str:
     searched = "compiled code" if report.compiled else "PyTorch"
     rows = [f"{report.lines:,} lines, alone and in company, searched by {searched}"]
     rows += [f"{name}: {count:,} lines differ" for name, count in report.passes.items()]
@@ -109,6 +109,6 @@ def _as_text(report: Report) -> str:
     return "\n".join(rows)
 
 
-def _as_json(report: Report) -> str:
+def _as_json(report: BatchReport) -> str:
     content = {**asdict(report), "differing": report.differing, "unproved": report.unproved}
     return json.dumps(content, ensure_ascii=False)

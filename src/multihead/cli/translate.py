@@ -33,7 +33,7 @@ from multihead.cli.streams import NAME, decoded, write_lines
 from multihead.configuration import build
 from multihead.data.text_files import LineStream, TextScan, open_text
 from multihead.errors import ConfigurationError, DataError, Interrupted
-from multihead.judging.guard_signs import GuardSettings, Mode
+from multihead.judging.guard_signs import GuardMode, GuardSettings
 from multihead.translating.search_settings import Mean, Metric, Sampling, SearchSettings
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def asking_flags(function: F) -> F:
         ),
         click.option(
             "--guard",
-            type=click.Choice(["off", *get_args(Mode)]),
+            type=click.Choice(["off", *get_args(GuardMode)]),
             default="off",
             show_default=True,
             help="Say which translations are suspicious (mark), or search those again more safely (retry).",

@@ -2,8 +2,7 @@
 
 Two files are read line by line next to each other, however many lines each has and whatever is in them; a file of
 pairs by its own reader (`readers`), which leaves out what is no pair. What can be used comes in `Chunk`s, without the
-white space around it; what cannot goes to `Places`, by file and reason, with the first lines where it stands. What is
-a fault among usable pairs, and how bad one is, is for the workflows to say.
+white space around it; what cannot goes to `FaultReport`, by file and reason, with the first lines where it stands.
 
 What `doctor_text` keeps of a corpus for the checks of tokens: characters, counted, and pairs from all over it.
 
@@ -29,7 +28,7 @@ from multihead.data.order import Array
 from multihead.data.readers import scan_corpus
 from multihead.data.text_files import NOT_UTF8, open_text, place_in_line, split_lines
 
-NAMED = 10
+MAX_LINES = 10
 """Lines that are remembered of each fault."""
 NUL = "holds a NUL"
 
@@ -46,7 +45,7 @@ class Chunk(NamedTuple):
 
 
 @dataclass
-class Spots:
+class FaultLines:
     """Where a fault is found: how often, and the first lines."""
 
     count: int = 0
@@ -58,29 +57,29 @@ class Spots:
         """One more."""
         self.count += 1
         self.detail = self.detail or detail
-        if len(self.lines) < NAMED:
+        if len(self.lines) < MAX_LINES:
             self.lines.append(line)
 
     def add_all(self, lines: Array) -> None:
         """Some more, in the order of the file."""
         self.count += len(lines)
-        self.lines += lines[: NAMED - len(self.lines)].tolist()
+        self.lines += lines[: MAX_LINES - len(self.lines)].tolist()
 
 
-class Places(Report):
+class FaultReport(Report):
     """A report that keeps every file's faults apart."""
 
     def __init__(self) -> None:
         super().__init__(limit=0)
-        self.spots: dict[tuple[Path, str], Spots] = {}
+        self.spots: dict[tuple[Path, str], FaultLines] = {}
 
     def add(self, path: str | Path, line: int, reason: str, detail: str = "") -> None:
         """As in `Report`."""
         super().add(path, line, reason, detail)
-        self.spots.setdefault((Path(path), reason), Spots()).add(line, detail)
+        self.spots.setdefault((Path(path), reason), FaultLines()).add(line, detail)
 
 
-class SideBySide:
+class ParallelReader:
     """The usable pairs of a corpus, and what is wrong with the others.
 
     Args:
@@ -94,7 +93,7 @@ class SideBySide:
         self, source: Path, target: Path | None, languages: Languages = (None, None), limit: int | None = None
     ) -> None:
         self.source, self.target, self.languages, self.limit = source, target, languages, limit
-        self.faults = Places()
+        self.faults = FaultReport()
         self.lines = (0, 0)
         """How many lines, or candidates for pairs, each side has; known once all was read."""
         self.whole = True
@@ -184,9 +183,9 @@ class SideBySide:
             return None
 
 
-SAMPLE = 40_000
+SAMPLE_SIZE = 40_000
 """Pairs that are kept,"""
-LONGEST = 10_000
+MAX_CHARACTERS = 10_000
 """and characters of each side: of a book on one line its subwords would fill the memory."""
 
 
@@ -197,7 +196,7 @@ class Sample:
         most: pairs that are kept.
     """
 
-    def __init__(self, most: int = SAMPLE) -> None:
+    def __init__(self, most: int = SAMPLE_SIZE) -> None:
         self.lines: list[int] = []
         self.sources: list[str] = []
         self.targets: list[str] = []
@@ -225,7 +224,7 @@ class Sample:
 
 
 def _beginning(text: str) -> str:
-    return text if len(text) <= LONGEST else text[:LONGEST].strip()
+    return text if len(text) <= MAX_CHARACTERS else text[:MAX_CHARACTERS].strip()
 
 
 class Characters:
@@ -266,29 +265,29 @@ class _Kept(dict[int, int | None]):
 _KEPT = _Kept()
 
 
-def normal_form(text: str) -> str:
+def normalize_text(text: str) -> str:
     """The text without regard to case, white space and punctuation; itself, if there is nothing else in it."""
     return text.casefold().translate(_KEPT) or text
 
 
-def hashes(texts: list[str]) -> Array:
+def hash_texts(texts: list[str]) -> Array:
     """One for each."""
     return np.array(list(map(hash, texts)), np.int64)
 
 
-def joined(source: Array, target: Array) -> Array:
+def hash_pairs(source: Array, target: Array) -> Array:
     """A hash for each pair from those of its sides."""
     return source * np.int64(_ODD) + target
 
 
-def repeated(keys: Array) -> Array:
+def find_repeated(keys: Array) -> Array:
     """Places, in order, whose key stands at an earlier place, too."""
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
     return np.sort(order[1:][ordered[1:] == ordered[:-1]])
 
 
-class Several(NamedTuple):
+class MultipleTargets(NamedTuple):
     """Sources that have more than one translation."""
 
     places: Array
@@ -299,7 +298,7 @@ class Several(NamedTuple):
     """Different sources in all."""
 
 
-def several_targets(source: Array, target: Array) -> Several:
+def multiple_targets(source: Array, target: Array) -> MultipleTargets:
     """From the hashes of both sides."""
     order = np.lexsort((target, source))
     a, b = source[order], target[order]
@@ -307,15 +306,15 @@ def several_targets(source: Array, target: Array) -> Several:
     new_pair = new_source | np.concatenate(([True], b[1:] != b[:-1]))[: len(a)]
     starts = np.flatnonzero(new_source)
     if not len(starts):
-        return Several(starts, starts, 0)
+        return MultipleTargets(starts, starts, 0)
     counts = np.add.reduceat(new_pair.astype(np.int64), starts)
     first = np.minimum.reduceat(order, starts)
     many = counts > 1
     places, by_place = first[many], np.argsort(first[many])
-    return Several(places[by_place], counts[many][by_place], len(starts))
+    return MultipleTargets(places[by_place], counts[many][by_place], len(starts))
 
 
-class Leaked(NamedTuple):
+class LeakedPair(NamedTuple):
     """A pair that is held out and stands in another corpus."""
 
     line: int
@@ -353,9 +352,9 @@ class HeldOut:
     @staticmethod
     def keys(chunk: Chunk) -> dict[str, Array]:
         """By kind."""
-        sources, targets = (hashes(list(map(normal_form, side))) for side in (chunk.sources, chunk.targets))
-        pair = joined(hashes(chunk.sources), hashes(chunk.targets))
-        return {"pair": pair, "normal": joined(sources, targets), "source": sources}
+        sources, targets = (hash_texts(list(map(normalize_text, side))) for side in (chunk.sources, chunk.targets))
+        pair = hash_pairs(hash_texts(chunk.sources), hash_texts(chunk.targets))
+        return {"pair": pair, "normal": hash_pairs(sources, targets), "source": sources}
 
     def look(self, lines: Array, keys: dict[str, Array], corpus: str) -> None:
         """Some pairs of another corpus, by their lines and `keys`."""
@@ -369,15 +368,15 @@ class HeldOut:
             for place in np.flatnonzero(there[places] == own).tolist():
                 seen.setdefault(int(own[place]), (int(lines[place]), corpus))
 
-    def leaked(self) -> dict[str, list[Leaked]]:
+    def leaked(self) -> dict[str, list[LeakedPair]]:
         """By kind, in order of the lines."""
-        found: dict[str, list[Leaked]] = {kind: [] for kind in self.KINDS}
+        found: dict[str, list[LeakedPair]] = {kind: [] for kind in self.KINDS}
         if not len(self):
             return found
         keys = {kind: np.concatenate(parts).tolist() for kind, parts in self._keys.items()}
         for place, line in enumerate(np.concatenate(self._lines).tolist()):
             for kind in self.KINDS:
                 if (there := self._seen[kind].get(keys[kind][place])) is not None:
-                    found[kind].append(Leaked(line, *there))
+                    found[kind].append(LeakedPair(line, *there))
                     break
         return found

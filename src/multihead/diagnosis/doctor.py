@@ -8,7 +8,7 @@
 The text is read once (`doctor_text`), pairs from all over it are cut into subwords (`doctor_tokens`), and the network
 that they would train, or did, is tried on one batch (`doctor_model`). What is to be looked at is found out in
 `doctor_subject`; what findings are and how bad, in `doctor_findings`. Nothing is written and nothing is stopped;
-``train`` does the quick part before its first update (`examine` with ``quick``) and logs what comes of it.
+``train`` does the quick part before its first update (`diagnose` with ``quick``) and logs what comes of it.
 
 The quick part of `multihead doctor`, as ``train`` does it by itself before the first update of a new run.
 
@@ -34,12 +34,12 @@ from multihead.data.batching import Batch
 from multihead.data.corpus import Languages, Pair, Report
 from multihead.data.text_files import TextScan
 from multihead.diagnosis import model_checks as models
-from multihead.diagnosis.corpus import SAMPLE, HeldOut, Sample, SideBySide
-from multihead.diagnosis.findings import Diagnosis, found
-from multihead.diagnosis.heuristics import Likeness
-from multihead.diagnosis.inputs import PairOfFiles, Subject, check_recorded, of_data, subject_of
+from multihead.diagnosis.corpus import SAMPLE_SIZE, HeldOut, ParallelReader, Sample
+from multihead.diagnosis.findings import Diagnosis, make_finding
+from multihead.diagnosis.heuristics import SideClassifier
+from multihead.diagnosis.inputs import DiagnosisInputs, FilePair, check_unchanged, collect_inputs, inputs_from_data
 from multihead.diagnosis.model_checks import check_tokens
-from multihead.diagnosis.text_checks import TextPass, held_out, leaks
+from multihead.diagnosis.text_checks import TextPass, check_leaks, read_held_out
 from multihead.errors import DataError, MultiheadError
 from multihead.machine import inspect_machine, require_device
 from multihead.models.config import NetworkConfig
@@ -51,7 +51,7 @@ from multihead.preparing.prepare import learn_vocabulary
 from multihead.preparing.prepared import PreparedText
 from multihead.text.tokenizer import Tokenizer
 
-QUICK = 100_000
+QUICK_PAIRS = 100_000
 """Pairs of a corpus that the quick part reads,"""
 QUICK_SAMPLE = 4_000
 """and those that it cuts into subwords, at most."""
@@ -88,11 +88,13 @@ def doctor(
     settings = build(TrainSettings, wishes, "the settings")
     require_device(settings.device or "cpu")
     test = tuple(None if path is None else Path(path) for path in (test_source, test_target))
-    subject = subject_of(None if run is None else Path(run), settings, (test[0], test[1]))
-    return examine(subject, quick=quick, progress=progress)
+    subject = collect_inputs(None if run is None else Path(run), settings, (test[0], test[1]))
+    return diagnose(subject, quick=quick, progress=progress)
 
 
-def examine(subject: Subject, *, quick: bool = False, progress: Callable[[int], None] = lambda _: None) -> Diagnosis:
+def diagnose(
+    subject: DiagnosisInputs, *, quick: bool = False, progress: Callable[[int], None] = lambda _: None
+) -> Diagnosis:
     """As `doctor`, of what was found out already."""
     diagnosis = Diagnosis()
     if subject.gone:
@@ -100,7 +102,7 @@ def examine(subject: Subject, *, quick: bool = False, progress: Callable[[int], 
         diagnosis.looked.append(f"text: not all of it, for these files are gone: {names}")
     passes = _Text(subject, diagnosis, quick, progress).passes
     if not quick:
-        diagnosis.findings += check_recorded(subject.records, subject.languages, subject.name)
+        diagnosis.findings += check_unchanged(subject.records, subject.languages, subject.name)
     tokenizers = subject.tokenizers
     if tokenizers is None and any(map(len, passes)):
         tokenizers = _learned(subject.settings, passes, diagnosis)
@@ -123,10 +125,12 @@ def examine(subject: Subject, *, quick: bool = False, progress: Callable[[int], 
 class _Text:
     """Reads everything once, what is held out twice: to know what to look for, and to be looked at."""
 
-    def __init__(self, subject: Subject, diagnosis: Diagnosis, quick: bool, progress: Callable[[int], None]) -> None:
+    def __init__(
+        self, subject: DiagnosisInputs, diagnosis: Diagnosis, quick: bool, progress: Callable[[int], None]
+    ) -> None:
         self._diagnosis, self._languages, self._progress = diagnosis, subject.languages, progress
-        self._limit = QUICK if quick else None
-        self._sample = QUICK_SAMPLE if quick else SAMPLE
+        self._limit = QUICK_PAIRS if quick else None
+        self._sample = QUICK_SAMPLE if quick else SAMPLE_SIZE
         sets = {"validation pairs": subject.valid, "test pairs": subject.test}
         apart = {name: files for name, files in sets.items() if files is not None}
         keys = {name: self._held_out(files) for name, files in apart.items()}
@@ -136,24 +140,26 @@ class _Text:
             if (done := self._pass(files, list(keys.values()), None, "text")) is not None
         ]
         for name, files in apart.items():
-            diagnosis.findings += leaks(keys[name], _name(files), "the training text")
+            diagnosis.findings += check_leaks(keys[name], _name(files), "the training text")
         likeness = next((done.likeness for done in self.passes), None)
         in_test = self._held_out(apart["test pairs"]) if len(apart) == 2 else HeldOut()
         for name, files in apart.items():
             self._pass(files, [in_test] if name == "validation pairs" else [], likeness, name)
         if len(in_test):
             remedy = "take them out of one of the two: a model is chosen by the one and judged by the other"
-            diagnosis.findings += leaks(in_test, _name(apart["test pairs"]), "the validation pairs", remedy)
+            diagnosis.findings += check_leaks(in_test, _name(apart["test pairs"]), "the validation pairs", remedy)
 
-    def _corpus(self, files: PairOfFiles) -> SideBySide:
-        return SideBySide(*files, self._languages, self._limit)
+    def _corpus(self, files: FilePair) -> ParallelReader:
+        return ParallelReader(*files, self._languages, self._limit)
 
-    def _held_out(self, files: PairOfFiles) -> HeldOut:
+    def _held_out(self, files: FilePair) -> HeldOut:
         with _readable(files, Diagnosis()):  # what is wrong with it is told when it is looked at
-            return held_out(self._corpus(files))
+            return read_held_out(self._corpus(files))
         return HeldOut()
 
-    def _pass(self, files: PairOfFiles, apart: list[HeldOut], likeness: Likeness | None, what: str) -> TextPass | None:
+    def _pass(
+        self, files: FilePair, apart: list[HeldOut], likeness: SideClassifier | None, what: str
+    ) -> TextPass | None:
         corpus = self._corpus(files)
         with _readable(files, self._diagnosis):
             done = TextPass(corpus, apart, likeness, self._progress, self._sample)
@@ -166,12 +172,12 @@ class _Text:
         return None
 
 
-def _name(files: PairOfFiles) -> str:
+def _name(files: FilePair) -> str:
     return " + ".join(str(path) for path in files if path is not None)
 
 
 @contextmanager
-def _readable(files: PairOfFiles, diagnosis: Diagnosis) -> Iterator[None]:
+def _readable(files: FilePair, diagnosis: Diagnosis) -> Iterator[None]:
     """What cannot be read as text is a finding, where there is a file at all.
 
     Raises:
@@ -183,7 +189,9 @@ def _readable(files: PairOfFiles, diagnosis: Diagnosis) -> Iterator[None]:
         if not all(path is None or path.is_file() for path in files):
             raise
         lines = () if error.line is None else (error.line,)
-        diagnosis.findings.append(found("unreadable", _name(files), 1, 1, " ".join(str(error).split("\n")), lines))
+        diagnosis.findings.append(
+            make_finding("unreadable", _name(files), 1, 1, " ".join(str(error).split("\n")), lines)
+        )
 
 
 @dataclass(frozen=True)
@@ -224,7 +232,7 @@ def _learned(settings: TrainSettings, passes: list[TextPass], diagnosis: Diagnos
 
 
 def _look_at_model(
-    subject: Subject,
+    subject: DiagnosisInputs,
     tokenizers: tuple[Tokenizer, Tokenizer],
     passes: list[TextPass],
     diagnosis: Diagnosis,
@@ -282,7 +290,7 @@ def _batch(config: NetworkConfig, tokenizers: tuple[Tokenizer, Tokenizer], passe
     return models.small_batch(*models.random_pairs(config.source_vocab, config.target_vocab))
 
 
-def tell_findings(
+def log_quick_check(
     settings: TrainSettings, config: RunConfig, prepared: PreparedText, folder: Path, say: Callable[[str], None]
 ) -> None:
     """Says what the quick part finds in a run that was just decided.
@@ -295,12 +303,12 @@ def tell_findings(
         say: is told each line.
     """
     subject = replace(
-        of_data(config.data, settings.model_copy(update={"device": "cpu", "seed": config.training.seed})),
+        inputs_from_data(config.data, settings.model_copy(update={"device": "cpu", "seed": config.training.seed})),
         tokenizers=(prepared.source_tokenizer, prepared.target_tokenizer),
         network=config.model,
     )
     try:
-        diagnosis = examine(subject, quick=True)
+        diagnosis = diagnose(subject, quick=True)
     except MultiheadError as error:  # the files may have gone since; training has its own copy
         say(f"not looked for faults: {error}")
         return
@@ -310,6 +318,6 @@ def tell_findings(
 
 def _lines(diagnosis: Diagnosis, folder: Path) -> list[str]:
     grave = [one for one in diagnosis.findings if one.severity != "note"]
-    looked = f"looked for faults (up to {QUICK:,} pairs of a corpus, subwords, model): {diagnosis.counted()}"
+    looked = f"looked for faults (up to {QUICK_PAIRS:,} pairs of a corpus, subwords, model): {diagnosis.counted()}"
     command = f"; all of it: multihead doctor {folder}"
     return [looked + command, *(f"  {one.headline}" for one in grave)]

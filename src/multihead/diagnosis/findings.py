@@ -4,7 +4,7 @@
     warning    it would be worse, or its figures would flatter
     note       worth knowing; often as it should be
 
-The shares of a corpus from which on a fault is more than a note are in `REMEDIES`, beside what to do.
+The shares of a corpus from which on a fault is more than a note are in `FINDING_KINDS`, beside what to do.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 """The worst first."""
 
-STATUS: dict[Severity | None, int] = {None: 0, "note": 0, "warning": 3, "error": 4}
+EXIT_STATUS: dict[Severity | None, int] = {None: 0, "note": 0, "warning": 3, "error": 4}
 """The exit status of the command by the worst finding. 1 and 2 are, as everywhere, for work that could not be done."""
 
 
-class Kind(NamedTuple):
+class FindingKind(NamedTuple):
     """What is the same of all findings with one code."""
 
     remedy: str
@@ -33,52 +33,66 @@ class Kind(NamedTuple):
     """From which share on it is an error."""
 
 
-REMEDIES: dict[str, Kind] = {
-    "unequal-lines": Kind("align the files anew: line n of the one must translate line n of the other", error=0),
-    "misaligned": Kind("compare both files around the first line named; a line is missing or too many there", error=0),
-    "unrelated": Kind(
+FINDING_KINDS: dict[str, FindingKind] = {
+    "unequal-lines": FindingKind("align the files anew: line n of the one must translate line n of the other", error=0),
+    "misaligned": FindingKind(
+        "compare both files around the first line named; a line is missing or too many there", error=0
+    ),
+    "unrelated": FindingKind(
         "were the lines of one file shuffled or sorted, or is it another text? Pair the files anew", error=0
     ),
-    "changed": Kind(
+    "changed": FindingKind(
         "what is found is true of the text that is there now; to look at that of the training, put it back, or start "
         "where the paths lead to it"
     ),
-    "not-utf8": Kind("correct the lines, or convert the file: iconv -f ISO-8859-1 -t UTF-8 OLD > NEW", error=0.01),
-    "nul": Kind("binary data or UTF-16? If UTF-16: iconv -f UTF-16 -t UTF-8 OLD > NEW", error=0.5),
-    "unreadable": Kind("mend the file; the sentence says where it cannot be read", error=0),
-    "empty": Kind("these pairs are left out; write the missing side, or take the line from both files", 0.01, 0.5),
-    "empty-both": Kind("these pairs are left out; nothing is lost, take the line from both files", math.inf),
-    "not-a-pair": Kind("these records are left out; mend them, the detail says how", 0, 0.5),
-    "equal-sides": Kind("remove the pairs that are not translated: a model learns to copy from them", 0.01, 0.5),
-    "swapped-pairs": Kind("exchange the two sides of these lines", 0, 0.2),
-    "swapped-files": Kind("exchange the two files (source for target)", error=0),
-    "wrong-language": Kind("give the files that are meant, or the right language code"),
-    "length-ratio": Kind("look at the lines: a side is cut off, or holds another sentence; remove them", 0.001, 0.2),
-    "duplicates": Kind("keep one of each, unless they are meant to weigh more", 0.1),
-    "many-targets": Kind("expected where context decides; else keep the best translation of each", 0.2),
-    "leaked-pairs": Kind("remove these pairs from the training text: figures on them measure memory", 0, 0.01),
-    "leaked-variants": Kind(
+    "not-utf8": FindingKind(
+        "correct the lines, or convert the file: iconv -f ISO-8859-1 -t UTF-8 OLD > NEW", error=0.01
+    ),
+    "nul": FindingKind("binary data or UTF-16? If UTF-16: iconv -f UTF-16 -t UTF-8 OLD > NEW", error=0.5),
+    "unreadable": FindingKind("mend the file; the sentence says where it cannot be read", error=0),
+    "empty": FindingKind(
+        "these pairs are left out; write the missing side, or take the line from both files", 0.01, 0.5
+    ),
+    "empty-both": FindingKind("these pairs are left out; nothing is lost, take the line from both files", math.inf),
+    "not-a-pair": FindingKind("these records are left out; mend them, the detail says how", 0, 0.5),
+    "equal-sides": FindingKind("remove the pairs that are not translated: a model learns to copy from them", 0.01, 0.5),
+    "swapped-pairs": FindingKind("exchange the two sides of these lines", 0, 0.2),
+    "swapped-files": FindingKind("exchange the two files (source for target)", error=0),
+    "wrong-language": FindingKind("give the files that are meant, or the right language code"),
+    "length-ratio": FindingKind(
+        "look at the lines: a side is cut off, or holds another sentence; remove them", 0.001, 0.2
+    ),
+    "duplicates": FindingKind("keep one of each, unless they are meant to weigh more", 0.1),
+    "many-targets": FindingKind("expected where context decides; else keep the best translation of each", 0.2),
+    "leaked-pairs": FindingKind("remove these pairs from the training text: figures on them measure memory", 0, 0.01),
+    "leaked-variants": FindingKind(
         "remove these pairs from the training text: they differ in case, space or punctuation alone", 0, 0.01
     ),
-    "leaked-sources": Kind("as a rule remove these sources from the training text, too", 0.01),
-    "byte-characters": Kind(
+    "leaked-sources": FindingKind("as a rule remove these sources from the training text, too", 0.01),
+    "byte-characters": FindingKind(
         "give a coverage of 1 or a larger vocabulary, or put these characters into their usual form", 0.001
     ),
-    "many-tokens": Kind("learn subwords from text of this language, or more of them (vocab_size)"),
-    "round-trip": Kind("a tokenizer must give back the text that it was given: do not use this one", error=0),
-    "initial-loss": Kind("the scale of the first weights is wrong for this size: try the preset's initialization"),
-    "learned-nothing": Kind("its loss is no better than guessing: were text and tokenizers those of its training?"),
-    "does-not-learn": Kind(
+    "many-tokens": FindingKind("learn subwords from text of this language, or more of them (vocab_size)"),
+    "round-trip": FindingKind("a tokenizer must give back the text that it was given: do not use this one", error=0),
+    "initial-loss": FindingKind(
+        "the scale of the first weights is wrong for this size: try the preset's initialization"
+    ),
+    "learned-nothing": FindingKind(
+        "its loss is no better than guessing: were text and tokenizers those of its training?"
+    ),
+    "does-not-learn": FindingKind(
         "a sound model learns a few sentences by heart: look for a part that has no gradient", error=0
     ),
-    "no-gradient": Kind("these parts learn nothing: they are not used, or cut off from the loss", error=0),
-    "learns-slowly": Kind(
+    "no-gradient": FindingKind("these parts learn nothing: they are not used, or cut off from the loss", error=0),
+    "learns-slowly": FindingKind(
         "as deep networks with post-norm do: take a longer warm-up and a lower rate, or norm = pre", warning=math.inf
     ),
-    "sees-the-future": Kind("the decoder's mask is wrong: no position may see those behind it", error=0),
-    "sees-padding": Kind("padding is not masked: a sentence depends on its neighbours in the batch", error=0),
-    "loss-differs": Kind("training computes another function than translating: compare hidden() with loss()", error=0),
-    "not-finite": Kind("the model gives no finite numbers: weights or settings are damaged", error=0),
+    "sees-the-future": FindingKind("the decoder's mask is wrong: no position may see those behind it", error=0),
+    "sees-padding": FindingKind("padding is not masked: a sentence depends on its neighbours in the batch", error=0),
+    "loss-differs": FindingKind(
+        "training computes another function than translating: compare hidden() with loss()", error=0
+    ),
+    "not-finite": FindingKind("the model gives no finite numbers: weights or settings are damaged", error=0),
 }
 """By code."""
 
@@ -114,11 +128,11 @@ class Finding:
         return f"{self.headline}\n        {self.where}\n        {self.remedy}"
 
 
-def found(
+def make_finding(
     code: str, where: object, count: int, total: int, what: str, lines: Sequence[int] = (), remedy: str | None = None
 ) -> Finding:
     """A finding, as severe as its share of all makes it."""
-    kind, share = REMEDIES[code], count / max(total, 1)
+    kind, share = FINDING_KINDS[code], count / max(total, 1)
     severity: Severity = "error" if share >= kind.error else "warning" if share >= kind.warning else "note"
     return Finding(severity, code, str(where), count, total, what, remedy or kind.remedy, tuple(lines))
 
@@ -141,7 +155,7 @@ class Diagnosis:
     @property
     def status(self) -> int:
         """The exit status of the command."""
-        return STATUS[self.worst]
+        return EXIT_STATUS[self.worst]
 
     @property
     def ordered(self) -> list[Finding]:

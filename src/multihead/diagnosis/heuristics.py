@@ -106,14 +106,14 @@ def _script(character: str) -> str:
     return name.split()[0].partition("-")[0] if character.isalpha() and name else ""
 
 
-def known(code: str | None) -> str | None:
+def known_code(code: str | None) -> str | None:
     """The part of a code that this file knows a language by ("de" of "de-AT"); None if it knows nothing of it."""
     first = primary_language(code)
     first = {"no": "nb", "nn": "nb", "iw": "he"}.get(first, first)
     return first if first in _WORDS or any(first in codes.split() for codes in _SCRIPTS.values()) else None
 
 
-def guess(lines: Iterable[str]) -> frozenset[str]:
+def guess_languages(lines: Iterable[str]) -> frozenset[str]:
     """The languages that the text may be in; none where that is not clear."""
     text = list(lines)
     scripts = Counter(_script(character) for line in text for character in line)
@@ -150,7 +150,7 @@ Codes = npt.NDArray[np.uint32]
 Scores = npt.NDArray[np.float64]
 
 
-class Likeness:
+class SideClassifier:
     """What the two sides look like."""
 
     def __init__(self) -> None:
@@ -198,7 +198,7 @@ _SPREAD = 0.2
 """The deviation of the logarithms of lengths, without which they cannot go together."""
 
 
-class Slip(NamedTuple):
+class Misalignment(NamedTuple):
     """A stretch of pairs, places counted from 0, in which the target of place i is found at place i + offset."""
 
     start: int
@@ -206,7 +206,7 @@ class Slip(NamedTuple):
     offset: int
 
 
-def unequal(source: Lengths, target: Lengths) -> npt.NDArray[np.bool_]:
+def length_outliers(source: Lengths, target: Lengths) -> npt.NDArray[np.bool_]:
     """Which pairs have sides of lengths that do not go together.
 
     Such a pair is more than 6 deviations from the others (by their median, 1.4826 times their median distance from it
@@ -222,7 +222,7 @@ def unequal(source: Lengths, target: Lengths) -> npt.NDArray[np.bool_]:
     return (np.abs(z - middle) > _DEVIATIONS * deviation) & ((times > _TIMES) | (times < 1 / _TIMES))  # type: ignore[no-any-return]
 
 
-def slips(source: Lengths, target: Lengths, reach: int = 5) -> list[Slip]:
+def find_misalignments(source: Lengths, target: Lengths, reach: int = 5) -> list[Misalignment]:
     """Stretches where the lines of one side stand next to others than their own.
 
     In aligned text long lines stand beside long ones. Where the logarithms of the lengths go together at an offset
@@ -234,7 +234,7 @@ def slips(source: Lengths, target: Lengths, reach: int = 5) -> list[Slip]:
         reach: the largest offset that is tried.
     """
     logs = np.log(source), np.log(target)
-    found: list[Slip] = []
+    found: list[Misalignment] = []
     starts = list(range(0, max(len(source) - _FEWEST, 0) + 1, _BLOCK)) if len(source) >= _FEWEST else []
     for place, start in enumerate(starts):
         stop = starts[place + 1] if place + 1 < len(starts) else len(source)
@@ -243,11 +243,11 @@ def slips(source: Lengths, target: Lengths, reach: int = 5) -> list[Slip]:
             continue
         if found and found[-1].stop == start and found[-1].offset == offset:
             start = found.pop().start
-        found.append(Slip(start, stop, offset))
+        found.append(Misalignment(start, stop, offset))
     return found
 
 
-def agreement(source: Lengths, target: Lengths) -> float | None:
+def length_correlation(source: Lengths, target: Lengths) -> float | None:
     """The correlation of the logarithms of the lengths: how far long lines stand beside long ones.
 
     None where that says nothing: of fewer than 500 pairs, or where the lines of a side are all about as long.

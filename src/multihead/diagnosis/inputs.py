@@ -20,7 +20,7 @@ from multihead.bundle import Bundle, load_bundle
 from multihead.data.corpus import Languages
 from multihead.data.readers import scan_corpus
 from multihead.data.text_files import TextScan, scan
-from multihead.diagnosis.findings import Finding, found
+from multihead.diagnosis.findings import Finding, make_finding
 from multihead.errors import ConfigurationError, DataError
 from multihead.files import current_folder
 from multihead.metrics.scores import language_of
@@ -40,7 +40,7 @@ from multihead.preparing.prepared import read_manifest
 from multihead.text.tokenizer import Tokenizer
 
 
-def check_recorded(records: Iterable[CorpusRecord], languages: Languages, name: str) -> list[Finding]:
+def check_unchanged(records: Iterable[CorpusRecord], languages: Languages, name: str) -> list[Finding]:
     """One finding, if any file has other text than then.
 
     Args:
@@ -53,7 +53,7 @@ def check_recorded(records: Iterable[CorpusRecord], languages: Languages, name: 
     if not changed:
         return []
     what = f"{len(changed)} of {len(files)} files are not what it was made from: {'; '.join(changed)}"
-    return [found("changed", name, len(changed), len(files), what)]
+    return [make_finding("changed", name, len(changed), len(files), what)]
 
 
 def _change(file: TextFile, line_by_line: bool, languages: Languages) -> str:
@@ -73,19 +73,19 @@ def _scan(path: Path, line_by_line: bool, languages: Languages) -> TextScan:
     return scan(path) if line_by_line else scan_corpus(path, None, *languages).files[0]
 
 
-PairOfFiles = tuple[Path, Path | None]
+FilePair = tuple[Path, Path | None]
 """Source and target; or one file of pairs."""
 
 
 @dataclass(frozen=True)
-class Subject:
+class DiagnosisInputs:
     """What is looked at; what is None or empty is not there, or is still to be made."""
 
     settings: TrainSettings
     """What the user said."""
-    corpora: tuple[PairOfFiles, ...] = ()
-    valid: PairOfFiles | None = None
-    test: PairOfFiles | None = None
+    corpora: tuple[FilePair, ...] = ()
+    valid: FilePair | None = None
+    test: FilePair | None = None
     languages: Languages = (None, None)
     tokenizers: tuple[Tokenizer, Tokenizer] | None = None
     network: NetworkConfig | None = None
@@ -97,7 +97,7 @@ class Subject:
     """What is known of those that are."""
 
 
-def subject_of(run: Path | None, settings: TrainSettings, test: tuple[Path | None, Path | None]) -> Subject:
+def collect_inputs(run: Path | None, settings: TrainSettings, test: tuple[Path | None, Path | None]) -> DiagnosisInputs:
     """What there is to look at.
 
     Args:
@@ -109,7 +109,7 @@ def subject_of(run: Path | None, settings: TrainSettings, test: tuple[Path | Non
         ConfigurationError: nothing is named; one file of two.
         FormatError: ``run`` is nothing of that, or damaged.
     """
-    subject = Subject(settings)
+    subject = DiagnosisInputs(settings)
     if run is not None:
         subject = _of_folder(run, settings)
     elif settings.data is not None:
@@ -120,12 +120,12 @@ def subject_of(run: Path | None, settings: TrainSettings, test: tuple[Path | Non
         shape = choose_given_model(Choices(settings), subject.network)
         subject = replace(subject, network=shape, name=f"the model of {settings.from_model}, to be fine-tuned")
     corpora = _named_text(settings)
-    valid = pair_of(settings.valid_source, settings.valid_target, "valid")
+    valid = file_pair(settings.valid_source, settings.valid_target, "valid")
     subject = replace(
         subject,
         corpora=corpora or subject.corpora,
         valid=valid or subject.valid,
-        test=pair_of(*test, "test"),
+        test=file_pair(*test, "test"),
         gone=() if corpora else subject.gone,
     )
     if run is None and settings.from_model is None and not subject.corpora:
@@ -138,7 +138,7 @@ def subject_of(run: Path | None, settings: TrainSettings, test: tuple[Path | Non
     return replace(subject, languages=_languages(subject), records=records)
 
 
-def pair_of(source: Path | None, target: Path | None, what: str) -> PairOfFiles | None:
+def file_pair(source: Path | None, target: Path | None, what: str) -> FilePair | None:
     """A source with its target, or a file of pairs; None if none is named.
 
     Raises:
@@ -153,13 +153,13 @@ def pair_of(source: Path | None, target: Path | None, what: str) -> PairOfFiles 
     return source, target
 
 
-def of_data(data: DataConfig, settings: TrainSettings) -> Subject:
+def inputs_from_data(data: DataConfig, settings: TrainSettings) -> DiagnosisInputs:
     """The text that a run or a prepared folder was made from, as far as it is still there."""
     records = [_files(record) for record in data.corpora]
     valid = None if data.valid is None else _files(data.valid)
     every = [path for files in (*records, *([valid] if valid else [])) for path in files if path is not None]
     gone = [path for path in every if not path.exists()]
-    return Subject(
+    return DiagnosisInputs(
         settings,
         tuple(files for files in records if not {*files} & {*gone}),
         None if valid is None or {*valid} & {*gone} else valid,
@@ -169,36 +169,36 @@ def of_data(data: DataConfig, settings: TrainSettings) -> Subject:
     )
 
 
-def _files(record: CorpusRecord) -> PairOfFiles:
+def _files(record: CorpusRecord) -> FilePair:
     paths = [Path(file.path) for file in record.files]
     return paths[0], paths[1] if len(paths) > 1 else None
 
 
-def _named_text(settings: TrainSettings) -> tuple[PairOfFiles, ...]:
+def _named_text(settings: TrainSettings) -> tuple[FilePair, ...]:
     if settings.corpus is not None:
-        pairs = [pair_of(wish.source, wish.target, "") for wish in settings.corpus]
+        pairs = [file_pair(wish.source, wish.target, "") for wish in settings.corpus]
     else:
-        pairs = [pair_of(settings.source, settings.target, "")]
+        pairs = [file_pair(settings.source, settings.target, "")]
     return tuple(pair for pair in pairs if pair is not None)
 
 
-def _of_folder(folder: Path, settings: TrainSettings) -> Subject:
+def _of_folder(folder: Path, settings: TrainSettings) -> DiagnosisInputs:
     if (folder / work_folder.PREPARED).is_file():
         return _of_prepared(folder, settings)
     if not (folder / work_folder.RUN).is_file():
-        return _with_bundle(Subject(settings, name=str(folder)), load_bundle(folder), trained=True)
+        return _with_bundle(DiagnosisInputs(settings, name=str(folder)), load_bundle(folder), trained=True)
     config = read_run(folder)
     assert config is not None
-    subject = replace(of_data(config.data, settings), name=str(folder), network=config.model)
+    subject = replace(inputs_from_data(config.data, settings), name=str(folder), network=config.model)
     if current_folder(folder / "best").exists():
         return replace(_with_bundle(subject, load_bundle(folder), trained=True), network=config.model)
     data = folder if config.data.prepared is None else Path(config.data.prepared.path)
     return replace(subject, tokenizers=_stored(data))
 
 
-def _of_prepared(folder: Path, settings: TrainSettings) -> Subject:
+def _of_prepared(folder: Path, settings: TrainSettings) -> DiagnosisInputs:
     manifest = read_manifest(folder)
-    return replace(of_data(manifest.data, settings), tokenizers=_stored(folder))
+    return replace(inputs_from_data(manifest.data, settings), tokenizers=_stored(folder))
 
 
 def _stored(folder: Path) -> tuple[Tokenizer, Tokenizer]:
@@ -206,7 +206,7 @@ def _stored(folder: Path) -> tuple[Tokenizer, Tokenizer]:
     return source, target
 
 
-def _with_bundle(subject: Subject, bundle: Bundle, *, trained: bool) -> Subject:
+def _with_bundle(subject: DiagnosisInputs, bundle: Bundle, *, trained: bool) -> DiagnosisInputs:
     given = bundle.source_language, bundle.target_language
     return replace(
         subject,
@@ -217,7 +217,7 @@ def _with_bundle(subject: Subject, bundle: Bundle, *, trained: bool) -> Subject:
     )
 
 
-def _languages(subject: Subject) -> Languages:
+def _languages(subject: DiagnosisInputs) -> Languages:
     """What was said; else what the run knows; else what the file names say."""
     named: Languages = (None, None)
     for source, target in subject.corpora:

@@ -28,8 +28,8 @@ from torch import Tensor
 
 from multihead.data.batching import Batch, collate
 from multihead.data.store import ParallelStore
-from multihead.diagnosis.corpus import NAMED, Characters, Sample
-from multihead.diagnosis.findings import Finding, found
+from multihead.diagnosis.corpus import MAX_LINES, Characters, Sample
+from multihead.diagnosis.findings import Finding, make_finding
 from multihead.errors import MultiheadError
 from multihead.models.network import Network
 from multihead.text.tokenizer import Tokenizer
@@ -94,7 +94,7 @@ def check_network(model: Network, batch: Batch, name: str) -> list[Finding]:
         if not bool(logits.isfinite().all()):
             bad = int((~logits.isfinite()).sum())
             what = f"{bad:,} of {logits.numel():,} logits are no finite numbers"
-            return [found("not-finite", name, bad, logits.numel(), what)]
+            return [make_finding("not-finite", name, bad, logits.numel(), what)]
         bound = _BOUND * max(float(logits.abs().max()), 1.0)
         with torch.no_grad():
             every = [*_causality(model, batch, logits, bound, name), *_padding(model, batch, logits, bound, name)]
@@ -128,7 +128,7 @@ def _causality(model: Network, batch: Batch, logits: Tensor, bound: float, name:
         return []
     place, change = changed[0]
     what = f"other target tokens from position {place + 1} on change logits before it by {change:.2g}"
-    return [found("sees-the-future", name, len(changed), min(3, width - 1), what)]
+    return [make_finding("sees-the-future", name, len(changed), min(3, width - 1), what)]
 
 
 def _padding(model: Network, batch: Batch, logits: Tensor, bound: float, name: str) -> list[Finding]:
@@ -139,7 +139,7 @@ def _padding(model: Network, batch: Batch, logits: Tensor, bound: float, name: s
     change = float((other - logits)[real].abs().amax())
     if change > bound:
         what = f"other ids behind the end of a source change logits by {change:.2g}"
-        return [found("sees-padding", name, 1, 1, what)]
+        return [make_finding("sees-padding", name, 1, 1, what)]
     alone = []
     for row in range(len(batch)):
         one = batch.part(row, row + 1)
@@ -149,7 +149,7 @@ def _padding(model: Network, batch: Batch, logits: Tensor, bound: float, name: s
     if not wrong:
         return []
     what = f"{len(wrong)} of {len(batch)} pairs have other logits alone than in a batch, by up to {max(alone):.2g}"
-    return [found("sees-padding", name, len(wrong), len(batch), what)]
+    return [make_finding("sees-padding", name, len(wrong), len(batch), what)]
 
 
 def _loss(model: Network, batch: Batch, logits: Tensor, name: str) -> list[Finding]:
@@ -165,10 +165,10 @@ def _loss(model: Network, batch: Batch, logits: Tensor, name: str) -> list[Findi
         f"the loss is {got / batch.target_tokens:.4f} nats a token, that of the logits "
         f"{float(expected) / batch.target_tokens:.4f}"
     )
-    return [found("loss-differs", name, 1, 1, what)]
+    return [make_finding("loss-differs", name, 1, 1, what)]
 
 
-def first_loss(model: Network, batch: Batch) -> float:
+def loss_per_token(model: Network, batch: Batch) -> float:
     """Nats a token, without smoothing and dropout."""
     model.eval()
     with torch.no_grad():
@@ -177,20 +177,20 @@ def first_loss(model: Network, batch: Batch) -> float:
 
 def check_first_loss(model: Network, batch: Batch, name: str) -> tuple[list[Finding], float]:
     """The loss of untrained weights, in nats a token, against ln V; V: entries of the target vocabulary."""
-    got, uniform = first_loss(model, batch), math.log(model.config.target_vocab)
+    got, uniform = loss_per_token(model, batch), math.log(model.config.target_vocab)
     if abs(got - uniform) <= _FIRST_LOSS:
         return [], got
     what = f"the loss of untrained weights is {got:.2f} nats a token, a uniform guess has ln V = {uniform:.2f}"
-    return [found("initial-loss", name, 1, 1, what)], got
+    return [make_finding("initial-loss", name, 1, 1, what)], got
 
 
 def check_trained(model: Network, batch: Batch, name: str) -> tuple[list[Finding], float]:
     """The loss of a trained network on text like its own, in nats a token, against ln V."""
-    got, uniform = first_loss(model, batch), math.log(model.config.target_vocab)
+    got, uniform = loss_per_token(model, batch), math.log(model.config.target_vocab)
     if got < uniform:
         return [], got
     what = f"its loss is {got:.2f} nats a token, no better than a uniform guess, ln V = {uniform:.2f}"
-    return [found("learned-nothing", name, 1, 1, what)], got
+    return [make_finding("learned-nothing", name, 1, 1, what)], got
 
 
 def check_learning(make: Callable[[], Network], batch: Batch, name: str) -> tuple[list[Finding], float, int]:
@@ -212,18 +212,18 @@ def check_learning(make: Callable[[], Network], batch: Batch, name: str) -> tupl
         try:
             sums = train_step(model, optimizer, [batch], config, step, rate * min(step / 10, 1.0))
         except MultiheadError as error:
-            return [found("does-not-learn", name, 1, 1, f"update {step} cannot be made: {error}")], loss, step
+            return [make_finding("does-not-learn", name, 1, 1, f"update {step} cannot be made: {error}")], loss, step
         loss = sums.nll / sums.tokens
         if step == 1:
             first = loss
             if dead := _dead(model):
                 what = f"{len(dead)} parameters have no gradient: {', '.join(dead[:4])}{', ...' * (len(dead) > 4)}"
-                return [found("no-gradient", name, len(dead), len(list(model.parameters())), what)], loss, step
+                return [make_finding("no-gradient", name, len(dead), len(list(model.parameters())), what)], loss, step
         if loss < _BY_HEART:
             return [], loss, step
     code = "learns-slowly" if loss < _FALLEN * first else "does-not-learn"
     what = f"{len(batch)} pairs cost {first:.2f} nats a token, and {loss:.2f} after {_UPDATES} updates on them"
-    return [found(code, name, 1, 1, what)], loss, _UPDATES
+    return [make_finding(code, name, 1, 1, what)], loss, _UPDATES
 
 
 def _dead(model: Network) -> list[str]:
@@ -288,8 +288,8 @@ def _bytes(tokenizer: Tokenizer, characters: Characters, side: int, where: str) 
     shown = [f"{_named(code)} ({_times(int(counts[code]))}, first on line {first[code]})" for code in broken[:_SHOWN]]
     more = f", and {len(broken) - _SHOWN:,} more" if len(broken) > _SHOWN else ""
     what = f"{count:,} of {total:,} characters are spelt in bytes: {', '.join(shown)}{more}"
-    lines = sorted({first[code] for code in broken[:NAMED]})
-    return [found("byte-characters", where, count, total, what, lines)], count / total
+    lines = sorted({first[code] for code in broken[:MAX_LINES]})
+    return [make_finding("byte-characters", where, count, total, what, lines)], count / total
 
 
 def _times(count: int) -> str:
@@ -307,8 +307,8 @@ def _round_trip(tokenizer: Tokenizer, sample: Sample, side: int, ids: list[list[
     if not wrong:
         return []
     what = f"{len(wrong):,} of {len(texts):,} lines do not come back from their tokens"
-    lines = [sample.lines[place] for place in wrong[:NAMED]]
-    return [found("round-trip", where, len(wrong), len(texts), what, lines)]
+    lines = [sample.lines[place] for place in wrong[:MAX_LINES]]
+    return [make_finding("round-trip", where, len(wrong), len(texts), what, lines)]
 
 
 def _sizes(texts: list[str], ids: list[list[int]], where: str) -> list[Finding]:
@@ -319,4 +319,4 @@ def _sizes(texts: list[str], ids: list[list[int]], where: str) -> list[Finding]:
     if of < _FEWEST or tokens <= limit * of:
         return []
     what = f"{tokens / of:.1f} tokens a {unit}; text like that of the subwords has less than {limit:g}"
-    return [found("many-tokens", where, tokens, of, what)]
+    return [make_finding("many-tokens", where, tokens, of, what)]

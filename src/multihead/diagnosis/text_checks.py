@@ -16,22 +16,30 @@ from multihead.data.corpus import EMPTY, EMPTY_BOTH, Languages
 from multihead.data.order import Array
 from multihead.data.text_files import NOT_UTF8, refuse_pipe
 from multihead.diagnosis.corpus import (
-    NAMED,
+    MAX_LINES,
     NUL,
-    SAMPLE,
+    SAMPLE_SIZE,
     Characters,
     Chunk,
+    FaultLines,
     HeldOut,
+    ParallelReader,
     Sample,
-    SideBySide,
-    Spots,
-    hashes,
-    joined,
-    repeated,
-    several_targets,
+    find_repeated,
+    hash_pairs,
+    hash_texts,
+    multiple_targets,
 )
-from multihead.diagnosis.findings import REMEDIES, Finding, found
-from multihead.diagnosis.heuristics import Likeness, Scores, agreement, guess, known, slips, unequal
+from multihead.diagnosis.findings import FINDING_KINDS, Finding, make_finding
+from multihead.diagnosis.heuristics import (
+    Scores,
+    SideClassifier,
+    find_misalignments,
+    guess_languages,
+    known_code,
+    length_correlation,
+    length_outliers,
+)
 
 _LEARN = 50_000
 """Pairs from which it is learned what the two sides look like."""
@@ -60,22 +68,22 @@ class TextPass:
 
     def __init__(
         self,
-        corpus: SideBySide,
+        corpus: ParallelReader,
         held_out: Sequence[HeldOut] = (),
-        likeness: Likeness | None = None,
+        likeness: SideClassifier | None = None,
         progress: Callable[[int], None] = lambda _: None,
-        sample: int = SAMPLE,
+        sample: int = SAMPLE_SIZE,
     ) -> None:
         self.corpus, self.held_out = corpus, held_out
         self.sample, self.characters = Sample(sample), Characters()
         self.likeness = likeness
-        self._learning, self._waiting = Likeness(), list[Chunk]()
+        self._learning, self._waiting = SideClassifier(), list[Chunk]()
         self._scores: list[tuple[Scores, Scores]] = []
         self._lines: list[Array] = []
         self._hashes: tuple[list[Array], list[Array]] = [], []
         self._lengths: tuple[list[Array], list[Array]] = [], []
         self._first: list[Chunk] = []
-        self._equal = Spots()
+        self._equal = FaultLines()
         for chunk in corpus.chunks():
             self._take(chunk)
             progress(len(chunk.lines))
@@ -89,7 +97,7 @@ class TextPass:
 
     def _take(self, chunk: Chunk) -> None:
         sides = chunk.sources, chunk.targets
-        own = [hashes(side) for side in sides]
+        own = [hash_texts(side) for side in sides]
         for side in (0, 1):
             self._hashes[side].append(own[side])
             self._lengths[side].append(np.array(list(map(len, sides[side])), np.int32))
@@ -137,20 +145,26 @@ class TextPass:
         if corpus.lines[0] != corpus.lines[1]:
             count = abs(corpus.lines[0] - corpus.lines[1])
             what = f"the source has {corpus.lines[0]:,} lines, the target {corpus.lines[1]:,}"
-            every.append(found("unequal-lines", corpus.name, count, total, what, [min(corpus.lines) + 1]))
+            every.append(make_finding("unequal-lines", corpus.name, count, total, what, [min(corpus.lines) + 1]))
         for (path, reason), spots in corpus.faults.spots.items():
             detail = f", first {spots.detail}" if spots.detail else ""
             what = f"{spots.count:,} of {total:,} lines: {reason}{detail}"
-            remedy = REMEDIES["nul"].remedy if 2 * self._nul(path) > total else None  # of whatever UTF-16 looks like
-            every.append(found(_CODES.get(reason, "not-a-pair"), path, spots.count, total, what, spots.lines, remedy))
+            remedy = (
+                FINDING_KINDS["nul"].remedy if 2 * self._nul(path) > total else None
+            )  # of whatever UTF-16 looks like
+            every.append(
+                make_finding(_CODES.get(reason, "not-a-pair"), path, spots.count, total, what, spots.lines, remedy)
+            )
         if self._equal.count:
             what = f"{self._equal.count:,} of {len(self):,} pairs have the same text on both sides"
-            every.append(found("equal-sides", corpus.name, self._equal.count, len(self), what, self._equal.lines))
+            every.append(
+                make_finding("equal-sides", corpus.name, self._equal.count, len(self), what, self._equal.lines)
+            )
         return every
 
     def _nul(self, path: Path) -> int:
         """Lines of a file that hold a NUL."""
-        return self.corpus.faults.spots.get((path, NUL), Spots()).count
+        return self.corpus.faults.spots.get((path, NUL), FaultLines()).count
 
     def _of_languages(self, languages: Languages) -> list[Finding]:
         if 2 * len(self) < max(self.corpus.lines):  # hardly text; what is left over of it says nothing
@@ -166,25 +180,25 @@ class TextPass:
         swapped = np.flatnonzero(away > _APART)
         if len(swapped) > 0.5 * len(away):
             what = "source and target stand the other way round than in the training text"
-            return [found("swapped-files", self.corpus.name, len(swapped), len(away), what)]
+            return [make_finding("swapped-files", self.corpus.name, len(swapped), len(away), what)]
         if not len(swapped):
             return []
         what = f"{len(swapped):,} of {len(away):,} pairs have their sides exchanged"
-        lines = np.concatenate(self._lines)[swapped[:NAMED]].tolist()
-        return [found("swapped-pairs", self.corpus.name, len(swapped), len(away), what, lines)]
+        lines = np.concatenate(self._lines)[swapped[:MAX_LINES]].tolist()
+        return [make_finding("swapped-pairs", self.corpus.name, len(swapped), len(away), what, lines)]
 
     def _of_lengths(self, lines: Array) -> list[Finding]:
         source, target = (np.concatenate(side).astype(np.float64) for side in self._lengths)
         name, every = self.corpus.name, []
         reach = min(max(abs(self.corpus.lines[0] - self.corpus.lines[1]), 5), 30)
-        slipped = slips(source, target, reach)
-        apart = unequal(source, target)
+        slipped = find_misalignments(source, target, reach)
+        apart = length_outliers(source, target)
         for one in slipped:
             apart[one.start : one.stop] = False
-        correlation = None if slipped else agreement(source, target)
+        correlation = None if slipped else length_correlation(source, target)
         if correlation is not None and correlation < _UNRELATED:
             what = f"long sources do not stand beside long targets (correlation {correlation:.2f})"
-            every.append(found("unrelated", name, len(lines), len(lines), what))
+            every.append(make_finding("unrelated", name, len(lines), len(lines), what))
         if slipped:
             count = sum(one.stop - one.start for one in slipped)
             one = slipped[0]
@@ -193,29 +207,35 @@ class TextPass:
                 f"line n{one.offset:+d}"
             )
             every.append(
-                found("misaligned", name, count, len(lines), what, [int(lines[s.start]) for s in slipped][:NAMED])
+                make_finding(
+                    "misaligned", name, count, len(lines), what, [int(lines[s.start]) for s in slipped][:MAX_LINES]
+                )
             )
         places = np.flatnonzero(apart)
         if len(places):
             what = f"{len(places):,} of {len(lines):,} pairs have sides whose lengths do not go together"
-            every.append(found("length-ratio", name, len(places), len(lines), what, lines[places[:NAMED]].tolist()))
+            every.append(
+                make_finding("length-ratio", name, len(places), len(lines), what, lines[places[:MAX_LINES]].tolist())
+            )
         return every
 
     def _of_repeats(self, lines: Array, source: Array, target: Array) -> list[Finding]:
         name, every = self.corpus.name, []
-        again = repeated(joined(source, target))
+        again = find_repeated(hash_pairs(source, target))
         if len(again):
             what = f"{len(again):,} of {len(lines):,} pairs stand at an earlier line, too"
-            every.append(found("duplicates", name, len(again), len(lines), what, lines[again[:NAMED]].tolist()))
-        several = several_targets(source, target)
+            every.append(
+                make_finding("duplicates", name, len(again), len(lines), what, lines[again[:MAX_LINES]].tolist())
+            )
+        several = multiple_targets(source, target)
         if len(several.places):
             what = (
                 f"{len(several.places):,} of {several.sources:,} sources have more than one translation, up to "
                 f"{several.targets.max()}"
             )
-            places = several.places[:NAMED]
+            places = several.places[:MAX_LINES]
             every.append(
-                found("many-targets", name, len(several.places), several.sources, what, lines[places].tolist())
+                make_finding("many-targets", name, len(several.places), several.sources, what, lines[places].tolist())
             )
         return every
 
@@ -225,27 +245,27 @@ def _has_letters(text: str) -> bool:
     return text.lower() != text.upper() or any(map(str.isalpha, text))
 
 
-def _files_against_codes(corpus: SideBySide, first: list[Chunk], languages: Languages) -> Finding | None:
+def _files_against_codes(corpus: ParallelReader, first: list[Chunk], languages: Languages) -> Finding | None:
     """Whether the sides are in other languages than the codes say."""
-    wanted = [known(code) for code in languages]
-    guesses = [guess([text for chunk in first for text in chunk[1 + side]][:_HINTS]) for side in (0, 1)]
+    wanted = [known_code(code) for code in languages]
+    guesses = [guess_languages([text for chunk in first for text in chunk[1 + side]][:_HINTS]) for side in (0, 1)]
     wrong = [bool(code and guess and code not in guess) for code, guess in zip(wanted, guesses, strict=True)]
     if all(wrong) and wanted[0] in guesses[1] and wanted[1] in guesses[0]:
         what = f"the source should be {languages[0]!r} and the target {languages[1]!r}: it is the other way round"
-        return found("swapped-files", corpus.name, 1, 1, what)
+        return make_finding("swapped-files", corpus.name, 1, 1, what)
     if any(wrong):
         side = wrong.index(True)
         seems = ", ".join(sorted(guesses[side]))
         what = f"the {('source', 'target')[side]} should be {languages[side]!r} and seems to be {seems}"
-        return found("wrong-language", corpus.path(side), 1, 1, what)
+        return make_finding("wrong-language", corpus.path(side), 1, 1, what)
     return None
 
 
-def held_out(corpus: SideBySide) -> HeldOut:
+def read_held_out(corpus: ParallelReader) -> HeldOut:
     """Its pairs, to be looked for in what is learned from; what is wrong with them is not told here.
 
     Raises:
-        DataError: a file is a pipe, which could not be read again to be looked at itself; as `SideBySide.chunks`.
+        DataError: a file is a pipe, which could not be read again to be looked at itself; as `ParallelReader.chunks`.
     """
     for side in (0, 1):
         refuse_pipe(corpus.path(side))
@@ -262,7 +282,7 @@ _LEAKED = {
 }
 
 
-def leaks(pairs: HeldOut, name: str, there: str, remedy: str | None = None) -> list[Finding]:
+def check_leaks(pairs: HeldOut, name: str, there: str, remedy: str | None = None) -> list[Finding]:
     """Which of the pairs that are held out were seen.
 
     Args:
@@ -277,6 +297,6 @@ def leaks(pairs: HeldOut, name: str, there: str, remedy: str | None = None) -> l
             code, what = _LEAKED[kind]
             what = what.format(f"{len(leaked):,}", f"{len(pairs):,}", there)
             what += f": line {leaked[0].line} is line {leaked[0].there} of {leaked[0].corpus}"
-            lines = [one.line for one in leaked[:NAMED]]
-            every.append(found(code, name, len(leaked), len(pairs), what, lines, remedy))
+            lines = [one.line for one in leaked[:MAX_LINES]]
+            every.append(make_finding(code, name, len(leaked), len(pairs), what, lines, remedy))
     return every

@@ -19,12 +19,12 @@ from multihead.kernels.random import Dropout
 Shape = tuple[int, ...]
 
 
-def show(shape: Shape) -> str:
+def format_shape(shape: Shape) -> str:
     """A shape as people write it: ``[2, 5, 32]``."""
     return str(list(shape))
 
 
-class Step(NamedTuple):
+class AttentionStep(NamedTuple):
     """One line of the inside of an attention: a tensor, its shape, and how it came about."""
 
     name: str
@@ -32,7 +32,7 @@ class Step(NamedTuple):
     what: str
 
 
-def describe(module: nn.Module) -> str:
+def describe_module(module: nn.Module) -> str:
     """A module in a few words: its class, and what it does with how much."""
     name = type(module).__name__
     match module:
@@ -74,11 +74,11 @@ _ROLES = {"q": "query: what asks", "k": "key: what is looked at", "v": "value: w
 
 def projection_steps(
     attention: MultiHeadAttention, maps: PackedLinear, first: int, given: Shape, made: tuple[Shape, ...]
-) -> list[Step]:
+) -> list[AttentionStep]:
     """Input, matrix and result of each map of ``maps`` from number ``first`` on, which made ``made`` of ``given``."""
     letters = "qkv" if maps is attention.in_projection else "q" if maps is attention.query_projection else "kv"
     called = next(name for name, child in attention.named_children() if child is maps)
-    steps: list[Step] = []
+    steps: list[AttentionStep] = []
     for number, shape in enumerate(made, start=first):
         start, stop = maps.starts[number], maps.starts[number + 1]
         origin = _rows_of(f"{called}.weight", tuple(maps.weight.shape), start, stop)
@@ -89,21 +89,21 @@ def projection_steps(
     return steps
 
 
-def mixing_steps(name: str, linear: nn.Linear, key_width: int, given: Shape, made: Shape) -> list[Step]:
+def mixing_steps(name: str, linear: nn.Linear, key_width: int, given: Shape, made: Shape) -> list[AttentionStep]:
     """The heads side by side, W_o and the output; ``key_width`` is d_k."""
     added = "" if linear.bias is None else " + b_o"
     return [
-        Step("stacked", given, f"softmax(Q K^T / sqrt({key_width})) V of every head, side by side"),
-        Step("W_o", tuple(linear.weight.shape), f"{name}.weight"),
-        Step("output", made, f"stacked W_o^T{added}"),
+        AttentionStep("stacked", given, f"softmax(Q K^T / sqrt({key_width})) V of every head, side by side"),
+        AttentionStep("W_o", tuple(linear.weight.shape), f"{name}.weight"),
+        AttentionStep("output", made, f"stacked W_o^T{added}"),
     ]
 
 
-def torch_steps(attention: nn.MultiheadAttention, inputs: Mapping[str, Tensor], output: Shape) -> list[Step]:
+def torch_steps(attention: nn.MultiheadAttention, inputs: Mapping[str, Tensor], output: Shape) -> list[AttentionStep]:
     """All steps of PyTorch's module, or of one that takes its place, from its parameters and what it was given."""
     packed: Tensor | None = attention.in_proj_weight
     layout = "batch, {}, width" if attention.batch_first else "{}, batch, width"
-    steps: list[Step] = []
+    steps: list[AttentionStep] = []
     start = 0
     for letter, name in (("q", "query"), ("k", "key"), ("v", "value")):
         x = inputs[name]
@@ -124,16 +124,16 @@ def torch_steps(attention: nn.MultiheadAttention, inputs: Mapping[str, Tensor], 
 
 def _projected(
     letter: str, given: Shape, matrix: Shape, origin: str, made: Shape, heads: int, added: bool, layout: str
-) -> list[Step]:
+) -> list[AttentionStep]:
     """An input, the matrix it is multiplied by, and the result."""
     name, _, role = _ROLES[letter].partition(": ")
     time = "query" if letter == "q" else "key"
     product = f"{name} W_{letter}^T" + f" + b_{letter}" * added
     parts = f"{_heads(heads)}, each {made[-1] // heads} wide, side by side" if heads > 1 else f"1 head {made[-1]} wide"
     return [
-        Step(name, given, f"{role}: [{layout.format(time)}]"),
-        Step(f"W_{letter}", matrix, origin),
-        Step(letter.upper(), made, f"{product}: {parts}"),
+        AttentionStep(name, given, f"{role}: [{layout.format(time)}]"),
+        AttentionStep(f"W_{letter}", matrix, origin),
+        AttentionStep(letter.upper(), made, f"{product}: {parts}"),
     ]
 
 
@@ -145,4 +145,4 @@ def _memory_width(attention: nn.MultiheadAttention) -> int:
 
 
 def _rows_of(name: str, shape: Shape, start: int, stop: int) -> str:
-    return name if (start, stop) == (0, shape[0]) else f"rows {start} to {stop - 1} of {name} {show(shape)}"
+    return name if (start, stop) == (0, shape[0]) else f"rows {start} to {stop - 1} of {name} {format_shape(shape)}"

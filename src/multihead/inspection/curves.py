@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from multihead.errors import InputError
 from multihead.inspection.fonts import Fonts, Label
-from multihead.inspection.plots import FAINT, check_path, saved, style, write
+from multihead.inspection.plots import FAINT, check_path, render_figure, style_text, write_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,7 +52,7 @@ class Panel:
     lines: Sequence[Line]
 
 
-def curves(panels: Sequence[Panel], path: str | Path) -> None:
+def draw_curves(panels: Sequence[Panel], path: str | Path) -> None:
     """Draws panels below each other into a PNG, SVG or PDF file that is written whole or not at all.
 
     Args:
@@ -80,9 +80,9 @@ def curves(panels: Sequence[Panel], path: str | Path) -> None:
     grid = figure.subplots(len(shown), 1, sharex=True, squeeze=False, gridspec_kw={"hspace": 0.35})
     for panel, axes in zip(shown, grid[:, 0], strict=True):
         _draw(axes, panel, colours, fonts.default)
-    style(grid[-1, 0].set_xlabel("update"), fonts.default, 9.0)
+    style_text(grid[-1, 0].set_xlabel("update"), fonts.default, 9.0)
     _name(grid[0, 0], [(labels[name], colours[name]) for name in names])
-    write(path, saved(figure, path.suffix.lower().removeprefix(".")))
+    write_picture(path, render_figure(figure, path.suffix.lower().removeprefix(".")))
 
 
 def _draw(axes: Axes, panel: Panel, colours: dict[str, str], font: Path) -> None:
@@ -90,14 +90,14 @@ def _draw(axes: Axes, panel: Panel, colours: dict[str, str], font: Path) -> None
         steps, values = [step for step, _ in line.points], [value for _, value in line.points]
         look = {"linestyle": "--", "marker": "o", "markersize": 3.0} if line.judged else {"linestyle": "-"}
         axes.plot(steps, values, color=colours[line.name], linewidth=1.2, **look)
-    style(axes.set_title(panel.title, loc="left"), font, 10.0)
+    style_text(axes.set_title(panel.title, loc="left"), font, 10.0)
     axes.grid(color=FAINT, linewidth=0.5)
     axes.set_axisbelow(True)
     for spine in axes.spines.values():
         spine.set(color=FAINT, linewidth=0.8)
     axes.tick_params(length=0)
     for text in (*axes.get_xticklabels(), *axes.get_yticklabels()):
-        style(text, font, 8.0)
+        style_text(text, font, 8.0)
 
 
 def _name(axes: Axes, entries: Sequence[tuple[Label, str]]) -> None:
@@ -109,4 +109,4 @@ def _name(axes: Axes, entries: Sequence[tuple[Label, str]]) -> None:
     handles = [Line2D([], [], color=colour) for _, colour in entries]
     legend = axes.legend(handles, [label.text for label, _ in entries], frameon=False, loc="upper right")
     for text, (label, _) in zip(legend.get_texts(), entries, strict=True):
-        style(text, label.font, 8.0)
+        style_text(text, label.font, 8.0)

@@ -25,7 +25,7 @@ _WITHIN = {"encoder": "the source", "decoder": "the output"}
 _MOST_FOUND = 10  # finished hypotheses in the table
 
 
-def page(content: dict[str, Any]) -> str:
+def explanation_page(content: dict[str, Any]) -> str:
     """The page.
 
     Args:
@@ -34,7 +34,7 @@ def page(content: dict[str, Any]) -> str:
     sections = (_maps, _search, _words, _tokens, _shapes)
     scripts = [_file(f"{name}.js") for name in _SCRIPTS]
     return Template(_file("explain.html")).substitute(
-        title=f"{escaped(content['source'])} – multihead explain",
+        title=f"{escape_html(content['source'])} – multihead explain",
         style=_file("explain.css"),
         body="\n".join([_pair(content), _WORD, *(section(content) for section in sections)]),
         footer=_footer(content),
@@ -43,7 +43,7 @@ def page(content: dict[str, Any]) -> str:
     )
 
 
-def escaped(text: str) -> str:
+def escape_html(text: str) -> str:
     """A text as HTML; what is invisible in it is written as an escape."""
     return html.escape(visible(text))
 
@@ -91,7 +91,7 @@ def _sure(probability: float) -> str:
 
 
 def _others(found: Sequence[dict[str, Any]]) -> str:
-    return " · ".join(f"{escaped(one['text'])}&nbsp;{html_percent(one['probability'])}" for one in found)
+    return " · ".join(f"{escape_html(one['text'])}&nbsp;{html_percent(one['probability'])}" for one in found)
 
 
 def _pair(content: dict[str, Any]) -> str:
@@ -101,7 +101,7 @@ def _pair(content: dict[str, Any]) -> str:
         _button(word["text"], html_percent(word["probability"]), f' style="--doubt: {1 - word["probability"]:.3f}"')
         for word in content["words"]
     )
-    warnings = [f'<p class="warning">{escaped(line)}</p>' for line in _warnings(content)]
+    warnings = [f'<p class="warning">{escape_html(line)}</p>' for line in _warnings(content)]
     output = "Translation, given" if content["given"] else "Translation"
     return f"""<section class="pair" aria-label="Source and translation">
 <p class="side">Source{_language(source)}</p>
@@ -116,11 +116,11 @@ for what could have stood in its place.</span></p>"""
 
 
 def _button(text: str, below: str, style: str = "") -> str:
-    return f'<button type="button" class="word"{style}><span>{escaped(text)}</span><small>{below}</small></button>'
+    return f'<button type="button" class="word"{style}><span>{escape_html(text)}</span><small>{below}</small></button>'
 
 
 def _language(code: str | None) -> str:
-    return f" · {escaped(code)}" if code else ""
+    return f" · {escape_html(code)}" if code else ""
 
 
 def _warnings(content: dict[str, Any]) -> list[str]:
@@ -166,12 +166,12 @@ def _word_attention(content: dict[str, Any]) -> str:
         return ""
     rows = (
         [
-            f'<th scope="row">{escaped(word["text"])}</th>',
+            f'<th scope="row">{escape_html(word["text"])}</th>',
             *map(_weight, weights),
         ]
         for word, weights in zip(content["words"], content["word_attention"], strict=True)
     )
-    return _table(["", *map(escaped, content["source_words"])], rows).replace("<table>", '<table class="map">')
+    return _table(["", *map(escape_html, content["source_words"])], rows).replace("<table>", '<table class="map">')
 
 
 def _weight(weight: float) -> str:
@@ -189,7 +189,7 @@ def _search(content: dict[str, Any]) -> str:
     rows = (
         [
             _cell(str(node["rank"] or "–"), "number"),
-            _cell(escaped(node["text"])),
+            _cell(escape_html(node["text"])),
             _cell(f"{node['score']:.3f}", "number"),
             _cell(f"{node['log_probability']:.2f}", "number"),
         ]
@@ -216,10 +216,10 @@ def _words(content: dict[str, Any]) -> str:
     links = {target: source for source, target in content["links"]}
     rows = (
         [
-            _cell(escaped(word["text"])),
+            _cell(escape_html(word["text"])),
             _sure(word["probability"]),
             _cell(
-                f"{escaped(sources[links[place]])}&nbsp;{html_percent(weights[place][links[place]])}"
+                f"{escape_html(sources[links[place]])}&nbsp;{html_percent(weights[place][links[place]])}"
                 if place in links
                 else ""
             ),
@@ -237,7 +237,7 @@ other token and what then follows most probably.</p>
 def _tokens(content: dict[str, Any]) -> str:
     rows = (
         [
-            _cell(escaped(piece["text"]), "mono"),
+            _cell(escape_html(piece["text"]), "mono"),
             _sure(piece["probability"]),
             _cell(str(piece["rank"]), "number"),
             _cell(_others(piece["candidates"]), "mono"),
@@ -257,7 +257,7 @@ def _shapes(content: dict[str, Any]) -> str:
 
 def _footer(content: dict[str, Any]) -> str:
     return (
-        f"{escaped(content['model'])}. log p(translation | source) = {content['log_probability']:.3f}, "
+        f"{escape_html(content['model'])}. log p(translation | source) = {content['log_probability']:.3f}, "
         f"score {content['score']:.3f}. Nothing on this page is loaded from anywhere else."
     )
 
@@ -265,7 +265,7 @@ def _footer(content: dict[str, Any]) -> str:
 _OTHERS = 3  # a word, of those that could have been
 
 
-def explained_text(content: dict[str, Any]) -> str:
+def explanation_text(content: dict[str, Any]) -> str:
     """The translation, then of each word how probable it was, where it looked most, and what it could have been.
 
     Args:
@@ -277,9 +277,9 @@ def explained_text(content: dict[str, Any]) -> str:
         source = links.get(place)
         looked = ("", "")
         if source is not None:
-            looked = content["source_words"][source], percent(content["word_attention"][place][source])
-        others = (f"{other['text']} {percent(other['probability'])}" for other in word["alternatives"][:_OTHERS])
-        rows.append((word["text"], percent(word["probability"]), *looked, " · ".join(others)))
+            looked = content["source_words"][source], format_percent(content["word_attention"][place][source])
+        others = (f"{other['text']} {format_percent(other['probability'])}" for other in word["alternatives"][:_OTHERS])
+        rows.append((word["text"], format_percent(word["probability"]), *looked, " · ".join(others)))
     shown = [[visible(cell) for cell in row] for row in rows]
     widths = [max(display_width(row[column]) for row in shown) for column in range(len(rows[0]))]
     lines = (
@@ -289,7 +289,7 @@ def explained_text(content: dict[str, Any]) -> str:
     return "\n".join([visible(content["translation"]), "", *(line.rstrip() for line in lines)])
 
 
-def percent(share: float) -> str:
+def format_percent(share: float) -> str:
     """Whole percents, and what is nearly nothing not as 0."""
     return f"{share:.0%}" if share >= 0.005 else "<1%"
 

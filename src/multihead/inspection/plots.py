@@ -69,10 +69,10 @@ def attention_map(
     """
     path = _checked(path, weights, source_pieces, target_pieces)
     mean = weights.detach().reshape(-1, *weights.shape[-2:]).mean(0, keepdim=True)
-    write(path, _picture(path.suffix, mean, source_pieces, target_pieces, title, columns=1))
+    write_picture(path, _picture(path.suffix, mean, source_pieces, target_pieces, title, columns=1))
 
 
-def panels(
+def attention_panels(
     weights: Float[Tensor, "heads target source"],
     source_pieces: Sequence[str],
     target_pieces: Sequence[str],
@@ -85,7 +85,7 @@ def panels(
     # As many columns as make a picture that is about as wide as it is high.
     columns = round(math.sqrt(len(weights) * len(target_pieces) / len(source_pieces)))
     columns = min(max(columns, 1), len(weights))
-    write(path, _picture(path.suffix, weights.detach(), source_pieces, target_pieces, title, columns, "head"))
+    write_picture(path, _picture(path.suffix, weights.detach(), source_pieces, target_pieces, title, columns, "head"))
 
 
 def _checked(path: str | Path, weights: Tensor, source_pieces: Sequence[str], target_pieces: Sequence[str]) -> Path:
@@ -148,14 +148,14 @@ def _picture(
         _name_columns(axes, above if index < columns else [], size)
         _name_rows(axes, beside if index % columns == 0 else [], size)
         if caption:
-            style(axes.set_xlabel(f"{caption} {index + 1}"), fonts.default, size)
+            style_text(axes.set_xlabel(f"{caption} {index + 1}"), fonts.default, size)
     _draw_key(grid.key_axes(figure), highest, fonts.default)
     if title:
         _draw_title(figure, fonts.runs(title))
-    return saved(figure, suffix.lower().removeprefix("."))
+    return render_figure(figure, suffix.lower().removeprefix("."))
 
 
-def saved(figure: Figure, form: str) -> bytes:
+def render_figure(figure: Figure, form: str) -> bytes:
     """The bytes of the file; without the time and with fixed names inside, so that equal pictures are equal files."""
     from matplotlib import rc_context
 
@@ -241,7 +241,7 @@ def _tidy(axes: Axes) -> None:
 def _name_columns(axes: Axes, names: Sequence[Label], size: float) -> None:
     axes.set_xticks(range(len(names)), [name.text for name in names])
     for text, name in zip(axes.get_xticklabels(), names, strict=True):
-        style(text, name.font, size)
+        style_text(text, name.font, size)
         # What fits into its column stands upright: a number can be read.
         text.set(rotation=0 if _widths(name.text) <= 2 else 90, verticalalignment="bottom")
 
@@ -249,7 +249,7 @@ def _name_columns(axes: Axes, names: Sequence[Label], size: float) -> None:
 def _name_rows(axes: Axes, names: Sequence[Label], size: float) -> None:
     axes.set_yticks(range(len(names)), [name.text for name in names])
     for text, name in zip(axes.get_yticklabels(), names, strict=True):
-        style(text, name.font, size)
+        style_text(text, name.font, size)
 
 
 def _widths(text: str) -> int:
@@ -265,7 +265,7 @@ def _draw_key(axes: Axes, highest: float, font: Path) -> None:
     axes.yaxis.tick_right()
     axes.set_yticks([0, 255], ["0", f"{highest:.2g}"])
     for text in axes.get_yticklabels():
-        style(text, font, 8.0)
+        style_text(text, font, 8.0)
 
 
 def _draw_title(figure: Figure, runs: Sequence[Label]) -> None:
@@ -287,7 +287,7 @@ def _draw_title(figure: Figure, runs: Sequence[Label]) -> None:
     figure.add_artist(title)
 
 
-def style(text: Text, font: Path, size: float) -> None:
+def style_text(text: Text, font: Path, size: float) -> None:
     """Draws a text in a font, in our colour, and as it stands."""
     text.set(**_look(font, size))
 
@@ -300,7 +300,7 @@ def _look(font: Path, size: float) -> dict[str, Any]:
     return {"fontproperties": properties, "color": INK, "parse_math": False, "usetex": False}
 
 
-def write(path: Path, content: bytes) -> None:
+def write_picture(path: Path, content: bytes) -> None:
     """Writes a picture, whole or not at all."""
     with atomic_file(path) as draft:
         draft.write_bytes(content)

@@ -1,7 +1,7 @@
 """A document with its attention weights as shades: for a terminal, and as a page of HTML that needs nothing else.
 
-A document is a tree of `Shade`s: parts, and in them parts, down to words. The weights of the parts of anything add up
-to one. A word is as dark as
+A document is a tree of `WeightedText`s, down to words. The weights of the parts of each node add up to one. A word is as
+dark as
 
     sqrt(p_sentence) p_word / the largest of these in the document
 
@@ -25,23 +25,23 @@ _NAMED = 0.1
 
 
 @dataclass(frozen=True)
-class Shade:
+class WeightedText:
     """A document or a part of one."""
 
     weight: float
     """Its share of what it is a part of; 1 of a document."""
     text: str = ""
     """Of a word, with the white space before it; the text of anything else is that of its parts."""
-    parts: tuple[Shade, ...] = ()
+    parts: tuple[WeightedText, ...] = ()
 
 
 @dataclass(frozen=True)
-class Explained:
+class ShadedDocument:
     """A document and what was made of it."""
 
     answer: str
     """In a line."""
-    document: Shade
+    document: WeightedText
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,14 @@ class _Sentence:
     path: tuple[int, ...]
     """Its place at each level, counted from 1."""
     share: float
-    words: tuple[Shade, ...]
+    words: tuple[WeightedText, ...]
 
-    def strength(self, word: Shade) -> float:
+    def strength(self, word: WeightedText) -> float:
         """How dark a word is, before it is compared with others."""
         return float(self.share**0.5 * word.weight)
 
 
-def _sentences(shade: Shade, path: tuple[int, ...] = (), share: float = 1.0) -> Iterator[_Sentence]:
+def _sentences(shade: WeightedText, path: tuple[int, ...] = (), share: float = 1.0) -> Iterator[_Sentence]:
     """Whatever has words for its parts."""
     if shade.parts and not shade.parts[0].parts:
         yield _Sentence(path, share, shade.parts)
@@ -71,7 +71,7 @@ def _darkest(sentences: Sequence[_Sentence]) -> float:
     return max((sentence.strength(word) for sentence in sentences for word in sentence.words), default=0.0) or 1.0
 
 
-def terminal(explained: Explained, *, colour: bool) -> str:
+def shaded_text(explained: ShadedDocument, *, colour: bool) -> str:
     """For a terminal: the answer, then a line a sentence with its place, its share and its words.
 
     Args:
@@ -104,7 +104,7 @@ def _painted(text: str, strength: float) -> str:
     return f"{shown[: len(shown) - len(body)]}\x1b[38;5;16;48;5;{_RAMP[min(level, len(_RAMP)) - 1]}m{body}\x1b[0m"
 
 
-def _annotated(word: Shade) -> str:
+def _annotated(word: WeightedText) -> str:
     shown = _shown(word.text)
     return f"{shown}({100 * word.weight:.0f})" if word.weight >= _NAMED and shown.strip() else shown
 
@@ -135,7 +135,7 @@ span {{ border-radius: .2em; }}
 """
 
 
-def page(documents: Sequence[Explained], title: str = "Attention") -> str:
+def shaded_page(documents: Sequence[ShadedDocument], title: str = "Attention") -> str:
     """A page of HTML: a paragraph a sentence, shares where the pointer rests; no script, and nothing is fetched.
 
     Args:
@@ -145,7 +145,7 @@ def page(documents: Sequence[Explained], title: str = "Attention") -> str:
     return _PAGE.format(title=_escaped(title), body="\n".join(map(_section, documents)))
 
 
-def _section(explained: Explained) -> str:
+def _section(explained: ShadedDocument) -> str:
     sentences = list(_sentences(explained.document))
     darkest = _darkest(sentences)
     rows = [f"<h2>{_escaped(explained.answer)}</h2>"]
@@ -159,7 +159,7 @@ def _section(explained: Explained) -> str:
     return "\n".join(rows)
 
 
-def _word(word: Shade, strength: float) -> str:
+def _word(word: WeightedText, strength: float) -> str:
     shown = _shown(word.text)
     body = shown.lstrip()
     space = shown[: len(shown) - len(body)]

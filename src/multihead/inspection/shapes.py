@@ -21,12 +21,12 @@ from multihead.attention import Mask, MultiHeadAttention
 from multihead.attention.multihead import PackedLinear
 from multihead.errors import InputError
 from multihead.inspection.attention_steps import (
+    AttentionStep,
     Shape,
-    Step,
-    describe,
+    describe_module,
+    format_shape,
     mixing_steps,
     projection_steps,
-    show,
     torch_steps,
 )
 
@@ -52,8 +52,10 @@ class Row:
     def sentence(self) -> str:
         """`what`, where it came from, and the parameters."""
         named = len(self.inputs) > 1
-        given = ", ".join(f"{name} {show(shape)}" if named else show(shape) for name, shape in self.inputs)
-        own = ", ".join(f"{name} {show(shape)}" for name, shape in self.parameters)
+        given = ", ".join(
+            f"{name} {format_shape(shape)}" if named else format_shape(shape) for name, shape in self.inputs
+        )
+        own = ", ".join(f"{name} {format_shape(shape)}" for name, shape in self.parameters)
         return "; ".join([self.what, *([f"from {given}"] if given else []), *([own] if own else [])])
 
 
@@ -146,7 +148,7 @@ class _Recorder:
         row = Row(
             depth,
             self._local_name(path),
-            describe(module),
+            describe_module(module),
             tuple((name, _shape(x)) for name, x in _named(module, args, kwargs)),
             parameters=tuple((name, _shape(p)) for name, p in module.named_parameters(recurse=False)),
         )
@@ -176,7 +178,7 @@ class _Recorder:
                 self.rows += [_step_row(frame.depth + 1, step) for step in steps]
                 self.rows[frame.row] = replace(row, parameters=())
 
-    def _exchange(self, frame: _Frame, steps: list[Step]) -> None:
+    def _exchange(self, frame: _Frame, steps: list[AttentionStep]) -> None:
         """Puts the steps where the row of the frame stands, which is the last one."""
         self.rows[frame.row :] = [_step_row(frame.depth, step) for step in steps]
 
@@ -193,7 +195,7 @@ class _Recorder:
         while kept < min(len(between), len(above.inside)) and between[kept] == above.inside[kept]:
             kept += 1
         for place, name in enumerate(between[kept:], start=kept):
-            self.rows.append(Row(above.depth + 1 + place, self._local_name(name), describe(self._parts[name])))
+            self.rows.append(Row(above.depth + 1 + place, self._local_name(name), describe_module(self._parts[name])))
         above.inside = between
         return above.depth + 1 + len(between)
 
@@ -208,7 +210,7 @@ class _Recorder:
         return f"{self._local_name(owner)}.{name}" if owner and self._is_list(owner) else name
 
 
-def _step_row(depth: int, step: Step) -> Row:
+def _step_row(depth: int, step: AttentionStep) -> Row:
     return Row(depth, step.name, step.what, outputs=(step.shape,))
 
 
@@ -264,7 +266,7 @@ def _shape(x: Tensor) -> Shape:
 def _show_all(shapes: Sequence[Shape]) -> str:
     """Several; equal neighbours once, with their number."""
     counted = ((shape, len(list(equal))) for shape, equal in groupby(shapes))
-    return ", ".join(show(shape) + f" x {count}" * (count > 1) for shape, count in counted)
+    return ", ".join(format_shape(shape) + f" x {count}" * (count > 1) for shape, count in counted)
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from multihead.errors import ConfigurationError
-from multihead.judging.score import check_pairs, pair_batches, taught
+from multihead.judging.score import check_pairs, pair_batches, teacher_forced
 from multihead.models.layers import Weights
 from multihead.models.network import AttentionWeights
 from multihead.translating.translator import Translator
@@ -45,7 +45,7 @@ Link = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Aligning:
+class AlignmentSettings:
     """How links are read from the weights."""
 
     layer: int | None = None
@@ -65,7 +65,7 @@ def align(
     translator: Translator,
     sources: Sequence[str],
     targets: Sequence[str],
-    aligning: Aligning | None = None,
+    aligning: AlignmentSettings | None = None,
     *,
     batch_tokens: int = 4096,
     progress: Callable[[int], None] | None = None,
@@ -89,7 +89,7 @@ def align(
         ConfigurationError: a layer that there is not, a model without attention to the source, a budget below 1.
     """
     check_pairs(sources, targets)
-    aligning = aligning or Aligning()
+    aligning = aligning or AlignmentSettings()
     work = [place for place, pair in enumerate(zip(sources, targets, strict=True)) if all(map(str.strip, pair))]
     if progress is not None and len(work) < len(sources):
         progress(len(sources) - len(work))
@@ -98,23 +98,23 @@ def align(
     texts = [[side[place] for place in work] for side in (sources, targets)]
     read, written = (tokenizer.encode_batch(side) for tokenizer, side in zip(tokenizers, texts, strict=True))
     words = [
-        [words_of(tokenizer.entries, text, ids) for text, ids in zip(side, encoded, strict=True)]
+        [word_matrix(tokenizer.entries, text, ids) for text, ids in zip(side, encoded, strict=True)]
         for tokenizer, side, encoded in zip(tokenizers, texts, (read, written), strict=True)
     ]
     results: list[list[Link]] = [[] for _ in sources]
     for batch in pair_batches(bundle.model, read, written, batch_tokens):
-        _, recorded = taught(bundle.model, batch)
-        weights = looked_at(recorded, aligning)
+        _, recorded = teacher_forced(bundle.model, batch)
+        weights = layer_attention(recorded, aligning)
         for row, place in zip(weights, batch.places, strict=True):
             source, target = (side[place] for side in words)
-            of_words = between_words(row[: len(target), : len(source)], source, target)
-            results[work[place]] = links_of(of_words, aligning.mutual)
+            of_words = word_attention(row[: len(target), : len(source)], source, target)
+            results[work[place]] = extract_links(of_words, aligning.mutual)
         if progress is not None:
             progress(len(batch.places))
     return results
 
 
-def looked_at(recorded: AttentionWeights, aligning: Aligning) -> Float[Tensor, "batch target source"]:
+def layer_attention(recorded: AttentionWeights, aligning: AlignmentSettings) -> Float[Tensor, "batch target source"]:
     """The mean over the heads of the layer, on the host; row t wrote target token t.
 
     Raises:
@@ -133,7 +133,7 @@ def _layer(recorded: tuple[Weights, ...], layer: int | None) -> Weights:
     return recorded[chosen - 1]
 
 
-def between_words(
+def word_attention(
     weights: Float[Tensor, "target source"],
     source: Float[Tensor, "source source_words"],
     target: Float[Tensor, "target target_words"],
@@ -142,7 +142,7 @@ def between_words(
     return (target / target.sum(0)).T @ weights @ source
 
 
-def links_of(words: Float[Tensor, "target_words source_words"], mutual: bool = False) -> list[Link]:
+def extract_links(words: Float[Tensor, "target_words source_words"], mutual: bool = False) -> list[Link]:
     """The link of each target word that looked at anything; none where the source has no words."""
     if not words.numel():
         return []
@@ -152,7 +152,7 @@ def links_of(words: Float[Tensor, "target_words source_words"], mutual: bool = F
     return sorted(link for link in links if not mutual or favourites[link[0]] == link[1])
 
 
-def words_of(entries: Sequence[bytes], text: str, ids: Sequence[int]) -> Float[Tensor, "tokens words"]:
+def word_matrix(entries: Sequence[bytes], text: str, ids: Sequence[int]) -> Float[Tensor, "tokens words"]:
     """1 where a token has a byte of a word, or of the blank in front of it; otherwise 0.
 
     The blank counts because a tokenizer's pieces begin with it: one that is nothing else says that a word follows.
@@ -183,7 +183,7 @@ def words_of(entries: Sequence[bytes], text: str, ids: Sequence[int]) -> Float[T
 
 
 @dataclass(frozen=True, eq=False)
-class Units:
+class WordUnits:
     """The units of a row of tokens."""
 
     texts: list[str]
@@ -198,7 +198,7 @@ class Units:
         return range(tokens[0], tokens[-1] + 1)
 
 
-def units_of(entries: Sequence[bytes], ids: Sequence[int]) -> Units:
+def split_units(entries: Sequence[bytes], ids: Sequence[int]) -> WordUnits:
     """The units of these tokens.
 
     Args:
@@ -208,25 +208,27 @@ def units_of(entries: Sequence[bytes], ids: Sequence[int]) -> Units:
     pieces = [entries[index] for index in ids]
     raw = b"".join(pieces)
     mark = 0 if raw.startswith(b" ") else 1  # the mark that begins every line, if a search left it out
-    words = words_of(pieces + [b" "] * mark, _as_long(raw).removeprefix(" "), [*[len(pieces)] * mark, *range(len(ids))])
+    words = word_matrix(
+        pieces + [b" "] * mark, _as_long(raw).removeprefix(" "), [*[len(pieces)] * mark, *range(len(ids))]
+    )
     found = list(zip(raw.decode(errors="replace").split(), words[mark:].T, strict=True))
     texts: list[str] = []
     columns: list[Tensor] = []
     spaced: list[bool] = []
     for text, column in found:
         tokens = column.nonzero().flatten().tolist()
-        cuts = _cuts([pieces[token] for token in tokens]) if wide(text) else [(0, len(tokens))]
+        cuts = _cuts([pieces[token] for token in tokens]) if has_unspaced_script(text) else [(0, len(tokens))]
         for start, stop in cuts:
             of_unit = torch.zeros_like(column)
             of_unit[tokens[start:stop]] = 1
             own = b"".join(pieces[token] for token in tokens[start:stop]).decode(errors="replace").strip()
             texts.append(own if len(cuts) > 1 else text)
             columns.append(of_unit)
-            spaced.append(not wide(text))
-    return Units(texts, torch.stack(columns, 1) if columns else torch.zeros(len(ids), 0), spaced)
+            spaced.append(not has_unspaced_script(text))
+    return WordUnits(texts, torch.stack(columns, 1) if columns else torch.zeros(len(ids), 0), spaced)
 
 
-def wide(text: str) -> bool:
+def has_unspaced_script(text: str) -> bool:
     """Whether a text has a character of a script without white space between words.
 
     Korean has white space; full-width signs alone do not make a script.
@@ -244,12 +246,12 @@ def _as_long(raw: bytes) -> str:
 
 def _cuts(pieces: Sequence[bytes]) -> list[tuple[int, int]]:
     """The tokens of a word without white space, cut after each that ends a character and after nothing but a blank."""
-    ends = [place for place, text in enumerate(accumulate(pieces), 1) if text.strip() and is_whole(text)]
+    ends = [place for place, text in enumerate(accumulate(pieces), 1) if text.strip() and is_valid_utf8(text)]
     ends = [*ends[:-1], len(pieces)] if ends else [len(pieces)]
     return list(zip([0, *ends[:-1]], ends, strict=True))
 
 
-def is_whole(raw: bytes) -> bool:
+def is_valid_utf8(raw: bytes) -> bool:
     """Whether bytes are UTF-8: no character is cut."""
     try:
         raw.decode()
@@ -258,7 +260,7 @@ def is_whole(raw: bytes) -> bool:
     return True
 
 
-def begins_a_word(entries: Sequence[bytes]) -> Iterator[bool]:
+def starts_with_space(entries: Sequence[bytes]) -> Iterator[bool]:
     """Whether each entry begins with white space: the word before it is then at its end."""
     return (entry.startswith(_SPACES) for entry in entries)
 

@@ -26,7 +26,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from multihead.data.batching import collate_source
-from multihead.judging.align import Units, is_whole
+from multihead.judging.align import WordUnits, is_valid_utf8
 from multihead.judging.score import PairBatch
 from multihead.models.network import Network
 from multihead.text.tokenizer import Tokenizer
@@ -35,7 +35,7 @@ _LONGEST = 16  # tokens that a word may go on for: what has not ended by then is
 _ROWS = 256  # that go on together: each has a state of its own
 
 
-class Likely(NamedTuple):
+class TopTokens(NamedTuple):
     """The most probable tokens in each place, in order."""
 
     values: Float[Tensor, "batch target candidates"]
@@ -44,7 +44,7 @@ class Likely(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Forced:
+class ForcedPass:
     """What a forced pass over some pairs gives, on the host; the end symbol is the last token of each."""
 
     own: Float[Tensor, "batch target"]
@@ -53,11 +53,11 @@ class Forced:
     """The log-probability that in the place of this token a word is at its end."""
     ranks: Int[Tensor, "batch target"]
     """1: no token was more probable."""
-    likely: Likely
+    likely: TopTokens
     """Of all tokens that a search may choose."""
-    beginning: Likely
+    beginning: TopTokens
     """Of those that begin a word, or end the sentence."""
-    continuing: Likely
+    continuing: TopTokens
     """Of the others."""
 
 
@@ -79,7 +79,7 @@ class _Departure:
     """What they spell."""
 
 
-class OtherWords:
+class AlternativeFinder:
     """Finds other words.
 
     Args:
@@ -98,7 +98,7 @@ class OtherWords:
         self._count = count
 
     @torch.no_grad()
-    def find(self, batch: PairBatch, units: Sequence[Units], forced: Forced) -> list[list[dict[str, float]]]:
+    def find(self, batch: PairBatch, units: Sequence[WordUnits], forced: ForcedPass) -> list[list[dict[str, float]]]:
         """For each unit of each pair other texts in its place and their log-probabilities, most probable first.
 
         Args:
@@ -125,7 +125,7 @@ class OtherWords:
         return [[dict(sorted(texts.items(), key=lambda item: -item[1])) for texts in row] for row in found]
 
     def _departures(
-        self, target: Sequence[int], units: Units, row: int, unit: int, forced: Forced
+        self, target: Sequence[int], units: WordUnits, row: int, unit: int, forced: ForcedPass
     ) -> Iterator[_Departure]:
         """Every single other token in the place of one of the unit's, or just behind it."""
         span, spaced = units.span(unit), units.spaced[unit]
@@ -151,7 +151,7 @@ class OtherWords:
         """Whether it can be read as it is."""
         if departure.spaced:
             return departure.token is None
-        return bool(departure.raw.strip()) and is_whole(departure.raw)
+        return bool(departure.raw.strip()) and is_valid_utf8(departure.raw)
 
     def _gone_on(self, batch: PairBatch, departures: list[_Departure]) -> Iterator[_Departure]:
         """Those that become words, at their ends: branches of one walk through the targets."""

@@ -23,9 +23,18 @@ from torch import Tensor
 
 from multihead.data.batching import collate_source
 from multihead.errors import ConfigurationError
-from multihead.judging.align import Aligning, Link, Units, begins_a_word, between_words, links_of, looked_at, units_of
-from multihead.judging.alternatives import Forced, Likely, OtherWords
-from multihead.judging.score import PairBatch, check_pairs, pair_batches, taught
+from multihead.judging.align import (
+    AlignmentSettings,
+    Link,
+    WordUnits,
+    extract_links,
+    layer_attention,
+    split_units,
+    starts_with_space,
+    word_attention,
+)
+from multihead.judging.alternatives import AlternativeFinder, ForcedPass, TopTokens
+from multihead.judging.score import PairBatch, check_pairs, pair_batches, teacher_forced
 from multihead.models.network import AttentionWeights
 from multihead.text.tokenizer import Tokenizer
 from multihead.translating.translator import Translator
@@ -66,7 +75,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Inspected:
+class PairAnalysis:
     """A pair, and what the model thought."""
 
     source_words: list[str]
@@ -79,16 +88,16 @@ class Inspected:
     pieces: list[Piece]
 
 
-def inspect_pairs(
+def analyze_pairs(
     translator: Translator,
     sources: Sequence[str],
     translations: Sequence[str],
     alternatives: int = 5,
     *,
-    aligning: Aligning | None = None,
+    aligning: AlignmentSettings | None = None,
     batch_tokens: int = 1024,
     progress: Callable[[int], None] | None = None,
-) -> list[Inspected]:
+) -> list[PairAnalysis]:
     """What the model thinks of each pair; as many come back, in order.
 
     Args:
@@ -107,42 +116,42 @@ def inspect_pairs(
     check_pairs(sources, translations)
     tokenizers = translator.bundle.source_tokenizer, translator.bundle.target_tokenizer
     read, written = (t.encode_batch(side) for t, side in zip(tokenizers, (sources, translations), strict=True))
-    return inspect_tokens(
+    return analyze_tokens(
         translator, read, written, alternatives, aligning=aligning, batch_tokens=batch_tokens, progress=progress
     )
 
 
-def inspect_tokens(
+def analyze_tokens(
     translator: Translator,
     sources: Sequence[list[int]],
     targets: Sequence[list[int]],
     alternatives: int = 5,
     *,
-    aligning: Aligning | None = None,
+    aligning: AlignmentSettings | None = None,
     batch_tokens: int = 1024,
     progress: Callable[[int], None] | None = None,
-) -> list[Inspected]:
-    """As `inspect_pairs`, of ids without begin and end: as a search found them, however it spelt the text."""
+) -> list[PairAnalysis]:
+    """As `analyze_pairs`, of ids without begin and end: as a search found them, however it spelt the text."""
     if alternatives < 0:
         raise ConfigurationError(f"alternatives: expected how many, 0 for none, got {alternatives}")
     bundle = translator.bundle
     entries = bundle.source_tokenizer.entries, bundle.target_tokenizer.entries
-    breaks = torch.tensor(list(begins_a_word(entries[1])))
+    breaks = torch.tensor(list(starts_with_space(entries[1])))
     breaks[Tokenizer.eos_id] = True
-    others = OtherWords(bundle.model, bundle.target_tokenizer, breaks, alternatives)
-    results: dict[int, Inspected] = {}
+    others = AlternativeFinder(bundle.model, bundle.target_tokenizer, breaks, alternatives)
+    results: dict[int, PairAnalysis] = {}
     for batch in pair_batches(bundle.model, sources, targets, batch_tokens):
         read, written = (
-            [units_of(own, side[place]) for place in batch.places]
+            [split_units(own, side[place]) for place in batch.places]
             for own, side in zip(entries, (sources, targets), strict=True)
         )
-        logits, recorded = taught(bundle.model, batch)
+        logits, recorded = teacher_forced(bundle.model, batch)
         forced = _forced(logits, batch, breaks, bundle.target_tokenizer.forbidden_in_output, alternatives)
         found = others.find(batch, written, forced)
-        between = _between(recorded, read, written, aligning or Aligning())
+        between = _between(recorded, read, written, aligning or AlignmentSettings())
         for row, place in enumerate(batch.places):
-            links = [] if between is None else links_of(between[row], (aligning or Aligning()).mutual)
-            results[place] = Inspected(
+            links = [] if between is None else extract_links(between[row], (aligning or AlignmentSettings()).mutual)
+            results[place] = PairAnalysis(
                 read[row].texts,
                 _words(written[row], forced, row, found[row]),
                 None if between is None else between[row].tolist(),
@@ -156,7 +165,7 @@ def inspect_tokens(
 
 def _forced(
     logits: Float[Tensor, "batch target vocab"], batch: PairBatch, breaks: Tensor, forbidden: Sequence[int], count: int
-) -> Forced:
+) -> ForcedPass:
     """What the logits say of the tokens that stand there, and of others."""
     logits = logits.float()
     total = logits.logsumexp(2)
@@ -164,7 +173,7 @@ def _forced(
     own = logits.gather(2, wanted.to(logits.device)[:, :, None])
     never = torch.tensor(forbidden, device=logits.device)
     begins = breaks.to(logits.device)
-    return Forced(
+    return ForcedPass(
         own=(own[:, :, 0] - total).cpu(),
         breaking=(logits[:, :, begins].logsumexp(2) - total).cpu(),
         ranks=((logits > own).sum(2) + 1).cpu(),
@@ -174,25 +183,25 @@ def _forced(
     )
 
 
-def _likely(logits: Float[Tensor, "batch target vocab"], total: Float[Tensor, "batch target"], count: int) -> Likely:
+def _likely(logits: Float[Tensor, "batch target vocab"], total: Float[Tensor, "batch target"], count: int) -> TopTokens:
     # Two more than asked for: the token that stands there is among them, as a rule, and the end may be.
     values, tokens = logits.topk(min(count + 2, logits.shape[2]), dim=2)
-    return Likely((values - total[:, :, None]).cpu(), tokens.cpu())
+    return TopTokens((values - total[:, :, None]).cpu(), tokens.cpu())
 
 
 def _between(
-    recorded: AttentionWeights, read: Sequence[Units], written: Sequence[Units], aligning: Aligning
+    recorded: AttentionWeights, read: Sequence[WordUnits], written: Sequence[WordUnits], aligning: AlignmentSettings
 ) -> list[Tensor] | None:
     """From words to words, for each pair; None where there is no attention to the source."""
     if not recorded.cross:
         return None
     return [
-        between_words(row[: len(target.matrix), : len(source.matrix)], source.matrix, target.matrix)
-        for row, source, target in zip(looked_at(recorded, aligning).float(), read, written, strict=True)
+        word_attention(row[: len(target.matrix), : len(source.matrix)], source.matrix, target.matrix)
+        for row, source, target in zip(layer_attention(recorded, aligning).float(), read, written, strict=True)
     ]
 
 
-def _words(units: Units, forced: Forced, row: int, others: Sequence[dict[str, float]]) -> list[Word]:
+def _words(units: WordUnits, forced: ForcedPass, row: int, others: Sequence[dict[str, float]]) -> list[Word]:
     words: list[Word] = []
     for number, text in enumerate(units.texts):
         span = units.span(number)
@@ -204,7 +213,7 @@ def _words(units: Units, forced: Forced, row: int, others: Sequence[dict[str, fl
 
 
 def _pieces(
-    tokenizer: Tokenizer, units: Units, forced: Forced, row: int, ids: Sequence[int], count: int
+    tokenizer: Tokenizer, units: WordUnits, forced: ForcedPass, row: int, ids: Sequence[int], count: int
 ) -> list[Piece]:
     owners = {token: number for number in range(len(units.texts)) for token in units.span(number)}  # the last counts
     likely = forced.likely

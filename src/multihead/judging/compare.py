@@ -19,14 +19,21 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from multihead.attention.drawing import display_width, table
+from multihead.attention.drawing import display_width, format_table
 from multihead.data.corpus import check_parallel
 from multihead.data.text_files import read_lines
 from multihead.errors import ConfigurationError, DataError
-from multihead.judging.guard_signs import SIGNS, loop, repetition, words_in
-from multihead.metrics.preprocessing import Suspicion, suspicions
-from multihead.metrics.scores import Tokenizer, language_of, sentence_scores
-from multihead.metrics.significance import LEVEL, Measure, Measured, Test, check_measuring, measure
+from multihead.judging.guard_signs import SIGNS, loop, repetition, split_words
+from multihead.metrics.preprocessing import PreprocessingRemark, find_preprocessing
+from multihead.metrics.scores import Tokenizer, language_of, sentence_chrf
+from multihead.metrics.significance import (
+    LEVEL,
+    MetricScore,
+    SignificanceTest,
+    SystemScores,
+    check_score_settings,
+    score_systems,
+)
 from multihead.text.tokenizer import visible
 from multihead.translating.translation import Translation
 from multihead.translating.translator import Translator
@@ -65,8 +72,8 @@ def text_statistics(
         references: the right translations, line by line.
         sources: what was translated.
     """
-    words = [words_in(line) for line in lines]
-    wanted = [words_in(reference) for reference in references]
+    words = [split_words(line) for line in lines]
+    wanted = [split_words(reference) for reference in references]
     total, right = sum(map(len, words)), sum(map(len, wanted))
     copied = (
         [line == source != reference for line, source, reference in zip(lines, sources, references, strict=True)]
@@ -97,7 +104,7 @@ class System:
     cut: list[int]
     """Lines (from 1) whose translation reached the length limit; none of a file."""
     statistics: TextStatistics
-    remarks: list[Suspicion]
+    remarks: list[PreprocessingRemark]
     """What the translations look like, where that is not as people write."""
 
 
@@ -115,7 +122,7 @@ class SentencePair:
 
 
 @dataclass(frozen=True)
-class Contrast:
+class SystemContrast:
     """A system beside the first one, sentence by sentence."""
 
     equal: int
@@ -132,11 +139,11 @@ class Comparison:
     """Systems on one test set; what the others are compared with comes first."""
 
     systems: list[System]
-    measured: Measured
-    contrasts: list[Contrast]
+    measured: SystemScores
+    contrasts: list[SystemContrast]
     """One for each system but the first."""
     references: TextStatistics
-    remarks: list[Suspicion]
+    remarks: list[PreprocessingRemark]
     """What the references look like, where that is not as people write."""
     language: str | None
 
@@ -145,7 +152,7 @@ class Comparison:
         systems = [
             {
                 "name": system.name,
-                "measures": [measure.as_dict() for measure in measures],
+                "measures": [score.as_dict() for score in measures],
                 "statistics": system.statistics.as_dict(),
                 "cut": system.cut,
                 "remarks": [remark.as_dict() for remark in system.remarks],
@@ -183,10 +190,10 @@ class Comparison:
             contrast = self.contrasts[place - 1] if place else None
             beside = [f"{n:,}" for n in (contrast.equal, contrast.better, contrast.worse)] if contrast else [""] * 3
             rows.append([system.name, *_counts(system.statistics), f"{len(system.cut):,}", *beside])
-        return table(rows)
+        return format_table(rows)
 
 
-def _scores(names: Sequence[str], measures: Sequence[Measure]) -> str:
+def _scores(names: Sequence[str], measures: Sequence[MetricScore]) -> str:
     """One score of all systems, under its signature."""
     first = measures[0]
     rows = []
@@ -197,7 +204,7 @@ def _scores(names: Sequence[str], measures: Sequence[Measure]) -> str:
             continue
         verdict = f"significant at {LEVEL}" if one.significant else f"not significant at {LEVEL}"
         rows.append([*row, f"{one.score - first.score:+.2f}", f"p = {one.p:.4f}", verdict])
-    return f"{first.name}  {first.signature}\n{table(rows)}"
+    return f"{first.name}  {first.signature}\n{format_table(rows)}"
 
 
 def _counts(text: TextStatistics) -> list[str]:
@@ -205,7 +212,7 @@ def _counts(text: TextStatistics) -> list[str]:
     return [f"{text.words:,}", f"{text.length_ratio:.3f}", f"{text.repetition:.2%}", *lines]
 
 
-def _sentences(first: str, other: str, contrast: Contrast) -> str:
+def _sentences(first: str, other: str, contrast: SystemContrast) -> str:
     """Those that differ most; nothing if none was asked for."""
     if not contrast.better + contrast.worse:
         return f"{first} and {other}: no sentence has another chrF"
@@ -224,7 +231,7 @@ def _sentences(first: str, other: str, contrast: Contrast) -> str:
     return "\n".join(parts)
 
 
-SHOWN = 5
+SHOWN_SENTENCES = 5
 """Sentences that are shown of each system."""
 
 
@@ -234,10 +241,10 @@ def compare(
     source: str | Path | None = None,
     language: str | None = None,
     tokenize: Tokenizer | None = None,
-    test: Test = "randomization",
+    test: SignificanceTest = "randomization",
     resamples: int | None = None,
     trials: int | None = None,
-    show: int = SHOWN,
+    show: int = SHOWN_SENTENCES,
     batch_tokens: int = 4096,
     load: Callable[[Path], Translator] = Translator.load,
     progress: Callable[[int], None] | None = None,
@@ -265,7 +272,7 @@ def compare(
     """
     _check(systems, source, target, show)
     references = list(read_lines(target))
-    check_measuring(tokenize, resamples=resamples, trials=trials, lines=len(references))
+    check_score_settings(tokenize, resamples=resamples, trials=trials, lines=len(references))
     sources = None if source is None else list(read_lines(source))
     if not any(reference.strip() for reference in references):
         raise DataError("every line is empty: there is nothing to compare with", target)
@@ -288,14 +295,14 @@ def compare(
                 lines,
                 cut,
                 text_statistics(lines, references, sources),
-                suspicions(lines, language),
+                find_preprocessing(lines, language),
             )
             for number, (system, lines, cut) in enumerate(zip(systems, outputs, cuts, strict=True), start=1)
         ],
-        measure(outputs, references, language, tokenize=tokenize, test=test, resamples=resamples, trials=trials),
+        score_systems(outputs, references, language, tokenize=tokenize, test=test, resamples=resamples, trials=trials),
         _contrasts(outputs, references, sources, show),
         text_statistics(references, references, sources),
-        suspicions(references, language),
+        find_preprocessing(references, language),
         language,
     )
 
@@ -326,16 +333,16 @@ def _check(
 
 def _contrasts(
     outputs: Sequence[list[str]], references: list[str], sources: list[str] | None, show: int
-) -> list[Contrast]:
+) -> list[SystemContrast]:
     """Each of the others beside the first."""
-    scores = [sentence_scores(lines, references) for lines in outputs]
+    scores = [sentence_chrf(lines, references) for lines in outputs]
     contrasts = []
     for lines, own in zip(outputs[1:], scores[1:], strict=True):
         gains = [mine - first for mine, first in zip(own, scores[0], strict=True)]
         places = [place for place, gain in enumerate(gains) if gain]
         places.sort(key=lambda place: (-abs(gains[place]), place))
         contrasts.append(
-            Contrast(
+            SystemContrast(
                 sum(one == other for one, other in zip(lines, outputs[0], strict=True)),
                 sum(gain > 0 for gain in gains),
                 sum(gain < 0 for gain in gains),

@@ -14,9 +14,9 @@ from typing import Any
 from multihead.data.corpus import check_parallel
 from multihead.data.text_files import read_lines
 from multihead.errors import DataError
-from multihead.metrics.preprocessing import Suspicion, suspicions
+from multihead.metrics.preprocessing import PreprocessingRemark, find_preprocessing
 from multihead.metrics.scores import Scores, Tokenizer, language_of
-from multihead.metrics.significance import Measured, check_measuring, measure
+from multihead.metrics.significance import SystemScores, check_score_settings, score_systems
 from multihead.models.config import GenerationConfig
 from multihead.translating.translator import Translator
 
@@ -33,9 +33,9 @@ class Evaluation:
     hypotheses: list[str]
     cut: list[int]
     """Lines (from 1) whose translation reached the length limit."""
-    measured: Measured
+    measured: SystemScores
     """BLEU, chrF and TER with intervals."""
-    remarks: list[Suspicion]
+    remarks: list[PreprocessingRemark]
     """What the references look like, where that is not as people write."""
     language: str | None
     """Of the translations; decided how words are told apart."""
@@ -87,7 +87,7 @@ def evaluate(
         max_length: the most, the end symbol counted; the model's own by default.
         language: of the translations; the model's own by default, else what the name of ``target`` ends in.
         tokenize: how BLEU tells words apart; by default as the language needs it.
-        resamples: of the bootstrap; by default 1,000 (`metrics.significance.measure`).
+        resamples: of the bootstrap; by default 1,000 (`metrics.significance.score_systems`).
         batch_tokens: as in `Translator.translate`.
         progress: is told how many more sentences are done.
 
@@ -96,7 +96,7 @@ def evaluate(
         FormatError: no model.
         ConfigurationError: settings of the search or of the scores that cannot be.
     """
-    check_measuring(tokenize, resamples=resamples, lines=check_parallel(source, target).lines)
+    check_score_settings(tokenize, resamples=resamples, lines=check_parallel(source, target).lines)
     sources, references = list(read_lines(source)), list(read_lines(target))
     if not any(text.strip() for text in sources):
         raise DataError("every line is empty: there is nothing to evaluate", source)
@@ -107,7 +107,7 @@ def evaluate(
     seconds = time.monotonic() - started
     hypotheses = [translation.text for translation in found]
     language = language or translator.bundle.target_language or language_of(target)
-    measured = measure([hypotheses], references, language, tokenize=tokenize, resamples=resamples)
+    measured = score_systems([hypotheses], references, language, tokenize=tokenize, resamples=resamples)
     bleu, chrf, _ = measured.systems[0]
     return Evaluation(
         Scores(bleu.score, chrf.score, bleu.plain_signature, chrf.plain_signature),
@@ -116,7 +116,7 @@ def evaluate(
         hypotheses,
         [number for number, translation in enumerate(found, start=1) if not translation.finished],
         measured,
-        suspicions(references, language),
+        find_preprocessing(references, language),
         language,
         translator.search_settings(**search),
     )

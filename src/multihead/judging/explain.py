@@ -20,12 +20,12 @@ from multihead.data.batching import collate_source
 from multihead.decoding.hypothesis import Hypothesis
 from multihead.decoding.recording import Recorder, Tree
 from multihead.errors import ConfigurationError, InputError
-from multihead.inspection.explanation import page, percent
+from multihead.inspection.explanation import explanation_page, format_percent
 from multihead.inspection.plots import attention_map
 from multihead.inspection.shapes import Trace, trace
-from multihead.judging.align import Aligning
-from multihead.judging.analysis import Inspected, inspect_tokens
-from multihead.judging.score import forced
+from multihead.judging.align import AlignmentSettings
+from multihead.judging.analysis import PairAnalysis, analyze_tokens
+from multihead.judging.score import forced_log_probabilities
 from multihead.text.tokenizer import Tokenizer
 from multihead.translating.attention import AttentionMap, Kind
 from multihead.translating.search_settings import SearchSettings, completed
@@ -49,7 +49,7 @@ class Explanation:
     """log p(y | x)."""
     score: float
     """What a search ranks by: the same, divided by the length penalty."""
-    inspected: Inspected
+    inspected: PairAnalysis
     """Its words and tokens, how probable they were, and what else they could have been."""
     attention: AttentionMap
     """Every head's weights."""
@@ -101,7 +101,7 @@ class Explanation:
 
     def page(self) -> str:
         """A page of HTML that needs nothing else: no network, and for the main content no script."""
-        return page(self.content())
+        return explanation_page(self.content())
 
     def picture(self, path: str | Path) -> None:
         """Draws which word looked at which, into a PNG, SVG or PDF file.
@@ -113,7 +113,9 @@ class Explanation:
         weights, words = self.inspected.weights, self.inspected.words
         if not weights or not self.inspected.source_words:
             raise InputError("there is nothing to draw: no word of the translation looks at one of the source")
-        rows = [f"{word.text}·{percent(word.probability)}" for word in words]  # a blank would be drawn as a token's
+        rows = [
+            f"{word.text}·{format_percent(word.probability)}" for word in words
+        ]  # a blank would be drawn as a token's
         attention_map(torch.tensor(weights), self.inspected.source_words, rows, path, title=self.source)
 
 
@@ -124,7 +126,7 @@ def explain(
     *,
     alternatives: int = 5,
     n_best: int = 1,
-    aligning: Aligning | None = None,
+    aligning: AlignmentSettings | None = None,
 ) -> Explanation:
     """Explains the translation of a sentence: the model's own, or a given one.
 
@@ -164,9 +166,9 @@ def explain(
         log_probability, score = found[0].log_probability, found[0].score
     else:
         written = tokenizer.encode(translation)
-        log_probability = math.fsum(forced(bundle.model, tokenizer, [read], [written])[0])
+        log_probability = math.fsum(forced_log_probabilities(bundle.model, tokenizer, [read], [written])[0])
         score = log_probability / penalty_of(settings)(len(written) + 1, settings.alpha)
-    (inspected,) = inspect_tokens(translator, [read], [written], alternatives, aligning=aligning)
+    (inspected,) = analyze_tokens(translator, [read], [written], alternatives, aligning=aligning)
     source, target = (
         torch.tensor([ids], device=bundle.model.output.weight.device)
         for ids in ([*read, Tokenizer.eos_id], [Tokenizer.bos_id, *written])

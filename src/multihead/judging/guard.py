@@ -21,8 +21,8 @@ from typing import Any
 from multihead.decoding.sampling import Sharpening
 from multihead.errors import InputError
 from multihead.judging import guard_signs
-from multihead.judging.analysis import inspect_pairs
-from multihead.judging.guard_signs import LEAST_LOOK, SIGNS, GuardSettings, Mode
+from multihead.judging.analysis import analyze_pairs
+from multihead.judging.guard_signs import MIN_ATTENTION, SIGNS, GuardMode, GuardSettings
 from multihead.translating.consensus import consensus
 from multihead.translating.search_settings import completed
 from multihead.translating.searching import Phrases
@@ -33,7 +33,7 @@ _TINY = 1e-300
 
 
 @dataclass(frozen=True)
-class Guarded:
+class GuardedTranslation:
     """A translation, and how far it can be trusted."""
 
     translation: Translation
@@ -45,7 +45,7 @@ class Guarded:
     """Whether the score reaches the threshold."""
     signs: dict[str, float]
     """What was measured, by name (`guard_signs`); nothing of an empty line."""
-    first: Guarded | None = None
+    first: GuardedTranslation | None = None
     """What the search found first, where the sentence was searched again."""
 
     @property
@@ -59,17 +59,17 @@ class Guarded:
         return f"{found}; searched again ({self.score:.2f})"
 
 
-def guarded(
+def translate_guarded(
     translator: Translator,
     texts: Sequence[str],
     *,
-    mode: Mode = "mark",
+    mode: GuardMode = "mark",
     settings: GuardSettings | None = None,
     prefixes: Sequence[str] | None = None,
     phrases: Sequence[Phrases] | None = None,
     batch_tokens: int = 4096,
     progress: Callable[[int], None] | None = None,
-) -> list[Guarded]:
+) -> list[GuardedTranslation]:
     """Translates sentences, each with how far it can be trusted; as many come back, in order.
 
     Args:
@@ -85,15 +85,15 @@ def guarded(
     settings = settings or GuardSettings(mode=mode)
     asked: dict[str, Any] = {"prefixes": prefixes, "phrases": phrases, "batch_tokens": batch_tokens}
     found = translator.translations(texts, progress=progress, **asked)
-    judged = judge(translator, texts, found, settings)
+    judged = assess(translator, texts, found, settings)
     if settings.mode == "mark":
         return judged
-    return again(translator, texts, judged, settings, prefixes=prefixes, phrases=phrases, batch_tokens=batch_tokens)
+    return retry(translator, texts, judged, settings, prefixes=prefixes, phrases=phrases, batch_tokens=batch_tokens)
 
 
-def judge(
+def assess(
     translator: Translator, texts: Sequence[str], translations: Sequence[Translation], settings: GuardSettings
-) -> list[Guarded]:
+) -> list[GuardedTranslation]:
     """How far translations can be trusted. None of them is searched again.
 
     Args:
@@ -122,23 +122,23 @@ def judge(
         measured[place] = signs
     if settings.closer:
         pairs = [texts[place] for place in work], [translations[place].text for place in work]
-        for place, found in zip(work, inspect_pairs(translator, *pairs, alternatives=0), strict=True):
+        for place, found in zip(work, analyze_pairs(translator, *pairs, alternatives=0), strict=True):
             measured[place]["surprise"] = -math.log(max(min(p.probability for p in found.pieces), _TINY))
             if found.weights is not None:
                 measured[place]["coverage"] = _unseen(found.weights, len(found.source_words))
     return [_guarded(*each, settings) for each in zip(translations, measured, strict=True)]
 
 
-def again(
+def retry(
     translator: Translator,
     texts: Sequence[str],
-    judged: Sequence[Guarded],
+    judged: Sequence[GuardedTranslation],
     settings: GuardSettings,
     *,
     prefixes: Sequence[str] | None = None,
     phrases: Sequence[Phrases] | None = None,
     batch_tokens: int = 4096,
-) -> list[Guarded]:
+) -> list[GuardedTranslation]:
     """Searches those that are marked once more, more safely; the better ones by the same score stay."""
     results = list(judged)
 
@@ -148,7 +148,7 @@ def again(
         """Takes what is better; the places of those that are still suspicious."""
         given = [texts[place] for place in places]
         own = {name: [all_of_them[place] for place in places] for name, all_of_them in demands.items() if all_of_them}
-        found = judge(translator, given, search(given, batch_tokens=batch_tokens, **own), settings)
+        found = assess(translator, given, search(given, batch_tokens=batch_tokens, **own), settings)
         for place, other in zip(places, found, strict=True):
             best = other if other.score < results[place].score else results[place]
             results[place] = replace(best, first=judged[place])
@@ -189,12 +189,12 @@ def _careful(translator: Translator, settings: GuardSettings, no_repeat: int) ->
     )
 
 
-def _guarded(translation: Translation, signs: dict[str, float], settings: GuardSettings) -> Guarded:
+def _guarded(translation: Translation, signs: dict[str, float], settings: GuardSettings) -> GuardedTranslation:
     score = guard_signs.suspicion(signs)
-    return Guarded(translation, score, guard_signs.reasons(signs), score >= settings.threshold, signs)
+    return GuardedTranslation(translation, score, guard_signs.reasons(signs), score >= settings.threshold, signs)
 
 
 def _unseen(weights: Sequence[Sequence[float]], words: int) -> float:
     """The share of the source's words that no word of a translation looked at; weights: [target word][source word]."""
     looks = [math.fsum(row[word] for row in weights) for word in range(words)]
-    return sum(look < LEAST_LOOK for look in looks) / max(words, 1)
+    return sum(look < MIN_ATTENTION for look in looks) / max(words, 1)

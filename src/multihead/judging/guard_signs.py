@@ -43,13 +43,13 @@ from multihead.configuration import Settings
 if TYPE_CHECKING:
     from multihead.translating.lengths import Lengths
 
-Mode = Literal["mark", "retry"]
+GuardMode = Literal["mark", "retry"]
 
 
 class GuardSettings(Settings):
     """How translations are guarded (`judging.guard`)."""
 
-    mode: Mode = "mark"
+    mode: GuardMode = "mark"
     """Mark a suspicious translation, or search it again more safely, keep the better one and mark it."""
     threshold: float = Field(default=0.5, gt=0, le=1)
     """A translation is suspicious from this score on (`guard_signs.suspicion`)."""
@@ -74,7 +74,7 @@ _LONGEST_UNIT = 12
 _SEQUENCE = 3
 _FORGIVEN = 3
 _FEWEST = 6
-LEAST_LOOK = 0.1
+MIN_ATTENTION = 0.1
 """Attention, summed over the tokens of a translation, below which a word of the source was never looked at."""
 
 
@@ -108,7 +108,7 @@ SIGNS = {
 """Measured on Multi30k; see docs/guard.md for what of ordinary and of damaged translations they find."""
 
 
-def words_in(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """The words of a text, without case."""
     return _WORD.findall(text.casefold())
 
@@ -145,7 +145,7 @@ def copy(source: Sequence[str], words: Sequence[str]) -> float:
 
 def text_signs(source: str, text: str) -> dict[str, float]:
     """What the two texts alone tell: loop, repetition and copy."""
-    read, written = words_in(source), words_in(text)
+    read, written = split_words(source), split_words(text)
     return {
         "loop": float(max(loop(written) - loop(read), 0)),
         "repetition": max(repetition(written) - repetition(read), 0.0),

@@ -84,7 +84,7 @@ def pair_batches(
 
 
 @torch.no_grad()
-def taught(model: Network, batch: PairBatch) -> tuple[Float[Tensor, "batch target vocab"], AttentionWeights]:
+def teacher_forced(model: Network, batch: PairBatch) -> tuple[Float[Tensor, "batch target vocab"], AttentionWeights]:
     """Logits and all weights while the targets are written: position t is for target token t, the end symbol last."""
     ended, _ = collate_source(batch.targets, Tokenizer.pad_id, Tokenizer.eos_id)
     given = ended.roll(1, dims=1)
@@ -94,7 +94,7 @@ def taught(model: Network, batch: PairBatch) -> tuple[Float[Tensor, "batch targe
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredPair:
     """What a model thinks of one translation."""
 
     tokens: list[str]
@@ -120,7 +120,7 @@ class Perplexity:
     tokens: int = 0
     """End symbols counted."""
 
-    def add(self, scored: Sequence[Scored]) -> None:
+    def add(self, scored: Sequence[ScoredPair]) -> None:
         """Some more pairs; those that are empty on both sides add nothing."""
         self.log_probability += math.fsum(one.log_probability for one in scored)
         self.tokens += sum(len(one.tokens) for one in scored)
@@ -141,7 +141,7 @@ def score(
     *,
     batch_tokens: int = 4096,
     progress: Callable[[int], None] | None = None,
-) -> list[Scored]:
+) -> list[ScoredPair]:
     """The probability of each target, given its source; as many come back, in order.
 
     An empty side is read as it is: an empty target is its end symbol alone, an empty source likewise. Only a pair of
@@ -166,14 +166,14 @@ def score(
     bundle = translator.bundle
     read = bundle.source_tokenizer.encode_batch([sources[place] for place in work])
     written = bundle.target_tokenizer.encode_batch([targets[place] for place in work])
-    found = forced(bundle.model, bundle.target_tokenizer, read, written, batch_tokens, progress)
-    results = [Scored([], []) for _ in sources]
+    found = forced_log_probabilities(bundle.model, bundle.target_tokenizer, read, written, batch_tokens, progress)
+    results = [ScoredPair([], []) for _ in sources]
     for place, ids, values in zip(work, written, found, strict=True):
-        results[place] = Scored(bundle.target_tokenizer.pieces([*ids, Tokenizer.eos_id]), values)
+        results[place] = ScoredPair(bundle.target_tokenizer.pieces([*ids, Tokenizer.eos_id]), values)
     return results
 
 
-def forced(
+def forced_log_probabilities(
     model: Network,
     tokenizer: Tokenizer,
     sources: Sequence[list[int]],

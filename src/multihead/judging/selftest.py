@@ -6,8 +6,8 @@ two ways, e being the bound on what rounding does to a log-probability or a scor
 
 * equal scores: those of the two hypotheses, each forced alone (`decoding.scoring`), differ by at most e; or
 * a close decision: the search of the sentence alone finds the other hypothesis once every log-probability but those
-  along that hypothesis is lowered by e (`Towards`). That is the backward error of the search. It is needed because a
-  near-tie early in a greedy search, or at the edge of a beam, leads to hypotheses whose scores are not near.
+  along that hypothesis is lowered by e (`PathFavoringNetwork`). That is the backward error of the search. It is
+  needed because a near-tie early in a greedy search, or at the edge of a beam, leads to distant scores.
 
 A line that differs without such a proof depends on what it is translated with, and that is a fault.
 """
@@ -24,7 +24,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from multihead.errors import ConfigurationError
-from multihead.judging.score import forced
+from multihead.judging.score import forced_log_probabilities
 from multihead.models.network import Network, Output
 from multihead.text.tokenizer import Tokenizer
 from multihead.translating.search_settings import SearchSettings
@@ -38,7 +38,7 @@ SIZES = (2, 8, 32)
 """Lines that are translated together."""
 
 
-class Found(NamedTuple):
+class SearchOutcome(NamedTuple):
     """What a search found."""
 
     tokens: tuple[int, ...]
@@ -65,7 +65,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Report:
+class BatchReport:
     """What came out."""
 
     lines: int
@@ -97,7 +97,7 @@ def check_batches(
     bound: float = BOUND,
     plain: bool = False,
     progress: Callable[[int], None] | None = None,
-) -> Report:
+) -> BatchReport:
     """Translates each text alone, in batches of each size, all together, and all in another order.
 
     Args:
@@ -115,14 +115,14 @@ def check_batches(
     if any(size < 1 for size in sizes) or not bound >= 0:
         raise ConfigurationError(f"expected sizes of at least 1 and a bound of at least 0, got {list(sizes)}, {bound}")
     own = translator.bundle.model
-    twin = _spelling(translator, Passing(own) if plain else own)
+    twin = _spelling(translator, NetworkWrapper(own) if plain else own)
     order = list(range(len(texts)))
     alone = _together(twin, texts, order, 1, progress)
     shuffled = random.Random(seed).sample(order, len(order))
     passes = [(f"in batches of {size}", order, size) for size in sizes]
     passes += [("all together", order, len(order)), ("all in another order", shuffled, len(order))]
     counts: dict[str, int] = {}
-    first: dict[tuple[int, Found], str] = {}
+    first: dict[tuple[int, SearchOutcome], str] = {}
     for name, places, size in passes:
         found = _together(twin, texts, places, size, progress)
         differing = [place for place in order if found[place] != alone[place]]
@@ -133,7 +133,7 @@ def check_batches(
         _difference(translator, texts[place], bound, place + 1, name, alone[place], other)
         for (place, other), name in sorted(first.items())
     ]
-    return Report(len(texts), twin.compiled, bound, counts, differences)
+    return BatchReport(len(texts), twin.compiled, bound, counts, differences)
 
 
 def _together(
@@ -142,20 +142,20 @@ def _together(
     places: Sequence[int],
     size: int,
     progress: Callable[[int], None] | None = None,
-) -> list[Found]:
+) -> list[SearchOutcome]:
     """What is found of all texts, ``size`` at a time as ``places`` has them; in the order of the texts."""
-    found: dict[int, Found] = {}
+    found: dict[int, SearchOutcome] = {}
     for start in range(0, len(places), max(size, 1)):
         group = places[start : start + size]
         for place, one in zip(group, translator.translations([texts[place] for place in group]), strict=True):
-            found[place] = Found(tuple(map(int, one.text.split())), one.finished)
+            found[place] = SearchOutcome(tuple(map(int, one.text.split())), one.finished)
         if progress is not None:
             progress(len(group))
     return [found[place] for place in range(len(texts))]
 
 
 def _difference(
-    translator: Translator, text: str, bound: float, line: int, where: str, alone: Found, other: Found
+    translator: Translator, text: str, bound: float, line: int, where: str, alone: SearchOutcome, other: SearchOutcome
 ) -> Difference:
     """One difference, with its proof if there is one."""
     one, another = _score(translator, text, alone), _score(translator, text, other)
@@ -168,20 +168,20 @@ def _difference(
     return Difference(line, where, decode(alone.tokens), decode(other.tokens), (one, another), proof)
 
 
-def _score(translator: Translator, text: str, found: Found) -> float:
+def _score(translator: Translator, text: str, found: SearchOutcome) -> float:
     """What a search ranks this by, computed alone."""
     bundle = translator.bundle
     source = bundle.source_tokenizer.encode(text)
-    (values,) = forced(bundle.model, bundle.target_tokenizer, [source], [list(found.tokens)])
+    (values,) = forced_log_probabilities(bundle.model, bundle.target_tokenizer, [source], [list(found.tokens)])
     values = values if found.finished else values[:-1]
     settings = SearchSettings(**translator.search_settings().model_dump())
     return sum(values) / penalty_of(settings)(len(values), settings.alpha)
 
 
-def _reached(translator: Translator, text: str, other: Found, bound: float) -> bool:
+def _reached(translator: Translator, text: str, other: SearchOutcome, bound: float) -> bool:
     """Whether the search of this text alone finds the other hypothesis when it is helped by so much."""
     symbols = [Tokenizer.bos_id, *other.tokens, *[Tokenizer.eos_id] * other.finished]
-    helped = _spelling(translator, Towards(translator.bundle.model, symbols, bound), precision="float32")
+    helped = _spelling(translator, PathFavoringNetwork(translator.bundle.model, symbols, bound), precision="float32")
     return _together(helped, [text], [0], 1) == [other]
 
 
@@ -200,7 +200,7 @@ class _Spelt(Tokenizer):
         return " ".join(map(str, ids))
 
 
-class Passing(Network):
+class NetworkWrapper(Network):
     """A network as it is, around another; compiled code does not know it.
 
     Args:
@@ -248,7 +248,7 @@ class Passing(Network):
 
 
 @dataclass(frozen=True)
-class Followed:
+class PathState:
     """The state of the network inside, and how far each row follows the path: -1 once it has left it."""
 
     state: Any
@@ -259,16 +259,16 @@ class Followed:
         """Hypotheses."""
         return len(self.reached)
 
-    def select(self, rows: Int[Tensor, " rows"]) -> Followed:
+    def select(self, rows: Int[Tensor, " rows"]) -> PathState:
         """The state of these rows, in this order."""
-        return Followed(self.state.select(rows), self.reached[rows])
+        return PathState(self.state.select(rows), self.reached[rows])
 
-    def join(self, other: Followed) -> Followed:
+    def join(self, other: PathState) -> PathState:
         """The rows of both."""
-        return Followed(self.state.join(other.state), torch.cat((self.reached, other.reached)))
+        return PathState(self.state.join(other.state), torch.cat((self.reached, other.reached)))
 
 
-class Towards(Passing):
+class PathFavoringNetwork(NetworkWrapper):
     """A network of which every log-probability is lowered by ``bound``, but for the next symbol on a given path.
 
     This is what helps the path's hypothesis most of all that changes no difference between two log-probabilities of a
@@ -284,11 +284,11 @@ class Towards(Passing):
         super().__init__(inner)
         self.path, self.bound = list(path), bound
 
-    def start(self, source: Int[Tensor, "batch source"], lengths: Int[Tensor, " batch"]) -> Followed:
+    def start(self, source: Int[Tensor, "batch source"], lengths: Int[Tensor, " batch"]) -> PathState:
         """All rows at the beginning of the path."""
-        return Followed(self.inner.start(source, lengths), torch.zeros_like(lengths))
+        return PathState(self.inner.start(source, lengths), torch.zeros_like(lengths))
 
-    def step(self, tokens: Int[Tensor, " rows"], state: Followed) -> tuple[Float[Tensor, "rows vocab"], Followed]:
+    def step(self, tokens: Int[Tensor, " rows"], state: PathState) -> tuple[Float[Tensor, "rows vocab"], PathState]:
         """One symbol further, on the path or off it."""
         log_probabilities, inner = self.inner.step(tokens, state.state)
         path = torch.tensor([*self.path, -1], device=tokens.device)
@@ -298,4 +298,4 @@ class Towards(Passing):
         wanted = path[reached]
         rows = (wanted >= 0).nonzero().squeeze(1)  # where the path goes on, and the row is on it: path[-1] is -1
         lowered[rows, wanted[rows]] = log_probabilities[rows, wanted[rows]]
-        return lowered, Followed(inner, reached)
+        return lowered, PathState(inner, reached)

@@ -11,7 +11,7 @@ from typing import Any
 
 from multihead.decoding.sampling import Sharpening
 from multihead.errors import ConfigurationError
-from multihead.judging.guard import Guarded, again, judge
+from multihead.judging.guard import GuardedTranslation, assess, retry
 from multihead.lines.rendering import Rendering
 from multihead.translating.consensus import consensus
 from multihead.translating.searching import Phrases
@@ -25,7 +25,7 @@ class Answer:
 
     found: list[Translation]
     """One or more."""
-    guarded: list[Guarded]
+    guarded: list[GuardedTranslation]
     """Each of them, where they are guarded."""
 
 
@@ -55,10 +55,10 @@ def answers(
     if asked.guard is None:
         return [Answer(row, []) for row in found]
     given = [text for text, row in zip(texts, found, strict=True) for _ in row]
-    judged = judge(translator, given, [translation for row in found for translation in row], asked.guard)
+    judged = assess(translator, given, [translation for row in found for translation in row], asked.guard)
     if asked.guard.mode == "retry":
         demands: dict[str, Any] = {"prefixes": prefixes, "phrases": phrases, "batch_tokens": asked.batch_tokens}
-        judged = again(translator, texts, judged, asked.guard, **demands)
+        judged = retry(translator, texts, judged, asked.guard, **demands)
         found = [[each.translation] for each in judged]
     rest = iter(judged)
     return [Answer(row, [next(rest) for _ in row]) for row in found]

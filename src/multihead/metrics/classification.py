@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from multihead.attention.drawing import table
+from multihead.attention.drawing import format_table
 from multihead.errors import InputError
 
 Counts = npt.NDArray[np.int64]
@@ -93,13 +93,13 @@ class Classification:
             [label, *(f"{count:,}" if count else "·" for count in row)]
             for label, row in zip(self.labels, self.confusion, strict=True)
         ]
-        return "\n\n".join((head, table(each), table(matrix)))
+        return "\n\n".join((head, format_table(each), format_table(matrix)))
 
     def _right_predicted_actual(self) -> tuple[Counts, Counts, Counts]:
         return self.confusion.diagonal(), self.confusion.sum(0), self.confusion.sum(1)
 
 
-def classification(actual: Sequence[int], predicted: Sequence[int], labels: Sequence[str]) -> Classification:
+def score_predictions(actual: Sequence[int], predicted: Sequence[int], labels: Sequence[str]) -> Classification:
     """Counts.
 
     Args:

@@ -26,7 +26,7 @@ _HAN_KANA = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
 
 
 @dataclass(frozen=True)
-class Sign:
+class PreprocessingSign:
     """How one habit of tokenisers is recognised."""
 
     what: str
@@ -37,7 +37,7 @@ class Sign:
 
 
 @dataclass(frozen=True)
-class Suspicion:
+class PreprocessingRemark:
     """What a text looks like, and how often."""
 
     kind: Literal["tokenised", "subwords", "lower-cased"]
@@ -69,7 +69,7 @@ ADVICE = "scores of such text cannot be compared with those of the original text
 """What to do about any."""
 
 
-def suspicions(lines: Sequence[str], language: str | None = None) -> list[Suspicion]:
+def find_preprocessing(lines: Sequence[str], language: str | None = None) -> list[PreprocessingRemark]:
     """What lines look like; nothing, if they look as people write.
 
     Args:
@@ -84,8 +84,8 @@ def suspicions(lines: Sequence[str], language: str | None = None) -> list[Suspic
     return [one for one in found if one is not None]
 
 
-def _sign(what: str, seen: str, possible: str) -> Sign:
-    return Sign(what, re.compile(seen), re.compile(possible))
+def _sign(what: str, seen: str, possible: str) -> PreprocessingSign:
+    return PreprocessingSign(what, re.compile(seen), re.compile(possible))
 
 
 _SUBWORDS = _sign("marks of subwords (@@, \u2581, </w>)", r"\S@@(?:\s|$)|\u2581|</w>", r"\S")
@@ -108,7 +108,7 @@ _ELISIONS = _sign(
 )
 
 
-def _signs(code: str) -> list[Sign]:
+def _signs(code: str) -> list[PreprocessingSign]:
     """Those of a language."""
     # In French a space before ? ! ; : is right.
     marks = r"[.,)\]]" if code == "fr" else r"[.,!?;:)\]\u3001\u3002\uff0c\uff01\uff1f\u0964\u061f\u060c]"
@@ -122,21 +122,23 @@ def _signs(code: str) -> list[Sign]:
     return signs
 
 
-def _counted(lines: Sequence[str], kind: Literal["tokenised", "subwords"], sign: Sign) -> Suspicion | None:
+def _counted(
+    lines: Sequence[str], kind: Literal["tokenised", "subwords"], sign: PreprocessingSign
+) -> PreprocessingRemark | None:
     seen = [number for number, line in enumerate(lines, 1) if sign.seen.search(line)]
     possible = len(seen) + sum(bool(sign.possible.search(line)) and not sign.seen.search(line) for line in lines)
     if not seen or len(seen) < _LEAST_SHARE * possible or len(seen) < _LEAST_OF_ALL * len(lines):
         return None
-    return Suspicion(kind, sign.what, len(seen), possible, seen[0], lines[seen[0] - 1])
+    return PreprocessingRemark(kind, sign.what, len(seen), possible, seen[0], lines[seen[0] - 1])
 
 
-def _lower_cased(lines: Sequence[str]) -> Suspicion | None:
+def _lower_cased(lines: Sequence[str]) -> PreprocessingRemark | None:
     """Capitals are missing where letters have them, and where no number takes the place of the first."""
     with_case = [(number, line) for number, line in enumerate(lines, 1) if _could_begin_with_capital(line)]
     without = [number for number, line in with_case if line.lower() == line]
     if not without or len(without) < _LOWER_SHARE * len(with_case) or len(without) < _LEAST_OF_ALL * len(lines):
         return None
-    return Suspicion(
+    return PreprocessingRemark(
         "lower-cased", "no capital letter", len(without), len(with_case), without[0], lines[without[0] - 1]
     )
 

@@ -40,7 +40,7 @@ Tokenizer = Literal["13a", "intl", "zh", "char", "none", "ja-mecab", "ko-mecab"]
 _BY_CHARACTER = frozenset({"ja", "ko", "th", "lo", "km", "my", "bo", "dz"})
 
 
-def tokenizer_of(language: str | None) -> Tokenizer:
+def default_tokenizer(language: str | None) -> Tokenizer:
     """What BLEU's words are in a language, by its code ("en", "zh-TW")."""
     code = primary_language(language)
     if code == "zh":
@@ -58,7 +58,7 @@ def bleu_metric(language: str | None = None, tokenize: Tokenizer | None = None) 
     Raises:
         ConfigurationError: the package that a tokenizer needs is not installed.
     """
-    name = tokenize or tokenizer_of(language)
+    name = tokenize or default_tokenizer(language)
     try:
         # force: or sacreBLEU logs a guess that the text was tokenised, wherever 100 lines end in " ."
         return BLEU(tokenize=name, force=True)
@@ -70,9 +70,9 @@ def bleu_metric(language: str | None = None, tokenize: Tokenizer | None = None) 
         ) from None
 
 
-def ter(language: str | None = None) -> TER:
+def ter_metric(language: str | None = None) -> TER:
     """TER: edits (insertions, deletions, substitutions, shifts of a block) in percent of the reference's words."""
-    name = tokenizer_of(language)
+    name = default_tokenizer(language)
     if name == "zh":
         return TER(normalized=True, asian_support=True)
     if name == "char":
@@ -83,9 +83,9 @@ def ter(language: str | None = None) -> TER:
     return TER()
 
 
-def metrics(language: str | None = None, tokenize: Tokenizer | None = None) -> dict[str, Metric]:
-    """BLEU, chrF and TER for a language, as `bleu` and `ter`."""
-    return {"BLEU": bleu_metric(language, tokenize), "chrF": CHRF(), "TER": ter(language)}
+def all_metrics(language: str | None = None, tokenize: Tokenizer | None = None) -> dict[str, Metric]:
+    """BLEU, chrF and TER for a language, as `bleu_metric` and `ter_metric`."""
+    return {"BLEU": bleu_metric(language, tokenize), "chrF": CHRF(), "TER": ter_metric(language)}
 
 
 # ISO 639-1
@@ -140,7 +140,7 @@ def score(hypotheses: Sequence[str], references: Sequence[str], target_language:
     )
 
 
-def sentence_scores(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
+def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
     """chrF of each translation by itself: of the usual scores the one that single sentences can be ranked by.
 
     Raises:

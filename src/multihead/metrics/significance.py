@@ -32,9 +32,9 @@ from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest, Result
 
 from multihead.errors import ConfigurationError
-from multihead.metrics.scores import Tokenizer, bleu_metric, check_lines, metrics
+from multihead.metrics.scores import Tokenizer, all_metrics, bleu_metric, check_lines
 
-Test = Literal["randomization", "bootstrap"]
+SignificanceTest = Literal["randomization", "bootstrap"]
 
 RESAMPLES, TRIALS = 1000, 10_000
 LEVEL = 0.05
@@ -49,7 +49,7 @@ _REFUSED = 4
 
 
 @dataclass(frozen=True)
-class Measure:
+class MetricScore:
     """One score of one system."""
 
     name: str
@@ -93,12 +93,12 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class Measured:
+class SystemScores:
     """The scores of one or several systems on one test set."""
 
-    systems: tuple[tuple[Measure, ...], ...]
+    systems: tuple[tuple[MetricScore, ...], ...]
     """BLEU, chrF and TER of each; what they are compared with comes first."""
-    test: Test | None
+    test: SignificanceTest | None
     """Which one; None of one system."""
     resamples: int
     """Of the intervals, and of the test "bootstrap"."""
@@ -119,16 +119,16 @@ class Measured:
         return f"{intervals}{tests[self.test]}; seed {self.seed}"
 
 
-def measure(
+def score_systems(
     systems: Sequence[Sequence[str]],
     references: Sequence[str],
     language: str | None = None,
     *,
     tokenize: Tokenizer | None = None,
-    test: Test = "randomization",
+    test: SignificanceTest = "randomization",
     resamples: int | None = None,
     trials: int | None = None,
-) -> Measured:
+) -> SystemScores:
     """Scores systems with intervals, and tests each against the first.
 
     Args:
@@ -147,11 +147,11 @@ def measure(
     """
     for hypotheses in systems:
         check_lines(hypotheses, references)
-    check_measuring(tokenize, resamples=resamples, trials=trials, lines=len(references))
+    check_score_settings(tokenize, resamples=resamples, trials=trials, lines=len(references))
     resamples = resamples or min(RESAMPLES, max(_MOST_RESAMPLED // len(references), RESAMPLES // 10))
     trials = trials or min(TRIALS, max(_MOST_SWAPPED // len(references), TRIALS // 10))
     seed = _seed()
-    scores = metrics(language, tokenize)
+    scores = all_metrics(language, tokenize)
     found = [_intervals(system, references, scores, resamples) for system in systems]
     p_values: list[list[float | None]] = [[None] * len(found[0])]
     if len(systems) > 1:
@@ -165,8 +165,8 @@ def measure(
         _, results = paired()
         for place, system in enumerate(systems[1:], start=1):
             differing = sum(one != other for one, other in zip(systems[0], system, strict=True))
-            p_values.append([_p(results[measure.name][place], differing) for measure in found[0]])
-    return Measured(
+            p_values.append([_p(results[score.name][place], differing) for score in found[0]])
+    return SystemScores(
         tuple(
             tuple(replace(one, p=p) for one, p in zip(row, column, strict=True))
             for row, column in zip(found, p_values, strict=True)
@@ -180,7 +180,7 @@ def measure(
 
 def _intervals(
     hypotheses: Sequence[str], references: Sequence[str], scores: dict[str, Metric], resamples: int
-) -> list[Measure]:
+) -> list[MetricScore]:
     """Each system's by itself, so that they do not depend on what it is compared with."""
     signatures, results = PairedTest(
         [("", list(hypotheses))], scores, [list(references)], test_type="bs", n_samples=resamples
@@ -191,7 +191,7 @@ def _intervals(
         assert isinstance(one, Result)
         assert one.mean is not None
         assert one.ci is not None
-        found.append(Measure(name, float(one.score), float(one.mean), float(one.ci), str(signature)))
+        found.append(MetricScore(name, float(one.score), float(one.mean), float(one.ci), str(signature)))
     return found
 
 
@@ -202,17 +202,17 @@ def _p(result: str | Result, differing: int) -> float:
     return min(1.0, max(float(result.p_value), 2.0 ** (1 - differing)))
 
 
-def check_measuring(
+def check_score_settings(
     tokenize: Tokenizer | None = None, *, resamples: int | None = None, trials: int | None = None, lines: int = 1
 ) -> None:
-    """Refuses what `measure` would refuse after the hours that a translation may take.
+    """Refuses what `score_systems` would refuse after the hours that a translation may take.
 
     Args:
-        tokenize: as in `measure`, and so are ``resamples`` and ``trials``.
+        tokenize: as in `score_systems`, and so are ``resamples`` and ``trials``.
         lines: of the references.
 
     Raises:
-        ConfigurationError: as `measure`.
+        ConfigurationError: as `score_systems`.
     """
     bleu_metric(tokenize=tokenize)
     _seed()

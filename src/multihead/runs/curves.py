@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from multihead.errors import ConfigurationError, InputError
-from multihead.inspection.curves import Line, Panel, curves
+from multihead.inspection.curves import Line, Panel, draw_curves
 
 _SCORES = {"bleu": "validation BLEU", "exact": "validation: share exactly right"}
 """Scores that a run may have, and what their panel is called."""
@@ -33,7 +33,7 @@ def plot(folders: Sequence[Path], output: Path) -> None:
     panels = panels_of(folders)
     if not any(line.points for panel in panels for line in panel.lines):
         raise InputError(f"{', '.join(map(str, folders))}: nothing has been logged yet; wait for the first line")
-    curves(panels, output)
+    draw_curves(panels, output)
 
 
 def panels_of(folders: Sequence[Path]) -> list[Panel]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from multihead.errors import MultiheadError
-from multihead.judging.analysis import inspect_tokens
+from multihead.judging.analysis import analyze_tokens
 from multihead.serving.queue import CallInLoop, Job, SentenceQueue
 from multihead.serving.search_threads import SearchThread, UncompiledSearchThread
 from multihead.translating.searching import Demands, not_compiled, symbols_of
@@ -105,7 +105,7 @@ class LoadedModel:
 
 def _has_attention(translator: Translator) -> bool:
     try:
-        (inspected,) = inspect_tokens(translator, [[]], [[]], 0)
+        (inspected,) = analyze_tokens(translator, [[]], [[]], 0)
     except MultiheadError:
         return False
     return inspected.weights is not None

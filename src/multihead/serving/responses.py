@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from multihead.decoding.hypothesis import Hypothesis
-from multihead.judging.analysis import Inspected, inspect_tokens
-from multihead.judging.guard import Guarded, again, judge
-from multihead.judging.guard_signs import GuardSettings, Mode
+from multihead.judging.analysis import PairAnalysis, analyze_tokens
+from multihead.judging.guard import GuardedTranslation, retry, assess
+from multihead.judging.guard_signs import GuardSettings, GuardMode
 from multihead.lines.long_lines import Line, together
 from multihead.serving.queue import Job
 from multihead.serving.requests import PreparedRequest, TextLine
@@ -49,7 +49,7 @@ class SentenceResult:
     """The n best; the first one is the answer."""
     tokens: list[int]
     """Tokens of the first translation."""
-    verdict: Guarded | None = None
+    verdict: GuardedTranslation | None = None
 
 
 def collect_results(prepared: PreparedRequest, job: Job, translator: Translator) -> list[SentenceResult]:
@@ -62,17 +62,17 @@ def collect_results(prepared: PreparedRequest, job: Job, translator: Translator)
 
 
 def judge_results(
-    prepared: PreparedRequest, results: Sequence[SentenceResult], translator: Translator, mode: Mode, part: slice
+    prepared: PreparedRequest, results: Sequence[SentenceResult], translator: Translator, mode: GuardMode, part: slice
 ) -> list[SentenceResult]:
     """Judge a slice of the results; ``retry`` searches suspicious ones again and keeps the better translation."""
     settings = GuardSettings(mode=mode)
     own = translator.searching(beam=prepared.key.settings.beam, alpha=prepared.key.settings.alpha)
     sentences, results = prepared.sentences[part], results[part]
-    judged = judge(own, sentences, [result.translations[0] for result in results], settings)
+    judged = assess(own, sentences, [result.translations[0] for result in results], settings)
     if mode == "retry":
         # A request with a prefix has a single sentence.
         prefixes = [prepared.request.prefix] if prepared.request.prefix else None
-        judged = again(own, sentences, judged, settings, prefixes=prefixes)
+        judged = retry(own, sentences, judged, settings, prefixes=prefixes)
     made = []
     for result, verdict in zip(results, judged, strict=True):
         if verdict.translation == result.translations[0]:
@@ -87,15 +87,15 @@ def judge_results(
 
 def inspect_results(
     prepared: PreparedRequest, results: Sequence[SentenceResult], translator: Translator, part: slice
-) -> list[Inspected]:
+) -> list[PairAnalysis]:
     """Attention and alternatives for a slice of the results; runs the model once per sentence."""
     rows = [row[:-1] for row in prepared.rows[part]]
     tokens = [result.tokens for result in results[part]]
-    return inspect_tokens(translator, rows, tokens, prepared.request.alternatives)
+    return analyze_tokens(translator, rows, tokens, prepared.request.alternatives)
 
 
 def build_texts(
-    prepared: PreparedRequest, results: Sequence[SentenceResult], inspected: Sequence[Inspected] | None
+    prepared: PreparedRequest, results: Sequence[SentenceResult], inspected: Sequence[PairAnalysis] | None
 ) -> list[TranslatedText]:
     """The translation of each text.
 
@@ -120,7 +120,7 @@ def _build_text(
     text_lines: Sequence[TextLine],
     lines: Sequence[Line],
     results: Sequence[SentenceResult],
-    inspected: Sequence[Inspected] | None,
+    inspected: Sequence[PairAnalysis] | None,
 ) -> TranslatedText:
     sentences = iter(results)
     n_best = [together(line, [next(sentences).translations for _ in line.texts]) for line in lines]
@@ -142,7 +142,7 @@ def _build_text(
     )
 
 
-def _merge_verdicts(verdicts: Sequence[Guarded]) -> GuardVerdict | None:
+def _merge_verdicts(verdicts: Sequence[GuardedTranslation]) -> GuardVerdict | None:
     """A text is as suspicious as its most suspicious sentence."""
     if not verdicts:
         return None
@@ -170,7 +170,7 @@ def join_lines(lines: Sequence[TextLine], translations: Sequence[str]) -> str:
     return "".join(text + line.ending for line, text in zip(lines, translations, strict=True))
 
 
-def _merge_alignments(inspected: Sequence[Inspected]) -> WordAlignment | None:
+def _merge_alignments(inspected: Sequence[PairAnalysis]) -> WordAlignment | None:
     """One alignment for the sentences of a text; None if the model has no attention to the source."""
     blocks = [one.weights for one in inspected]
     if any(block is None for block in blocks):
@@ -204,7 +204,7 @@ def block_diagonal(blocks: Sequence[list[list[float]]], widths: Sequence[int]) -
     return rows
 
 
-def _list_alternatives(inspected: Sequence[Inspected]) -> list[list[Alternative]]:
+def _list_alternatives(inspected: Sequence[PairAnalysis]) -> list[list[Alternative]]:
     return [
         [Alternative(text=other.text, probability=other.probability) for other in word.alternatives]
         for one in inspected

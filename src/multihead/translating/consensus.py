@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from multihead.decoding.risk import Utility, least_risk
-from multihead.metrics.scores import tokenizer_of
+from multihead.metrics.scores import default_tokenizer
 from multihead.translating.search_settings import Metric
 from multihead.translating.translation import Translation
 
@@ -74,5 +74,5 @@ def bleu_utility(language: str | None = None) -> Utility:
     """Sentence BLEU of a hypothesis and a reference, which holds whichever of the two is called so."""
     from sacrebleu.metrics.bleu import BLEU
 
-    metric = BLEU(tokenize=tokenizer_of(language), effective_order=True, force=True)
+    metric = BLEU(tokenize=default_tokenizer(language), effective_order=True, force=True)
     return lambda hypothesis, reference: float(metric.sentence_score(hypothesis, [reference]).score)

@@ -12,7 +12,7 @@ from multihead.cli.classify import classify as command
 from multihead.configuration import build
 from multihead.data.labelled import Labelled, read_labelled
 from multihead.errors import ConfigurationError, DataError, FormatError, InputError, Interrupted
-from multihead.metrics.classification import classification
+from multihead.metrics.classification import score_predictions
 from multihead.models.bert.config import BertConfig
 from multihead.models.bert.network import Bert
 from multihead.models.classifier.config import HierarchicalConfig
@@ -405,7 +405,7 @@ def test_evaluation_is_that_of_the_answers(learned, files):
     found, documents = evaluate(learned, files / "test.tsv"), read_labelled(files / "test.tsv")
     answers = DocumentClassifier.load(learned).classify([document.text for document in documents])
     labels = ("bad", "good")
-    expected = classification(
+    expected = score_predictions(
         [labels.index(document.label) for document in documents], [labels.index(a.label) for a in answers], labels
     )
     assert found.as_dict() == expected.as_dict()

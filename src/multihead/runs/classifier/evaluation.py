@@ -12,7 +12,7 @@ from multihead.data.labelled import check_labels, read_labelled
 from multihead.data.nested import documents_of
 from multihead.data.order import batches_by_tokens
 from multihead.data.store import ParallelStore
-from multihead.metrics.classification import Classification, classification
+from multihead.metrics.classification import Classification, score_predictions
 from multihead.models.classifier.network import Classifier
 from multihead.runs.classifier.model import DocumentClassifier
 from multihead.runs.classifier.settings import ClassifyRun
@@ -47,7 +47,7 @@ class Best:
             predicted += holding.predictions(batch)
             actual += batch.labels.tolist()
             nll += sequence_loss(model, batch, 0.0).nll.item()
-        found = classification(actual, predicted, self.config.reading.labels)
+        found = score_predictions(actual, predicted, self.config.reading.labels)
         loss = nll / len(actual)
         values = {"loss": loss, **found.as_dict()}
         summary = f"loss {loss:.4f}  accuracy {found.accuracy:.2%}  macro-F1 {found.macro_f1:.2%}"
@@ -78,6 +78,6 @@ def evaluate(
     check_labels(documents, labels, data)
     places = {label: place for place, label in enumerate(labels)}
     answers = classifier.classify([document.text for document in documents], progress)
-    return classification(
+    return score_predictions(
         [places[document.label] for document in documents], [places[answer.label] for answer in answers], labels
     )

@@ -18,7 +18,7 @@ from multihead import model_folder
 from multihead.data.nested import DocumentBatch, Parts, StoredDocument, nested, segmented
 from multihead.data.order import Array, batches_by_tokens
 from multihead.errors import ConfigurationError, FormatError, InputError
-from multihead.inspection.shades import Explained, Shade
+from multihead.inspection.shades import ShadedDocument, WeightedText
 from multihead.machine import require_device
 from multihead.models.classifier.config import BertClassifierConfig, HierarchicalConfig
 from multihead.models.classifier.network import Classifier, build_classifier
@@ -139,7 +139,7 @@ class DocumentClassifier:
             progress(len(group))
         return [answer for answer in answers if answer is not None]
 
-    def explain(self, text: str) -> tuple[Answer, Shade]:
+    def explain(self, text: str) -> tuple[Answer, WeightedText]:
         """The class of a text, and what each of its parts weighed.
 
         Raises:
@@ -156,10 +156,10 @@ class DocumentClassifier:
         document = _merged(parts, config.depth)
         return answer, _shade(document, [level[0] for level in weights], 1.0, self._words_of)
 
-    def explained(self, text: str) -> Explained:
+    def explained(self, text: str) -> ShadedDocument:
         """The same, ready to be shown."""
         answer, document = self.explain(text)
-        return Explained(f"{answer.label} {answer.probability:.1%}", document)
+        return ShadedDocument(f"{answer.label} {answer.probability:.1%}", document)
 
     def predictions(self, batch: DocumentBatch) -> list[int]:
         """The place of the most probable class of each document of a batch."""
@@ -208,16 +208,16 @@ def _merged(parts: Parts, depth: int) -> list[Any]:
     return sentences if depth == 2 else [token for ids in sentences for token in ids]
 
 
-def _shade(part: list[Any], weights: list[torch.Tensor], weight: float, words_of: Words) -> Shade:
+def _shade(part: list[Any], weights: list[torch.Tensor], weight: float, words_of: Words) -> WeightedText:
     """A part with its parts; ``weights`` are those of its level and of the ones below, of this part alone."""
     own, *below = weights
     if not below:
         shades, start = [], 0
         for text, size in words_of(part):
-            shades.append(Shade(float(own[start : start + size].sum()), text))
+            shades.append(WeightedText(float(own[start : start + size].sum()), text))
             start += size
-        return Shade(weight, parts=tuple(shades))
-    return Shade(
+        return WeightedText(weight, parts=tuple(shades))
+    return WeightedText(
         weight,
         parts=tuple(
             _shade(inner, [level[place] for level in below], float(own[place]), words_of)

@@ -17,7 +17,7 @@ import torch
 
 from multihead import work_folder
 from multihead.bundle import Bundle, build_network, load_bundle
-from multihead.diagnosis.doctor import tell_findings
+from multihead.diagnosis.doctor import log_quick_check
 from multihead.engine.native import decoding
 from multihead.errors import ConfigurationError, Interrupted
 from multihead.kernels.native import native
@@ -81,7 +81,7 @@ def begin(
         work_folder.write(folder, config)
     log = RunLog(folder, say)
     _show(config, machine.name, log)
-    tell_findings(settings, config, prepared, folder, log.say)
+    log_quick_check(settings, config, prepared, folder, log.say)
     return config, prepared
 
 
