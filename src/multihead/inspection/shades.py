@@ -1,7 +1,7 @@
 """A document with its attention weights as shades: for a terminal, and as a page of HTML that needs nothing else.
 
-A document is a tree of `WeightedText`s, down to words. The weights of the parts of each node add up to one. A word is as
-dark as
+A document is a tree of `WeightedText`s, down to words. The weights of the parts of each node add up to one. A word is
+as dark as
 
     sqrt(p_sentence) p_word / the largest of these in the document
 
