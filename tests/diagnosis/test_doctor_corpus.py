@@ -52,9 +52,9 @@ def test_usable_pairs_are_those_of_the_reader(
         path.write_bytes(b"".join(row[side] + b"\n" for row in rows))
     both = ParallelReader(*paths)
     pairs = [pair for chunk in both.chunks() for pair in zip(*map(list, chunk), strict=True)]
-    bad = {line for spots in both.faults.spots.values() for line in spots.lines}
+    bad = {line for spots in both.faults.locations.values() for line in spots.lines}
     assert both.lines == (len(rows), len(rows))
-    assert both.whole
+    assert both.complete
 
     def text(raw: bytes) -> str | None:
         try:

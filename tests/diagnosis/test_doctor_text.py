@@ -221,9 +221,9 @@ def test_what_is_held_out_is_read_twice_so_it_is_no_pipe(tmp_path: Path) -> None
 def test_quick_reads_the_beginning(tmp_path: Path) -> None:
     files = write(tmp_path, sentences(300))
     corpus = ParallelReader(files["source"], files["target"], limit=120)
-    assert (len(TextPass(corpus)), corpus.whole, corpus.lines) == (120, False, (120, 120))
+    assert (len(TextPass(corpus)), corpus.complete, corpus.lines) == (120, False, (120, 120))
     corpus = ParallelReader(files["source"], files["target"], limit=300)
-    assert (len(TextPass(corpus)), corpus.whole) == (300, True)
+    assert (len(TextPass(corpus)), corpus.complete) == (300, True)
 
 
 class _Lossy(Tokenizer):

@@ -1,15 +1,12 @@
-"""Aligned text read to be judged: what is refused elsewhere is written down here, and reading goes on behind it.
+"""Read parallel text for diagnosis, and find repeated or leaked pairs.
 
-Two files are read line by line next to each other, however many lines each has and whatever is in them; a file of
-pairs by its own reader (`readers`), which leaves out what is no pair. What can be used comes in `Chunk`s, without the
-white space around it; what cannot goes to `FaultReport`, by file and reason, with the first lines where it stands.
+Unlike the readers used for training (`data.readers`), `ParallelReader` records faulty lines and continues. Two text
+files are read line by line whatever their lengths and contents; a file of pairs is read by its own reader, which skips
+invalid records. Usable pairs arrive in `Chunk`s, stripped of surrounding white space. `FaultReport` collects the others
+by file and reason. `Sample` and `Characters` keep what the tokenizer checks need.
 
-What `doctor_text` keeps of a corpus for the checks of tokens: characters, counted, and pairs from all over it.
-
-Sentences that come again: within a corpus, and from one corpus in another; by 64-bit hashes, so no text is kept.
-
-A hash is Python's own, whose seed is another one in each process; two of a million different pairs have the same one
-once in some ten million looks. What a repetition means is for the workflows to say.
+Duplicates and held-out pairs (`HeldOut`) are found by 64-bit hashes, so no text is kept. The hash is Python's own, which
+is seeded anew in each process; two given pairs collide with a probability of about 2^-64.
 """
 
 from __future__ import annotations
@@ -29,64 +26,64 @@ from multihead.data.readers import scan_corpus
 from multihead.data.text_files import NOT_UTF8, open_text, place_in_line, split_lines
 
 MAX_LINES = 10
-"""Lines that are remembered of each fault."""
+"""Maximum number of line numbers recorded per fault."""
 NUL = "holds a NUL"
 
 _CHUNK = 8192
 
 
 class Chunk(NamedTuple):
-    """Usable pairs in the order of the file."""
+    """Usable pairs in file order."""
 
     lines: Array
-    """Where each stands, counted from 1."""
+    """Line number of each pair, counted from 1."""
     sources: list[str]
     targets: list[str]
 
 
 @dataclass
 class FaultLines:
-    """Where a fault is found: how often, and the first lines."""
+    """How often a fault occurs, and the first lines with it."""
 
     count: int = 0
     lines: list[int] = field(default_factory=list)
     detail: str = ""
-    """Of the first."""
+    """Detail of the first occurrence."""
 
     def add(self, line: int, detail: str = "") -> None:
-        """One more."""
+        """Record one occurrence."""
         self.count += 1
         self.detail = self.detail or detail
         if len(self.lines) < MAX_LINES:
             self.lines.append(line)
 
     def add_all(self, lines: Array) -> None:
-        """Some more, in the order of the file."""
+        """Record several occurrences, in file order."""
         self.count += len(lines)
         self.lines += lines[: MAX_LINES - len(self.lines)].tolist()
 
 
 class FaultReport(Report):
-    """A report that keeps every file's faults apart."""
+    """A report that counts faults separately for each file and reason."""
 
     def __init__(self) -> None:
         super().__init__(limit=0)
-        self.spots: dict[tuple[Path, str], FaultLines] = {}
+        self.locations: dict[tuple[Path, str], FaultLines] = {}
 
     def add(self, path: str | Path, line: int, reason: str, detail: str = "") -> None:
-        """As in `Report`."""
+        """See `Report.add`."""
         super().add(path, line, reason, detail)
-        self.spots.setdefault((Path(path), reason), FaultLines()).add(line, detail)
+        self.locations.setdefault((Path(path), reason), FaultLines()).add(line, detail)
 
 
 class ParallelReader:
-    """The usable pairs of a corpus, and what is wrong with the others.
+    """Reads the usable pairs of a corpus and records the faults of the others.
 
     Args:
-        source: a file with a sentence a line; or, without ``target``, a file of pairs.
-        target: the translations.
-        languages: codes of both, for files of pairs that need them.
-        limit: candidates that are looked at; None for all.
+        source: a file with one sentence per line; without ``target``, a file of pairs.
+        target: the translations, line by line.
+        languages: codes of both sides, for files of pairs that need them.
+        limit: maximum number of candidate pairs to read; None reads all.
     """
 
     def __init__(
@@ -95,28 +92,28 @@ class ParallelReader:
         self.source, self.target, self.languages, self.limit = source, target, languages, limit
         self.faults = FaultReport()
         self.lines = (0, 0)
-        """How many lines, or candidates for pairs, each side has; known once all was read."""
-        self.whole = True
-        """Whether nothing stands behind the limit."""
+        """Number of lines, or candidate pairs, of each side; known after reading."""
+        self.complete = True
+        """Whether the whole corpus fits within the limit; known after reading."""
 
     def path(self, side: int) -> Path:
-        """The file of side 0, the source, or 1, the target."""
+        """The file of side 0 (source) or side 1 (target)."""
         return self.source if side == 0 or self.target is None else self.target
 
     @property
     def name(self) -> str:
-        """The files, for people."""
+        """The file names, as shown in findings."""
         return str(self.source) if self.target is None else f"{self.source} + {self.target}"
 
     def chunks(self) -> Iterator[Chunk]:
-        """Usable pairs; may be asked for once.
+        """Yield the usable pairs; can be called once.
 
         Raises:
-            DataError: a file cannot be opened, is cut off, or, as a file of pairs, cannot be read at all.
+            DataError: a file cannot be opened, is truncated, or is an unreadable file of pairs.
         """
-        return self._of_pairs() if self.target is None else self._of_two(self.target)
+        return self._read_pairs() if self.target is None else self._read_two_files(self.target)
 
-    def _of_pairs(self) -> Iterator[Chunk]:
+    def _read_pairs(self) -> Iterator[Chunk]:
         scan = scan_corpus(self.source, None, *self.languages)
         pairs = scan.read(self.faults)
         self.lines, kept = (scan.lines, scan.lines), 0
@@ -124,9 +121,9 @@ class ParallelReader:
             kept += len(chunk)
             numbers = np.array([pair.line for pair in chunk], np.int64)
             yield Chunk(numbers, [pair.source.strip() for pair in chunk], [pair.target.strip() for pair in chunk])
-        self.whole = self._left(kept) > 0 or next(pairs, None) is None
+        self.complete = self._left(kept) > 0 or next(pairs, None) is None
 
-    def _of_two(self, target: Path) -> Iterator[Chunk]:
+    def _read_two_files(self, target: Path) -> Iterator[Chunk]:
         with open_text(self.source) as first, open_text(target) as second:
             sides = split_lines(first, self.source), split_lines(second, target)
             number = 0
@@ -136,20 +133,20 @@ class ParallelReader:
                 if chunk := self._usable(number, raw[0][:common], raw[1][:common]):
                     yield chunk
                 number += common
-                if common < wanted:
+                if common < wanted:  # one side has ended: count the remaining lines of the other
                     self.lines = tuple(
                         number + len(r) - common + sum(1 for _ in s) for r, s in zip(raw, sides, strict=True)
                     )  # type: ignore[assignment]
                     return
             self.lines = number, number
-            self.whole = all(next(side, None) is None for side in sides)
+            self.complete = all(next(side, None) is None for side in sides)
 
     def _left(self, done: int) -> int:
         return _CHUNK if self.limit is None else self.limit - done
 
     def _usable(self, before: int, sources: list[bytes], targets: list[bytes]) -> Chunk | None:
-        """Pairs without a fault of the lines after ``before``."""
-        decoded = self._decoded(0, before, sources), self._decoded(1, before, targets)
+        """The faultless pairs among the lines that follow line ``before``; None if there are none."""
+        decoded = self._decode(0, before, sources), self._decode(1, before, targets)
         good: list[int] = []
         texts: tuple[list[str], list[str]] = [], []
         for line, (source, target) in enumerate(zip(*decoded, strict=True), start=before + 1):
@@ -162,20 +159,20 @@ class ParallelReader:
                 self.faults.add(self.path(0 if not source else 1), line, EMPTY_BOTH if both else EMPTY)
         return Chunk(np.array(good, np.int64), *texts) if good else None
 
-    def _decoded(self, side: int, before: int, raws: list[bytes]) -> list[str | None]:
-        """The lines of one side; None, told to the report, where one is not UTF-8."""
+    def _decode(self, side: int, before: int, raws: list[bytes]) -> list[str | None]:
+        """Decode lines of one side; a line that is not UTF-8 is reported and becomes None."""
         texts: list[str | None]
         try:
             texts = [raw.decode().strip() for raw in raws]
         except UnicodeDecodeError:
-            texts = [self._one(side, line, raw) for line, raw in enumerate(raws, start=before + 1)]
+            texts = [self._decode_line(side, line, raw) for line, raw in enumerate(raws, start=before + 1)]
         if b"\0" in b"".join(raws):
             for line, raw in enumerate(raws, start=before + 1):
                 if b"\0" in raw:
                     self.faults.add(self.path(side), line, NUL)
         return texts
 
-    def _one(self, side: int, line: int, raw: bytes) -> str | None:
+    def _decode_line(self, side: int, line: int, raw: bytes) -> str | None:
         try:
             return raw.decode().strip()
         except UnicodeDecodeError as error:
@@ -184,16 +181,16 @@ class ParallelReader:
 
 
 SAMPLE_SIZE = 40_000
-"""Pairs that are kept,"""
+"""Maximum number of pairs in a sample."""
 MAX_CHARACTERS = 10_000
-"""and characters of each side: of a book on one line its subwords would fill the memory."""
+"""Maximum length of each side of a sampled pair: a book on a single line would exhaust memory when tokenized."""
 
 
 class Sample:
-    """Every n-th pair, n doubling as the corpus goes on: from half of `most` to `most` pairs, evenly spread.
+    """Evenly spread pairs of a corpus: every n-th pair, n doubling whenever the sample is full.
 
     Args:
-        most: pairs that are kept.
+        most: maximum number of pairs; at least half as many are kept if the corpus has them.
     """
 
     def __init__(self, most: int = SAMPLE_SIZE) -> None:
@@ -206,43 +203,43 @@ class Sample:
         return len(self.lines)
 
     def add(self, chunk: Chunk) -> None:
-        """Takes what is due of some more pairs."""
+        """Sample from the next pairs of the corpus."""
         lines = chunk.lines.tolist()
         due = range(-self._seen % self._every, len(lines), self._every)
         self._seen += len(lines)
         self.lines += [lines[place] for place in due]
-        self.sources += [_beginning(chunk.sources[place]) for place in due]
-        self.targets += [_beginning(chunk.targets[place]) for place in due]
-        while len(self) > self._most:  # what is left are multiples of the doubled step, as what comes will be
+        self.sources += [_shorten(chunk.sources[place]) for place in due]
+        self.targets += [_shorten(chunk.targets[place]) for place in due]
+        while len(self) > self._most:  # keep the multiples of the doubled step
             self._every *= 2
             for kept in (self.lines, self.sources, self.targets):
                 del kept[1::2]
 
     def side(self, side: int) -> list[str]:
-        """Sources or targets."""
+        """The sources (0) or the targets (1)."""
         return self.targets if side else self.sources
 
 
-def _beginning(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= MAX_CHARACTERS else text[:MAX_CHARACTERS].strip()
 
 
 class Characters:
-    """How often each character stands on each side, and on which line first."""
+    """Counts each character per side, with the line of its first occurrence."""
 
     def __init__(self) -> None:
-        self.counts = np.zeros((2, 0x110000), np.int64)
-        self.first: tuple[dict[int, int], dict[int, int]] = {}, {}
+        self.counts = np.zeros((2, 0x110000), np.int64)  # [side, code point]
+        self.first: tuple[dict[int, int], dict[int, int]] = {}, {}  # per side: code point -> line
 
     def add(self, chunk: Chunk) -> None:
-        """Some more pairs."""
+        """Count the characters of the next pairs."""
         for side, texts in enumerate((chunk.sources, chunk.targets)):
             codes = np.frombuffer("".join(texts).encode("utf-32-le", "replace"), np.uint32)
             counts = np.bincount(codes)
             there = np.flatnonzero(counts)
             new = [code for code in there.tolist() if code not in self.first[side]]
             self.counts[side, : len(counts)] += counts
-            if new:
+            if new:  # locate the line of each new character's first occurrence
                 ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
                 wanted = np.isin(codes, np.array(new, np.uint32))
                 places = np.flatnonzero(wanted)
@@ -254,34 +251,34 @@ class Characters:
 _ODD = -7046029254386353131  # 2^64 over the golden ratio
 
 
-class _Kept(dict[int, int | None]):
-    """What `str.translate` does with a character: white space, punctuation and control characters go."""
+class _CharacterTable(dict[int, int | None]):
+    """Translation table for `str.translate` that deletes white space, punctuation and control characters."""
 
     def __missing__(self, code: int) -> int | None:
-        found = self[code] = None if unicodedata.category(chr(code))[0] in "PZC" else code
-        return found
+        kept = self[code] = None if unicodedata.category(chr(code))[0] in "PZC" else code
+        return kept
 
 
-_KEPT = _Kept()
+_CHARACTER_TABLE = _CharacterTable()
 
 
 def normalize_text(text: str) -> str:
-    """The text without regard to case, white space and punctuation; itself, if there is nothing else in it."""
-    return text.casefold().translate(_KEPT) or text
+    """The text without case, white space and punctuation; unchanged if nothing else is in it."""
+    return text.casefold().translate(_CHARACTER_TABLE) or text
 
 
 def hash_texts(texts: list[str]) -> Array:
-    """One for each."""
+    """One hash per text."""
     return np.array(list(map(hash, texts)), np.int64)
 
 
 def hash_pairs(source: Array, target: Array) -> Array:
-    """A hash for each pair from those of its sides."""
+    """One hash per pair, from the hashes of both sides."""
     return source * np.int64(_ODD) + target
 
 
 def find_repeated(keys: Array) -> Array:
-    """Places, in order, whose key stands at an earlier place, too."""
+    """Positions, in order, of keys that also occur at an earlier position."""
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
     return np.sort(order[1:][ordered[1:] == ordered[:-1]])
@@ -291,15 +288,15 @@ class MultipleTargets(NamedTuple):
     """Sources that have more than one translation."""
 
     places: Array
-    """The first of each source."""
+    """Position of the first pair of each such source."""
     targets: Array
-    """How many different translations it has."""
+    """Number of different translations of each."""
     sources: int
-    """Different sources in all."""
+    """Number of different sources in the whole corpus."""
 
 
 def multiple_targets(source: Array, target: Array) -> MultipleTargets:
-    """From the hashes of both sides."""
+    """Find sources with several translations, from the hashes of both sides."""
     order = np.lexsort((target, source))
     a, b = source[order], target[order]
     new_source = np.concatenate(([True], a[1:] != a[:-1]))[: len(a)]
@@ -315,21 +312,21 @@ def multiple_targets(source: Array, target: Array) -> MultipleTargets:
 
 
 class LeakedPair(NamedTuple):
-    """A pair that is held out and stands in another corpus."""
+    """A held-out pair that also occurs in another corpus."""
 
     line: int
-    """Of the pair that is held out."""
-    there: int
-    """The first line in the other corpus,"""
+    """Line of the held-out pair."""
+    found_line: int
+    """First line in the other corpus."""
     corpus: str
-    """and which one that is."""
+    """Name of that corpus."""
 
 
 class HeldOut:
-    """Pairs that nothing may be learned from, and which of them were seen in a corpus.
+    """Held-out pairs, matched against the corpora a model learns from.
 
-    A pair counts once, under the first that is true of it: the "pair" stands there; it does but for case, white space
-    and punctuation ("normal"); its "source" alone does, again but for those.
+    Each pair is reported once, as the first kind that applies: "pair" (source and target occur), "normal" (they occur
+    up to case, white space and punctuation), or "source" (the source alone occurs, with the same tolerance).
     """
 
     KINDS = ("pair", "normal", "source")
@@ -344,20 +341,20 @@ class HeldOut:
         return sum(map(len, self._lines))
 
     def add(self, chunk: Chunk) -> None:
-        """Some more that are held out; all have to be known before the first `look`."""
+        """Add held-out pairs; all must be added before the first `match`."""
         self._lines.append(chunk.lines)
         for kind, keys in self.keys(chunk).items():
             self._keys[kind].append(keys)
 
     @staticmethod
     def keys(chunk: Chunk) -> dict[str, Array]:
-        """By kind."""
+        """Hashes of the pairs, by kind."""
         sources, targets = (hash_texts(list(map(normalize_text, side))) for side in (chunk.sources, chunk.targets))
         pair = hash_pairs(hash_texts(chunk.sources), hash_texts(chunk.targets))
         return {"pair": pair, "normal": hash_pairs(sources, targets), "source": sources}
 
-    def look(self, lines: Array, keys: dict[str, Array], corpus: str) -> None:
-        """Some pairs of another corpus, by their lines and `keys`."""
+    def match(self, lines: Array, keys: dict[str, Array], corpus: str) -> None:
+        """Match pairs of another corpus, given by their lines and `keys`."""
         if not len(self):
             return
         for kind, own in keys.items():
@@ -369,14 +366,14 @@ class HeldOut:
                 seen.setdefault(int(own[place]), (int(lines[place]), corpus))
 
     def leaked(self) -> dict[str, list[LeakedPair]]:
-        """By kind, in order of the lines."""
+        """The leaked pairs by kind, in line order."""
         found: dict[str, list[LeakedPair]] = {kind: [] for kind in self.KINDS}
         if not len(self):
             return found
         keys = {kind: np.concatenate(parts).tolist() for kind, parts in self._keys.items()}
         for place, line in enumerate(np.concatenate(self._lines).tolist()):
             for kind in self.KINDS:
-                if (there := self._seen[kind].get(keys[kind][place])) is not None:
-                    found[kind].append(LeakedPair(line, *there))
+                if (match := self._seen[kind].get(keys[kind][place])) is not None:
+                    found[kind].append(LeakedPair(line, *match))
                     break
         return found

@@ -141,7 +141,7 @@ class _Text:
         ]
         for name, files in apart.items():
             diagnosis.findings += check_leaks(keys[name], _name(files), "the training text")
-        likeness = next((done.likeness for done in self.passes), None)
+        likeness = next((done.classifier for done in self.passes), None)
         in_test = self._held_out(apart["test pairs"]) if len(apart) == 2 else HeldOut()
         for name, files in apart.items():
             self._pass(files, [in_test] if name == "validation pairs" else [], likeness, name)
@@ -164,7 +164,7 @@ class _Text:
         with _readable(files, self._diagnosis):
             done = TextPass(corpus, apart, likeness, self._progress, self._sample)
             self._diagnosis.findings += done.findings(self._languages)
-            beginning = "" if corpus.whole else ", the beginning of it"
+            beginning = "" if corpus.complete else ", the beginning of it"
             self._diagnosis.looked.append(
                 f"{what}: {corpus.name}, {len(done):,} usable pair{'s' * (len(done) != 1)}{beginning}"
             )

@@ -1,28 +1,20 @@
-"""Which language a text seems to be in, as far as its script and its commonest small words tell.
+"""Guess languages, and judge the alignment of a corpus by line lengths.
 
-A coarse look at many lines, made to notice that files were given in the wrong order. It knows a few dozen codes, gives
-all languages that it cannot tell apart, and nothing where it is not sure. Telling the two sides of one corpus apart
-line by line is for `likeness`.
+`guess_languages` looks at the script and the most common short words of many lines. It knows a few dozen languages,
+returns all that it cannot tell apart, and none where it is not sure. It notices files given in the wrong order.
 
-Which of two languages a line is in, learned from the two sides of a corpus themselves.
+`SideClassifier` tells the two sides of one corpus apart line by line, without knowing either language. It is a naive
+Bayes classifier on byte trigrams g of a line, its begin and end marked (n-grams for language identification: Cavnar &
+Trenkle 1994, "N-gram-based text categorization"):
 
-Naive Bayes on the bytes of the text, three at a time (Cavnar & Trenkle 1994 for the idea of telling languages by
-n-grams; the decision is Bayes'):
+    score(line) = sum_g log p_source(g) - log p_target(g)
 
-    score(line) = sum_g log p_source(g) - log p_target(g),    g all runs of three bytes, begin and end marked
+A score above 0 means that the line resembles the source side. A few lines on the wrong side do little harm.
 
-Above 0 a line is more like the source side. Lines on the wrong side do little harm while they are few: what is common
-on one side outweighs them. Which language it is, is not known here; see `language_hints`.
-
-What lengths alone tell of aligned text: pairs of which one side is far too long, stretches that have slipped, and
-whether the sides have anything to do with each other.
-
-Lengths are counted in characters. A translation is about ``c`` times as long as its source, and how far it is from
-that grows with the root of the length (Gale & Church 1993, "A program for aligning sentences in bilingual corpora"):
+The length checks compare lengths in characters. A translation is about c times as long as its source, and its deviation
+grows with the square root of the length (Gale & Church 1993, "A program for aligning sentences in bilingual corpora"):
 
     z = (target - c source) / sqrt((target + c source) / 2),    c = sum target / sum source
-
-Nothing here reads text or knows which lines are meant.
 """
 
 from __future__ import annotations
@@ -92,12 +84,12 @@ _WORDS = {
     "tr": "bir ve bu da de için ile çok ne gibi daha olarak o ama mi en",
     "vi": "là và của có không một cho được trong với các những này người đã",
 }
-"""What is hardly missing in any text of some lines."""
+"""Words that occur in almost any text of several lines."""
 
-_SURE = 0.12
-"""Small words among all words of a text, without which nothing is said."""
-_AHEAD = 1.4
-"""How many times as many the first language has as the next one, or else they are not told apart."""
+_MIN_SHARE = 0.12
+"""Minimum share of these words among all words of a text; below it no language is returned."""
+_MARGIN = 1.4
+"""Languages whose share of these words is within this factor of the best are not told apart."""
 
 
 @cache
@@ -107,14 +99,14 @@ def _script(character: str) -> str:
 
 
 def known_code(code: str | None) -> str | None:
-    """The part of a code that this file knows a language by ("de" of "de-AT"); None if it knows nothing of it."""
+    """The known language of a code ("de" of "de-AT"); None if it is not known here."""
     first = primary_language(code)
     first = {"no": "nb", "nn": "nb", "iw": "he"}.get(first, first)
     return first if first in _WORDS or any(first in codes.split() for codes in _SCRIPTS.values()) else None
 
 
 def guess_languages(lines: Iterable[str]) -> frozenset[str]:
-    """The languages that the text may be in; none where that is not clear."""
+    """The languages that the text may be in; empty where that is not clear."""
     text = list(lines)
     scripts = Counter(_script(character) for line in text for character in line)
     del scripts[""]
@@ -128,53 +120,53 @@ def guess_languages(lines: Iterable[str]) -> frozenset[str]:
         return frozenset({"zh"}) if count > 0.6 * total else frozenset()
     if script != "LATIN":
         return frozenset(_SCRIPTS.get(script, "").split()) if count > 0.6 * total else frozenset()
-    return _by_words(text) if count > 0.6 * total else frozenset()
+    return _languages_by_words(text) if count > 0.6 * total else frozenset()
 
 
-def _by_words(text: list[str]) -> frozenset[str]:
+def _languages_by_words(text: list[str]) -> frozenset[str]:
     words = Counter(word for line in text for word in re.findall(r"\w+", line.casefold()))
     total = words.total()
     shares = {code: sum(words[word] for word in small.split()) / total for code, small in _WORDS.items()}
     best = max(shares.values())
-    if best < _SURE:
+    if best < _MIN_SHARE:
         return frozenset()
-    return frozenset(code for code, share in shares.items() if share * _AHEAD > best)
+    return frozenset(code for code, share in shares.items() if share * _MARGIN > best)
 
 
 _BITS = 16
 _SIZE = 1 << _BITS
-_LIMIT = 4.0
-"""No three bytes say more than this, in nats: a rare name is no language."""
+_MAX_WEIGHT = 4.0
+"""Largest weight of a trigram, in nats: a rare name must not decide."""
 
 Codes = npt.NDArray[np.uint32]
 Scores = npt.NDArray[np.float64]
 
 
 class SideClassifier:
-    """What the two sides look like."""
+    """Naive Bayes on byte trigrams: which side of a corpus a line resembles."""
 
     def __init__(self) -> None:
         self._counts = np.zeros((2, _SIZE), np.int64)
         self._table: Scores | None = None
 
     def learn(self, sources: list[str], targets: list[str]) -> None:
-        """Some more lines of both sides; none of them empty, none with LF."""
+        """Count the trigrams of lines of both sides; lines are not empty and contain no LF."""
         for side, texts in enumerate((sources, targets)):
-            self._counts[side] += np.bincount(_codes(texts)[0], minlength=_SIZE)
+            self._counts[side] += np.bincount(_trigrams(texts)[0], minlength=_SIZE)
         self._table = None
 
     def score(self, texts: list[str]) -> Scores:
-        """log p(line | source side) - log p(line | target side) of each, in nats for a run of three bytes, the mean."""
+        """log p(line | source side) - log p(line | target side) of each line, in nats, averaged over its trigrams."""
         if self._table is None:
             logs = np.log((self._counts + 0.5) / (self._counts + 0.5).sum(1, keepdims=True))
-            self._table = (logs[0] - logs[1]).clip(-_LIMIT, _LIMIT)
-        codes, starts = _codes(texts)
+            self._table = (logs[0] - logs[1]).clip(-_MAX_WEIGHT, _MAX_WEIGHT)
+        codes, starts = _trigrams(texts)
         sizes = np.diff(starts, append=len(codes))
         return np.add.reduceat(self._table[codes], starts) / sizes
 
 
-def _codes(texts: list[str]) -> tuple[Codes, Array]:
-    """The runs of all lines in a row, each as a number below `_SIZE`, and where each line's begin."""
+def _trigrams(texts: list[str]) -> tuple[Codes, Array]:
+    """The trigrams of all lines, hashed to numbers below `_SIZE`, and the position of each line's first one."""
     text = "\n\n" + "\n\n".join(texts) + "\n\n"
     raw = np.frombuffer(text.encode("utf-8", "replace"), np.uint8)
     wide = raw.astype(np.uint32)
@@ -187,19 +179,19 @@ def _codes(texts: list[str]) -> tuple[Codes, Array]:
 Lengths = npt.NDArray[np.float64]
 
 
-_DEVIATIONS = 6.0
-_TIMES = 2.0
-_ROOM = 10.0
-"""Characters that a side may have more, whatever its length: short lines are no evidence."""
+_MAX_DEVIATIONS = 6.0
+_MAX_RATIO = 2.0
+_SLACK = 10.0
+"""Characters by which a side may be longer whatever its length: short lines are weak evidence."""
 _BLOCK = 500
-_FEWEST = 100
-"""Pairs, without which nothing is said."""
-_SPREAD = 0.2
-"""The deviation of the logarithms of lengths, without which they cannot go together."""
+_MIN_PAIRS = 100
+"""Minimum number of pairs; fewer give no result."""
+_MIN_SPREAD = 0.2
+"""Minimum standard deviation of log lengths; below it a correlation means nothing."""
 
 
 class Misalignment(NamedTuple):
-    """A stretch of pairs, places counted from 0, in which the target of place i is found at place i + offset."""
+    """A range of pairs, counted from 0, in which the target of pair i stands at i + offset."""
 
     start: int
     stop: int
@@ -207,35 +199,35 @@ class Misalignment(NamedTuple):
 
 
 def length_outliers(source: Lengths, target: Lengths) -> npt.NDArray[np.bool_]:
-    """Which pairs have sides of lengths that do not go together.
+    """Mark pairs whose sides have incompatible lengths.
 
-    Such a pair is more than 6 deviations from the others (by their median, 1.4826 times their median distance from it
-    being one deviation), and one side is more than twice as long as it should be, 10 characters aside.
+    A pair is an outlier if its z is more than 6 robust standard deviations (1.4826 times the median absolute deviation)
+    from the median, and one side is more than twice as long as expected, not counting 10 characters.
     """
-    if len(source) < _FEWEST:
+    if len(source) < _MIN_PAIRS:
         return np.zeros(len(source), np.bool_)
     expected = source * (target.sum() / source.sum())
     z = (target - expected) / np.sqrt((target + expected) / 2)
     middle = np.median(z)
     deviation = max(1.4826 * float(np.median(np.abs(z - middle))), 0.5)
-    times = (target + _ROOM) / (expected + _ROOM)
-    return (np.abs(z - middle) > _DEVIATIONS * deviation) & ((times > _TIMES) | (times < 1 / _TIMES))  # type: ignore[no-any-return]
+    times = (target + _SLACK) / (expected + _SLACK)
+    return (np.abs(z - middle) > _MAX_DEVIATIONS * deviation) & ((times > _MAX_RATIO) | (times < 1 / _MAX_RATIO))  # type: ignore[no-any-return]
 
 
 def find_misalignments(source: Lengths, target: Lengths, reach: int = 5) -> list[Misalignment]:
-    """Stretches where the lines of one side stand next to others than their own.
+    """Find ranges in which the lines of one side stand beside the wrong lines of the other.
 
-    In aligned text long lines stand beside long ones. Where the logarithms of the lengths go together at an offset
-    (correlation above 0.5), and not where they stand (below 0.3), lines are missing or too many.
+    In aligned text long lines stand beside long lines. Where log lengths correlate at an offset (above 0.5) and not in
+    place (below 0.3), lines are missing or duplicated.
 
     Args:
-        source: lengths, in the order of the lines; positive.
+        source: positive lengths, in line order.
         target: likewise.
-        reach: the largest offset that is tried.
+        reach: largest offset to try.
     """
     logs = np.log(source), np.log(target)
     found: list[Misalignment] = []
-    starts = list(range(0, max(len(source) - _FEWEST, 0) + 1, _BLOCK)) if len(source) >= _FEWEST else []
+    starts = list(range(0, max(len(source) - _MIN_PAIRS, 0) + 1, _BLOCK)) if len(source) >= _MIN_PAIRS else []
     for place, start in enumerate(starts):
         stop = starts[place + 1] if place + 1 < len(starts) else len(source)
         offset = _offset(*logs, start, stop, reach)
@@ -248,28 +240,28 @@ def find_misalignments(source: Lengths, target: Lengths, reach: int = 5) -> list
 
 
 def length_correlation(source: Lengths, target: Lengths) -> float | None:
-    """The correlation of the logarithms of the lengths: how far long lines stand beside long ones.
+    """The correlation of the log lengths of both sides.
 
-    None where that says nothing: of fewer than 500 pairs, or where the lines of a side are all about as long.
+    None where it would mean nothing: for fewer than 500 pairs, or if all lines of a side are about equally long.
     """
     x, y = np.log(source), np.log(target)
-    if len(x) < _BLOCK or min(float(x.std()), float(y.std())) < _SPREAD:
+    if len(x) < _BLOCK or min(float(x.std()), float(y.std())) < _MIN_SPREAD:
         return None
     return _correlation(x, y)
 
 
 def _offset(source: Lengths, target: Lengths, start: int, stop: int, reach: int) -> int:
-    """By how much the block has slipped."""
-    at_home = _correlation(source[start:stop], target[start:stop])
-    if at_home >= 0.3:
+    """The offset of a block; 0 if it is aligned."""
+    in_place = _correlation(source[start:stop], target[start:stop])
+    if in_place >= 0.3:
         return 0
     best, offset = 0.5, 0
     for shift in (sign * distance for distance in range(1, reach + 1) for sign in (1, -1)):
         first, last = max(start, -shift), min(stop, len(target) - shift)
-        if last - first < _FEWEST // 2:
+        if last - first < _MIN_PAIRS // 2:
             continue
         value = _correlation(source[first:last], target[first + shift : last + shift])
-        if value > max(best, at_home + 0.35):
+        if value > max(best, in_place + 0.35):
             best, offset = value, shift
     return offset
 
