@@ -5,8 +5,8 @@ files are read line by line whatever their lengths and contents; a file of pairs
 invalid records. Usable pairs arrive in `Chunk`s, stripped of surrounding white space. `FaultReport` collects the others
 by file and reason. `Sample` and `Characters` keep what the tokenizer checks need.
 
-Duplicates and held-out pairs (`HeldOut`) are found by 64-bit hashes, so no text is kept. The hash is Python's own, which
-is seeded anew in each process; two given pairs collide with a probability of about 2^-64.
+Duplicates and held-out pairs (`HeldOut`) are found by 64-bit hashes, so no text is kept. The hash is Python's own and
+seeded anew in each process; two given pairs collide with a probability of about 2^-64.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The text checks of `multihead doctor`: faults, languages, lengths, repeats.
 
-`TextPass` reads a corpus once, in chunks (`diagnosis.corpus`), and keeps hashes, lengths and a sample, but not the text;
+`TextPass` reads a corpus once, in chunks (`diagnosis.corpus`), and keeps hashes, lengths and a sample, not the text;
 `TextPass.findings` reports the faults. Held-out pairs (validation and test sets) are passed as `HeldOut` and matched
 against every corpus that is read; `check_leaks` reports them. `diagnosis.model_checks` checks tokenizers and models.
 """

@@ -34,7 +34,7 @@ def test_it_is_said_before_the_first_update_and_changes_nothing(
     assert said[place] in (tmp_path / "with" / "log.txt").read_text(encoding="utf-8")
     wishes = {**numbers.settings, **SHORT, **numbers.train, **numbers.valid}
     assert f": {doctor(**wishes, quick=True).counted()};" in said[place]
-    monkeypatch.setattr(begin, "tell_findings", lambda *_: None)
+    monkeypatch.setattr(begin, "log_quick_check", lambda *_: None)
     trained_with(numbers, tmp_path / "without", **numbers.train)
     weights = [(tmp_path / name / "best" / "model.safetensors").read_bytes() for name in ("with", "without")]
     assert weights[0] == weights[1]
