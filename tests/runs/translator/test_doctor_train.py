@@ -56,7 +56,7 @@ def test_files_that_are_gone_stop_nothing(numbers: Any, tmp_path: Path, monkeypa
     def gone(*_: Any, **__: Any) -> Any:
         raise DataError("there is no such file; check the name", "train.de")
 
-    monkeypatch.setattr(doctor_quick, "examine", gone)
+    monkeypatch.setattr(doctor_quick, "diagnose", gone)
     said = trained_with(numbers, tmp_path / "run", **numbers.train)
     assert "not looked for faults: train.de: there is no such file; check the name" in said
     assert (tmp_path / "run" / "best").exists()
