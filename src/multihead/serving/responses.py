@@ -12,8 +12,8 @@ from itertools import pairwise
 
 from multihead.decoding.hypothesis import Hypothesis
 from multihead.judging.analysis import PairAnalysis, analyze_tokens
-from multihead.judging.guard import GuardedTranslation, retry, assess
-from multihead.judging.guard_signs import GuardSettings, GuardMode
+from multihead.judging.guard import GuardedTranslation, assess, retry
+from multihead.judging.guard_signs import GuardMode, GuardSettings
 from multihead.lines.long_lines import Line, together
 from multihead.serving.queue import Job
 from multihead.serving.requests import PreparedRequest, TextLine
