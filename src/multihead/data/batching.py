@@ -1,9 +1,8 @@
-"""From stored pairs to batches: their padded tensors, one after the other, epoch after epoch.
+"""Batches of sentence pairs as padded tensors, and the endless stream of them.
 
-Which pairs go together and in which order is for `order` to say; it is a pure function of the lengths, the token
-budget, the shares, the seed and the epoch, so a run that goes on from a position sees what it would have seen without
-the interruption. Splitting a batch over processes is left to training; what the ids mean, to the tokenizer; how a
-sentence is cut into other subwords (BPE-dropout), to `text.segment`.
+`order` chooses which pairs form a batch and in which order batches come; it is a pure function, so a stream that starts
+at a position continues as if it had never stopped. Cutting sentences into other subwords (BPE-dropout) belongs to
+`text.segment`, splitting a batch over processes to `training`.
 """
 
 from __future__ import annotations
@@ -20,47 +19,31 @@ from torch import Tensor
 
 from multihead.data.order import (
     Array,
-    Lengths,
     Share,
     batch_order,
-    batches_by_tokens,
     epoch_pairs,
-    real_share,
 )
 from multihead.data.store import ParallelStore, TokenStore, flatten
 from multihead.errors import InputError
 
-__all__ = [
-    "Batch",
-    "BatchStream",
-    "Lengths",
-    "Resegment",
-    "Share",
-    "batch_order",
-    "batches_by_tokens",
-    "collate",
-    "collate_source",
-    "real_share",
-]
-
 _SAMPLE = 2048
-"""Pairs that are segmented anew to see how much longer sentences become."""
-_SURPRISED = 0.01
-"""Share of sentences that may become longer than it is foreseen."""
+"""Number of pairs that are resegmented to estimate how much longer sentences become."""
+_EXCESS_SHARE = 0.01
+"""Share of sentences that may become longer than estimated."""
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Pairs as padded tensors; padding stands on the right.
+    """Pairs as tensors, padded on the right.
 
     Attributes:
-        source: ids, then the end symbol; or what else a model reads, such as real numbers.
-        source_lengths: real tokens of each source, the end symbol included.
-        target_input: the begin symbol, then ids: what the decoder reads.
-        target_output: ids, then the end symbol: what it is to predict.
-        target_lengths: real tokens of each target, one symbol included.
-        target_tokens: the sum of ``target_lengths``, known without asking the device.
-        indices: which pairs of the store these are.
+        source: ids, then the end symbol; or other inputs of a model, such as real numbers.
+        source_lengths: number of tokens of each source, including the end symbol.
+        target_input: the begin symbol, then ids: the input of the decoder.
+        target_output: ids, then the end symbol: what the decoder predicts.
+        target_lengths: number of tokens of each target, including one symbol.
+        target_tokens: the sum of ``target_lengths``, known without synchronizing with the device.
+        indices: the pairs of the store in this batch.
     """
 
     source: Shaped[Tensor, "batch source *features"]
@@ -76,7 +59,7 @@ class Batch:
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        """What a sequence-to-sequence model's ``loss`` reads."""
+        """The arguments of a sequence-to-sequence model's ``loss``."""
         return self.source, self.source_lengths, self.target_input, self.target_output
 
     @property
@@ -86,11 +69,11 @@ class Batch:
 
     @property
     def cells(self) -> int:
-        """Its size: rows times the longer of its two widths, as `TrainingConfig.batch_tokens` counts."""
+        """Rows times the larger width of source and target, as counted by `TrainingConfig.batch_tokens`."""
         return len(self) * max(self.source.shape[1], self.target_input.shape[1])
 
     def part(self, start: int, stop: int) -> Batch:
-        """Some rows, without the columns that are padding in all of them."""
+        """The rows from ``start`` to ``stop``, without columns that are padding in all of them."""
         place = slice(start, stop)
         source_lengths, target_lengths = self.source_lengths[place], self.target_lengths[place]
         source_width, target_width = int(source_lengths.max()), int(target_lengths.max())
@@ -118,20 +101,20 @@ class Batch:
 
 
 def collate(store: ParallelStore, indices: Array, *, pad_id: int, bos_id: int, eos_id: int) -> Batch:
-    """The batch of some pairs of a store, in the order of ``indices``."""
-    return _collated(store.source.gather(indices), store.target.gather(indices), indices, pad_id, bos_id, eos_id)
+    """The batch of the pairs of a store at ``indices``, in this order."""
+    return _collate(store.source.gather(indices), store.target.gather(indices), indices, pad_id, bos_id, eos_id)
 
 
-def _collated(
+def _collate(
     sources: tuple[Array, Array], targets: tuple[Array, Array], indices: Array, pad_id: int, bos_id: int, eos_id: int
 ) -> Batch:
-    """The batch of sources and targets, each as all ids in a row and the length of each sequence."""
+    """The batch of sources and targets, each given as concatenated ids and the lengths of the sequences."""
     source, source_lengths = _end_and_pad(*sources, pad_id, eos_id)
     flat, lengths = targets
     target_output, target_lengths = _end_and_pad(flat, lengths, pad_id, eos_id)
     target_input = np.full_like(target_output, pad_id)
     target_input[:, 0] = bos_id
-    target_input[:, 1:][_real(lengths)] = flat
+    target_input[:, 1:][_token_mask(lengths)] = flat
     return Batch(
         source=torch.from_numpy(source),
         source_lengths=torch.from_numpy(source_lengths),
@@ -146,60 +129,60 @@ def _collated(
 def collate_source(
     sequences: Sequence[Sequence[int]], pad_id: int, eos_id: int
 ) -> tuple[Int64[Tensor, "batch source"], Int64[Tensor, " batch"]]:
-    """Sources for translating: ids, then the end symbol, padded on the right; and their lengths."""
+    """Sources for translation: ids and the end symbol, padded on the right; and their lengths."""
     store = TokenStore.from_lists(sequences)
     padded, lengths = _end_and_pad(*store.gather(np.arange(len(store))), pad_id, eos_id)
     return torch.from_numpy(padded), torch.from_numpy(lengths)
 
 
-def _real(lengths: Array) -> npt.NDArray[np.bool_]:
-    """Which places of a padded array hold a token: true from the left, ``lengths`` times in each row."""
+def _token_mask(lengths: Array) -> npt.NDArray[np.bool_]:
+    """Where a padded array holds tokens: the first ``lengths`` columns of each row are True."""
     return np.arange(lengths.max(initial=0)) < lengths[:, None]
 
 
 def _end_and_pad(flat: Array, lengths: Array, pad_id: int, eos_id: int) -> tuple[Array, Array]:
     padded = np.full((len(lengths), int(lengths.max(initial=0)) + 1), pad_id, np.int64)
-    padded[:, :-1][_real(lengths)] = flat
+    padded[:, :-1][_token_mask(lengths)] = flat
     padded[np.arange(len(lengths)), lengths] = eos_id
     return padded, lengths + 1
 
 
 @runtime_checkable
 class Resegment(Protocol):
-    """Cuts sentences into other subwords in each epoch; the same ones whenever it is asked for the same epoch.
+    """Cuts sentences into other subwords in each epoch, deterministically (BPE-dropout: Provilkov et al. 2020).
 
-    Called with the side (0 source, 1 target), the stored ids of some sentences, the index of each one's pair in the
-    store, and the epoch; gives the ids to be read instead. (BPE-dropout: Provilkov et al. 2020.)
+    Called with the side (0 source, 1 target), the stored ids of sentences, the index of each one's pair in the store,
+    and the epoch; returns the ids to use instead.
     """
 
     def __call__(self, side: int, ids: list[list[int]], pairs: list[int], epoch: int, /) -> list[list[int]]:
-        """The ids of each sentence, cut anew."""
+        """The new ids of each sentence."""
         ...
 
 
 class BatchStream:
-    """The batches of a store, epoch after epoch, without end.
+    """The endless stream of batches of a store, epoch after epoch.
 
-    Only ``position`` has to be remembered: a stream that is made at a position goes on exactly as the one
-    that was there. Just the order of the current epoch is kept.
+    Its only state is ``position``: a stream created at a position continues exactly like the one that was there. Only
+    the order of the current epoch is kept in memory.
 
-    With ``segment`` sentences become longer than the store knows, and how long can only be said by cutting them. The
-    budget is kept all the same, in two steps. Batches are composed of the lengths that are to be expected:
-    ``growth * length + spread * sqrt(length)``, both measured once on a sample, so that 1 sentence in 100 becomes
-    longer than that. Then a sentence for which its batch turns out to have no room is read as it is stored; as batches
-    are of nearly equal lengths, these are those few whose cuts came out the most numerous. So every pair is seen, the
-    budget holds for each batch, and the batches remain a function of seed and epoch.
+    With ``segment``, sentences become longer than stored, and by how much is only known after cutting them. The budget
+    holds nevertheless, in two steps. Batches are composed with the expected lengths
+    ``growth * length + spread * sqrt(length)``, both estimated once on a sample, so that 1 sentence in 100 becomes
+    longer. A sentence for which its batch then has no room is used as stored; batches have nearly equal lengths, so
+    these are the few sentences with the most cuts. So every pair is seen, the budget holds for each batch, and the
+    batches remain a function of seed and epoch.
 
     Args:
-        store: where the pairs are.
-        batch_tokens: the budget of a batch and a side, padding included.
+        store: the pairs.
+        batch_tokens: maximum number of tokens of a batch on each side, including padding.
         seed: chooses the order.
-        pad_id: fills up shorter sequences.
-        bos_id: begins what the decoder reads.
-        eos_id: ends sources and targets.
-        position: epoch and place in the epoch of the first batch to be taken.
-        shares: how often an epoch sees which pairs; none for each pair once.
-        segment: cuts the sentences of a batch anew; None to take them as they are stored.
+        pad_id: the padding symbol.
+        bos_id: the begin symbol of decoder inputs.
+        eos_id: the end symbol of sources and targets.
+        position: epoch and index within the epoch of the first batch.
+        shares: how often an epoch sees which pairs; empty to see each pair once.
+        segment: cuts the sentences of a batch anew; None to use them as stored.
 
     Raises:
         InputError: the store is empty, the shares do not fit it (`order.check_shares`), or the epoch has no batch at
@@ -230,7 +213,7 @@ class BatchStream:
         self._epoch, self._index = position
         self._order = self._order_of(self._epoch)
         if self._index == 0:
-            self._pass_empty_epochs()
+            self._skip_empty_epochs()
         if not 0 <= self._index < len(self._order):
             there = f"epoch {self._epoch} has {len(self._order)}"
             remedy = "the position was saved with other data or another batch_tokens; use those again"
@@ -238,24 +221,24 @@ class BatchStream:
 
     @property
     def position(self) -> tuple[int, int]:
-        """Epoch and place in the epoch, both from 0, of the batch that `take` would give next."""
+        """Epoch and index within the epoch, both from 0, of the next batch."""
         return self._epoch, self._index
 
     @property
     def batches_in_epoch(self) -> int:
-        """How many batches the current epoch has (others may differ by a few)."""
+        """Number of batches in the current epoch (other epochs may differ by a few)."""
         return len(self._order)
 
     def take(self) -> Batch:
-        """The next batch; moves the position on by one."""
+        """The next batch; advances the position by one."""
         indices, epoch = self._order[self._index], self._epoch
         self._index += 1
         if self._index == len(self._order):
             self._epoch, self._index = self._epoch + 1, 0
             self._order = self._order_of(self._epoch)
-            self._pass_empty_epochs()
+            self._skip_empty_epochs()
         sources, targets = (self._rows(side, indices, epoch) for side in (0, 1))
-        return _collated(sources, targets, indices, self._pad_id, self._bos_id, self._eos_id)
+        return _collate(sources, targets, indices, self._pad_id, self._bos_id, self._eos_id)
 
     def _order_of(self, epoch: int) -> list[Array]:
         source, target = self._store.source.lengths, self._store.target.lengths
@@ -267,49 +250,48 @@ class BatchStream:
         order = batch_order(source[seen] + 1, target[seen] + 1, self._batch_tokens, self._seed, epoch)
         return [seen[batch] for batch in order]
 
-    def _pass_empty_epochs(self) -> None:
-        """Small shares may leave an epoch without a pair, but not every one (`order.check_shares`)."""
+    def _skip_empty_epochs(self) -> None:
+        # Small shares may leave an epoch without pairs, but not every one (`order.check_shares`).
         while not self._order:
             self._epoch += 1
             self._order = self._order_of(self._epoch)
 
     def _rows(self, side: int, indices: Array, epoch: int) -> tuple[Array, Array]:
-        """All ids of one side of a batch in a row, and the length of each sequence."""
+        """The concatenated ids of one side of a batch, and the length of each sequence."""
         flat, lengths = (self._store.source, self._store.target)[side].gather(indices)
         if self._segment is None:
             return flat, lengths
         stored = _lists(flat, lengths)
-        fresh = _cut(self._segment, side, stored, indices.tolist(), epoch)
+        fresh = _resegment(self._segment, side, stored, indices.tolist(), epoch)
         room = self._batch_tokens // len(indices) - 1  # for the end symbol
         return flatten([new if len(new) <= room else old for new, old in zip(fresh, stored, strict=True)])
 
 
 def _growth(store: ParallelStore, segment: Resegment, seed: int) -> list[tuple[float, float]]:
-    """Of each side: how much longer the new sentences are on the whole, and how much longer than that single ones."""
+    """Growth and spread of each side, as in `BatchStream`: the mean growth, and the excess of single sentences."""
     random = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=(2,))))
     sample = np.sort(random.choice(len(store), min(len(store), _SAMPLE), replace=False))
     found = []
     for side, tokens in enumerate((store.source, store.target)):
         stored = _lists(*tokens.gather(sample))
         old = np.array([len(ids) for ids in stored])
-        new = np.array([len(ids) for ids in _cut(segment, side, stored, sample.tolist(), 0)])
+        new = np.array([len(ids) for ids in _resegment(segment, side, stored, sample.tolist(), 0)])
         growth = float(new.sum() / max(1, old.sum()))
         excess = (new - growth * old) / np.sqrt(np.maximum(old, 1))
-        found.append((growth, float(np.quantile(excess, 1 - _SURPRISED))))
+        found.append((growth, float(np.quantile(excess, 1 - _EXCESS_SHARE))))
     return found
 
 
 def _expected(lengths: npt.NDArray[np.int32], growth: float, spread: float) -> npt.NDArray[np.int32]:
-    """The lengths to be expected after cutting anew, but at least the stored ones: see `BatchStream`.
+    """The expected lengths after resegmenting, at least the stored ones; see `BatchStream`.
 
-    A sentence of n subwords is cut further at places that are drawn one by one, so what it grows by has a spread of
-    the order of sqrt(n).
+    Each of the n subwords of a sentence is cut further at random, so the growth has a spread of the order of sqrt(n).
     """
     grown = np.ceil(growth * lengths + spread * np.sqrt(lengths)).astype(np.int32)
     return np.maximum(lengths, grown)
 
 
-def _cut(segment: Resegment, side: int, ids: list[list[int]], pairs: list[int], epoch: int) -> list[list[int]]:
+def _resegment(segment: Resegment, side: int, ids: list[list[int]], pairs: list[int], epoch: int) -> list[list[int]]:
     fresh = segment(side, ids, pairs, epoch)
     if len(fresh) != len(ids):
         raise InputError(f"{len(ids)} sentences were to be cut anew, but {len(fresh)} came back; expected as many")

@@ -1,8 +1,8 @@
-"""Which pairs an epoch sees, which of them go together in a batch, and in which order the batches come.
+"""The order of training: pairs of an epoch, their batches, and their sequence.
 
-All of it is a pure function of lengths, token budget, shares, seed and epoch: a run that goes on from a position sees
-what it would have seen without the interruption. Nothing here touches a token: `batching` makes tensors of what
-stands here as indices.
+Everything is a pure function of lengths, token budget, shares, seed and epoch, so a run that resumes at a position sees
+the batches it would have seen without the interruption. This module works on indices only; `batching` turns them into
+tensors.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Lengths = Sequence[int] | npt.NDArray[np.integer[Any]]
 
 
 class Share(NamedTuple):
-    """The pairs [start, stop) of a store, one corpus of several, and how often an epoch sees each.
+    """The pairs [start, stop) of a store, which are one corpus of several, and how often an epoch sees each.
 
-    A weight of 0.5: half of them in each epoch, the other half in the next; 2: each twice an epoch.
+    A weight of 0.5 means one half in each epoch and the other half in the next; 2 means each pair twice per epoch.
     """
 
     start: int
@@ -33,18 +33,18 @@ class Share(NamedTuple):
 
 
 def epoch_pairs(size: int, shares: Sequence[Share], seed: int, epoch: int) -> Array:
-    """The indices of the pairs that an epoch sees, rising; a pair that it sees twice stands there twice.
+    """The sorted indices of the pairs that an epoch sees; a pair seen twice is listed twice.
 
-    The n pairs of a share are shuffled once and walked round and round; epoch e takes the places from
-    ``floor(e * n * weight)`` to ``floor((e + 1) * n * weight)`` of this walk. So an epoch sees every pair
-    ``floor(weight)`` or ``ceil(weight)`` times, and e epochs together see it ``floor(e * weight)`` or
-    ``ceil(e * weight)`` times: no pair is ever more than once ahead of another one of its corpus.
+    The n pairs of a share are shuffled once into a cyclic sequence; epoch e takes the places from
+    ``floor(e * n * weight)`` to ``floor((e + 1) * n * weight)`` of it. So an epoch sees every pair ``floor(weight)`` or
+    ``ceil(weight)`` times, and e epochs together see it ``floor(e * weight)`` or ``ceil(e * weight)`` times: the counts
+    of two pairs of a corpus never differ by more than one.
 
     Args:
-        size: how many pairs there are.
-        shares: which of them belong together; none for every pair once.
-        seed: chooses which pairs an epoch sees where the weight is no whole number.
-        epoch: counted from 0.
+        size: number of pairs.
+        shares: the corpora; empty to see every pair once.
+        seed: chooses the pairs of an epoch if a weight is not a whole number.
+        epoch: number of the epoch, from 0.
 
     Raises:
         InputError: as `check_shares`.
@@ -55,7 +55,7 @@ def epoch_pairs(size: int, shares: Sequence[Share], seed: int, epoch: int) -> Ar
     times = np.empty(size, np.int64)
     for number, share in enumerate(shares):
         count = share.stop - share.start
-        step = count * Fraction(share.weight)  # exact: what is rounded would add up over the epochs
+        step = count * Fraction(share.weight)  # exact, since rounding errors would add up over the epochs
         first, last = int(epoch * step), int((epoch + 1) * step)
         rounds, rest = divmod(last - first, max(1, count))
         times[share.start : share.stop] = rounds
@@ -67,11 +67,11 @@ def epoch_pairs(size: int, shares: Sequence[Share], seed: int, epoch: int) -> Ar
 
 
 def check_shares(size: int, shares: Sequence[Share]) -> None:
-    """What has to hold for shares of ``size`` pairs.
+    """Check shares of ``size`` pairs.
 
     Raises:
-        InputError: they do not lie end to end from the first pair to the last; a weight is not above 0 and finite; or
-            so small are they all that most epochs would see no pair.
+        InputError: the shares are not contiguous from the first pair to the last; a weight is not positive and finite;
+            or all weights are so small that most epochs would see no pair.
     """
     ends = [0, *(share.stop for share in shares)]
     starts = [*(share.start for share in shares), size]
@@ -94,20 +94,20 @@ def batch_order(
     epoch: int,
     pool: int = 200_000,
 ) -> list[Array]:
-    """The batches of an epoch, each an array of the indices of its pairs; every index stands in exactly one.
+    """The batches of an epoch, each an array of the indices of its pairs; every index is in exactly one batch.
 
-    All pairs are shuffled and cut into pools of about ``pool`` pairs; a pool is sorted by length, blurred by
-    a coin toss (without it, the same pairs would meet again in every epoch of a small corpus), and cut into
-    batches with ``rows * max(longest source, longest target) <= batch_tokens``; the batches of all pools are
+    All pairs are shuffled and split into pools of about ``pool`` pairs. A pool is sorted by length, with lengths
+    jittered by a coin toss (otherwise the same pairs would share a batch in every epoch of a small corpus), and cut
+    into batches with ``rows * max(longest source, longest target) <= batch_tokens``; the batches of all pools are
     shuffled. A pair longer than the budget is a batch of its own.
 
     Args:
-        source_lengths: tokens of each source as they stand in a batch, the end symbol included.
-        target_lengths: the same of each target.
-        batch_tokens: the budget of a batch and a side, padding included.
+        source_lengths: number of tokens of each source in a batch, including the end symbol.
+        target_lengths: likewise for each target.
+        batch_tokens: maximum number of tokens of a batch on each side, including padding.
         seed: chooses the order, together with ``epoch``; neither is negative.
-        epoch: counted from 0.
-        pool: large, so that batches are well filled; finite, so that neighbours change from epoch to epoch.
+        epoch: number of the epoch, from 0.
+        pool: large enough to fill batches well, small enough that neighbors change from epoch to epoch.
     """
     source, target = np.asarray(source_lengths, np.int64), np.asarray(target_lengths, np.int64)
     if len(source) != len(target):
@@ -117,8 +117,8 @@ def batch_order(
     shuffled = random.permutation(len(source))
     batches: list[Array] = []
     for pooled in np.array_split(shuffled, max(1, round(len(shuffled) / pool))):
-        # On Multi30k, in batches of 4,096, the tosses take real tokens from 96 to 94 %; of the pairs that
-        # share a batch in one epoch, 16 % share one in the next, instead of 61 %.
+        # On Multi30k, in batches of 4,096 tokens, the tosses lower the share of real tokens from 96 to 94%; of the
+        # pairs that share a batch in one epoch, 16% share one in the next, instead of 61%.
         tosses = random.integers(0, 2, (2, len(pooled)))
         arranged = pooled[_by_length(source[pooled] + tosses[0], target[pooled] + tosses[1])]
         widths = np.maximum(source[arranged], target[arranged])
@@ -127,10 +127,10 @@ def batch_order(
 
 
 def _by_length(source: Array, target: Array) -> Array:
-    """Sort by source, then target length; what is equal stays in its (random) order.
+    """Sort by source, then target length; equal pairs stay in their (random) order.
 
-    Targets rise within sources of even length and fall within odd ones, so that where one source length
-    gives way to the next, the targets of neighbours are still alike.
+    Target lengths ascend among sources of even length and descend among odd ones, so that neighbors have similar
+    targets where one source length ends and the next begins.
     """
     span = int(target.max(initial=0)) + 1
     turned = np.where(source % 2 == 0, target, span - 1 - target)
@@ -138,11 +138,11 @@ def _by_length(source: Array, target: Array) -> Array:
 
 
 def _cuts(widths: Array, batch_tokens: int) -> list[int]:
-    """Where to cut a row of sequences so that each piece, padded, is as large as the budget allows."""
+    """Where to cut a list of sequences so that each piece, padded, is as large as the budget allows."""
     cuts: list[int] = []
     start = 0
     while True:
-        # rows * widest <= budget, so a piece that begins here has at most this many rows
+        # rows * widest <= budget, so a piece that starts here has at most this many rows
         most = max(1, batch_tokens // max(1, int(widths[start])))
         window = np.maximum.accumulate(widths[start : start + most])
         rows = np.arange(1, len(window) + 1)
@@ -153,7 +153,7 @@ def _cuts(widths: Array, batch_tokens: int) -> list[int]:
 
 
 def real_share(batches: Sequence[Array], source_lengths: Lengths, target_lengths: Lengths) -> float:
-    """The share of real tokens among all that batches hold, padding included, source and target together."""
+    """The share of tokens that are not padding, over source and target of all batches."""
     real = padded = 0
     for lengths in (np.asarray(source_lengths, np.int64), np.asarray(target_lengths, np.int64)):
         for batch in batches:
@@ -163,10 +163,10 @@ def real_share(batches: Sequence[Array], source_lengths: Lengths, target_lengths
 
 
 def batches_by_tokens(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
-    """Group sequences for translating: sorted by length, ``rows * longest <= batch_tokens`` in each group.
+    """Group sequences for translation: sorted by length, with ``rows * longest <= batch_tokens`` in each group.
 
-    The longest come first, so that what does not fit in memory shows at once; equal lengths stay in order. A
-    sequence longer than the budget is a group of its own.
+    The longest come first, so that running out of memory shows at once; equal lengths stay in order. A sequence longer
+    than the budget is a group of its own.
     """
     _check_budget(batch_tokens)
     widths = np.asarray(lengths, np.int64)

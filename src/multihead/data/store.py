@@ -1,13 +1,12 @@
-"""Token ids on disk, mapped into memory: a corpus of any size costs no more memory than what is being read.
+"""Token ids on disk, memory-mapped, so that a corpus need not fit into memory.
 
-A `TokenStore` is a folder with the ids of all sequences in a row (``ids.bin``, uint16 or uint32), where each
-begins (``offsets.bin``, int64, one more than there are sequences) and a description (``store.json``); all
-little-endian. A `ParallelStore` is a folder with two of them and the line of the corpus from which each pair
-came (``lines.bin``), so that a log can name it.
+A `TokenStore` is a folder with the concatenated ids of all sequences (``ids.bin``, uint16 or uint32), the offset of each
+sequence (``offsets.bin``, int64, one more than there are sequences) and a description (``store.json``); all numbers are
+little-endian. A `ParallelStore` is a folder with two token stores and the corpus line of each pair (``lines.bin``), so
+that logs can name it.
 
-Writers fill a folder beside the final one and rename it when all of it is on disk: a store is there whole or
-not at all. It is opened where it stands and only read, by as many processes as like. What the ids mean is for the
-tokenizer to say; how they become batches, for `batching`.
+Writers fill a temporary folder next to the final one and rename it once all of it is on disk: a store exists whole or
+not at all. Stores are only read afterwards, by any number of processes. `batching` makes batches of them.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ import numpy.typing as npt
 
 from multihead.errors import FormatError, InputError, SurroundingsError
 
-VERSION = 1  # a promise: newer code reads older stores
+VERSION = 1  # newer code reads older versions
 
 _SIDE_FORMAT, _PAIR_FORMAT = "multihead token store", "multihead parallel store"
 _OFFSET = np.dtype("<i8")
@@ -39,11 +38,11 @@ Int64 = npt.NDArray[np.int64]
 
 
 class TokenStore:
-    """Sequences of token ids: ``store[i]`` is a numpy array, ``store.lengths`` the length of each.
+    """Sequences of token ids: ``store[i]`` is a NumPy array, ``store.lengths`` the lengths of all.
 
     Args:
-        ids: all sequences, one after the other.
-        offsets: where each begins, and at the end where the last ends; never falling.
+        ids: all sequences, concatenated.
+        offsets: the start of each sequence, and the end of the last one; non-decreasing.
     """
 
     def __init__(self, ids: Ids, offsets: Int64) -> None:
@@ -53,7 +52,7 @@ class TokenStore:
 
     @classmethod
     def from_lists(cls, sequences: Sequence[Sequence[int]]) -> TokenStore:
-        """A store that lives in memory, for small sets."""
+        """A store in memory, for small data."""
         flat, lengths = flatten(sequences)
         return cls(flat.astype(np.uint32), np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))))
 
@@ -62,8 +61,8 @@ class TokenStore:
         """Map a store into memory.
 
         Raises:
-            FormatError: there is none at ``path``, or it is damaged, cut off or from a newer version.
-            SurroundingsError: its files may not be read.
+            FormatError: there is no store at ``path``, or it is damaged, truncated or from a newer version.
+            SurroundingsError: its files cannot be read.
         """
         path = Path(path)
         described = _read_description(path, _SIDE_FORMAT)
@@ -79,16 +78,16 @@ class TokenStore:
         return len(self.lengths)
 
     def __getitem__(self, index: int) -> Ids:
-        """The ids of one sequence (a read-only view where the store is on disk)."""
+        """The ids of one sequence (a read-only view of a store on disk)."""
         if not 0 <= index < len(self):
             raise IndexError(f"sequence {index} of a store with {len(self)}")
         return self._ids[self._offsets[index] : self._offsets[index + 1]]
 
     def gather(self, indices: Int64) -> tuple[Int64, Int64]:
-        """The ids of some sequences, one after the other, and the length of each."""
+        """The concatenated ids of the sequences at ``indices``, and the length of each."""
         lengths = self.lengths[indices].astype(np.int64)
         ends = np.cumsum(lengths)
-        # what to add to a place in the result to get its place in the store
+        # position in the store minus position in the result, for each id
         shift = np.repeat(self._offsets[indices] - (ends - lengths), lengths)
         return self._ids[np.arange(len(shift)) + shift].astype(np.int64), lengths
 
@@ -96,11 +95,11 @@ class TokenStore:
 class TokenStoreWriter:
     """Writes a `TokenStore`: ``with TokenStoreWriter(path, vocab_size) as writer: writer.append(batch)``.
 
-    The store appears at ``path`` when the block ends well, and never if it ends in an exception.
+    The store appears at ``path`` when the block ends, or not at all if it raises.
 
     Raises:
-        FormatError: there is something at ``path`` already (at the start).
-        SurroundingsError: the disk is full or may not be written to.
+        FormatError: ``path`` exists already.
+        SurroundingsError: the disk is full or not writable.
     """
 
     def __init__(self, path: str | Path, vocab_size: int) -> None:
@@ -118,10 +117,10 @@ class TokenStoreWriter:
         return self
 
     def append(self, sequences: Sequence[Sequence[int]]) -> None:
-        """Add sequences of ids to the end.
+        """Append sequences of ids.
 
         Raises:
-            InputError: an id is not one of the vocabulary's.
+            InputError: an id is not in the vocabulary.
         """
         flat, lengths = flatten(sequences)
         if flat.size and not 0 <= flat.min() <= flat.max() < self._vocab_size:
@@ -151,14 +150,14 @@ class TokenStoreWriter:
 
     def _abandon(self) -> None:
         for file in (self._ids, self._offsets):
-            with suppress(OSError):  # on a full disk, closing fails as writing did
+            with suppress(OSError):  # closing fails on a full disk, too
                 file.close()
         shutil.rmtree(self._partial, ignore_errors=True)
 
 
 @dataclass(frozen=True, eq=False)
 class ParallelStore:
-    """Pairs of token sequences, and the line of the corpus (from 1) from which each came."""
+    """Pairs of token sequences, and the corpus line (from 1) of each."""
 
     source: TokenStore
     target: TokenStore
@@ -166,7 +165,7 @@ class ParallelStore:
 
     @classmethod
     def from_lists(cls, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> ParallelStore:
-        """Pairs that live in memory, for small sets; their lines are counted from 1."""
+        """A store in memory, for small data; lines are numbered from 1."""
         if len(sources) != len(targets):
             raise InputError(f"{len(sources)} sources but {len(targets)} targets; expected as many of each")
         lines = np.arange(1, len(sources) + 1, dtype=np.int64)
@@ -177,8 +176,8 @@ class ParallelStore:
         """Map a store of pairs into memory.
 
         Raises:
-            FormatError: there is none at ``path``, or it is damaged, cut off or from a newer version.
-            SurroundingsError: its files may not be read.
+            FormatError: there is no store at ``path``, or it is damaged, truncated or from a newer version.
+            SurroundingsError: its files cannot be read.
         """
         path = Path(path)
         _read_description(path, _PAIR_FORMAT)
@@ -192,7 +191,7 @@ class ParallelStore:
 
 
 class ParallelWriter:
-    """Writes a `ParallelStore`; appears whole at ``path`` or not at all, as with `TokenStoreWriter`."""
+    """Writes a `ParallelStore`, atomically as `TokenStoreWriter` does."""
 
     def __init__(self, path: str | Path, source_vocab_size: int, target_vocab_size: int) -> None:
         self._path = Path(path)
@@ -212,7 +211,7 @@ class ParallelWriter:
         return self
 
     def append(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], lines: Sequence[int]) -> None:
-        """Add pairs to the end, with the lines of the corpus on which they stand."""
+        """Append pairs, with their lines in the corpus."""
         if not len(sources) == len(targets) == len(lines):
             counts = f"{len(sources)} sources, {len(targets)} targets and {len(lines)} line numbers"
             raise InputError(f"{counts}; expected as many of each")
@@ -240,7 +239,7 @@ _MAKE_AGAIN = "delete the folder and make it again from the corpus"
 
 
 def flatten(sequences: Sequence[Sequence[int]]) -> tuple[Int64, Int64]:
-    """All ids of some sequences in a row, and the length of each."""
+    """The concatenated ids of some sequences, and the length of each."""
     lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
     return np.fromiter(chain.from_iterable(sequences), np.int64, int(lengths.sum())), lengths
 
@@ -269,7 +268,7 @@ def _mapped(file: Path, dtype: np.dtype[Any], count: int) -> npt.NDArray[Any]:
     if size != count * dtype.itemsize:
         got = "is missing" if size is None else f"has {size:,} bytes"
         raise FormatError(f"{file}: {got}, expected {count * dtype.itemsize:,} bytes; {_MAKE_AGAIN}")
-    if count == 0:  # there is nothing that could be mapped
+    if count == 0:  # an empty file cannot be mapped
         return np.empty(0, dtype)
     with _reading(file):
         return np.asarray(np.memmap(file, dtype, mode="r"))
@@ -279,7 +278,7 @@ def _begin(path: Path) -> Path:
     if path.exists():
         raise FormatError(f"{path}: exists already, and is not overwritten; delete it or choose another path")
     partial = path.with_name(f".{path.name}.partial")
-    if partial.exists():  # left behind by a process that was killed
+    if partial.exists():  # left by a killed process
         shutil.rmtree(partial)
     partial.mkdir(parents=True)
     return partial

@@ -1,1 +1,1 @@
-"""Text to subword ids and back; knows nothing of torch."""
+"""Text to subword ids and back; never imports torch."""

@@ -1,1 +1,1 @@
-"""Bert."""
+"""Pre-training data of a BERT: from documents to masked batches."""

@@ -1,1 +1,1 @@
-"""Subword_nmt."""
+"""Byte-pair encoding compatible with the subword-nmt package."""
