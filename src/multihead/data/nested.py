@@ -1,14 +1,14 @@
-"""Documents as numbers: stored with their parts, and padded at every level to become a batch.
+"""Documents of paragraphs and sentences as ids: storage, and batches padded at every level.
 
-A document is stored as a pair of a `ParallelStore`. Its source is its subwords, end to end; its target says what they
-are parts of:
+A document is stored as a pair of a `ParallelStore`. Its source is the concatenated subwords; its target holds the
+structure:
 
     label, P, sentences of paragraph 1 .. P, subwords of sentence 1 .. S
 
-So one store serves networks of every depth: of depth 3 (words, sentences, paragraphs), of depth 2, where the sentences
-of all paragraphs follow one another, and of depth 1, where there are words alone. In a batch of depth d the tokens have
-the axes [batch, d - 1 levels, words], padded on the right at each; ``lengths`` has the subwords of each sentence and 0
-where there is none. Which documents go together, and in which order, is the same business as for pairs (`BatchStream`).
+So one store serves networks of any depth: of depth 3 (words, sentences, paragraphs), of depth 2, where the sentences of
+all paragraphs are concatenated, and of depth 1, where there are only words. In a batch of depth d the tokens have the
+axes [batch, d - 1 levels, words], each padded on the right; ``lengths`` has the number of subwords of each sentence, 0
+for padding. Documents are grouped and ordered like sentence pairs (`BatchStream`).
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ from multihead.data.order import Array
 from multihead.data.store import ParallelStore
 from multihead.text.bert_words import HIDDEN, BertWords, Symbols
 
-DEEPEST = 3
-"""Levels that a stored document has."""
+MAX_DEPTH = 3
+"""Levels of a stored document: words, sentences, paragraphs."""
 
 Parts = list[list[list[int]]]
 """The subwords of each sentence of each paragraph."""
 
 
-def pieces_of(paragraphs: Sequence[Sequence[str]], words: BertWords, most: int) -> Parts:
-    """The subwords of each sentence; one of more than ``most`` becomes several, cut between words where that can be.
+def encode_parts(paragraphs: Sequence[Sequence[str]], words: BertWords, most: int) -> Parts:
+    """The subwords of each sentence. Longer sentences are split, between words if possible.
 
-    Where "[MASK]" stands in a text, the symbol of a hidden word does.
+    "[MASK]" in a text becomes the symbol of a hidden word.
 
     Args:
-        paragraphs: sentences, as `text.sentences.paragraphs_of` gives them.
+        paragraphs: the sentences of each paragraph, from `text.sentences.paragraphs_of`.
         words: the vocabulary.
-        most: subwords of a sentence.
+        most: maximum number of subwords per sentence.
     """
     flat = [sentence for sentences in paragraphs for sentence in sentences]
     encoded = iter(
         words.encode_with_hidden(sentence) if HIDDEN in sentence else ids
         for sentence, ids in zip(flat, words.encode(flat), strict=True)
     )
-    parts = [[cut for _ in sentences for cut in _cut(next(encoded), words, most)] for sentences in paragraphs]
+    parts = [[cut for _ in sentences for cut in _split(next(encoded), words, most)] for sentences in paragraphs]
     return [sentences for sentences in parts if sentences]
 
 
-def _cut(ids: list[int], words: BertWords, most: int) -> list[list[int]]:
-    """Ids in pieces: each ends before the last word that does not fit; a word that is too long is cut itself."""
+def _split(ids: list[int], words: BertWords, most: int) -> list[list[int]]:
+    """Split ids at the last word boundary that fits; a word that is too long is itself cut."""
     pieces = []
     while len(ids) > most:
         begins = words.begins_word[ids[1 : most + 1]].nonzero()[0]
@@ -65,22 +65,22 @@ def _cut(ids: list[int], words: BertWords, most: int) -> list[list[int]]:
     return [*pieces, ids] if ids else pieces
 
 
-def stored(label: int, parts: Parts) -> tuple[list[int], list[int]]:
-    """Source and target of a document in a `ParallelStore`."""
+def flatten_document(label: int, parts: Parts) -> tuple[list[int], list[int]]:
+    """Source and target of a document in a `ParallelStore`; `restore_document` is the inverse."""
     sentences = [sentence for paragraph in parts for sentence in paragraph]
     shape = [label, len(parts), *map(len, parts), *map(len, sentences)]
     return [token for sentence in sentences for token in sentence], shape
 
 
 class StoredDocument(NamedTuple):
-    """A document taken out of a store."""
+    """A document of a store."""
 
     label: int
     parts: Parts
 
 
-def document_of(source: Sequence[int], target: Sequence[int]) -> StoredDocument:
-    """What `stored` was given."""
+def restore_document(source: Sequence[int], target: Sequence[int]) -> StoredDocument:
+    """The document of a source and target from `flatten_document`."""
     label, count, *rest = target
     sizes, lengths = rest[:count], rest[count:]
     ends = np.cumsum(lengths).tolist()
@@ -91,14 +91,14 @@ def document_of(source: Sequence[int], target: Sequence[int]) -> StoredDocument:
 
 @dataclass(frozen=True, eq=False)
 class DocumentBatch:
-    """Documents as padded tensors (`training.loss.Examples`); padding stands on the right at each level.
+    """Documents as tensors, padded on the right at each level (`training.loss.Examples`).
 
     Attributes:
-        tokens: ids.
-        lengths: subwords of each sentence; 0 where there is none.
-        segments: of depth 1, if the network is told which part a token belongs to (BERT's segments).
+        tokens: ids, [batch, words], [batch, sentences, words] or [batch, paragraphs, sentences, words].
+        lengths: number of subwords of each sentence; 0 for padding.
+        segments: the segment of each token, for a BERT; None for other networks.
         labels: the class of each document.
-        indices: which documents of the store these are.
+        indices: the documents of the store in this batch.
     """
 
     tokens: Int64[Tensor, "batch ..."]
@@ -111,36 +111,36 @@ class DocumentBatch:
         return len(self.labels)
 
     @property
-    def read(self) -> tuple[Tensor, ...]:
-        """What the network reads to say which class each is of."""
+    def encoder_inputs(self) -> tuple[Tensor, ...]:
+        """The arguments of the network."""
         return (self.tokens, self.lengths) if self.segments is None else (self.tokens, self.lengths, self.segments)
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        """What its ``loss`` reads: the same and the labels."""
-        return *self.read, self.labels
+        """The arguments of the network's ``loss``: those of the network, and the labels."""
+        return *self.encoder_inputs, self.labels
 
     @property
     def target_tokens(self) -> int:
-        """A label is predicted for each document."""
+        """Number of predictions: one label for each document."""
         return len(self)
 
     @property
     def source_tokens(self) -> int:
-        """The real subwords."""
+        """Number of subwords without padding."""
         return int(self.lengths.sum())
 
     @property
     def cells(self) -> int:
-        """Its tokens, padding included."""
+        """Number of tokens, padding included."""
         return self.tokens.numel()
 
     def part(self, start: int, stop: int) -> DocumentBatch:
-        """Some rows, without what is padding in all of them."""
+        """The rows from ``start`` to ``stop``, without what is padding in all of them."""
         rows = slice(start, stop)
-        there = self.lengths[rows] > 0
-        # Of each axis between documents and words: up to where any document has something.
-        widths = [int(there.movedim(axis, 0).flatten(1).any(1).sum()) for axis in range(1, there.dim())]
+        present = self.lengths[rows] > 0
+        # On each axis between documents and words, how far any of the documents extends.
+        widths = [int(present.movedim(axis, 0).flatten(1).any(1).sum()) for axis in range(1, present.dim())]
         box = (rows, *(slice(max(width, 1)) for width in widths))
         tokens = self.tokens[(*box, slice(max(int(self.lengths[rows].max()), 1)))]
         segments = None if self.segments is None else self.segments[rows, : tokens.shape[1]]
@@ -157,18 +157,18 @@ class DocumentBatch:
         )
 
 
-def nested(
+def collate_nested(
     documents: Sequence[StoredDocument], depth: int, padding_id: int, indices: Array | None = None
 ) -> DocumentBatch:
-    """Documents as a batch of some depth: levels that a network does not have are merged.
+    """A batch of documents with ``depth`` levels; the levels above are concatenated.
 
     Args:
         documents: at least one.
-        depth: 1 = words; 2 = words and sentences; 3 = paragraphs, too.
-        padding_id: fills up.
-        indices: which documents these are; counted by default.
+        depth: 1 = words; 2 = words and sentences; 3 = words, sentences and paragraphs.
+        padding_id: the padding symbol.
+        indices: the places of the documents in the store; by default 0, 1, ...
     """
-    if depth == DEEPEST:
+    if depth == MAX_DEPTH:
         trees: list[Parts] = [document.parts for document in documents]
     else:
         flat = [[sentence for paragraph in document.parts for sentence in paragraph] for document in documents]
@@ -185,7 +185,7 @@ def nested(
             for number, ids in enumerate(paragraph):
                 tokens[row, place, number, : len(ids)] = ids
                 lengths[row, place, number] = len(ids)
-    merged = tuple(range(1, 1 + DEEPEST - depth))
+    merged = tuple(range(1, 1 + MAX_DEPTH - depth))
     return DocumentBatch(
         torch.from_numpy(tokens.squeeze(merged)),
         torch.from_numpy(lengths.squeeze(merged)),
@@ -195,19 +195,19 @@ def nested(
     )
 
 
-def segmented(
+def collate_segmented(
     documents: Sequence[StoredDocument], most: int, symbols: Symbols, indices: Array | None = None
 ) -> DocumentBatch:
-    """Documents as BERT reads them: ``[CLS] paragraph 1 [SEP] all others [SEP]``, segments 0 and 1.
+    """A batch of documents for a BERT: ``[CLS] paragraph 1 [SEP] other paragraphs [SEP]``, segments 0 and 1.
 
-    What is too long is cut: of two parts the longer one, subword by subword, until both fit (Devlin et al. 2019, A.2
-    cuts at random places; this is a function of the document).
+    The longer of the two parts is truncated, subword by subword, until both fit (Devlin et al. 2019, A.2, cut at random
+    places; here the cut depends on the document only).
 
     Args:
         documents: at least one.
-        most: tokens of a row, special ones included.
-        symbols: [CLS], [SEP] and what fills up.
-        indices: which documents these are; counted by default.
+        most: maximum number of tokens per row, including special symbols.
+        symbols: the ids of [CLS], [SEP] and padding.
+        indices: the places of the documents in the store; by default 0, 1, ...
     """
     rows = [_row(document.parts, most, symbols) for document in documents]
     width = max(len(ids) for ids, _ in rows)
@@ -226,26 +226,26 @@ def segmented(
 
 
 def _row(parts: Parts, most: int, symbols: Symbols) -> tuple[list[int], int]:
-    """The ids, and where the second segment begins."""
+    """The ids of a row, and the place where its second segment begins."""
     sides = [[token for ids in paragraph for token in ids] for paragraph in parts[:1]]
     rest = [token for paragraph in parts[1:] for ids in paragraph for token in ids]
     first, second = (sides or [[]])[0], rest
     room = most - (3 if second else 2)
-    share = min(len(second), max(room // 2, room - len(first)))  # of the second part, which then has the rest
+    share = min(len(second), max(room // 2, room - len(first)))  # of the second part
     first = first[: room - share]
     row = [symbols.first, *first, symbols.end]
     return row + ([*second[:share], symbols.end] if second else []), len(row)
 
 
 class DocumentStream:
-    """The batches of a store, epoch after epoch; of documents of nearly equal lengths, as `BatchStream` chooses them.
+    """The endless stream of batches of a store, grouped and ordered by `BatchStream`.
 
     Args:
         store: the documents.
-        batch_tokens: subwords of a batch, rows times the longest.
+        batch_tokens: maximum size of a batch: rows times the number of subwords of the longest document.
         seed: chooses the order.
-        collate: makes a batch of documents and their places in the store.
-        position: epoch and place in it of the first batch to be taken.
+        collate: builds a batch from documents and their places in the store.
+        position: epoch and index within the epoch of the first batch.
 
     Raises:
         InputError: the store is empty, or the epoch has no batch at that position.
@@ -260,26 +260,26 @@ class DocumentStream:
         position: tuple[int, int] = (0, 0),
     ) -> None:
         self._store, self._collate = store, collate
-        self._order = BatchStream(  # of its batches the indices alone are read
+        self._order = BatchStream(  # only the indices of its batches are used
             store, batch_tokens, seed, pad_id=0, bos_id=0, eos_id=0, position=position
         )
 
     @property
     def position(self) -> tuple[int, int]:
-        """Epoch and place of the next batch."""
+        """Epoch and index within the epoch, both from 0, of the next batch."""
         return self._order.position
 
     @property
     def batches_in_epoch(self) -> int:
-        """How many batches the current epoch has."""
+        """Number of batches in the current epoch."""
         return self._order.batches_in_epoch
 
     def take(self) -> DocumentBatch:
-        """The next batch."""
+        """The next batch; advances the position by one."""
         indices = self._order.take().indices
-        return self._collate(documents_of(self._store, indices), indices)
+        return self._collate(read_documents(self._store, indices), indices)
 
 
-def documents_of(store: ParallelStore, indices: Array) -> list[StoredDocument]:
-    """Documents of a store, in the order of ``indices``."""
-    return [document_of(store.source[index].tolist(), store.target[index].tolist()) for index in indices.tolist()]
+def read_documents(store: ParallelStore, indices: Array) -> list[StoredDocument]:
+    """The documents of a store at ``indices``, in this order."""
+    return [restore_document(store.source[index].tolist(), store.target[index].tolist()) for index in indices.tolist()]

@@ -1,9 +1,9 @@
 """Token ids on disk, memory-mapped, so that a corpus need not fit into memory.
 
-A `TokenStore` is a folder with the concatenated ids of all sequences (``ids.bin``, uint16 or uint32), the offset of each
-sequence (``offsets.bin``, int64, one more than there are sequences) and a description (``store.json``); all numbers are
-little-endian. A `ParallelStore` is a folder with two token stores and the corpus line of each pair (``lines.bin``), so
-that logs can name it.
+A `TokenStore` is a folder with the concatenated ids of all sequences (``ids.bin``, uint16 or uint32), the offset of
+each sequence (``offsets.bin``, int64, one more than there are sequences) and a description (``store.json``); all
+numbers are little-endian. A `ParallelStore` is a folder with two token stores and the corpus line of each pair
+(``lines.bin``), so that logs can name it.
 
 Writers fill a temporary folder next to the final one and rename it once all of it is on disk: a store exists whole or
 not at all. Stores are only read afterwards, by any number of processes. `batching` makes batches of them.

@@ -5,7 +5,7 @@
 
 Sentences end behind ``. ! ? …`` and what closes after it, where white space follows and no small letter after that;
 and behind ``。！？`` anywhere. That is a rule of thumb ("Mr. Smith" is cut): documents whose sentences are known should
-have a separator. Labels, files and their lines are the business of `data.labelled`, tensors of `data.nested`.
+have a separator. Labels, files and their lines are the business of `data.labeled`, tensors of `data.nested`.
 
 A text that is too long, cut into parts that are not: at the ends of sentences, or else where it hurts least.
 

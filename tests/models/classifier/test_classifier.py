@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from multihead.data.nested import StoredDocument, nested, segmented
+from multihead.data.nested import StoredDocument, collate_nested, collate_segmented
 from multihead.models.bert.config import BertConfig
 from multihead.models.bert.network import Bert
 from multihead.models.classifier.config import BertClassifierConfig, HierarchicalConfig
@@ -30,7 +30,7 @@ BERT = BertConfig(
 def hierarchical(depth=2, **wishes):
     torch.manual_seed(0)
     config = HierarchicalConfig(vocab=VOCAB, classes=CLASSES, width=8, depth=depth, dropout=0.0, **wishes)
-    return build_classifier(config).double().eval(), nested(DOCUMENTS, depth, 0)
+    return build_classifier(config).double().eval(), collate_nested(DOCUMENTS, depth, 0)
 
 
 def bert(pool="first"):
@@ -39,7 +39,7 @@ def bert(pool="first"):
     model = build_classifier(config).double().eval()
     with torch.no_grad():
         model.output.bias.normal_()
-    return model, segmented(DOCUMENTS, 16, SYMBOLS)
+    return model, collate_segmented(DOCUMENTS, 16, SYMBOLS)
 
 
 MADE = {
@@ -60,7 +60,7 @@ def made(request):
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_the_loss_is_the_cross_entropy_of_what_is_said(made, smoothing):
     model, batch = made
-    said = model(*batch.read).log_probabilities
+    said = model(*batch.encoder_inputs).log_probabilities
     loss = model.loss(*batch.inputs, smoothing=smoothing)
     expected = F.cross_entropy(said, batch.labels, reduction="sum", label_smoothing=smoothing)
     torch.testing.assert_close(loss.total, expected)
@@ -92,34 +92,34 @@ def test_every_parameter_learns(made):
 def test_dropout_is_a_function_of_the_seed_and_off_when_it_is_measured():
     torch.manual_seed(0)
     model = HierarchicalClassifier(HierarchicalConfig(vocab=VOCAB, classes=2, width=8, dropout=0.5))
-    batch = nested(DOCUMENTS, 2, 0)
+    batch = collate_nested(DOCUMENTS, 2, 0)
     found = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        found.append(model.train()(*batch.read).log_probabilities)
+        found.append(model.train()(*batch.encoder_inputs).log_probabilities)
     assert torch.equal(found[0], found[1])
     assert not torch.equal(found[0], found[2])
-    assert torch.equal(model.eval()(*batch.read).log_probabilities, model(*batch.read).log_probabilities)
+    assert torch.equal(model.eval()(*batch.encoder_inputs).log_probabilities, model(*batch.read).log_probabilities)
 
 
 def test_a_hierarchical_network_tells_the_weights_of_each_level():
     model, batch = hierarchical(3)
-    assert len(model(*batch.read).weights) == 3
+    assert len(model(*batch.encoder_inputs).weights) == 3
     for pool in ("first", "mean"):
         model, batch = bert(pool)
-        assert model(*batch.read).weights == ()
+        assert model(*batch.encoder_inputs).weights == ()
 
 
 def test_a_bert_is_pooled_by_its_first_state_by_all_or_by_weight():
     (first, batch), (mean, _), (weighted, _) = (bert(pool) for pool in ("first", "mean", "attention"))
     for other in (first, mean):
         other.encoder.load_state_dict(weighted.encoder.state_dict())
-    vectors, (weights,) = weighted.encode(*batch.read)
+    vectors, (weights,) = weighted.encode(*batch.encoder_inputs)
     for row, length in enumerate(batch.lengths.tolist()):
         alone = [tensor[row : row + 1, :length] if tensor.dim() > 1 else tensor[row : row + 1] for tensor in batch.read]
         states, pooled = weighted.encoder.encode(*alone)
-        torch.testing.assert_close(first.encode(*batch.read)[0][row], pooled[0])
-        torch.testing.assert_close(mean.encode(*batch.read)[0][row], states[0].mean(0))
+        torch.testing.assert_close(first.encode(*batch.encoder_inputs)[0][row], pooled[0])
+        torch.testing.assert_close(mean.encode(*batch.encoder_inputs)[0][row], states[0].mean(0))
         torch.testing.assert_close(vectors[row], weights[row, :length] @ states[0])
         torch.testing.assert_close(weights[row, :length].sum(), torch.ones((), dtype=torch.float64))
         assert not weights[row, length:].any()
@@ -130,10 +130,10 @@ def test_a_pre_trained_encoder_is_taken_whole_and_without_its_heads():
     torch.manual_seed(1)
     given = Bert(BERT).eval()
     model = BertClassifier(BertClassifierConfig(encoder=BERT, classes=CLASSES)).eval()
-    batch = segmented(DOCUMENTS, 16, SYMBOLS)
-    assert not torch.equal(model.encode(*batch.read)[0], given.encode(*batch.read).pooled)
+    batch = collate_segmented(DOCUMENTS, 16, SYMBOLS)
+    assert not torch.equal(model.encode(*batch.encoder_inputs)[0], given.encode(*batch.read).pooled)
     model.take_encoder(given)
-    assert torch.equal(model.encode(*batch.read)[0], given.encode(*batch.read).pooled)
+    assert torch.equal(model.encode(*batch.encoder_inputs)[0], given.encode(*batch.read).pooled)
     names = {name for name, _ in model.encoder.named_parameters()}
     assert {name for name, _ in given.named_parameters()} - names == {
         *(f"words.{name}" for name, _ in given.words.named_parameters()),

@@ -10,7 +10,7 @@ import torch
 from multihead import model_folder
 from multihead.cli.classify import classify as command
 from multihead.configuration import build
-from multihead.data.labelled import Labelled, read_labelled
+from multihead.data.labeled import LabeledDocument, read_labeled
 from multihead.errors import ConfigurationError, DataError, FormatError, InputError, Interrupted
 from multihead.metrics.classification import score_predictions
 from multihead.models.bert.config import BertConfig
@@ -72,7 +72,7 @@ def after(updates):
 def given(files, tmp_path_factory):
     """A BERT that has learned nothing, on disk as a pre-trained one is."""
     torch.manual_seed(3)
-    texts = [document.text for document in read_labelled(files / "train.tsv")]
+    texts = [document.text for document in read_labeled(files / "train.tsv")]
     words = Subwords(Tokenizer.learn(texts, 400, specials=BERT_SPECIALS))
     sizes = {"width": 16, "layers": 1, "heads": 2, "inner": 32, "max_positions": 48}
     folder = tmp_path_factory.mktemp("given") / "bert"
@@ -335,13 +335,13 @@ def test_a_line_without_words_is_named(files, tmp_path):
 
 
 def test_equal_texts_are_never_on_both_sides():
-    rows = [Labelled(line, "ab"[line % 2], f"text {line % 7}") for line in range(40)]
+    rows = [LabeledDocument(line, "ab"[line % 2], f"text {line % 7}") for line in range(40)]
     for seed in range(5):
         train_rows, held = hold_out(rows, 3, seed)
         assert len({row.text for row in held}) == 3
         assert not {row.text for row in held} & {row.text for row in train_rows}
         assert sorted(train_rows + held) == rows
-    rare = [*rows, Labelled(40, "c", "rare"), Labelled(41, "d", "text 2")]
+    rare = [*rows, LabeledDocument(40, "c", "rare"), LabeledDocument(41, "d", "text 2")]
     for seed in range(10):
         kept, held = hold_out(rare, 5, seed)
         assert {row.label for row in kept} == set("abcd")
@@ -354,7 +354,7 @@ def test_equal_texts_are_never_on_both_sides():
 
 
 def texts_of(files):
-    return [document.text for document in read_labelled(files / "test.tsv")]
+    return [document.text for document in read_labeled(files / "test.tsv")]
 
 
 @pytest.fixture(scope="module")
@@ -402,7 +402,7 @@ def test_an_explanation_has_the_words_and_the_weights_of_every_level(depth, file
 
 
 def test_evaluation_is_that_of_the_answers(learned, files):
-    found, documents = evaluate(learned, files / "test.tsv"), read_labelled(files / "test.tsv")
+    found, documents = evaluate(learned, files / "test.tsv"), read_labeled(files / "test.tsv")
     answers = DocumentClassifier.load(learned).classify([document.text for document in documents])
     labels = ("bad", "good")
     expected = score_predictions(

@@ -63,7 +63,7 @@ class Classifier(nn.Module, ABC):
         """The log-probability of each class, in single precision at least.
 
         Args:
-            *read: a batch as the encoder reads it (`data.nested.DocumentBatch.read`).
+            *read: a batch as the encoder reads it (`data.nested.DocumentBatch.encoder_inputs`).
         """
         vectors, weights = self.encode(*read)
         logits = self.output(self.dropout(vectors))

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from multihead.data.labelled import Labelled, check_labels, labels_of, read_labelled
-from multihead.data.nested import pieces_of, stored
+from multihead.data.labeled import LabeledDocument, check_labels, labels_of, read_labeled
+from multihead.data.nested import encode_parts, flatten_document
 from multihead.data.store import ParallelStore, ParallelWriter
 from multihead.errors import ConfigurationError, DataError
 from multihead.runs.classifier.settings import ClassifyData, ClassifySettings, Reading, vocabulary_size
@@ -36,8 +36,8 @@ _LARGEST = 1 << 31
 class Read:
     """The documents of a run, by what they are for."""
 
-    train: list[Labelled]
-    valid: list[Labelled]
+    train: list[LabeledDocument]
+    valid: list[LabeledDocument]
     labels: tuple[str, ...]
     data: ClassifyData
 
@@ -58,19 +58,21 @@ def read(settings: ClassifySettings, seed: int) -> Read:
         raise ConfigurationError("the documents are not named: data missing (--data FILE, label TAB text on each line)")
     if settings.valid is not None and settings.held_out is not None:
         raise ConfigurationError("held_out and valid exclude each other: documents are held out where there is no file")
-    documents = read_labelled(settings.data)
+    documents = read_labeled(settings.data)
     labels = labels_of(documents, settings.data)
     if settings.valid is None:
         train, valid = hold_out(documents, settings.held_out or min(max(len(documents) // 10, 1), 1000), seed)
     else:
-        train, valid = documents, read_labelled(settings.valid)
+        train, valid = documents, read_labeled(settings.valid)
         check_labels(valid, labels, settings.valid)
     path = None if settings.valid is None else str(settings.valid)
     counted = {"documents": len(train), "held_out": len(valid)}
     return Read(train, valid, labels, ClassifyData(path=str(settings.data), valid=path, **counted))
 
 
-def hold_out(documents: Sequence[Labelled], count: int, seed: int) -> tuple[list[Labelled], list[Labelled]]:
+def hold_out(
+    documents: Sequence[LabeledDocument], count: int, seed: int
+) -> tuple[list[LabeledDocument], list[LabeledDocument]]:
     """The documents to train on, and those with ``count`` other texts, drawn; both in the order they came in.
 
     Of each label a text stays to be learned from.
@@ -78,7 +80,7 @@ def hold_out(documents: Sequence[Labelled], count: int, seed: int) -> tuple[list
     Raises:
         ConfigurationError: there are not so many texts.
     """
-    by_text: dict[str, list[Labelled]] = {}
+    by_text: dict[str, list[LabeledDocument]] = {}
     for document in documents:
         by_text.setdefault(document.text, []).append(document)
     left, texts = Counter(document.label for document in documents), sorted(by_text)
@@ -97,7 +99,7 @@ def hold_out(documents: Sequence[Labelled], count: int, seed: int) -> tuple[list
     return [d for d in documents if d.text not in held], [d for d in documents if d.text in held]
 
 
-def learn_words(settings: ClassifySettings, documents: Sequence[Labelled]) -> Subwords:
+def learn_words(settings: ClassifySettings, documents: Sequence[LabeledDocument]) -> Subwords:
     """Subwords, learned from the documents to train on."""
     lines = (paragraph for document in documents for paragraph in document.text.split(PARAGRAPH))
     size = vocabulary_size(settings, len(documents))
@@ -105,7 +107,7 @@ def learn_words(settings: ClassifySettings, documents: Sequence[Labelled]) -> Su
 
 
 def write_store(
-    path: Path, documents: Sequence[Labelled], reading: Reading, words: BertWords, file: str
+    path: Path, documents: Sequence[LabeledDocument], reading: Reading, words: BertWords, file: str
 ) -> ParallelStore:
     """Encodes documents into a store, which appears whole or not at all.
 
@@ -127,7 +129,7 @@ def write_store(
             for document, parts in zip(chunk, parts_of([d.text for d in chunk], reading, words), strict=True):
                 if not parts:
                     raise DataError("the text has no words; write some, or remove the line", file, document.line)
-                rows.append(stored(places[document.label], parts))
+                rows.append(flatten_document(places[document.label], parts))
             sources, shapes = zip(*rows, strict=True)
             writer.append(sources, shapes, [document.line for document in chunk])
     return ParallelStore.open(path)
@@ -135,4 +137,4 @@ def write_store(
 
 def parts_of(texts: Sequence[str], reading: Reading, words: BertWords) -> list[list[list[list[int]]]]:
     """The subwords of each sentence of each paragraph of each text."""
-    return [pieces_of(paragraphs_of(text, reading.separator), words, reading.max_words) for text in texts]
+    return [encode_parts(paragraphs_of(text, reading.separator), words, reading.max_words) for text in texts]

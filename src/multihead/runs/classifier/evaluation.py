@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from multihead.data.labelled import check_labels, read_labelled
-from multihead.data.nested import documents_of
+from multihead.data.labeled import check_labels, read_labeled
+from multihead.data.nested import read_documents
 from multihead.data.order import batches_by_tokens
 from multihead.data.store import ParallelStore
 from multihead.metrics.classification import Classification, score_predictions
@@ -43,7 +43,7 @@ class Best:
         holding, nll, actual, predicted = self._holding(model), 0.0, list[int](), list[int]()
         for group in self._groups:
             places = np.array(group)
-            batch = holding.batch(documents_of(self.valid, places), places).to(self.config.training.device)
+            batch = holding.batch(read_documents(self.valid, places), places).to(self.config.training.device)
             predicted += holding.predictions(batch)
             actual += batch.labels.tolist()
             nll += sequence_loss(model, batch, 0.0).nll.item()
@@ -72,7 +72,7 @@ def evaluate(
         DataError: a line that is no labelled document, or has a label that the model does not know.
         FormatError: no model.
     """
-    documents = read_labelled(data)
+    documents = read_labeled(data)
     classifier = model if isinstance(model, DocumentClassifier) else DocumentClassifier.load(model)
     labels = classifier.reading.labels
     check_labels(documents, labels, data)

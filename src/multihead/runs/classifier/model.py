@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from multihead import model_folder
-from multihead.data.nested import DocumentBatch, Parts, StoredDocument, nested, segmented
+from multihead.data.nested import DocumentBatch, Parts, StoredDocument, collate_nested, collate_segmented
 from multihead.data.order import Array, batches_by_tokens
 from multihead.errors import ConfigurationError, FormatError, InputError
 from multihead.inspection.shades import ShadedDocument, WeightedText
@@ -117,8 +117,8 @@ class DocumentClassifier:
         """Documents as the network reads them."""
         config = self.model.config
         if isinstance(config, HierarchicalConfig):
-            return nested(documents, config.depth, config.padding_id, indices)
-        return segmented(documents, self.reading.max_tokens, self.words.symbols, indices)
+            return collate_nested(documents, config.depth, config.padding_id, indices)
+        return collate_segmented(documents, self.reading.max_tokens, self.words.symbols, indices)
 
     def classify(self, texts: Sequence[str], progress: Callable[[int], None] = lambda _: None) -> list[Answer]:
         """The class of each text; a tab ends a paragraph.
@@ -164,7 +164,7 @@ class DocumentClassifier:
     def predictions(self, batch: DocumentBatch) -> list[int]:
         """The place of the most probable class of each document of a batch."""
         with torch.no_grad():
-            places: list[int] = self.model.eval()(*batch.read).log_probabilities.argmax(1).tolist()
+            places: list[int] = self.model.eval()(*batch.encoder_inputs).log_probabilities.argmax(1).tolist()
         return places
 
     def _parts(self, texts: Sequence[str]) -> list[Parts]:
@@ -181,7 +181,7 @@ class DocumentClassifier:
     @torch.no_grad()
     def _run(self, parts: Sequence[Parts]) -> tuple[list[Answer], tuple[torch.Tensor, ...]]:
         batch = self.batch([StoredDocument(0, document) for document in parts]).to(self.model.output.weight.device)
-        found = self.model.eval()(*batch.read)
+        found = self.model.eval()(*batch.encoder_inputs)
         labels, answers = self.reading.labels, []
         for row in found.log_probabilities.exp().tolist():
             ranked = sorted(range(len(labels)), key=lambda place: (-row[place], place))

@@ -22,7 +22,7 @@ import torch
 
 from multihead import work_folder
 from multihead.configuration import build
-from multihead.data.labelled import counts_of
+from multihead.data.labeled import count_labels
 from multihead.data.nested import DocumentStream
 from multihead.data.store import ParallelStore
 from multihead.files import write_errors, write_text
@@ -150,7 +150,7 @@ def _show(config: ClassifyRun, found: Read, store: ParallelStore, log: RunLog) -
     """Says what was decided and why."""
     data, reading, training = config.data, config.reading, config.training
     log.say(f"{data.documents:,} documents to learn from, {data.held_out:,} to choose the best model by; labels:")
-    learned, held = counts_of(found.train), counts_of(found.valid)
+    learned, held = count_labels(found.train), count_labels(found.valid)
     for label in reading.labels:
         log.say(f"  {label:<14} {learned.get(label, 0):,} and {held.get(label, 0):,}")
     if isinstance(config.model, BertClassifierConfig):

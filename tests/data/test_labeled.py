@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from multihead.data.labelled import Labelled, check_labels, counts_of, labels_of, read_labelled
+from multihead.data.labeled import LabeledDocument, check_labels, count_labels, labels_of, read_labeled
 from multihead.data.nested import (
     DocumentStream,
     StoredDocument,
-    document_of,
-    documents_of,
-    nested,
-    pieces_of,
-    segmented,
-    stored,
+    collate_nested,
+    collate_segmented,
+    encode_parts,
+    flatten_document,
+    read_documents,
+    restore_document,
 )
 from multihead.data.store import ParallelStore
 from multihead.errors import DataError
@@ -39,17 +39,17 @@ def written(folder, content):
 def test_labels_and_texts_come_as_they_stand(tmp_path):
     content = "\ufeffgood\tOne two. Three.\r\nvery bad\t first \tsecond, “x”\ngood\t#,;\n"
     path = written(tmp_path, content.encode())
-    found = read_labelled(path)
+    found = read_labeled(path)
     assert found == [
-        Labelled(1, "good", "One two. Three."),
-        Labelled(2, "very bad", " first \tsecond, “x”"),
-        Labelled(3, "good", "#,;"),
+        LabeledDocument(1, "good", "One two. Three."),
+        LabeledDocument(2, "very bad", " first \tsecond, “x”"),
+        LabeledDocument(3, "good", "#,;"),
     ]
     assert labels_of(found, path) == ("good", "very bad")
-    assert counts_of(found) == {"good": 2, "very bad": 1}
+    assert count_labels(found) == {"good": 2, "very bad": 1}
     packed = tmp_path / "data.tsv.gz"
     packed.write_bytes(gzip.compress(content.encode()))
-    assert read_labelled(packed) == found
+    assert read_labeled(packed) == found
 
 
 @pytest.mark.parametrize(
@@ -71,15 +71,15 @@ def test_labels_and_texts_come_as_they_stand(tmp_path):
 def test_every_fault_is_named_with_its_line(tmp_path, line, words):
     path = written(tmp_path, b"a\tgood text\n" + line + b"\na\tmore\n")
     with pytest.raises(DataError, match=rf"data.tsv:2: .*{words}"):
-        read_labelled(path)
+        read_labeled(path)
 
 
 def test_what_is_no_file_of_documents(tmp_path):
     with pytest.raises(DataError, match="no such file"):
-        read_labelled(tmp_path / "none.tsv")
+        read_labeled(tmp_path / "none.tsv")
     with pytest.raises(DataError, match="empty"):
-        read_labelled(written(tmp_path, b""))
-    one = read_labelled(written(tmp_path, b"a\tx\na\ty\n"))
+        read_labeled(written(tmp_path, b""))
+    one = read_labeled(written(tmp_path, b"a\tx\na\ty\n"))
     with pytest.raises(DataError, match="expected two labels"):
         labels_of(one, "data.tsv")
     with pytest.raises(DataError, match=r"data.tsv:1: the label 'a' is none .*did you mean 'aa'"):
@@ -129,7 +129,7 @@ def test_long_sentences_become_several_between_words():
     texts = ["aa bb cc dd", "Extraordinarily so", "“Ünïcödé” 😀😀 here."]
     words = Subwords(Tokenizer.learn(["aa bb cc dd here"] * 3, 300, specials=BERT_SPECIALS))
     for most in (1, 2, 3, 5, 8, 30, 100):
-        (pieces,) = pieces_of([texts], words, most)
+        (pieces,) = encode_parts([texts], words, most)
         ids = words.encode(texts)
         assert [token for piece in pieces for token in piece] == [token for own in ids for token in own]
         assert all(0 < len(piece) <= most for piece in pieces)
@@ -139,7 +139,7 @@ def test_long_sentences_become_several_between_words():
             start += len(piece)
             inside = any(words.begins_word[token] for token in piece[1:])
             assert start in starts or words.begins_word[flat[start]] or not inside  # else there was no place to cut
-    assert pieces_of([["aa bb", "cc"], ["dd"]], words, 1) == [
+    assert encode_parts([["aa bb", "cc"], ["dd"]], words, 1) == [
         [[token] for text in ("aa bb", "cc") for token in words.encode([text])[0]],
         [words.encode(["dd"])[0]],
     ]
@@ -147,10 +147,10 @@ def test_long_sentences_become_several_between_words():
 
 def test_a_hidden_word_is_its_symbol():
     words = Subwords(Tokenizer.learn(["aa bb cc"] * 3, 300, specials=BERT_SPECIALS))
-    ((ids,),) = pieces_of([["aa bb cc"]], words, 64)
+    ((ids,),) = encode_parts([["aa bb cc"]], words, 64)
     expected = [ids[0], words.symbols.hidden, ids[2]]
     assert len(ids) == 3
-    assert pieces_of([["aa [MASK] cc", "bb"]], words, 64) == [[expected, [ids[1]]]]
+    assert encode_parts([["aa [MASK] cc", "bb"]], words, 64) == [[expected, [ids[1]]]]
 
 
 def drawn(draw):
@@ -167,15 +167,15 @@ def some():
 
 
 def test_what_is_stored_comes_back(some):
-    sources, targets = zip(*(stored(*document) for document in some), strict=True)
-    assert [document_of(*pair) for pair in zip(sources, targets, strict=True)] == some
+    sources, targets = zip(*(flatten_document(*document) for document in some), strict=True)
+    assert [restore_document(*pair) for pair in zip(sources, targets, strict=True)] == some
     store = ParallelStore.from_lists(sources, targets)
-    assert documents_of(store, np.array([5, 0])) == [some[5], some[0]]
+    assert read_documents(store, np.array([5, 0])) == [some[5], some[0]]
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_a_batch_says_what_the_documents_say(some, depth):
-    batch = nested(some, depth, padding_id=0)
+    batch = collate_nested(some, depth, padding_id=0)
     assert batch.tokens.dim() == depth + 1
     assert batch.labels.tolist() == [document.label for document in some]
     for row, (_, parts) in enumerate(some):
@@ -189,12 +189,12 @@ def test_a_batch_says_what_the_documents_say(some, depth):
             expected = paragraphs[p][s] if there else []
             assert tokens[p, s, : lengths[p, s]].tolist() == expected
             assert not tokens[p, s, lengths[p, s] :].any()
-    assert batch.source_tokens == sum(len(stored(*document)[0]) for document in some)
+    assert batch.source_tokens == sum(len(flatten_document(*document)[0]) for document in some)
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2, 3])
 def test_parts_of_a_batch_are_batches_of_parts(some, depth):
-    made = (lambda d: segmented(d, 30, SYMBOLS)) if depth == 0 else (lambda d: nested(d, depth, 0))
+    made = (lambda d: collate_segmented(d, 30, SYMBOLS)) if depth == 0 else (lambda d: collate_nested(d, depth, 0))
     batch = made(some)
     for start, stop in pairwise([0, 1, 5, 12]):
         part, alone = batch.part(start, stop), made(some[start:stop])
@@ -206,7 +206,7 @@ def test_parts_of_a_batch_are_batches_of_parts(some, depth):
 
 @pytest.mark.parametrize("most", [8, 9, 12, 100])
 def test_a_row_of_a_bert_is_cut_where_it_is_longest(some, most):
-    batch = segmented(some, most, SYMBOLS)
+    batch = collate_segmented(some, most, SYMBOLS)
     for row, (_, parts) in enumerate(some):
         first, *others = [[token for ids in paragraph for token in ids] for paragraph in parts]
         second = [token for ids in others for token in ids]
@@ -225,10 +225,12 @@ def test_a_row_of_a_bert_is_cut_where_it_is_longest(some, most):
 
 
 def test_a_stream_that_goes_on_gives_what_it_would_have_given(some):
-    store = ParallelStore.from_lists(*zip(*(stored(*document) for document in some), strict=True))
+    store = ParallelStore.from_lists(*zip(*(flatten_document(*document) for document in some), strict=True))
 
     def made(position=(0, 0)):
-        return DocumentStream(store, 60, 7, lambda documents, indices: nested(documents, 2, 0, indices), position)
+        return DocumentStream(
+            store, 60, 7, lambda documents, indices: collate_nested(documents, 2, 0, indices), position
+        )
 
     stream = made()
     batches = [stream.take() for _ in range(3 * stream.batches_in_epoch)]

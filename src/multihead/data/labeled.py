@@ -1,9 +1,8 @@
-"""Reading documents that have a label: ``label TAB text``, one a line, every fault named by file and line.
+"""Read documents with a label: ``label TAB text``, one per line.
 
-The text may have further tabs: they end paragraphs (`text.sentences`). A file is plain or compressed. Nothing is passed
-over: a document that was left out in silence would change what accuracy means, so the first bad line is an error.
-Which labels there are is read from the training file (`labels_of`); a file that is measured on may have no others
-(`check_labels`).
+Further tabs in the text separate paragraphs (`text.sentences`). A file is plain or compressed. The first bad line is an
+error, named by file and line: leaving out documents silently would change what accuracy means. The labels are those of
+the training file (`labels_of`); a file to evaluate on may have no others (`check_labels`).
 """
 
 from __future__ import annotations
@@ -19,27 +18,25 @@ from multihead.errors import DataError
 from multihead.text.sentences import PARAGRAPH
 
 
-class Labelled(NamedTuple):
-    """A document, its label and where it stands."""
+class LabeledDocument(NamedTuple):
+    """A document with its label and the line (from 1) on which it stands."""
 
     line: int
-    """Counted from 1."""
     label: str
     text: str
-    """With a tab between its paragraphs."""
+    """Paragraphs are separated by tabs."""
 
 
-def read_labelled(path: str | Path) -> list[Labelled]:
+def read_labeled(path: str | Path) -> list[LabeledDocument]:
     """All documents of a file, in order.
 
     Raises:
-        DataError: the file cannot be read, or a line is no document with a label: names the first such line.
+        DataError: the file cannot be read, or a line is not a document with a label; names the first such line.
     """
-    return [_labelled(path, number, line) for number, line in enumerate(read_lines(path), start=1)]
+    return [_parse(path, number, line) for number, line in enumerate(read_lines(path), start=1)]
 
 
-def _labelled(path: str | Path, number: int, line: str) -> Labelled:
-    """A line taken apart."""
+def _parse(path: str | Path, number: int, line: str) -> LabeledDocument:
     if not line.strip():
         raise DataError("an empty line; expected label TAB text on every line: remove it", path, number)
     label, tab, text = line.partition("\t")
@@ -56,18 +53,18 @@ def _labelled(path: str | Path, number: int, line: str) -> Labelled:
             raise DataError(
                 f"{what} is empty; write one, or remove the {'line' if what == 'the text' else 'tab'}", path, number
             )
-    return Labelled(number, label, text)
+    return LabeledDocument(number, label, text)
 
 
 def _beginning(line: str) -> str:
     return repr(line if len(line) <= 40 else f"{line[:40]}...")
 
 
-def labels_of(documents: Sequence[Labelled], path: str | Path) -> tuple[str, ...]:
+def labels_of(documents: Sequence[LabeledDocument], path: str | Path) -> tuple[str, ...]:
     """The labels that occur, sorted.
 
     Raises:
-        DataError: there are fewer than two: nothing can be told apart.
+        DataError: there are fewer than two.
     """
     labels = tuple(sorted({document.label for document in documents}))
     if len(labels) < 2:
@@ -75,11 +72,11 @@ def labels_of(documents: Sequence[Labelled], path: str | Path) -> tuple[str, ...
     return labels
 
 
-def check_labels(documents: Sequence[Labelled], labels: Sequence[str], path: str | Path) -> None:
-    """Refuses a label that is not one of ``labels``.
+def check_labels(documents: Sequence[LabeledDocument], labels: Sequence[str], path: str | Path) -> None:
+    """Check that all labels are known.
 
     Raises:
-        DataError: names the first line with one, and the label that is nearest.
+        DataError: a label is not one of ``labels``; names the first such line and the nearest label.
     """
     known = frozenset(labels)
     for document in documents:
@@ -88,6 +85,6 @@ def check_labels(documents: Sequence[Labelled], labels: Sequence[str], path: str
             raise DataError(f"{message}{nearest(document.label, list(labels))}", path, document.line)
 
 
-def counts_of(documents: Sequence[Labelled]) -> dict[str, int]:
-    """How many documents each label has, by label."""
+def count_labels(documents: Sequence[LabeledDocument]) -> dict[str, int]:
+    """Number of documents of each label, sorted by label."""
     return dict(sorted(Counter(document.label for document in documents).items()))
