@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from common import parser, write
 from torch import Tensor
 
-from multihead.cli.process import keep_large_allocations
+from multihead.cli.process import configure_malloc
 from multihead.kernels import native as kernels
 from multihead.kernels.attention import short_attention
 from multihead.kernels.linear_cross_entropy import linear_cross_entropy
@@ -121,7 +121,7 @@ def main() -> None:
     options.add_argument("--vocabulary", type=int, default=10_000, help="entries (10,000)")
     options.add_argument("--tiny", action="store_true", help="only see that it runs: 64 tokens, 50 entries")
     arguments = options.parse_args()
-    keep_large_allocations()  # as a training does
+    configure_malloc()  # as a training does
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     tokens, vocabulary = (64, 50) if arguments.tiny else (arguments.tokens, arguments.vocabulary)

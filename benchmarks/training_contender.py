@@ -16,10 +16,10 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from multihead.cli.process import own_the_process
+from multihead.cli.process import configure_process
 
 if "--plain" not in sys.argv:
-    own_the_process()  # before PyTorch is imported, as the commands do
+    configure_process()  # before PyTorch is imported, as the commands do
 
 import torch
 import torch.nn.functional as F

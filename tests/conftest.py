@@ -217,7 +217,7 @@ def call(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Ended]]:
     from multihead.cli import process
     from multihead.cli.main import main
 
-    monkeypatch.setattr(process, "keep_large_allocations", lambda: None)
+    monkeypatch.setattr(process, "configure_malloc", lambda: None)
     for name in ("TOKENIZERS_PARALLELISM", "LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
         monkeypatch.setenv(name, os.environ.get(name, "256" if "CAPACITY" in name else "true"))
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

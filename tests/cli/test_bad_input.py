@@ -297,7 +297,7 @@ def test_how_a_command_ends(call, monkeypatch, error, status, said):
     def fails():
         raise error
 
-    monkeypatch.setattr(process, "own_the_process", fails)
+    monkeypatch.setattr(process, "configure_process", fails)
     ended = call("translate", "run")
     assert ended.status == status
     assert ended.err.strip().split("\n") == [f"multihead: {said}"]
@@ -309,6 +309,6 @@ def test_a_mistake_of_ours_keeps_its_traceback(call, monkeypatch):
     def fails():
         raise ZeroDivisionError
 
-    monkeypatch.setattr(process, "own_the_process", fails)
+    monkeypatch.setattr(process, "configure_process", fails)
     with pytest.raises(ZeroDivisionError):
         call("translate", "run")

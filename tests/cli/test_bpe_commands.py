@@ -219,7 +219,7 @@ def test_lines_do_not_depend_on_how_they_arrive(text: str, sizes: list[int]) -> 
             return super().read1(sizes[self.reads % len(sizes)])
 
     fault: list[DataError] = []
-    groups = list(streams.arriving(Slow(text.encode()), fault))
+    groups = list(streams.read_arriving(Slow(text.encode()), fault))
     expected = [raw.decode() for raw in split_lines(io.BytesIO(text.encode()))]
     assert [line for group in groups for line in group] == expected
     assert all(groups)

@@ -11,7 +11,7 @@ import torch
 from click.testing import CliRunner
 
 from multihead.cli.main import multihead
-from multihead.cli.options import with_file
+from multihead.cli.options import merge_config_file
 from multihead.cli.prepare import prepare
 from multihead.cli.train import train
 from multihead.configuration import build
@@ -163,7 +163,7 @@ def received(monkeypatch):
     """What ``multihead train`` hands to the workflow."""
     got = {}
     monkeypatch.setattr("multihead.runs.translator.train.train", lambda **wishes: got.update(wishes))
-    monkeypatch.setattr("multihead.cli.process.own_the_process", lambda **_: None)
+    monkeypatch.setattr("multihead.cli.process.configure_process", lambda **_: None)
     monkeypatch.setattr("multihead.cli.process.StopSignal", lambda: None)
 
     def call(*words):
@@ -265,11 +265,11 @@ def test_a_corpus_as_it_is_typed(text, expected):
 def test_prepare_takes_the_file_of_train(tmp_path):
     """And leaves out what has to do with the model, though not a fault in it."""
     (tmp_path / "a.toml").write_text("source = 'a'\ntarget = 'b'\nwidth = 64\n", encoding="utf-8")
-    given = with_file(PrepareSettings, tmp_path / "a.toml", {"held_out": 3}, within=TrainSettings)
+    given = merge_config_file(PrepareSettings, tmp_path / "a.toml", {"held_out": 3}, within=TrainSettings)
     assert given == {"source": "a", "target": "b", "held_out": 3}
     (tmp_path / "a.toml").write_text("source = 'a'\nwidht = 64\n", encoding="utf-8")
     with pytest.raises(ConfigurationError, match="'widht'; did you mean 'width'"):
-        with_file(PrepareSettings, tmp_path / "a.toml", {}, within=TrainSettings)
+        merge_config_file(PrepareSettings, tmp_path / "a.toml", {}, within=TrainSettings)
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_faults_name_the_file(tmp_path, content, flags, said):
     path = tmp_path / "a.toml"
     path.write_text(content, encoding="utf-8")
     with pytest.raises(ConfigurationError) as caught:
-        with_file(TrainSettings, path, flags)
+        merge_config_file(TrainSettings, path, flags)
     assert str(caught.value).startswith(f"{path}")
     assert said in str(caught.value)
 

@@ -58,14 +58,14 @@ def attention(
 
     A row is a subword that is being written, a column a subword that is looked at, and a row's weights add up to 1.
     """
-    from multihead.cli.process import own_the_process
+    from multihead.cli.process import configure_process
 
     chosen = _heads(heads)
     if output is None and not text and not as_json:
         raise ConfigurationError("nothing to show it with: give -o FILE for a picture, --text or --json")
     if text and as_json:
         raise ConfigurationError("--text and --json both write to standard output: give one of them")
-    own_the_process()
+    configure_process()
     if output is not None:
         _check_output(output)
     from multihead.translating.translator import Translator

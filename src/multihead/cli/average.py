@@ -28,9 +28,9 @@ def average(
     folders: tuple[Path, ...], output: Path, last: int | None, weights: Literal["trained", "average"] | None
 ) -> None:
     """Write the mean of models: of the newest checkpoints of a run, or of several runs or model folders."""
-    from multihead.cli.process import own_the_process
+    from multihead.cli.process import configure_process
 
-    own_the_process()
+    configure_process()
     from multihead.runs.average import average as run
 
     run(*folders, output=output, last=last, weights=weights, say=lambda line: click.echo(line, err=True))

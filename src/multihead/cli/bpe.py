@@ -112,14 +112,14 @@ def _learn_theirs(files: tuple[Path, ...], output: Path, merges: int | None, min
 
 def _text(files: tuple[Path, ...]) -> Iterator[str]:
     """All lines of the files, one after the other, or of standard input."""
-    from multihead.cli.streams import NAME
+    from multihead.cli.streams import STDIN_NAME
     from multihead.data.text_files import decode_line, read_lines, split_lines
 
     if files:
         yield from chain.from_iterable(read_lines(path) for path in files)
     else:
         for number, raw in enumerate(split_lines(sys.stdin.buffer), 1):
-            yield decode_line(raw, NAME, number)
+            yield decode_line(raw, STDIN_NAME, number)
 
 
 @bpe.command()
@@ -239,7 +239,7 @@ def _each(read: Callable[[str], str]) -> Change:
 
 
 def _from_ids(tokenizer: Tokenizer) -> Change:
-    from multihead.cli.streams import NAME
+    from multihead.cli.streams import STDIN_NAME
 
     def change(lines: list[str], first: int) -> list[str]:
         texts = []
@@ -247,7 +247,9 @@ def _from_ids(tokenizer: Tokenizer) -> Change:
             try:
                 row = [int(word) for word in line.split()]
             except ValueError:
-                raise DataError(f"expected ids with spaces between them, got {line[:80]!r}", NAME, number) from None
+                raise DataError(
+                    f"expected ids with spaces between them, got {line[:80]!r}", STDIN_NAME, number
+                ) from None
             texts.append(tokenizer.decode(row).replace("\n", " "))
         return texts
 

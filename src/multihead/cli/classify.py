@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from multihead.cli.options import Command, flags_of, with_file
+from multihead.cli.options import Command, flags_of, merge_config_file
 from multihead.errors import ConfigurationError, DataError, InputError
 from multihead.runs.classifier.settings import ClassifySettings, ClassifyWishes, Files
 
@@ -59,10 +59,10 @@ def train(config: Path | None, **flags: Any) -> None:
 
     What is not given is chosen, printed and frozen in the run.
     """
-    from multihead.cli.process import StopSignal, own_the_process
+    from multihead.cli.process import StopSignal, configure_process
 
-    wishes = with_file(ClassifySettings, config, flags)
-    own_the_process()
+    wishes = merge_config_file(ClassifySettings, config, flags)
+    configure_process()
     stop = StopSignal()
     import torch
 
@@ -100,14 +100,14 @@ def predict(model: Path, top: int, explain: bool, html: Path | None, device: str
 
     An empty line stays one. Shades are colours where standard output is a terminal, and percentages elsewhere.
     """
-    from multihead.cli.process import own_the_process
+    from multihead.cli.process import configure_process
 
     if html is not None and (html.exists() or not html.absolute().parent.is_dir()):
         what = (
             "exists already; nothing was overwritten" if html.exists() else "there is no such folder to write it into"
         )
         raise ConfigurationError(f"{html}: {what}. Choose another name")
-    own_the_process()
+    configure_process()
     from multihead.cli.streams import filter_lines
     from multihead.runs.classifier.model import DocumentClassifier
 
@@ -124,7 +124,7 @@ def predict(model: Path, top: int, explain: bool, html: Path | None, device: str
 
 def _answered(classifier: DocumentClassifier, lines: list[str], number: int, top: int) -> list[str]:
     """A line for each."""
-    from multihead.cli.streams import NAME
+    from multihead.cli.streams import STDIN_NAME
 
     full = [place for place, line in enumerate(lines) if line.strip()]
     try:
@@ -134,7 +134,7 @@ def _answered(classifier: DocumentClassifier, lines: list[str], number: int, top
             try:
                 classifier.classify([lines[place]])
             except InputError as error:
-                raise DataError(str(error), NAME, number + place) from None
+                raise DataError(str(error), STDIN_NAME, number + place) from None
         raise
     written = [""] * len(lines)
     for place, answer in zip(full, answers, strict=True):
@@ -187,10 +187,10 @@ def evaluate(model: Path, data: Path, as_json: bool, device: str) -> None:
     """Print accuracy, macro-F1, the scores of each label and the confusion matrix."""
     import json
 
-    from multihead.cli.process import own_the_process
+    from multihead.cli.process import configure_process
     from multihead.cli.streams import counter
 
-    own_the_process()
+    configure_process()
     from multihead.runs.classifier.train import DocumentClassifier
     from multihead.runs.classifier.train import evaluate as run
 

@@ -11,7 +11,7 @@ import click
 from multihead.cli.options import (
     FILE,
     NUMBER,
-    check_counts,
+    check_positive,
     machine_flags,
     remark_on,
     remark_on_cut,
@@ -60,14 +60,14 @@ def compare(
     probability that so large a difference is chance; then lengths and repetitions, and the sentences that differ most.
     Flags of the search hold for every model.
     """
-    from multihead.cli.process import own_the_process
+    from multihead.cli.process import configure_process
     from multihead.cli.streams import counter
     from multihead.data.text_files import scan
 
     wishes = wishes_of(asked)
-    check_counts(batch_tokens=batch_tokens, threads=threads)
+    check_positive(batch_tokens=batch_tokens, threads=threads)
     lines = scan(target).lines
-    own_the_process()
+    configure_process()
     from multihead.judging.compare import compare as run
     from multihead.judging.compare import models_among
 

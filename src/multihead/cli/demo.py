@@ -18,9 +18,9 @@ _LANGUAGE = click.Choice(sorted(LOCALES))
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of data and training.")
 def demo(source_language: str, target_language: str, output: Path, seed: int) -> None:
     """Learn, in three minutes, to render dates, times, quantities and money of one language in another."""
-    from multihead.cli.process import StopSignal, own_the_process
+    from multihead.cli.process import StopSignal, configure_process
 
-    own_the_process()
+    configure_process()
     stop = StopSignal()
     import torch
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from multihead.cli.options import Command, check_counts, flags_of, with_file
+from multihead.cli.options import Command, check_positive, flags_of, merge_config_file
 from multihead.planning.settings import TrainSettings
 
 _FILE: Any = {"type": click.Path(path_type=Path), "metavar": "FILE"}
@@ -40,13 +40,13 @@ def doctor(
     Each finding has a severity, a code, a count, the first lines and what to do. Exit status: 0 nothing worse than a
     note, 3 a warning, 4 an error; 1 and 2 as for every command: it could not be looked.
     """
-    from multihead.cli.process import own_the_process
+    from multihead.cli.process import configure_process
     from multihead.cli.streams import counter
 
-    wishes = with_file(TrainSettings, config, flags)
+    wishes = merge_config_file(TrainSettings, config, flags)
     threads = wishes.get("threads")
-    check_counts(threads=threads)
-    own_the_process()
+    check_positive(threads=threads)
+    configure_process()
     import torch
 
     from multihead.diagnosis.doctor import doctor as look

@@ -10,7 +10,7 @@ import click
 
 from multihead.cli.options import (
     FILE,
-    check_counts,
+    check_positive,
     machine_flags,
     remark_on,
     remark_on_cut,
@@ -48,7 +48,7 @@ def evaluate(
     BLEU, chrF and TER are printed, each with its 95% interval and its signature; what the references look like, if they
     are not as people write, is said on standard error. To compare models see multihead compare.
     """
-    from multihead.cli.process import own_the_process
+    from multihead.cli.process import configure_process
     from multihead.cli.streams import counter
     from multihead.data.corpus import check_parallel
     from multihead.errors import ConfigurationError
@@ -59,9 +59,9 @@ def evaluate(
     if save is not None and not save.parent.is_dir():
         raise ConfigurationError(f"{save}: there is no folder {save.parent} to write it into; make it first")
     wishes = wishes_of(asked)
-    check_counts(batch_tokens=batch_tokens, threads=threads)
+    check_positive(batch_tokens=batch_tokens, threads=threads)
     lines = check_parallel(source, target).lines
-    own_the_process()
+    configure_process()
     from multihead.judging.evaluate import evaluate as run
 
     translator = translator_for(model, wishes, threads, device)

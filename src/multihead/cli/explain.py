@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from multihead.cli.options import check_counts, search_flags, wishes_of
+from multihead.cli.options import check_positive, search_flags, wishes_of
 from multihead.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -62,11 +62,11 @@ def explain(
     Without a file to write, a table: of each word how probable it was, where it looked, and what it could have been.
     The page has that and the attention of every head, the tokens, the search as a tree and the way of the tensors.
     """
-    from multihead.cli.process import own_the_process
+    from multihead.cli.process import configure_process
 
     wishes = wishes_of(asked)
-    check_counts(n_best=n_best)
-    own_the_process()
+    check_positive(n_best=n_best)
+    configure_process()
     _check_files(page, picture)
     from multihead.judging.align import AlignmentSettings
     from multihead.judging.explain import explain as workflow

@@ -33,13 +33,13 @@ def fill_mask(model: Path, texts: tuple[str, ...], top: int, device: str) -> Non
     \b
       multihead fill-mask run "A dog [MASK] in the grass."
     """
-    from multihead.cli.process import own_the_process
+    from multihead.cli.process import configure_process
     from multihead.text.bert_words import HIDDEN
 
     for text in texts:
         if HIDDEN not in text:
             raise InputError(f"there is no {HIDDEN} in '{text}': write it in the place of the word that is to be told")
-    own_the_process()
+    configure_process()
     from multihead.cli.streams import filter_lines
     from multihead.runs.bert.fill_mask import MaskFiller
 
@@ -55,14 +55,16 @@ def fill_mask(model: Path, texts: tuple[str, ...], top: int, device: str) -> Non
 
 def _lines(filler: MaskFiller, lines: list[str], number: int, top: int) -> list[str]:
     """One line for each; the lines before one that is too long are written before the error."""
-    from multihead.cli.streams import NAME, write_lines
+    from multihead.cli.streams import STDIN_NAME, write_lines
 
     limit = filler.model.config.max_positions
     for place, line in enumerate(lines):
         count = filler.count(line)
         if count > limit:
             write_lines(_lines(filler, lines[:place], number, top))
-            raise DataError(f"{count} tokens, but this model reads {limit} at most; shorten it", NAME, number + place)
+            raise DataError(
+                f"{count} tokens, but this model reads {limit} at most; shorten it", STDIN_NAME, number + place
+            )
     return ["\t".join([filled.text, *map(_column, filled.candidates)]) for filled in filler.fill(lines, top)]
 
 

@@ -29,7 +29,7 @@ from multihead.cli.plot import plot
 from multihead.cli.pointer import pointer
 from multihead.cli.prepare import prepare
 from multihead.cli.pretrain import pretrain
-from multihead.cli.process import ReaderHasGone
+from multihead.cli.process import OutputClosedError
 from multihead.cli.quantise import quantise
 from multihead.cli.score import score
 from multihead.cli.selftest import selftest
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(error.format_message(), 2)
     except (click.Abort, KeyboardInterrupt):
         return _fail("interrupted", 130)
-    except ReaderHasGone:
+    except OutputClosedError:
         return 128 + signal.SIGPIPE
     except MultiheadError as error:
         return _fail(str(error), error.exit_status)

@@ -112,7 +112,7 @@ def _metavar(name: str, kind: click.ParamType[Any]) -> str | None:
     return _METAVARS.get(name, "NUMBER" if kind in (click.INT, click.FLOAT) else "TEXT")
 
 
-def with_file(
+def merge_config_file(
     cls: type[Settings], config: Path | None, flags: dict[str, Any], within: type[Settings] | None = None
 ) -> dict[str, Any]:
     """Settings of a TOML file, overridden by the flags that were given; both are checked.
@@ -173,7 +173,7 @@ def machine_flags(function: F) -> F:
     return function
 
 
-def check_counts(**numbers: int | None) -> None:
+def check_positive(**numbers: int | None) -> None:
     """Refuses numbers below 1; None was not given.
 
     Raises:
@@ -181,7 +181,7 @@ def check_counts(**numbers: int | None) -> None:
     """
     for name, value in numbers.items():
         if value is not None and value < 1:
-            raise ConfigurationError(f"{flag_of(name)}: expected at least 1, got {value}")
+            raise ConfigurationError(f"{flag_name(name)}: expected at least 1, got {value}")
 
 
 def wishes_of(asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,12 +194,12 @@ def wishes_of(asked: Mapping[str, Any]) -> dict[str, Any]:
     # Whether groups divide a beam that was not given is only known with the model's own.
     known = {name: value for name, value in wishes.items() if name != "groups" or "beam" in wishes}
     build(SearchSettings, known, "the command line")
-    need("--groups, of 2 or more", wishes.get("groups", 1) > 1, {"diversity"} & wishes.keys())
-    need("--stopping patience", wishes.get("stopping") == "patience", {"patience"} & wishes.keys())
+    require_flag("--groups, of 2 or more", wishes.get("groups", 1) > 1, {"diversity"} & wishes.keys())
+    require_flag("--stopping patience", wishes.get("stopping") == "patience", {"patience"} & wishes.keys())
     return wishes
 
 
-def need(flag: str, there: bool, given: Iterable[str]) -> None:
+def require_flag(flag: str, there: bool, given: Iterable[str]) -> None:
     """Refuses flags, of these names, that do nothing without another.
 
     Raises:
@@ -207,10 +207,10 @@ def need(flag: str, there: bool, given: Iterable[str]) -> None:
     """
     for name in given:
         if not there:
-            raise ConfigurationError(f"{flag_of(name)} needs {flag}")
+            raise ConfigurationError(f"{flag_name(name)} needs {flag}")
 
 
-def flag_of(name: str) -> str:
+def flag_name(name: str) -> str:
     """How a setting is written on the command line."""
     return f"--{name.replace('_', '-')}"
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from multihead.cli.options import check_counts, machine_flags
-from multihead.cli.streams import NAME, decoded, write_lines
+from multihead.cli.options import check_positive, machine_flags
+from multihead.cli.streams import STDIN_NAME, decode_lines, write_lines
 from multihead.data.corpus import ParallelScan, check_parallel
 from multihead.data.text_files import LineStream, read_lines
 from multihead.errors import ConfigurationError, DataError
@@ -65,17 +65,17 @@ def write_for_pairs(asked: Asked, verb: str, make: Callable[[Translator], Change
         ConfigurationError: one file of the two, numbers below 1.
         DataError: files that are not parallel text; a line that is no pair. What came before it in a pipe is written.
     """
-    check_counts(batch_tokens=asked.batch_tokens, threads=asked.threads)
+    check_positive(batch_tokens=asked.batch_tokens, threads=asked.threads)
     if (asked.source is None) != (asked.target is None):
         missing = "--target" if asked.target is None else "--source"
         raise ConfigurationError(f"{missing} is missing: give both files, or none to read source TAB target lines")
     files = None
     if asked.source is not None and asked.target is not None:
         files = check_parallel(asked.source, asked.target)
-    from multihead.cli.process import own_the_process
+    from multihead.cli.process import configure_process
     from multihead.cli.streams import counter
 
-    own_the_process()
+    configure_process()
     import torch
 
     from multihead.lines.translate_file import check_input
@@ -104,12 +104,12 @@ def typed(stream: LineStream, fault: list[DataError]) -> Iterator[tuple[str, str
 
     A line of white space without a TAB is a pair of empty sides.
     """
-    for number, line in enumerate(decoded(stream, NAME, fault), start=1):
+    for number, line in enumerate(decode_lines(stream, STDIN_NAME, fault), start=1):
         source, tab, target = line.partition("\t")
         if (not tab and line.strip()) or "\t" in target:
             message = f"expected source TAB target, got a line with {line.count(chr(9))} TABs"
             fault.append(
-                DataError(f"{message}; sides that hold a TAB: give them as --source and --target", NAME, number)
+                DataError(f"{message}; sides that hold a TAB: give them as --source and --target", STDIN_NAME, number)
             )
             return
         yield source, target

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from multihead.cli.options import Command, check_search, flags_of, with_file
+from multihead.cli.options import Command, check_search, flags_of, merge_config_file
 from multihead.errors import ConfigurationError, DataError, InputError
 from multihead.runs.pointer.settings import PROBLEM_NAMES, PointerSettings, ProblemName
 
@@ -57,10 +57,10 @@ def train(problem: ProblemName, config: Path | None, **flags: Any) -> None:
 
     Examples are drawn anew for every update. What is not given is chosen, printed and frozen in the run.
     """
-    from multihead.cli.process import StopSignal, own_the_process
+    from multihead.cli.process import StopSignal, configure_process
 
-    wishes = with_file(PointerSettings, config, flags)
-    own_the_process()
+    wishes = merge_config_file(PointerSettings, config, flags)
+    configure_process()
     stop = StopSignal()
     import torch
 
@@ -142,12 +142,12 @@ def evaluate(
 
     Of hulls also the share of the true hull's area that is covered, and how many answers are no polygon.
     """
-    from multihead.cli.process import own_the_process
+    from multihead.cli.process import configure_process
     from multihead.cli.streams import counter
 
     check_search(beam, None)
     wanted = None if lengths is None else _lengths(lengths)
-    own_the_process()
+    configure_process()
     from multihead.runs.pointer.train import evaluate as run
 
     with counter("answered", "problems") as count_up:
@@ -171,12 +171,12 @@ def _run(
     problem: ProblemName, words: tuple[str, ...], parse: Parse, model: Path | None, beam: int, repeats: bool | None
 ) -> None:
     """Answers one problem, or every line of standard input."""
-    from multihead.cli.process import own_the_process
+    from multihead.cli.process import configure_process
 
     check_search(beam, None)
     _refuse_options(words)
     rows = [[parse(word) for word in words]]
-    own_the_process()
+    configure_process()
     from multihead.runs.pointer.train import Pointer
 
     network = Pointer.of(problem, model)
@@ -190,18 +190,18 @@ def _run(
 
 def _filter(network: Pointer, parse: Parse, beam: int, repeats: bool | None) -> None:
     """Lines to lines, as they arrive; up to the first that cannot be read."""
-    from multihead.cli.streams import NAME, ByteStream, arriving, write_lines
+    from multihead.cli.streams import STDIN_NAME, ByteStream, read_arriving, write_lines
 
     faults: list[DataError] = []
     number = 0
-    for lines in arriving(cast(ByteStream, sys.stdin.buffer), faults):
+    for lines in read_arriving(cast(ByteStream, sys.stdin.buffer), faults):
         answers: list[Answer] = []
         for place, line in enumerate(lines, start=number + 1):
             try:
                 row = [parse(word) for word in line.split()]
                 answers += network.answers([row], beam=beam, repeats=repeats)
             except InputError as error:
-                faults.insert(0, DataError(str(error), NAME, place))
+                faults.insert(0, DataError(str(error), STDIN_NAME, place))
                 break
         write_lines([_line(answer) for answer in answers])
         for place, answer in enumerate(answers, start=number + 1):

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from multihead.cli.options import Command, flags_of, with_file
+from multihead.cli.options import Command, flags_of, merge_config_file
 from multihead.planning.settings import PrepareSettings, TrainSettings
 
 
@@ -24,10 +24,10 @@ def prepare(config: Path | None, **flags: Any) -> None:
 
     What --output holds then can be trained from again and again, with other models and other settings of training.
     """
-    from multihead.cli.process import StopSignal, own_the_process
+    from multihead.cli.process import StopSignal, configure_process
 
-    wishes = with_file(PrepareSettings, config, flags, within=TrainSettings)
-    own_the_process()
+    wishes = merge_config_file(PrepareSettings, config, flags, within=TrainSettings)
+    configure_process()
     stop = StopSignal()
     from multihead.preparing.prepare import prepare as run
 

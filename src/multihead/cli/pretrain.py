@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from multihead.cli.options import Command, flags_of, with_file
+from multihead.cli.options import Command, flags_of, merge_config_file
 from multihead.runs.bert.settings import PretrainSettings
 
 
@@ -29,10 +29,10 @@ def pretrain(config: Path | None, **flags: Any) -> None:
       multihead pretrain --text corpus.txt --output run
       multihead fill-mask run "A dog [MASK] in the grass."
     """
-    from multihead.cli.process import StopSignal, own_the_process
+    from multihead.cli.process import StopSignal, configure_process
 
-    wishes = with_file(PretrainSettings, config, flags)
-    own_the_process()
+    wishes = merge_config_file(PretrainSettings, config, flags)
+    configure_process()
     stop = StopSignal()
     import torch
 

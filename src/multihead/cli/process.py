@@ -1,6 +1,7 @@
-"""What a command sets for its whole process: signals, threads, allocator, garbage. A library call sets none of it.
+"""Process-wide state: signals, threads, allocator, garbage collection.
 
-Of several processes that ``torchrun`` started the first one speaks; only commands that say so work in several.
+Only commands set it, never the library. Of several processes started by ``torchrun``, the first one reports; only
+commands that say so work in several processes.
 """
 
 from __future__ import annotations
@@ -24,26 +25,26 @@ if TYPE_CHECKING:
     from multihead.training.parallel import Processes
 
 
-_STOPPING = (signal.SIGINT, signal.SIGTERM)
-"""Signals that ask to stop."""
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+"""Signals that request a stop."""
 
 
-class ReaderHasGone(Exception):  # noqa: N818 - as with other filters, not an error worth a word
-    """Whoever read our standard output has closed it."""
+class OutputClosedError(Exception):
+    """The reader of standard output has closed it; like other filters, the command ends silently."""
 
 
 class StopSignal:
-    """Notes the first SIGINT or SIGTERM, for work that wants to save before it ends; a second one ends at once."""
+    """Record the first SIGINT or SIGTERM, so that work can be saved; a second one ends the process at once."""
 
     def __init__(self) -> None:
         self.number: int | None = None
-        _handle_by(dict.fromkeys(_STOPPING, self._note))
+        _set_handlers(dict.fromkeys(_STOP_SIGNALS, self._record))
 
     def __call__(self) -> int | None:
-        """The signal's number, once there was one."""
+        """Number of the received signal, if any."""
         return self.number
 
-    def _note(self, number: int, _frame: FrameType | None) -> None:
+    def _record(self, number: int, _frame: FrameType | None) -> None:
         if self.number is not None:
             os._exit(128 + number)
         self.number = number
@@ -51,11 +52,11 @@ class StopSignal:
             os.write(2, b"\nstopping: the work so far is being saved (once more to stop at once)\n")
 
 
-def keep_large_allocations() -> None:
-    """Tells glibc to keep freed memory: a training step allocates the same hundreds of megabytes again and again.
+def configure_malloc() -> None:
+    """Make glibc keep freed memory: every training step allocates the same hundreds of megabytes.
 
-    Without it every large tensor is mapped and unmapped by the kernel, which zeroes its pages each time
-    (8% of a training step; docs/lab-notes.md). Elsewhere than on Linux with glibc nothing happens.
+    By default each large tensor is mapped and unmapped by the kernel, which zeroes its pages every time
+    (8% of a training step; docs/lab-notes.md). Does nothing on other systems than Linux with glibc.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -70,69 +71,70 @@ def keep_large_allocations() -> None:
 
 
 @contextlib.contextmanager
-def several() -> Iterator[Processes]:
-    """The processes that train together; an error that the first of them knows of is said by that one alone."""
+def process_group() -> Iterator[Processes]:
+    """The processes that train together. An error that all of them raise is reported by the first one only."""
     from multihead.training.parallel import ProcessGroup, join_processes
 
     processes = join_processes()
     try:
         with contextlib.ExitStack() as stack:
-            with _dying_at_once():
-                there = stack.enter_context(processes)
-            yield there
+            with _default_handlers_while_waiting():
+                entered = stack.enter_context(processes)
+            yield entered
     except BaseException as error:
         if isinstance(processes, ProcessGroup):
-            _handle_by(dict.fromkeys(_STOPPING, signal.SIG_IGN))  # torchrun's, to all others when one has failed
+            # torchrun sends a signal to the other processes when one has failed.
+            _set_handlers(dict.fromkeys(_STOP_SIGNALS, signal.SIG_IGN))
             if isinstance(error, MultiheadError) and processes.announced and not processes.is_first:
                 raise click.exceptions.Exit(error.exit_status) from None
         raise
 
 
 @contextlib.contextmanager
-def _dying_at_once() -> Iterator[None]:
-    """Where one of several waits for the others, which may never come, there is nothing to save yet."""
-    before = {number: signal.getsignal(number) for number in _STOPPING}
+def _default_handlers_while_waiting() -> Iterator[None]:
+    """Let signals end a process that waits for the others to start: there is nothing to save yet."""
+    before = {number: signal.getsignal(number) for number in _STOP_SIGNALS}
     if get_launch().size > 1:
-        _handle_by(dict.fromkeys(_STOPPING, signal.SIG_DFL))
+        _set_handlers(dict.fromkeys(_STOP_SIGNALS, signal.SIG_DFL))
     yield
-    _handle_by(before)
+    _set_handlers(before)
 
 
-def _handle_by(handlers: Mapping[signal.Signals, Any]) -> None:
+def _set_handlers(handlers: Mapping[signal.Signals, Any]) -> None:
     for number, handler in handlers.items():
         signal.signal(number, handler)
 
 
-def own_the_process(*, in_several: bool = False) -> None:
-    """Called once by a command before it works, and before PyTorch is imported.
+def configure_process(*, distributed: bool = False) -> None:
+    """Set environment variables and the allocator; called once by a command, before PyTorch is imported.
 
     Args:
-        in_several: whether the command knows how to work in several processes.
+        distributed: whether the command works in several processes.
 
     Raises:
-        ConfigurationError: it does not, and there are several.
+        ConfigurationError: it does not, and torchrun started several.
     """
     size = get_launch().size
-    if size > 1 and not in_several:
+    if size > 1 and not distributed:
         raise ConfigurationError(
             f"torchrun started {size} processes, and this command works in one: start it without torchrun "
             "(several processes are for `multihead train`)"
         )
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     for name in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
-        # A product of every new shape is compiled and kept: with the default of 1,024 they grow to gigabytes.
+        # oneDNN caches a compiled product for every shape: the default of 1,024 entries grows to gigabytes.
         os.environ.setdefault(name, "256")
     if "OMP_WAIT_POLICY" not in os.environ:
-        # How long a thread waits awake for the others. libgomp's default of 300,000 rounds makes training 15 times
-        # slower while any other process wants the processor; with 100,000 it is 1.4 times, and alone as fast.
+        # How long a thread spins for the others. With libgomp's default of 300,000 rounds training is 15 times slower
+        # while any other process uses the processor; with 100,000 it is 1.4 times slower, and as fast without one.
         os.environ.setdefault("GOMP_SPINCOUNT", "100000")
-    keep_large_allocations()
+    configure_malloc()
 
 
-def leave_alone_what_stays() -> None:
-    """Everything there is will stay, as far as it is not garbage: it is not looked through for garbage again.
+def collect_and_freeze() -> None:
+    """Collect garbage once and exclude all remaining objects from later collections.
 
-    Python stops all threads to do so, of a process with PyTorch for a tenth of a second, every few thousand requests.
+    A full collection stops all threads, for a tenth of a second in a process with PyTorch, every few thousand requests.
     """
     gc.unfreeze()
     gc.collect()

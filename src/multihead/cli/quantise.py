@@ -22,9 +22,9 @@ import click
 )
 def quantise(model: Path, output: Path, precision: Literal["bfloat16", "int8"]) -> None:
     """Write a model with rounded weights: a smaller file, for `translate --precision`."""
-    from multihead.cli.process import own_the_process
+    from multihead.cli.process import configure_process
 
-    own_the_process()
+    configure_process()
     from multihead.translating.quantise import quantise as run
 
     run(model, output=output, precision=precision, say=lambda line: click.echo(line, err=True))

@@ -59,11 +59,11 @@ def batch(
     status is 1. RUN is a run or model folder.
     """
     from multihead.cli.options import check_search
-    from multihead.cli.process import own_the_process
+    from multihead.cli.process import configure_process
     from multihead.cli.streams import counter
 
     check_search(beam, None)
-    own_the_process()
+    configure_process()
     from multihead.data.text_files import read_lines
     from multihead.judging import selftest as workflow
     from multihead.lines.translate_file import check_input

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from multihead.cli.options import check_counts, check_search, flags_of
+from multihead.cli.options import check_positive, check_search, flags_of
 from multihead.configuration import build
 from multihead.errors import ConfigurationError, MissingDependencyError
 from multihead.serving.settings import ServeSettings
@@ -55,17 +55,17 @@ def serve(
 
     SIGTERM finishes requests in flight and ends the server; SIGHUP reloads the model while serving.
     """
-    from multihead.cli.process import leave_alone_what_stays, own_the_process
+    from multihead.cli.process import collect_and_freeze, configure_process
 
     given = {name: value for name, value in flags.items() if value is not None}
     settings = build(ServeSettings, given, "the command line")
     check_search(beam, alpha)
     if beam is not None and beam > settings.max_beam:
         raise ConfigurationError(f"--beam {beam} is above --max-beam {settings.max_beam}: change one of them")
-    check_counts(threads=threads)
+    check_positive(threads=threads)
     token = _read_token(settings)
     _check_packages()
-    own_the_process()
+    configure_process()
     import torch
 
     from multihead.model_folder import locate
@@ -85,7 +85,7 @@ def serve(
         click.echo(line, err=True)
 
     def make_scheduler() -> Scheduler:
-        return Scheduler(settings, lambda: load(model, search, device), search_threads, say, leave_alone_what_stays)
+        return Scheduler(settings, lambda: load(model, search, device), search_threads, say, collect_and_freeze)
 
     with server.bind(settings.host, settings.port) as listening:
         host, port = listening.getsockname()[:2]

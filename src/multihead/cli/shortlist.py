@@ -33,9 +33,9 @@ import click
 )
 def shortlist(model: Path, data: Path | None, always: int, candidates: int) -> None:
     """Learn which target tokens a source can need, for `translate --shortlist`: faster, with nearly the same text."""
-    from multihead.cli.process import own_the_process
+    from multihead.cli.process import configure_process
 
-    own_the_process()
+    configure_process()
     from multihead.translating.shortlist import shortlist as run
 
     run(model, data=data, always=always, candidates=candidates, say=lambda line: click.echo(line, err=True))

@@ -20,7 +20,7 @@ from typing import Protocol, cast, runtime_checkable
 
 import click
 
-from multihead.cli.process import ReaderHasGone
+from multihead.cli.process import OutputClosedError
 from multihead.data.text_files import LineStream, decode_line, split_lines
 from multihead.errors import DataError
 
@@ -123,7 +123,7 @@ def _bar(verb: str, things: str, total: int | None) -> Iterator[Counter]:
         yield Bar()
 
 
-NAME = "standard input"
+STDIN_NAME = "standard input"
 
 _AT_ONCE = 1 << 17
 
@@ -145,12 +145,12 @@ def filter_lines(change: Callable[[list[str], int], list[str]]) -> None:
 
     Raises:
         DataError: a line is not UTF-8, or too long. What came before it has been written.
-        ReaderHasGone: nobody reads standard output any more.
+        OutputClosedError: standard output was closed by its reader.
         SurroundingsError: it cannot be written.
     """
     fault: list[DataError] = []
     number = 1
-    for lines in arriving(cast(ByteStream, sys.stdin.buffer), fault):
+    for lines in read_arriving(cast(ByteStream, sys.stdin.buffer), fault):
         changed = change(lines, number)
         assert len(changed) == len(lines)
         write_lines(changed)
@@ -159,11 +159,11 @@ def filter_lines(change: Callable[[list[str], int], list[str]]) -> None:
         raise fault[0]
 
 
-def arriving(stream: ByteStream, fault: list[DataError]) -> Iterator[list[str]]:
+def read_arriving(stream: ByteStream, fault: list[DataError]) -> Iterator[list[str]]:
     """Decoded lines in groups, up to the first that cannot be read: why goes to ``fault``."""
     arrived = _Arrived(stream)
     lines: list[str] = []
-    for line in decoded(arrived, NAME, fault):
+    for line in decode_lines(arrived, STDIN_NAME, fault):
         lines.append(line)
         if not arrived.another:
             yield lines
@@ -172,7 +172,7 @@ def arriving(stream: ByteStream, fault: list[DataError]) -> Iterator[list[str]]:
         yield lines
 
 
-def decoded(stream: LineStream, name: str | Path, fault: list[DataError]) -> Iterator[str]:
+def decode_lines(stream: LineStream, name: str | Path, fault: list[DataError]) -> Iterator[str]:
     """Decoded lines up to the first that cannot be read: why goes to ``fault``, and what came before still counts."""
     try:
         for number, raw in enumerate(split_lines(stream, name), start=1):
@@ -217,7 +217,7 @@ def write_lines(lines: list[str]) -> None:
         sys.stdout.buffer.write("".join(line + "\n" for line in lines).encode())
         sys.stdout.buffer.flush()
     except BrokenPipeError:
-        raise ReaderHasGone from None
+        raise OutputClosedError from None
     except OSError:
         with write_errors(Path("standard output")):
             raise

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from multihead.cli.options import Command, flags_of, with_file
+from multihead.cli.options import Command, flags_of, merge_config_file
 from multihead.planning.settings import TrainSettings
 
 
@@ -27,16 +27,16 @@ def train(config: Path | None, **flags: Any) -> None:
     several corpora with weights, or a folder of `multihead prepare`. With several GPUs, or processes:
     torchrun --nproc-per-node N -m multihead train ...
     """
-    from multihead.cli.process import StopSignal, own_the_process, several
+    from multihead.cli.process import StopSignal, configure_process, process_group
 
-    wishes = with_file(TrainSettings, config, flags)
-    own_the_process(in_several=True)
+    wishes = merge_config_file(TrainSettings, config, flags)
+    configure_process(distributed=True)
     stop = StopSignal()
     import torch
 
     from multihead.runs.translator.train import train as run
 
-    with several() as processes:
+    with process_group() as processes:
         run(
             say=lambda line: click.echo(line, err=True),
             stop_signal=stop,

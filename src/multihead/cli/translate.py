@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 import click
 
 from multihead.cli.options import (
-    check_counts,
-    flag_of,
+    check_positive,
+    flag_name,
     flags_of,
     machine_flags,
-    need,
+    require_flag,
     search_flags,
     translator_for,
     wishes_of,
 )
-from multihead.cli.streams import NAME, decoded, write_lines
+from multihead.cli.streams import STDIN_NAME, decode_lines, write_lines
 from multihead.configuration import build
 from multihead.data.text_files import LineStream, TextScan, open_text
 from multihead.errors import ConfigurationError, DataError, Interrupted
@@ -132,13 +132,13 @@ class Asked:
         guarding = {name: value for name, value in told.items() if value is not None}
         off = flags["guard"] == "off"
         guard = None if off else build(GuardSettings, {"mode": flags["guard"], **guarding}, "the command line")
-        need("--sample", sampling is not None, drawing)
-        need("--guard mark or --guard retry", not off, [f"guard_{name}" for name in guarding])
-        need("--with", bool(flags["others"]), ["mean"] if flags["mean"] else [])
+        require_flag("--sample", sampling is not None, drawing)
+        require_flag("--guard mark or --guard retry", not off, [f"guard_{name}" for name in guarding])
+        require_flag("--with", bool(flags["others"]), ["mean"] if flags["mean"] else [])
         if sampling is not None:
             idle = [name for name in (*_IDLE, "n_best", "phrases") if flags[name] is not None]
             if idle:
-                raise ConfigurationError(f"{flag_of(idle[0])} does nothing for samples: leave it out, or --sample")
+                raise ConfigurationError(f"{flag_name(idle[0])} does nothing for samples: leave it out, or --sample")
         if (flags["groups"] or 1) > 1 and flags["phrases"] is not None:
             raise ConfigurationError("--phrases cannot be had with --groups: leave one of them out")
         names = ("n_best", "scores", "max_source", "prefixes", "phrases", "mbr", "others", "mean")
@@ -244,13 +244,13 @@ def translate(
 
     As many lines come out as go in, in order; an empty line stays empty.
     """
-    from multihead.cli.process import own_the_process
+    from multihead.cli.process import configure_process
 
     asked = Asked.of(flags)
     wishes = wishes_of(Asked.wishes(flags))
-    check_counts(batch_tokens=batch_tokens, threads=threads, n_best=asked.n_best)
+    check_positive(batch_tokens=batch_tokens, threads=threads, n_best=asked.n_best)
     _check_output(source, output, resume)
-    own_the_process()
+    configure_process()
     from multihead.lines.translate_file import check_input
 
     text, files = None if source is None else check_input(source), asked.files()
@@ -293,9 +293,9 @@ def _through_pipe(
     from multihead.lines.windows import translated
 
     fault: list[DataError] = []
-    name, total = (NAME, None) if text is None else (text.path, text.lines)
+    name, total = (STDIN_NAME, None) if text is None else (text.path, text.lines)
     with counter("translated", "lines", total) as count:
-        lines = decoded(stream, name, fault)
+        lines = decode_lines(stream, name, fault)
         try:
             for window in translated(translator, lines, rendering, files=files, progress=count):
                 write_lines(window.rows)

@@ -369,7 +369,7 @@ def test_damaged_folders_are_named(tiny, tmp_path):
 @pytest.fixture
 def typed(monkeypatch):
     """Runs a command in this process, without what it sets for the process."""
-    monkeypatch.setattr(process, "own_the_process", lambda: None)
+    monkeypatch.setattr(process, "configure_process", lambda: None)
     monkeypatch.setattr(process, "StopSignal", lambda: lambda: None)
     threads = torch.get_num_threads()
     yield lambda name, *words, given=None: CliRunner().invoke(name, [str(word) for word in words], input=given)
