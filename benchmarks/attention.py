@@ -3,16 +3,13 @@
     python benchmarks/attention.py [--only SUBSTRING] [--rounds 40] [--seconds 10] [--threads 1] [--json FILE]
 
 Modules: forward and backward of self-attention by ``torch.nn.MultiheadAttention(need_weights=False)`` and by ours with
-the same parameters and the same masks, 512 wide with 8 heads. ``ours`` gets ``Padding(lengths)``, where padded
-queries are computed as PyTorch computes them; ``ours, words`` gets ``Padding(lengths, q_lengths=lengths)``, which says
-that nobody reads them, as nobody does in a network: their projections are spared. The gain is then that of the
-padding's share, which is printed. ``drop-in`` is called as PyTorch's module is.
+the same parameters and the same masks, 512 wide with 8 heads. ``drop-in`` is called as PyTorch's module is.
 
-Blocks: forward and backward of ``attention`` with a mask of structure, and of ``scaled_dot_product_attention`` with the
+Blocks: forward and backward of ``attention`` with a structured mask, and of ``scaled_dot_product_attention`` with the
 same mask as a boolean tensor. Both masks are made beforehand, as they are once for all layers of a network.
 
-Contenders take turns. That outputs agree (at the words) is checked before anything is timed. A ratio is of medians, and
-beside it of the least times: where they differ, other work was going on; one thread then says more than two.
+Contenders take turns. Their outputs (at the words) are compared before anything is timed. Ratios are of medians, and in
+brackets of least times: where the two differ, other work was going on, and one thread is more reliable than two.
 """
 
 from __future__ import annotations
@@ -42,10 +39,10 @@ class Case(NamedTuple):
     """One comparison.
 
     Attributes:
-        name: in words.
+        name: as printed.
         calls: the contenders; PyTorch's is called `PYTORCH`.
-        claimed: how many times as fast each is at least.
-        about: what one has to know of it.
+        claimed: the least speed of each, in multiples of PyTorch's.
+        about: a remark to print.
     """
 
     name: str
@@ -55,13 +52,13 @@ class Case(NamedTuple):
 
 
 def lengths_of(batch: int, length: int) -> list[int]:
-    """Evenly from a quarter of the length to all of it, in an order of their own."""
+    """Lengths spread evenly from a quarter of the full length to all of it, shuffled."""
     spread = torch.linspace(length / 4, length, batch).round().long()
     return spread[torch.randperm(batch, generator=torch.Generator().manual_seed(0))].tolist()
 
 
 def update(leaves: Sequence[Tensor], gradient: Tensor, half: bool, forward: Callable[[], Tensor]) -> Call:
-    """Forward and backward, as an update has it; the output comes back."""
+    """A forward and backward pass, as in an update; it returns the output."""
 
     def call() -> Tensor:
         for leaf in leaves:
@@ -74,10 +71,8 @@ def update(leaves: Sequence[Tensor], gradient: Tensor, half: bool, forward: Call
     return call
 
 
-def module_case(
-    name: str, shape: tuple[int, int], width: int, heads: int, masked: str, half: bool, with_padding: float
-) -> Case:
-    """Our modules and PyTorch's; ``with_padding`` is what is claimed there."""
+def module_case(name: str, shape: tuple[int, int], width: int, heads: int, masked: str, half: bool) -> Case:
+    """Our modules and PyTorch's."""
     batch, length = shape
     torch.manual_seed(0)
     theirs = nn.MultiheadAttention(width, heads, batch_first=True)
@@ -90,9 +85,7 @@ def module_case(
     lengths = lengths_of(batch, length)
     padded, causal = "padding" in masked, "causal" in masked
     words = torch.arange(length) < torch.tensor(lengths)[:, None] if padded else torch.ones(batch, length).bool()
-    masks: dict[str, Mask | None] = {"ours": causal_and(Padding(lengths) if padded else None, causal)}
-    if padded:
-        masks["ours, words"] = causal_and(Padding(lengths, q_lengths=lengths), causal)
+    mask = causal_and(Padding(lengths) if padded else None, causal)
     as_torch: dict[str, Any] = {
         "key_padding_mask": ~words if padded else None,
         "attn_mask": torch.ones(length, length, dtype=torch.bool).triu(1) if causal else None,
@@ -103,16 +96,12 @@ def module_case(
     for contender, module in ((PYTORCH, theirs), ("drop-in", drop_in)):
         forward = partial(module, x, x, x, **as_torch)
         calls[contender] = update([x, *module.parameters()], gradient, half, lambda forward=forward: forward()[0])
-    for contender, mask in masks.items():
-        forward = partial(ours, x, mask=mask)
-        calls[contender] = update([x, *ours.parameters()], gradient, half, lambda forward=forward: forward()[0])
+    calls["ours"] = update([x, *ours.parameters()], gradient, half, lambda: ours(x, mask=mask)[0])
     reference = calls[PYTORCH]()
     for call in calls.values():
         agree(call()[words], reference[words], half)
     share = sum(lengths) / (batch * length)
     claimed = {contender: 0.95 for contender in calls if contender != PYTORCH}
-    if masked == "padding":
-        claimed["ours, words"] = with_padding
     about = f"{100 * share:.0f}% of the positions are words" if padded else ""
     return Case(name, calls, claimed, about)
 
@@ -125,13 +114,13 @@ def causal_and(mask: Mask | None, causal: bool) -> Mask | None:
 
 
 def agree(one: Tensor, other: Tensor, half: bool) -> None:
-    """Within what rounding explains."""
+    """Compare two outputs, up to rounding."""
     tolerance = 3e-2 if half else 1e-4
     torch.testing.assert_close(one.float(), other.float(), rtol=tolerance, atol=tolerance)
 
 
 def block_case(name: str, mask: Mask, length: int, heads: int, dim: int, claimed: float) -> Case:
-    """Attention with a mask of structure and with the boolean one."""
+    """Attention with a structured mask and with the boolean one."""
     torch.manual_seed(0)
     query, key, value = (torch.randn(1, heads, length, dim, requires_grad=True) for _ in range(3))
     gradient = torch.randn(1, heads, length, dim)
@@ -148,12 +137,12 @@ def block_case(name: str, mask: Mask, length: int, heads: int, dim: int, claimed
 
 
 def cases(tiny: bool, only: str) -> Iterator[Case]:
-    """Those with ``only`` in their name, one after the other: each takes memory."""
+    """The cases with ``only`` in their name, made one at a time: each takes memory."""
     shapes, width, heads, length = (((4, 8), (2, 16)), 32, 2, 128) if tiny else (((64, 64), (4, 2048)), 512, 8, 2048)
     for shape, masked, half in product(shapes, MASKED, (False, True)):
         name = f"module, {shape[0]} x {shape[1]}, {masked}, {'bfloat16 autocast' if half else 'float32'}"
         if only in name:
-            yield module_case(name, shape, width, heads, masked, half, 1.5 if shape == shapes[0] else 0.95)
+            yield module_case(name, shape, width, heads, masked, half)
     window, ids = length // 16, torch.arange(16).repeat_interleave(length // 16)[None]
     masks: list[tuple[str, Mask, float]] = [
         (f"blocks, 16 documents in {length}", Document(ids), 4.0),
@@ -165,7 +154,7 @@ def cases(tiny: bool, only: str) -> Iterator[Case]:
 
 
 def show(case: Case, taken: dict[str, Taken]) -> list[dict[str, Any]]:
-    """Prints a case; the same as rows of figures."""
+    """Print a case; returns its figures as rows."""
     theirs = taken[PYTORCH]
     print(f"\n{case.name}" + (f" ({case.about})" if case.about else ""))
     print(f"  {PYTORCH:<12} {theirs.median:9.2f} ms, least {theirs.least:9.2f}; {theirs.calls} rounds")
@@ -183,10 +172,9 @@ def show(case: Case, taken: dict[str, Taken]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Measures and prints."""
     arguments = parser(__doc__, rounds=40)
-    arguments.add_argument("--only", default="", help="cases whose name has this in it")
-    arguments.add_argument("--tiny", action="store_true", help="sizes that say nothing, to see that it runs")
+    arguments.add_argument("--only", default="", help="run only the cases with this in their name")
+    arguments.add_argument("--tiny", action="store_true", help="tiny sizes, to see that it runs")
     chosen = arguments.parse_args()
     if chosen.threads:
         torch.set_num_threads(chosen.threads)

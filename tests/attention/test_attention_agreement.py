@@ -29,12 +29,12 @@ from multihead.attention import (
     choose,
     explicit_attention,
 )
-from multihead.attention import blocks as blocks_module
-from multihead.attention.backends import Backend
+from multihead.attention.backends import blockwise
+from multihead.attention.functional import BackendName
 
 BATCH, HEADS, KEYS, DIM = 3, 4, 11, 4
 LENGTHS = {"equal": KEYS, "shorter": 6, "one": 1}
-TRAINABLE: tuple[Backend, ...] = ("explicit", "sdpa", "blockwise")
+TRAINABLE: tuple[BackendName, ...] = ("explicit", "sdpa", "blockwise")
 CLOSE = {
     torch.float64: {"rtol": 1e-12, "atol": 1e-13},
     torch.float32: {"rtol": 1e-4, "atol": 1e-5},
@@ -44,7 +44,7 @@ CLOSE = {
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks_module, "BLOCK", 4)
+    monkeypatch.setattr(blockwise, "BLOCK", 4)
 
 
 def masks(queries: int) -> dict[str, Mask | None]:
@@ -89,7 +89,7 @@ def inputs(queries: int, kv_heads: int, dtype: torch.dtype) -> tuple[Tensor, Ten
 
 
 def with_gradients(
-    backend: Backend | None, tensors: tuple[Tensor, ...], mask: Mask | None, bias: Tensor | Bias | None
+    backend: BackendName | None, tensors: tuple[Tensor, ...], mask: Mask | None, bias: Tensor | Bias | None
 ) -> list[Tensor]:
     """Output and gradients; backend None = the definition itself, in float64."""
     wide = torch.float64 if backend is None else tensors[0].dtype

@@ -23,7 +23,9 @@ from multihead.attention import (
     choose,
     explain,
 )
-from multihead.attention.backends import LONG
+from multihead.attention.backends.blockwise import BlockwisePlan
+from multihead.attention.backends.explicit import ExplicitPlan
+from multihead.attention.backends.sdpa import LONG, SdpaPlan
 
 
 def tensors(queries: int, keys: int, dtype: torch.dtype = torch.float32, device: str = "cpu") -> tuple[Tensor, ...]:
@@ -54,6 +56,7 @@ def tensors(queries: int, keys: int, dtype: torch.dtype = torch.float32, device:
 def test_lowering(mask: Mask | None, queries: int, is_causal: bool, shape: list[int] | None) -> None:
     plan = choose(*tensors(queries, 5), mask=mask)
     assert plan.kernel == "sdpa"
+    assert isinstance(plan, SdpaPlan)
     assert plan.is_causal == is_causal
     assert (None if plan.mask is None else list(plan.mask.shape)) == shape
 
@@ -75,7 +78,9 @@ def test_the_choice_reads_no_values() -> None:
         for need_weights in (False, True):
             output, _ = attention(query, key, value, mask=mask, need_weights=need_weights)
             assert output.shape == query.shape
-            assert choose(query, key, value, mask=mask, backend="blockwise").blocks
+            plan = choose(query, key, value, mask=mask, backend="blockwise")
+            assert isinstance(plan, BlockwisePlan)
+            assert plan.blocks
 
 
 def test_weights_and_names_pick_the_kernel() -> None:
@@ -85,8 +90,11 @@ def test_weights_and_names_pick_the_kernel() -> None:
 
 
 def test_the_explicit_path_and_a_bias_get_the_causal_mask_written_out() -> None:
-    assert choose(*tensors(5, 5), mask=Causal(), backend="explicit").mask is not None
+    explicit = choose(*tensors(5, 5), mask=Causal(), backend="explicit")
+    assert isinstance(explicit, ExplicitPlan)
+    assert explicit.mask is not None
     plan = choose(*tensors(5, 5), mask=Causal(), bias=torch.zeros(5, 5))
+    assert isinstance(plan, SdpaPlan)
     assert not plan.is_causal
     assert plan.mask is not None
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from multihead.attention import Causal, Dense, Document, Mask, MultiHeadAttention, Padding, SlidingWindow, attention
 from multihead.attention import functional as functional_module
-from multihead.attention.backends import Backend
+from multihead.attention.backends.sdpa import SdpaPlan
+from multihead.attention.functional import BackendName
 
 BATCH, HEADS, LENGTH, DIM = 3, 2, 6, 4
 LENGTHS = [6, 0, 3]
@@ -37,7 +38,7 @@ def inputs(garbage: float, spoil_queries: bool) -> tuple[list[Tensor], list[Tens
     return [t.masked_fill(padding, 0) if i > 0 or spoil_queries else t for i, t in enumerate(clean)], spoilt
 
 
-def run(tensors: list[Tensor], mask: Mask, backend: Backend, need_weights: bool = False) -> list[Tensor]:
+def run(tensors: list[Tensor], mask: Mask, backend: BackendName, need_weights: bool = False) -> list[Tensor]:
     leaves = [tensor.clone().requires_grad_() for tensor in tensors]
     output, weights = attention(*leaves, mask=mask, backend=backend, need_weights=need_weights)  # type: ignore[misc]
     results = [output, *torch.autograd.grad(output.square().sum(), leaves)]
@@ -47,7 +48,7 @@ def run(tensors: list[Tensor], mask: Mask, backend: Backend, need_weights: bool 
 @pytest.mark.parametrize("backend", ["auto", "explicit", "sdpa", "blockwise"])
 @pytest.mark.parametrize("name", MASKS)
 @pytest.mark.parametrize("garbage", GARBAGE)
-def test_garbage_in_the_padding(garbage: float, name: str, backend: Backend) -> None:
+def test_garbage_in_the_padding(garbage: float, name: str, backend: BackendName) -> None:
     clean, spoilt = inputs(garbage, spoil_queries="queries" in name)
     need_weights = backend in ("auto", "explicit")
     for ours, exact in zip(
@@ -87,7 +88,7 @@ def test_a_real_nan_is_not_hidden() -> None:
 
 def test_where_numbers_cannot_be_looked_at_padding_is_always_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on another device, or while a compiler traces."""
-    monkeypatch.setattr(functional_module, "_looked_at", lambda query: False)
+    monkeypatch.setattr(functional_module, "_can_inspect", lambda query: False)
     clean, spoilt = inputs(math.nan, spoil_queries=True)
     for ours, exact in zip(run(spoilt, MASKS["queries"], "sdpa"), run(clean, MASKS["queries"], "sdpa"), strict=True):
         torch.testing.assert_close(ours, exact)
@@ -106,8 +107,8 @@ def test_under_vmap() -> None:
 
 def test_clean_padding_costs_no_second_run(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    run_once = functional_module._run
-    monkeypatch.setattr(functional_module, "_run", lambda *args: calls.append(1) or run_once(*args))
+    run_once = SdpaPlan.run
+    monkeypatch.setattr(SdpaPlan, "run", lambda *args: calls.append(1) or run_once(*args))
     clean, spoilt = inputs(math.nan, spoil_queries=False)
     attention(*clean, mask=Padding(LENGTHS))  # type: ignore[misc]
     assert len(calls) == 1
@@ -120,7 +121,7 @@ def test_clean_padding_costs_no_second_run(monkeypatch: pytest.MonkeyPatch) -> N
 def test_half_precision_sums_do_not_overflow() -> None:
     calls: list[int] = []
     key = torch.full((1, 1, 8, 4), 3e4, dtype=torch.float16)
-    assert functional_module._clean(functional_module.KnownPadding(Padding([4])), key, key, key)
+    assert functional_module._is_clean(functional_module.KnownPadding(Padding([4])), key, key, key)
     assert not calls
 
 

@@ -22,11 +22,11 @@ from multihead.attention import (
     join_heads,
     split_heads,
 )
-from multihead.attention.backends import Backend
+from multihead.attention.functional import BackendName
 from multihead.errors import ConfigurationError
 
 BATCH, HEADS, LENGTH, DIM = 2, 3, 7, 4
-BACKENDS: tuple[Backend, ...] = ("explicit", "sdpa", "blockwise")
+BACKENDS: tuple[BackendName, ...] = ("explicit", "sdpa", "blockwise")
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -47,7 +47,7 @@ MASKS: list[Mask] = [Full(), Causal(), Padding([7, 3]), SlidingWindow(2), SOME]
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("mask", MASKS, ids=repr)
-def test_keys_are_a_set_and_queries_are_asked_one_by_one(mask: Mask, backend: Backend) -> None:
+def test_keys_are_a_set_and_queries_are_asked_one_by_one(mask: Mask, backend: BackendName) -> None:
     """Permuting keys with their values changes nothing; permuting queries permutes the answers."""
     query, key, value = inputs()
     plain, _ = attention(query, key, value, mask=mask, backend=backend)
@@ -63,7 +63,7 @@ def test_keys_are_a_set_and_queries_are_asked_one_by_one(mask: Mask, backend: Ba
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("mask", MASKS, ids=repr)
-def test_an_answer_is_a_mean_of_what_is_seen(mask: Mask, backend: Backend) -> None:
+def test_an_answer_is_a_mean_of_what_is_seen(mask: Mask, backend: BackendName) -> None:
     query, key, value = inputs()
     allowed = mask.dense(LENGTH, LENGTH).expand(BATCH, 1, LENGTH, LENGTH)[..., None]
     sees = allowed.any(3).expand(BATCH, HEADS, LENGTH, 3)
@@ -77,7 +77,7 @@ def test_an_answer_is_a_mean_of_what_is_seen(mask: Mask, backend: Backend) -> No
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_what_is_the_same_for_a_row_of_scores_changes_nothing(backend: Backend) -> None:
+def test_what_is_the_same_for_a_row_of_scores_changes_nothing(backend: BackendName) -> None:
     query, key, value = inputs()
     plain, _ = attention(query, key, value, mask=Causal(), backend=backend)
     shifted, _ = attention(query, key, value, mask=Causal(), bias=10 * draw(LENGTH, 1), backend=backend)
@@ -87,7 +87,7 @@ def test_what_is_the_same_for_a_row_of_scores_changes_nothing(backend: Backend) 
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_the_scale_is_that_of_a_head(backend: Backend) -> None:
+def test_the_scale_is_that_of_a_head(backend: BackendName) -> None:
     query, key, value = inputs()
     plain, _ = attention(query, key, value, backend=backend)
     torch.testing.assert_close(attention(query / 2, key, value, scale=1.0, backend=backend)[0], plain)  # sqrt(4) = 2
@@ -96,7 +96,7 @@ def test_the_scale_is_that_of_a_head(backend: Backend) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("groups", [1, 2, 6])
-def test_query_heads_share_key_heads_in_neighbouring_groups(groups: int, backend: Backend) -> None:
+def test_query_heads_share_key_heads_in_neighbouring_groups(groups: int, backend: BackendName) -> None:
     query, key, value = draw(BATCH, 6, LENGTH, DIM), draw(BATCH, groups, LENGTH, DIM), draw(BATCH, groups, LENGTH, DIM)
     shared, _ = attention(query, key, value, mask=SlidingWindow(2), backend=backend)
     for head in range(6):
@@ -150,7 +150,7 @@ def test_the_last_queries_alone_are_the_last_rows_of_the_whole(mask: Mask, queri
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_later_keys_do_not_exist_for_a_causal_mask(backend: Backend) -> None:
+def test_later_keys_do_not_exist_for_a_causal_mask(backend: BackendName) -> None:
     query, key, value = inputs()
     whole, _ = attention(query, key, value, mask=Causal(), backend=backend)
     for length in (1, 4):
@@ -159,7 +159,7 @@ def test_later_keys_do_not_exist_for_a_causal_mask(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_module_passes_backend_and_bias_on(backend: Backend) -> None:
+def test_a_module_passes_backend_and_bias_on(backend: BackendName) -> None:
     torch.manual_seed(0)
     module = MultiHeadAttention(12, 3, kv_heads=1).double()
     x, memory = draw(BATCH, LENGTH, 12), draw(BATCH, 5, 12, seed=1)
@@ -179,7 +179,7 @@ def test_a_module_passes_backend_and_bias_on(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_anomaly_detection_finds_nothing(backend: Backend) -> None:
+def test_anomaly_detection_finds_nothing(backend: BackendName) -> None:
     leaves = [tensor.requires_grad_() for tensor in inputs()]
     for mask in (Padding([7, 0], [5, 7]) & SlidingWindow(1), ~Full(), Causal() & ~Padding([7, 1])):
         with torch.autograd.set_detect_anomaly(True):

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from multihead.attention.alignment import Alignment, Gumbel, MovingBaseline, reinforce_loss
+from multihead.attention.backends.explicit import masked_softmax
 from multihead.attention.biases import ALiBi
 from multihead.attention.composition import Attention
-from multihead.attention.functional import masked_softmax
 from multihead.attention.masks import Causal, Dense, Full, Mask, Padding
 from multihead.attention.scores import Additive, Bilinear, Dot, LowRankBilinear, ScaledDot, Score
 from multihead.attention.structured.layers import SegmentationAlignment

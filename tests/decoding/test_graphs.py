@@ -188,7 +188,7 @@ def test_a_step_decides_nothing_by_numbers_on_the_device(name: str, monkeypatch:
         return compute(), lambda: None
 
     # They look at the numbers on a CPU alone, where nothing waits for it, and catch the error.
-    monkeypatch.setattr(functional, "_looked_at", lambda _: False)
+    monkeypatch.setattr(functional, "_can_inspect", lambda _: False)
     model, bucket = model_of(name), Bucket(4, 1, 16, 16)
     graphs = Graphs(model, capture)
     with FakeTensorMode(allow_non_fake_inputs=True):

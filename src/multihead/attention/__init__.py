@@ -1,9 +1,9 @@
-"""Attention: the equation, masks that compose, biases, kernels to choose from, heads, and the cache of a decoder.
+"""Attention: the equation, masks, biases, backends, heads and caches.
 
-Reading order: functional (what is computed) · masks (between whom) · biases, rotary (where) · backends (on which
-kernel) · multihead · cache. Then scores, alignment and composition, for every other way to score and to choose;
-pooling, key_value and pointer, made of them; drop_in, in PyTorch's place. `attention.structured` (chains and trees)
-and `attention.vision` (images) are packages of their own.
+Reading order: `functional`, `backends.explicit` (the equation), `masks`, `biases` and `rotary` (positions), the other
+`backends`, `multihead`, `cache`. Then `scores`, `alignment` and `composition`, for other ways to score and to select;
+`pooling`, `key_value` and `pointer`, built from them; `torch_compatible`, a drop-in replacement for PyTorch's module.
+The packages `structured` (chains and trees) and `vision` (images) are imported by name.
 """
 
 from multihead.attention.alignment import (
@@ -16,12 +16,14 @@ from multihead.attention.alignment import (
     StraightThrough,
     reinforce_loss,
 )
-from multihead.attention.backends import Plan, choose, explain
+from multihead.attention.backends.call import Plan
+from multihead.attention.backends.explicit import explicit_attention, masked_softmax
+from multihead.attention.backends.flex import block_mask
+from multihead.attention.backends.varlen import sequence_offsets
 from multihead.attention.biases import ALiBi, Bias, RelativeBias
 from multihead.attention.cache import KeyValue
 from multihead.attention.composition import Attention
-from multihead.attention.flex import block_mask
-from multihead.attention.functional import attention, explicit_attention, masked_softmax
+from multihead.attention.functional import attention, choose, explain
 from multihead.attention.key_value import KeyValueAttention
 from multihead.attention.masks import (
     And,
@@ -51,7 +53,6 @@ from multihead.attention.rotary import rotary
 from multihead.attention.scores import Additive, Bilinear, Dot, LowRankBilinear, ScaledDot, Score
 from multihead.attention.torch_compatible.functional import multi_head_attention_forward
 from multihead.attention.torch_compatible.module import MultiheadAttention
-from multihead.attention.variable_length import sequence_offsets
 
 __all__ = [
     "ALiBi",

@@ -23,8 +23,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from multihead.attention.backends import HALF_TYPES
-from multihead.attention.functional import masked_softmax
+from multihead.attention.backends.call import HALF_TYPES
+from multihead.attention.backends.explicit import masked_softmax
 from multihead.errors import ConfigurationError, ShapeError
 
 AlignmentName = Literal["softmax", "argmax", "sample", "straight_through", "gumbel"]

@@ -19,10 +19,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from multihead.attention.alignment import Alignment, AlignmentName, Softmax, build_alignment, entropy, log_prob
+from multihead.attention.backends.call import Sizes, check_dropout
+from multihead.attention.backends.sdpa import lower
 from multihead.attention.biases import Bias
-from multihead.attention.checks import check_dropout
 from multihead.attention.functional import attention
-from multihead.attention.lowering import Sizes, lower
 from multihead.attention.masks import Mask
 from multihead.attention.masks.lengths import KnownPadding
 from multihead.attention.scores import Product, Score

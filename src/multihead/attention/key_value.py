@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from multihead.attention.functional import masked_softmax
+from multihead.attention.backends.explicit import masked_softmax
 from multihead.attention.scores import Additive
 from multihead.errors import ConfigurationError, ShapeError
 

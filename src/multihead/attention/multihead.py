@@ -12,13 +12,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from multihead.attention.backends import Backend
+from multihead.attention.backends.call import check_dropout
 from multihead.attention.biases import Bias
 from multihead.attention.cache import KeyValue
-from multihead.attention.checks import check_dropout
-from multihead.attention.functional import attention
+from multihead.attention.functional import BackendName, attention
 from multihead.attention.masks import Mask
-from multihead.attention.packing import Packing, packing_of
 from multihead.errors import ConfigurationError, ShapeError
 from multihead.kernels.linear import Linear, linear
 
@@ -163,7 +161,7 @@ class MultiHeadAttention(nn.Module):
         mask: Mask | None = None,
         bias: Float[Tensor, ...] | Bias | None = None,
         need_weights: bool = False,
-        backend: Backend = "auto",
+        backend: BackendName = "auto",
     ) -> tuple[Float[Tensor, "batch query width"], Weights]:
         """Self-attention (``key`` None, or the very same tensor), or attention to another sequence.
 
@@ -171,8 +169,7 @@ class MultiHeadAttention(nn.Module):
             query: [batch, query, width].
             key: [batch, key, memory_width]; None = the query.
             value: [batch, key, memory_width]; None = the key.
-            mask: who may attend to whom. In self-attention ``Padding(lengths, q_lengths=lengths)``, in plain numbers,
-                spares the projections of the padding; the output there is W^O's bias, and belongs to nothing.
+            mask: which query may attend to which key. Where a query may attend to nothing, the output is W^O's bias.
             bias: added to the scores, as in :func:`multihead.attention.attention`.
             need_weights: return the weights of every head too.
             backend: the kernel, by name; as there.
@@ -184,9 +181,6 @@ class MultiHeadAttention(nn.Module):
         key = query if key is None else key
         value = key if value is None else value
         if self.in_projection is not None and key is query and value is query:
-            packing = packing_of(mask, query)
-            if packing is not None:
-                return self._of_words(query, packing, mask, bias, need_weights, backend)
             output, weights, _ = self.step(
                 query, None, mask=mask, bias=bias, need_weights=need_weights, backend=backend
             )
@@ -228,7 +222,7 @@ class MultiHeadAttention(nn.Module):
         mask: Mask | None = None,
         bias: Float[Tensor, ...] | Bias | None = None,
         need_weights: bool = False,
-        backend: Backend = "auto",
+        backend: BackendName = "auto",
     ) -> tuple[Float[Tensor, "batch query width"], Weights]:
         """Attention of (unprojected) queries to keys and values that are projected already; otherwise `forward`."""
         return self._attend(self.project_query(query), kv, mask, bias, need_weights, backend)
@@ -241,7 +235,7 @@ class MultiHeadAttention(nn.Module):
         mask: Mask | None = None,
         bias: Float[Tensor, ...] | Bias | None = None,
         need_weights: bool = False,
-        backend: Backend = "auto",
+        backend: BackendName = "auto",
     ) -> tuple[Float[Tensor, "batch query width"], Weights, KeyValue]:
         """Self-attention of new positions to the cached ones and themselves; one product projects everything.
 
@@ -269,21 +263,6 @@ class MultiHeadAttention(nn.Module):
         kv = kv if cache is None else cache.append(kv)
         return *self._attend(split_heads(query, self.heads), kv, mask, bias, need_weights, backend), kv
 
-    def _of_words(
-        self,
-        x: Tensor,
-        packing: Packing,
-        mask: Mask | None,
-        bias: Tensor | Bias | None,
-        need_weights: bool,
-        backend: Backend,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Self-attention that projects the words alone."""
-        assert self.in_projection is not None
-        query, keys, values = (packing.spread(part) for part in self.in_projection(packing.pack(x)))
-        kv = KeyValue(split_heads(keys, self.kv_heads), split_heads(values, self.kv_heads))
-        return self._attend(split_heads(query, self.heads), kv, mask, bias, need_weights, backend, packing)
-
     def _attend(
         self,
         query: Tensor,
@@ -291,8 +270,7 @@ class MultiHeadAttention(nn.Module):
         mask: Mask | None,
         bias: Tensor | Bias | None,
         need_weights: bool,
-        backend: Backend,
-        packing: Packing | None = None,
+        backend: BackendName,
     ) -> tuple[Tensor, Tensor | None]:
         heads, weights = attention(
             query,
@@ -304,10 +282,7 @@ class MultiHeadAttention(nn.Module):
             need_weights=need_weights,
             backend=backend,
         )
-        joined = join_heads(heads)
-        if packing is None:
-            return self.output_projection(joined), weights
-        return packing.spread_with_padding(self.output_projection(packing.pack_with_padding(joined))), weights
+        return self.output_projection(join_heads(heads)), weights
 
     def extra_repr(self) -> str:
         """What ``print(module)`` shows."""

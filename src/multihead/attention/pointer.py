@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from multihead.attention.backends import HALF_TYPES
+from multihead.attention.backends.call import HALF_TYPES
 from multihead.attention.composition import hide_padding, masked_scores
 from multihead.attention.masks import Mask
 from multihead.attention.scores import Additive

@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from multihead.attention.backends.explicit import masked_softmax
 from multihead.attention.biases import Bias
 from multihead.attention.composition import Attention, hide_padding, masked_scores
-from multihead.attention.functional import masked_softmax
 from multihead.attention.masks import Dense, Mask, Padding
 from multihead.errors import ConfigurationError, ShapeError
 

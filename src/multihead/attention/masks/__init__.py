@@ -5,7 +5,7 @@ the choice of a kernel can see what it *is*: ``Causal() & Padding(lengths)`` sta
 tensor would not. Masks are combined with ``&``, ``|`` and ``~``; they have no truth value, because ``Causal()
 and Padding(lengths)`` would silently drop one of the two. A query that may attend to nothing yields zeros.
 
-Which kernel a mask leads to is decided in :mod:`multihead.attention.backends`. Nothing here reads values on
+Which kernel a mask leads to is decided in :mod:`multihead.attention.functional`. Nothing here reads values on
 a device while a mask is lowered; only the ``from_...`` constructors, ``show``, ``plot`` and ``repr`` look at them.
 Reading order: algebra · positions · lengths · documents · written; intervals (what the host knows of a mask)
 and pytorch (the same in PyTorch's arguments) stand beside them.

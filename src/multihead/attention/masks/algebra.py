@@ -135,6 +135,17 @@ class Mask(Remembering, Drawn):
         """The stretch of keys that each query sees, where it is one and is known on the host; else None."""
         return None
 
+    def known_intervals(self, rows: int, q_len: int, kv_len: int) -> tuple[Intervals, tuple[Mask, ...]]:
+        """What the host knows of this mask, as [1 or rows, q_len], and the conjuncts of which it knows nothing."""
+        known, unknown = everything(kv_len), []
+        for part in self.conjuncts:
+            intervals = part.intervals(q_len, kv_len)
+            if intervals is None:
+                unknown.append(part)
+            else:
+                known = known.intersect(intervals)
+        return known.spread(rows, q_len, kv_len), tuple(unknown)
+
     def additive(
         self,
         q_len: int,

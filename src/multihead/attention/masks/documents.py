@@ -1,7 +1,7 @@
 """The mask of packed documents: several texts in one row, none of which sees another.
 
 Packing (Krell et al. 2021) fills rows without padding. The documents' borders, where they are known on the host, let
-kernels go through one document after the other (:mod:`multihead.attention.blocks`).
+kernels go through one document after the other (:mod:`multihead.attention.backends.blockwise`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from multihead.attention.masks.algebra import Mask, Rule
 from multihead.attention.masks.drawn import Device
 from multihead.attention.masks.intervals import Intervals
 from multihead.errors import MaskError, ShapeError
-from multihead.kernels.attention import EndToEnd as Sequences
 
 
 class Document(Mask):
@@ -158,8 +157,35 @@ class EndToEnd(Document):
         if len(lengths) != len(key_lengths):
             raise ShapeError(f"{len(lengths)} sequences of queries and {len(key_lengths)} of keys")
         super().__init__(_numbered(lengths, queries, -1), _numbered(key_lengths, queries if keys is None else keys, -2))
-        self.sequences = Sequences(lengths, key_lengths) if len(lengths) else None
-        """The same for a kernel; None where there is none."""
+        self.row = PackedRow(lengths, key_lengths) if len(lengths) else None
+        """The same for a kernel; None where there are no sequences."""
+
+
+class PackedRow:
+    """Where each of the sequences of a packed row begins and ends; computed once for all layers.
+
+    Args:
+        query_lengths: how many queries each sequence has.
+        key_lengths: how many keys.
+
+    Raises:
+        ShapeError: the two have different numbers of sequences, or there are none.
+    """
+
+    def __init__(self, query_lengths: Int[Tensor, " _"], key_lengths: Int[Tensor, " _"]) -> None:
+        if len(query_lengths) != len(key_lengths) or not len(query_lengths):
+            raise ShapeError(f"{len(query_lengths)} sequences of queries and {len(key_lengths)} of keys")
+        queries, keys = (side.to(torch.int64).contiguous() for side in (query_lengths, key_lengths))
+        self.query_lengths, self.key_lengths = queries, keys
+        self.query_starts, self.key_starts = queries.cumsum(0) - queries, keys.cumsum(0) - keys
+        self.longest_query, self.longest_key = int(queries.max()), int(keys.max())
+        self.totals = int(queries.sum()), int(keys.sum())
+        self.aligned = torch.equal(queries, keys)
+
+    @property
+    def longest(self) -> int:
+        """The most queries or keys of any sequence."""
+        return max(self.longest_query, self.longest_key)
 
 
 def _numbered(lengths: Int[Tensor, " sequences"], length: int, rest: int) -> Int[Tensor, " {length}"]:

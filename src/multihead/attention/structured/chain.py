@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from multihead.attention.backends import HALF_TYPES
+from multihead.attention.backends.call import HALF_TYPES
 from multihead.attention.masks import sequence_mask
 from multihead.attention.structured.partition import IMPOSSIBLE, Family, Trace, log_partition, log_sum
 from multihead.errors import ShapeError

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from multihead.attention.backends import HALF_TYPES
+from multihead.attention.backends.call import HALF_TYPES
 
 IMPOSSIBLE = -1e30
 """Replaces -inf: sums and differences stay finite, so no NaN arises, and its exp is exactly 0."""

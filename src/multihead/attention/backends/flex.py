@@ -1,14 +1,15 @@
-"""PyTorch's FlexAttention: the mask as a function of indices, on a kernel that leaves out blocks nobody sees.
+"""PyTorch's FlexAttention: the mask as a function of indices, on a kernel that skips blocks nobody sees.
 
-Dong et al. 2024, "Flex Attention: a programming model for generating optimized attention kernels". Compiled it is a
-kernel of its own for each *kind* of mask and bias: lengths, offsets and ids reach it as tensors, so that other values
-need no new one. On a CPU it runs forwards only; on CUDA it trains too (from reading: not yet run on a GPU).
+Dong et al. 2024, "Flex Attention: a programming model for generating optimized attention kernels". Compiled, it is a
+kernel of its own for each *kind* of mask and bias: lengths, offsets and ids reach it as tensors, so other values need
+no new one. On a CPU it runs forwards only; on CUDA it trains too (from reading: not yet run on a GPU).
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +17,80 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from multihead.attention.backends.call import (
+    Backend,
+    Call,
+    Kernel,
+    Plan,
+    compute_dtype,
+    refuse_weights_and_dropout,
+)
 from multihead.attention.biases import Bias, ScoreRule
 from multihead.attention.masks import Mask
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
+
+
+@dataclass(frozen=True)
+class FlexPlan(Plan):
+    """One call of FlexAttention.
+
+    Attributes:
+        block_mask: the mask; None = everything.
+    """
+
+    block_mask: BlockMask | None = field(repr=False)
+
+    @property
+    def details(self) -> str:
+        if self.block_mask is None:
+            return ""
+        return f" with {self.block_mask.sparsity():.0f}% of the blocks left out"
+
+    def run(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: Tensor | Bias | None,
+        scale: float | None,
+        dropout_p: float,  # noqa: ARG002
+    ) -> tuple[Tensor, Tensor | None]:
+        compiled = self.kernel == "flex"
+        return flexible_attention(query, key, value, self.block_mask, bias=bias, scale=scale, compiled=compiled), None
+
+
+class Flex(Backend):
+    """FlexAttention.
+
+    Args:
+        name: ``"flex"``, compiled, or ``"flex_eager"``, not compiled.
+    """
+
+    def __init__(self, name: Kernel) -> None:
+        self.name = name
+
+    def refuse(self, call: Call) -> str | None:
+        refusal = refuse_weights_and_dropout(call)
+        if refusal is None and call.training and call.query.device.type == "cpu":
+            refusal = (
+                "cannot train on a CPU, where FlexAttention has no backward pass: write backend='blockwise', or call "
+                "it under torch.no_grad()"
+            )
+        return refusal
+
+    def plan(self, call: Call, why: str) -> FlexPlan:
+        dtype, why_dtype = compute_dtype(call)
+        batch, heads, q_len, kv_len = call.sizes
+        mask, device, made = call.mask, call.query.device, None
+        if mask is not None and mask.conjuncts:
+            made = mask.remembered(
+                "block mask",
+                (call.sizes, device),
+                lambda: block_mask(mask, q_len, kv_len, batch=batch, heads=heads, device=device),
+            )
+        return FlexPlan(self.name, dtype, (why, *why_dtype), made)
 
 
 def block_mask(
@@ -41,7 +111,7 @@ def block_mask(
         kv_len: the number of keys.
         batch: sentences; the result has as many, or 1 where the mask is the same for all.
         heads: heads; likewise.
-        device: where it is to lie (default: where the mask's tensors are, or on the CPU).
+        device: of the result (default: that of the mask's tensors, or the CPU).
         block_size: queries and keys of a block.
 
     Raises:
@@ -52,7 +122,7 @@ def block_mask(
     where = torch.device(mask.device or "cpu") if device is None else torch.device(device)
     known, rule = mask.sizes, mask.rule(q_len, kv_len, where)
     return create_block_mask(
-        lambda b, h, q, k: rule(b, h, q, k),  # it counts the arguments of a plain function
+        lambda b, h, q, k: rule(b, h, q, k),  # `create_block_mask` counts the arguments of a plain function
         1 if known[0] == 1 else batch,
         1 if known[1] == 1 else heads,
         q_len,
@@ -72,7 +142,7 @@ def flexible_attention(
     scale: float | None = None,
     compiled: bool = True,
 ) -> Float[Tensor, "batch heads query value_dim"]:
-    """:func:`multihead.attention.attention`'s equation by FlexAttention.
+    """The equation of :func:`multihead.attention.attention` by FlexAttention.
 
     Args:
         query: as there.
@@ -82,13 +152,13 @@ def flexible_attention(
         bias: as there.
         scale: as there.
         compiled: compile it (once for each kind of mask, which takes half a minute on a CPU); otherwise PyTorch
-            computes all scores, as it documents, for looking at small ones.
+            computes all scores, as it documents: for inspecting small ones.
     """
     if not torch.is_grad_enabled():
-        # On a CPU it refuses whatever could be trained, even where nothing is.
+        # On a CPU it refuses tensors that require gradients, even where none are computed.
         query, key, value = query.detach(), key.detach(), value.detach()
     with warnings.catch_warnings():
-        # That it computes all scores when it is not compiled: the caller has asked for that.
+        # It warns that it computes all scores when it is not compiled, which the caller asked for.
         warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
         output: Tensor = _function(compiled)(
             query,

@@ -20,8 +20,8 @@ from multihead.attention import (
     choose,
     explain,
 )
+from multihead.attention.backends.short import LONGEST
 from multihead.errors import ConfigurationError, ShapeError
-from multihead.kernels.attention import LONGEST
 
 WORDS, OTHERS = torch.tensor([3, 1, 4]), torch.tensor([2, 5, 1])
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from multihead.attention.functional import explicit_attention
+from multihead.attention.backends.explicit import explicit_attention
+from multihead.attention.backends.short import LONGEST, packed_short_attention, short_attention, takes
+from multihead.attention.masks.documents import PackedRow
 from multihead.errors import ConfigurationError, ShapeError
-from multihead.kernels.attention import LONGEST, EndToEnd, packed_short_attention, short_attention, takes
 from multihead.kernels.native import VARIABLE, forget, native
 
 
@@ -143,7 +144,7 @@ def test_sequences_end_to_end_are_the_sequences_one_by_one(causal, dtype, compil
     if causal:
         key, value = (tensor[:, :, :25].detach().requires_grad_() for tensor in (key, value))
     inputs = (query, key, value)
-    ours = packed_short_attention(query, key, value, EndToEnd(asked, seen), causal=causal, scale=0.3)
+    ours = packed_short_attention(query, key, value, PackedRow(asked, seen), causal=causal, scale=0.3)
     q, k = 0, 0
     pieces = []
     for queries, keys in zip(asked.tolist(), seen.tolist(), strict=True):
@@ -168,9 +169,9 @@ def test_sequences_that_do_not_fit_are_refused(compiled):
     query = heads_of(1, 2, 10, 16, torch.float32, 1)
     lengths = torch.tensor([5, 6])
     with pytest.raises(ShapeError, match="do not fit into a row of 10"):
-        packed_short_attention(query, query, query, EndToEnd(lengths, lengths))
-    unequal = EndToEnd(torch.tensor([5, 5]), torch.tensor([4, 6]))
+        packed_short_attention(query, query, query, PackedRow(lengths, lengths))
+    unequal = PackedRow(torch.tensor([5, 5]), torch.tensor([4, 6]))
     with pytest.raises(ShapeError, match="as many keys as queries in every sequence"):
         packed_short_attention(query, query, query, unequal, causal=True)
     with pytest.raises(ShapeError, match="2 sequences of queries and 1 of keys"):
-        EndToEnd(lengths, lengths[:1])
+        PackedRow(lengths, lengths[:1])

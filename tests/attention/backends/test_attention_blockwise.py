@@ -22,9 +22,10 @@ from multihead.attention import (
     choose,
     explain,
 )
-from multihead.attention import blocks as blocks_module
-from multihead.attention.blocks import Block, cells, plan_blocks
-from multihead.attention.blockwise import cut
+from multihead.attention.backends import blockwise
+from multihead.attention.backends.blockwise import Block, BlockwisePlan, count_cells, cut, plan_blocks
+from multihead.attention.backends.call import Sizes
+from multihead.attention.backends.sdpa import SdpaPlan
 
 CPU = torch.device("cpu")
 
@@ -33,7 +34,7 @@ def plan(
     mask: Mask, q_len: int, kv_len: int | None = None, batch: int = 1, triangles: bool = True
 ) -> tuple[Block, ...]:
     keys = q_len if kv_len is None else kv_len
-    return plan_blocks(mask, batch=batch, heads=1, q_len=q_len, kv_len=keys, device=CPU, triangles=triangles)
+    return plan_blocks(mask, Sizes(batch, 1, q_len, keys), CPU, triangles=triangles)
 
 
 def spelled_out(blocks: tuple[Block, ...], sizes: tuple[int, int, int, int]) -> Tensor:
@@ -79,11 +80,11 @@ def test_blocks_are_the_mask(data: st.DataObject) -> None:
     mask: Mask = Full()
     for chosen in data.draw(st.lists(st.integers(0, len(kinds) - 1), min_size=1, max_size=3)):
         mask = mask & kinds[chosen]
-    before, blocks_module.BLOCK = blocks_module.BLOCK, data.draw(st.integers(1, 5))
+    before, blockwise.BLOCK = blockwise.BLOCK, data.draw(st.integers(1, 5))
     try:
         blocks = plan(mask, q_len, kv_len, batch, triangles=data.draw(st.booleans()))
     finally:
-        blocks_module.BLOCK = before
+        blockwise.BLOCK = before
     expected = mask.dense(q_len, kv_len).expand(batch, 1, q_len, kv_len)
     assert torch.equal(spelled_out(blocks, (batch, 1, q_len, kv_len)), expected)
 
@@ -121,7 +122,7 @@ def test_a_window_computes_only_what_it_sees() -> None:
     assert max(len(block.keys) for block in blocks) <= 255
     inner = [block.mask for block in blocks[2:-1]]
     assert all(mask is inner[0] for mask in inner)  # written out once
-    assert cells(blocks, heads=1) < 0.13 * 2048**2
+    assert count_cells(blocks, heads=1) < 0.13 * 2048**2
 
 
 def test_known_padding_is_left_out() -> None:
@@ -157,9 +158,12 @@ def test_when_blocks_pay(mask: Mask | None, kernel: str) -> None:
 def test_is_causal_and_a_bias_exclude_one_another() -> None:
     """So that with a bias a causal mask goes block by block."""
     query = torch.zeros(1, 2, 2048, 8)
-    assert choose(query, query, query, mask=Causal()).is_causal
+    whole = choose(query, query, query, mask=Causal())
+    assert isinstance(whole, SdpaPlan)
+    assert whole.is_causal
     biased = choose(query, query, query, mask=Causal(), bias=ALiBi(2))
     assert biased.kernel == "blockwise"
+    assert isinstance(biased, BlockwisePlan)
     assert not any(block.is_causal for block in biased.blocks)
 
 
@@ -173,6 +177,7 @@ def test_a_decoder_with_a_window_reads_its_window_only() -> None:
     query, key = torch.randn(4, 4, 1, 8), torch.randn(4, 4, 4000, 8)
     chosen = choose(query, key, key, mask=SlidingWindow(9))
     assert chosen.kernel == "blockwise"
+    assert isinstance(chosen, BlockwisePlan)
     assert [(block.keys, block.mask) for block in chosen.blocks] == [(range(3990, 4000), None)]
     output, _ = attention(query, key, key, mask=SlidingWindow(9))
     torch.testing.assert_close(output, attention(query, key[:, :, -10:], key[:, :, -10:])[0])

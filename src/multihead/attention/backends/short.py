@@ -1,0 +1,338 @@
+"""Our own compiled kernel for training on short sequences on a CPU: the sentences of a translator.
+
+    softmax(Q K^T scale) V    over the keys of each row's length (and, if causal, not after the query)
+
+PyTorch's fused kernel is made for long sequences: per position, its backward pass takes longer the shorter they are, in
+bfloat16 many times so (docs/lab-notes.md), and wants bfloat16 converted to float32 first. Here one thread computes one
+head of one sentence within its own cache. It reads and writes either type in place, computes in float32, and skips the
+padding altogether, so nothing can spread from there. A query without any key, or past its own length, yields zeros.
+
+The kernel takes no boolean mask. What it can be given is right padding, or sequences end to end in one row
+(:class:`~multihead.attention.masks.EndToEnd`), and causal or not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from multihead.attention.backends.call import (
+    HALF_TYPES,
+    Backend,
+    Call,
+    Kernel,
+    Plan,
+    compute_dtype,
+    refuse_weights_and_dropout,
+    under_autocast,
+)
+from multihead.attention.biases import Bias
+from multihead.attention.masks import Causal, EndToEnd, Padding
+from multihead.attention.masks.documents import PackedRow
+from multihead.errors import ConfigurationError, ShapeError
+from multihead.kernels.native import TYPES, library_for, pointer
+
+LONGEST = 256
+"""Maximum number of queries and of keys: beyond, scores leave the cache, and PyTorch's kernel is faster."""
+WIDEST = 256
+"""Maximum width of a head."""
+
+
+@dataclass(frozen=True)
+class ShortPlan(Plan):
+    """One call of the compiled kernel.
+
+    Attributes:
+        key_lengths: keys that are real, in each row; None = all.
+        query_lengths: queries that are real, in each row; None = all.
+        packed: the sequences of a single row, end to end; None = each row is a sequence.
+        causal: no query sees a later key.
+    """
+
+    key_lengths: Int[Tensor, " batch"] | None = field(repr=False)
+    query_lengths: Int[Tensor, " batch"] | None = field(repr=False)
+    packed: PackedRow | None = field(repr=False)
+    causal: bool
+
+    reads_padding: ClassVar[bool] = False
+
+    def run(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: Tensor | Bias | None,  # noqa: ARG002
+        scale: float | None,
+        dropout_p: float,  # noqa: ARG002
+    ) -> tuple[Tensor, Tensor | None]:
+        if self.packed is not None:
+            return packed_short_attention(query, key, value, self.packed, causal=self.causal, scale=scale), None
+        limits = {"key_lengths": self.key_lengths, "query_lengths": self.query_lengths}
+        return short_attention(query, key, value, **limits, causal=self.causal, scale=scale), None
+
+
+class Short(Backend):
+    """The compiled kernel for short sequences."""
+
+    name: Kernel = "short"
+
+    def refuse(self, call: Call) -> str | None:
+        refusal = refuse_weights_and_dropout(call)
+        if refusal is None and not _accepts(call):
+            refusal = (
+                "is compiled for a CPU, for float32 or bfloat16, equal heads and widths, few positions, and masks of "
+                "lengths or causal ones: write backend='auto'"
+            )
+        return refusal
+
+    def plan(self, call: Call, why: str) -> ShortPlan:
+        dtype, why_dtype = compute_dtype(call, HALF_TYPES)
+        limits = _limits_of(call)
+        assert limits is not None  # or the call is refused
+        return ShortPlan(self.name, dtype, (why, *why_dtype), *limits)
+
+
+class _Limits(NamedTuple):
+    """A mask as the kernel takes it; the fields are those of `ShortPlan`."""
+
+    key_lengths: Tensor | None
+    query_lengths: Tensor | None
+    packed: PackedRow | None
+    causal: bool
+
+
+def _accepts(call: Call) -> bool:
+    if call.bias is not None:
+        return False
+    kind = call.query.device.type
+    if under_autocast(call.query) and torch.get_autocast_dtype(kind) not in (call.query.dtype, torch.bfloat16):
+        return False
+    limits = _limits_of(call)
+    if limits is None:
+        return False
+    return takes(call.query, call.key, call.value, None if limits.packed is None else limits.packed.longest)
+
+
+def _limits_of(call: Call) -> _Limits | None:
+    """The call's mask as lengths and a flag; None where it is no such mask."""
+    if call.mask is None:
+        return _Limits(None, None, None, False)
+    conjuncts, sizes = call.mask.conjuncts, call.sizes
+    others = [part for part in conjuncts if not isinstance(part, Causal)]
+    causal = len(others) < len(conjuncts)
+    if len(others) > 1 or (causal and sizes.q_len != sizes.kv_len):
+        return None
+    if not others:
+        return _Limits(None, None, None, causal)
+    (mask,) = others
+    if isinstance(mask, EndToEnd):
+        row = mask.row
+        fits = row is not None and sizes.batch == 1 and (row.aligned or not causal)
+        return _Limits(None, None, row, causal) if fits else None
+    if not isinstance(mask, Padding) or mask.lengths.shape[0] != sizes.batch or mask.lengths.is_cuda:
+        return None
+    return _Limits(mask.lengths, mask.q_lengths, None, causal)
+
+
+def takes(query: Tensor, key: Tensor, value: Tensor, longest: int | None = None) -> bool:
+    """Whether `short_attention` computes this: compiled kernels, equal heads, types and widths, and short sequences.
+
+    Of sequences end to end, ``longest`` is the length of the longest.
+    """
+    width = query.shape[-1]
+    return (
+        query.dim() == key.dim() == value.dim() == 4
+        and query.dtype == key.dtype == value.dtype
+        and query.shape[:2] == key.shape[:2] == value.shape[:2]
+        and key.shape == value.shape
+        and key.shape[-1] == width
+        and 0 < width <= WIDEST
+        and 0 < (query.shape[2] if longest is None else longest) <= LONGEST
+        and 0 < (key.shape[2] if longest is None else longest) <= LONGEST
+        and query.numel() > 0
+        and library_for(query, key, value) is not None
+    )
+
+
+def short_attention(
+    query: Float[Tensor, "batch heads query dim"],
+    key: Float[Tensor, "batch heads key dim"],
+    value: Float[Tensor, "batch heads key dim"],
+    *,
+    key_lengths: Int[Tensor, " _"] | None = None,
+    query_lengths: Int[Tensor, " _"] | None = None,
+    causal: bool = False,
+    scale: float | None = None,
+) -> Float[Tensor, "batch heads query dim"]:
+    """Attention by the compiled kernel, where `takes` holds.
+
+    The result is laid out as [batch, query, heads, dim], so joining the heads copies nothing.
+
+    Args:
+        query: Q.
+        key: K.
+        value: V.
+        key_lengths: keys that are real, from 0 to all, in each row; None = all.
+        query_lengths: queries that are real, likewise; the others yield zeros.
+        causal: query t sees the keys up to t; needs as many queries as keys.
+        scale: of the scores; default 1 / sqrt(dim).
+
+    Raises:
+        ConfigurationError: `takes` does not hold.
+        ShapeError: not one length a row, or a causal mask with other keys than queries.
+    """
+    _check(query, key, value)
+    if causal and query.shape[2] != key.shape[2]:
+        raise ShapeError(f"a causal mask needs as many keys as queries, got {query.shape[2]} and {key.shape[2]}")
+    limits = []
+    for lengths, most in ((key_lengths, key.shape[2]), (query_lengths, query.shape[2])):
+        if lengths is not None and lengths.shape != query.shape[:1]:
+            raise ShapeError(f"one length a row is needed: {len(query)}, got a tensor {list(lengths.shape)}")
+        limits.append(None if lengths is None else lengths.to(torch.int64).clamp(0, most).contiguous())
+    key_limits, query_limits = limits
+    rows = _Rows(len(query), query.shape[2], key.shape[2], key_limits, query_limits, None, None)
+    return _run(query, key, value, rows, causal, scale)
+
+
+def packed_short_attention(
+    query: Float[Tensor, "1 heads query dim"],
+    key: Float[Tensor, "1 heads key dim"],
+    value: Float[Tensor, "1 heads key dim"],
+    packed: PackedRow,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+) -> Float[Tensor, "1 heads query dim"]:
+    """`short_attention` of sequences end to end in one row: queries of the n-th attend to keys of the n-th.
+
+    Args:
+        query: Q, one sequence after the other; queries behind the last one yield zeros.
+        key: K, in the same order.
+        value: V.
+        packed: the sequences.
+        causal: query t of a sequence sees its keys up to t; needs as many queries as keys in each.
+        scale: of the scores; default 1 / sqrt(dim).
+
+    Raises:
+        ConfigurationError: `takes` does not hold.
+        ShapeError: the sequences are longer than the row, or a causal mask with other keys than queries.
+    """
+    _check(query, key, value, packed.longest)
+    for total, tensor in zip(packed.totals, (query, key), strict=True):
+        if total > tensor.shape[2]:
+            raise ShapeError(f"sequences of {total} positions do not fit into a row of {tensor.shape[2]}")
+    if causal and not packed.aligned:
+        raise ShapeError("a causal mask needs as many keys as queries in every sequence")
+    lengths, starts = (packed.key_lengths, packed.query_lengths), (packed.key_starts, packed.query_starts)
+    count = len(packed.query_lengths)
+    rows = _Rows(count, packed.longest_query, packed.longest_key, *lengths, *starts, packed.totals)
+    return _run(query, key, value, rows, causal, scale)
+
+
+def _check(query: Tensor, key: Tensor, value: Tensor, longest: int | None = None) -> None:
+    if not takes(query, key, value, longest):
+        raise ConfigurationError(
+            f"the kernel for short sequences does not take {list(query.shape)} {query.dtype} queries with "
+            f"{list(key.shape)} keys here: ask `takes` first"
+        )
+
+
+def _run(query: Tensor, key: Tensor, value: Tensor, rows: _Rows, causal: bool, scale: float | None) -> Tensor:
+    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    result: Tensor = _Attention.apply(query, key, value, rows, causal, factor)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _Rows(NamedTuple):
+    """The sequences, as the compiled functions take them."""
+
+    sequences: int
+    queries: int
+    """Of the longest sequence."""
+    keys: int
+    """Of the longest sequence."""
+    key_lengths: Tensor | None
+    query_lengths: Tensor | None
+    key_starts: Tensor | None
+    """Where each sequence begins in the one row of a packed tensor; None = each has a row of its own."""
+    query_starts: Tensor | None
+    totals: tuple[int, int] | None = None
+    """Queries and keys of all sequences of a packed row."""
+
+    def sizes(self, query: Tensor) -> Any:
+        """Sequences, heads, queries, keys and width, as a C array."""
+        return _int64_array(self.sequences, query.shape[1], self.queries, self.keys, query.shape[-1])
+
+    def pointers(self) -> tuple[int | None, ...]:
+        return tuple(
+            pointer(part) for part in (self.key_lengths, self.query_lengths, self.key_starts, self.query_starts)
+        )
+
+    def clear_tail(self, query_like: Tensor, *key_like: Tensor) -> None:
+        """Zero what is behind the last sequence of a packed row, which the kernel does not write."""
+        if self.totals is not None:
+            for total, tensors in zip(self.totals, ((query_like,), key_like), strict=True):
+                for tensor in tensors:
+                    tensor[:, :, total:] = 0
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, rows: _Rows, causal: bool, scale: float) -> Tensor:
+        library = library_for()
+        assert library is not None
+        query, key, value = _dense_rows(query), _dense_rows(key), _dense_rows(value)
+        out = _empty_joined(query)
+        library.attention(
+            *(rows.sizes(query), _strides(query, key, value, out)),
+            *(pointer(query), pointer(key), pointer(value), pointer(out), TYPES[query.dtype]),
+            *(*rows.pointers(), causal, scale, torch.get_num_threads()),
+        )
+        rows.clear_tail(out)
+        ctx.save_for_backward(query, key, value)
+        ctx.rows, ctx.causal, ctx.scale = rows, causal, scale
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        library = library_for()
+        assert library is not None
+        query, key, value = ctx.saved_tensors
+        gradient, rows = _dense_rows(gradients[0]), ctx.rows
+        of_query = _empty_joined(query)
+        of_key, of_value = _empty_joined(key, 2).unbind()
+        library.attention_backward(
+            *(rows.sizes(query), _strides(query, key, value, gradient, of_query, of_key)),
+            *(pointer(query), pointer(key), pointer(value), pointer(gradient)),
+            *(pointer(of_query), pointer(of_key), pointer(of_value), TYPES[query.dtype]),
+            *(*rows.pointers(), ctx.causal, ctx.scale, torch.get_num_threads()),
+        )
+        rows.clear_tail(of_query, of_key, of_value)
+        return of_query, of_key, of_value, None, None, None
+
+
+def _dense_rows(x: Tensor) -> Tensor:
+    """``x`` with the last axis contiguous, as the kernel needs it."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _int64_array(*values: int) -> Any:
+    return (ctypes.c_int64 * len(values))(*values)
+
+
+def _strides(*tensors: Tensor) -> Any:
+    return _int64_array(*(stride for tensor in tensors for stride in tensor.stride()[:3]))
+
+
+def _empty_joined(like: Tensor, *count: int) -> Tensor:
+    """An empty [batch, heads, length, dim], laid out as [batch, length, heads, dim]; or ``count`` of them in one."""
+    batch, heads, length, width = like.shape
+    return like.new_empty(*count, batch, length, heads, width).transpose(-2, -3)
