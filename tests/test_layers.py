@@ -106,6 +106,7 @@ def test_the_table_names_every_package_and_module_once() -> None:
 
 
 WITHOUT_A_ROW = {
+    "attention.backends": "a backend takes masks and biases, and `attention.functional` chooses among backends",
     "attention.masks": "masks draw themselves with `attention.drawing`, and `attention` is built on masks",
     "data.toy": "the problems of the examples share the symbols of `toy.reordering`",
     "models.recurrent": "`models.network_config` joins the settings of all networks, which `models.network` needs",
