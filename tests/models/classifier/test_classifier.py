@@ -99,7 +99,7 @@ def test_dropout_is_a_function_of_the_seed_and_off_when_it_is_measured():
         found.append(model.train()(*batch.encoder_inputs).log_probabilities)
     assert torch.equal(found[0], found[1])
     assert not torch.equal(found[0], found[2])
-    assert torch.equal(model.eval()(*batch.encoder_inputs).log_probabilities, model(*batch.read).log_probabilities)
+    assert torch.equal(model.eval()(*batch.encoder_inputs).log_probabilities, model(*batch.encoder_inputs).log_probabilities)
 
 
 def test_a_hierarchical_network_tells_the_weights_of_each_level():
@@ -131,9 +131,9 @@ def test_a_pre_trained_encoder_is_taken_whole_and_without_its_heads():
     given = Bert(BERT).eval()
     model = BertClassifier(BertClassifierConfig(encoder=BERT, classes=CLASSES)).eval()
     batch = collate_segmented(DOCUMENTS, 16, SYMBOLS)
-    assert not torch.equal(model.encode(*batch.encoder_inputs)[0], given.encode(*batch.read).pooled)
+    assert not torch.equal(model.encode(*batch.encoder_inputs)[0], given.encode(*batch.encoder_inputs).pooled)
     model.take_encoder(given)
-    assert torch.equal(model.encode(*batch.encoder_inputs)[0], given.encode(*batch.read).pooled)
+    assert torch.equal(model.encode(*batch.encoder_inputs)[0], given.encode(*batch.encoder_inputs).pooled)
     names = {name for name, _ in model.encoder.named_parameters()}
     assert {name for name, _ in given.named_parameters()} - names == {
         *(f"words.{name}" for name, _ in given.words.named_parameters()),
