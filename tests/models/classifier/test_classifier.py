@@ -99,7 +99,9 @@ def test_dropout_is_a_function_of_the_seed_and_off_when_it_is_measured():
         found.append(model.train()(*batch.encoder_inputs).log_probabilities)
     assert torch.equal(found[0], found[1])
     assert not torch.equal(found[0], found[2])
-    assert torch.equal(model.eval()(*batch.encoder_inputs).log_probabilities, model(*batch.encoder_inputs).log_probabilities)
+    assert torch.equal(
+        model.eval()(*batch.encoder_inputs).log_probabilities, model(*batch.encoder_inputs).log_probabilities
+    )
 
 
 def test_a_hierarchical_network_tells_the_weights_of_each_level():
@@ -116,7 +118,10 @@ def test_a_bert_is_pooled_by_its_first_state_by_all_or_by_weight():
         other.encoder.load_state_dict(weighted.encoder.state_dict())
     vectors, (weights,) = weighted.encode(*batch.encoder_inputs)
     for row, length in enumerate(batch.lengths.tolist()):
-        alone = [tensor[row : row + 1, :length] if tensor.dim() > 1 else tensor[row : row + 1] for tensor in batch.read]
+        alone = [
+            tensor[row : row + 1, :length] if tensor.dim() > 1 else tensor[row : row + 1]
+            for tensor in batch.encoder_inputs
+        ]
         states, pooled = weighted.encoder.encode(*alone)
         torch.testing.assert_close(first.encode(*batch.encoder_inputs)[0][row], pooled[0])
         torch.testing.assert_close(mean.encode(*batch.encoder_inputs)[0][row], states[0].mean(0))
