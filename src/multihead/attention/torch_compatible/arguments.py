@@ -1,9 +1,8 @@
-"""PyTorch's mask arguments and its checks of them, for the drop-in functions and modules.
+"""PyTorch's mask arguments: their checks and their conversion.
 
-In the calls of ``torch.nn.MultiheadAttention`` True means "ignore", -inf means "ignore" too, and any other number is
-added to the scores. Here, and nowhere else, that is turned into the library's masks (True = may attend) and biases.
-What is then computed is in :mod:`multihead.attention.torch_compatible.functional`; the opposite direction is
-``to_torch``.
+In calls of ``torch.nn.MultiheadAttention``, True and -inf mean "ignore", and any other number is added to the scores.
+Only this module converts such arguments to masks (True = may attend) and biases of the library. ``to_torch`` converts
+in the opposite direction. :mod:`multihead.attention.torch_compatible.functional` has the computation.
 """
 
 from __future__ import annotations
@@ -21,22 +20,46 @@ from multihead.errors import MaskError, ShapeError
 
 
 class DropInError(ShapeError, AssertionError):
-    """A :class:`~multihead.errors.ShapeError` where PyTorch raises an AssertionError, with PyTorch's words."""
+    """A :class:`~multihead.errors.ShapeError` where PyTorch raises an AssertionError, with PyTorch's message."""
 
 
 class DropInSizeError(ShapeError, RuntimeError):
-    """A :class:`~multihead.errors.ShapeError` where PyTorch raises a RuntimeError, with PyTorch's words."""
+    """A :class:`~multihead.errors.ShapeError` where PyTorch raises a RuntimeError, with PyTorch's message."""
+
+
+class Masks(NamedTuple):
+    """The arguments of one call that say which query may attend to which key.
+
+    Attributes:
+        key_padding_mask: [batch, keys], PyTorch's meaning.
+        attn_mask: [queries, keys] or [batch * heads, queries, keys], PyTorch's meaning.
+        is_causal: without ``attn_mask``: no query attends to a later key. With it: the caller's promise that
+            ``attn_mask`` is the causal mask.
+        mask: a mask of the library, True = may attend.
+        bias: added to the scores, [queries, keys] or four axes.
+    """
+
+    key_padding_mask: Tensor | None
+    attn_mask: Tensor | None
+    is_causal: bool
+    mask: Mask | None
+    bias: Tensor | None
+
+    def unsqueeze(self) -> Masks:
+        """The masks of one sentence as those of a batch of one."""
+        padding = self.key_padding_mask
+        return self if padding is None else self._replace(key_padding_mask=padding[None])
 
 
 class Sizes(NamedTuple):
-    """What the masks of one call have to fit.
+    """The sizes that the masks of one call must match.
 
     Attributes:
-        batch: sentences.
-        heads: of the queries.
-        queries: their number.
-        keys: those that the caller handed over, which the masks speak about.
-        extra: further keys that everybody may attend to (``add_bias_kv``, ``add_zero_attn``), after the others.
+        batch: number of sentences.
+        heads: number of query heads.
+        queries: number of queries.
+        keys: number of keys passed by the caller; masks cover these.
+        extra: number of further keys visible to all queries (``add_bias_kv``, ``add_zero_attn``), after the others.
     """
 
     batch: int
@@ -47,24 +70,18 @@ class Sizes(NamedTuple):
 
 
 def expect(condition: bool, message: str) -> None:
-    """Raises PyTorch's AssertionError (as a :class:`DropInError`) unless the condition holds."""
+    """Raise :class:`DropInError`, PyTorch's AssertionError, unless the condition holds."""
     if not condition:
         raise DropInError(message)
 
 
-def check_ranks(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    key_padding_mask: Tensor | None,
-    attn_mask: Tensor | None,
-    num_heads: int,
-) -> bool:
-    """Whether the call is batched: three axes; two are one sentence without its batch axis.
+def check_ranks(query: Tensor, key: Tensor, value: Tensor, masks: Masks, num_heads: int) -> None:
+    """Check the number of axes: three, or two for one sentence without the batch axis.
 
     Raises:
-        DropInError: a number of axes that does not go with the query's.
+        DropInError: the number of axes does not match the query's.
     """
+    key_padding_mask, attn_mask = masks.key_padding_mask, masks.attn_mask
     expect(
         query.dim() in (2, 3),
         f"query should be unbatched 2D or batched 3D tensor but received {query.dim()}-D query tensor",
@@ -90,17 +107,17 @@ def check_ranks(
         if not batched and attn_mask.dim() == 3:
             shape = (num_heads, query.shape[0], key.shape[0])
             expect(attn_mask.shape == shape, f"Expected `attn_mask` shape to be {shape} but got {attn_mask.shape}")
-    return batched
 
 
-def check_mask_types(**masks: object) -> None:
-    """Whether PyTorch's masks are tensors of a type that PyTorch takes: boolean or floating.
+def check_types(masks: Masks) -> None:
+    """Check that PyTorch's masks have a type that PyTorch accepts: boolean or floating.
 
     Raises:
-        DropInError: integers.
-        MaskError: one of our masks in the place of PyTorch's.
+        DropInError: a mask contains integers.
+        MaskError: a `Mask` is passed in place of a tensor.
     """
-    for name, mask in masks.items():
+    tensors: dict[str, object] = {"key_padding_mask": masks.key_padding_mask, "attn_mask": masks.attn_mask}
+    for name, mask in tensors.items():
         if isinstance(mask, Mask):
             raise MaskError(f"{name} is the mask {mask!r}; {name} takes PyTorch's tensors: write mask={mask!r}")
         if isinstance(mask, Tensor):
@@ -110,52 +127,37 @@ def check_mask_types(**masks: object) -> None:
             )
 
 
-def lower(
-    sizes: Sizes,
-    *,
-    attn_mask: Tensor | None,
-    key_padding_mask: Tensor | None,
-    is_causal: bool,
-    trust_hint: bool,
-    mask: Mask | None,
-    bias: Tensor | None,
-    device: torch.device,
-) -> tuple[Mask | None, Tensor | None]:
-    """All that was said about who may attend to whom, as one mask and one bias.
+def lower(masks: Masks, sizes: Sizes, *, trust_hint: bool, device: torch.device) -> tuple[Mask | None, Tensor | None]:
+    """The masks of a call as one mask and one bias.
 
     Args:
-        sizes: what they have to fit.
-        attn_mask: [queries, keys] or [batch * heads, queries, keys], PyTorch's meaning.
-        key_padding_mask: [batch, keys], PyTorch's meaning.
-        is_causal: without ``attn_mask``: no query sees a later key. With it: the caller's word that ``attn_mask`` is
-            that very mask.
-        trust_hint: with ``attn_mask``, whether to take that word and not read the mask.
-        mask: ours, True = may attend.
-        bias: ours, [queries, keys] or four axes.
-        device: where the tensors are.
+        masks: the arguments of the call.
+        sizes: the sizes they must match.
+        trust_hint: whether ``is_causal`` replaces ``attn_mask`` without reading it.
+        device: the device of the tensors.
 
     Raises:
-        DropInSizeError: an ``attn_mask`` of another size.
-        DropInError: a ``key_padding_mask`` of another size.
+        DropInSizeError: ``attn_mask`` has another size.
+        DropInError: ``key_padding_mask`` has another size.
     """
-    conditions: list[Mask] = [] if mask is None else [mask]
-    terms: list[Tensor] = [] if bias is None else [bias]
-    causal = is_causal and (attn_mask is None or (trust_hint and key_padding_mask is None))
+    key_padding_mask, attn_mask = masks.key_padding_mask, masks.attn_mask
+    conditions: list[Mask] = [] if masks.mask is None else [masks.mask]
+    terms: list[Tensor] = [] if masks.bias is None else [masks.bias]
+    causal = masks.is_causal and (attn_mask is None or (trust_hint and key_padding_mask is None))
     if causal:
-        # PyTorch's: the first query stands at the first key.
-        conditions.append(Causal(align="start"))
+        conditions.append(Causal(align="start"))  # PyTorch aligns the first query with the first key
     if attn_mask is not None and not causal:
-        _sort(_four_axes(attn_mask, sizes), conditions, terms)
+        _append(_four_axes(attn_mask, sizes), conditions, terms)
     if key_padding_mask is not None:
         _check_key_padding(key_padding_mask, sizes)
-        _sort(key_padding_mask[:, None, None, :], conditions, terms)
+        _append(key_padding_mask[:, None, None, :], conditions, terms)
     if sizes.extra:
         conditions = [_with_extra_keys(condition, sizes, device) for condition in conditions]
         terms = [F.pad(term.expand(*term.shape[:-1], sizes.keys), (0, sizes.extra)) for term in terms]
     return reduce(and_, conditions) if conditions else None, sum(terms[1:], terms[0]) if terms else None
 
 
-def _sort(tensor: Tensor, conditions: list[Mask], terms: list[Tensor]) -> None:
+def _append(tensor: Tensor, conditions: list[Mask], terms: list[Tensor]) -> None:
     if tensor.dtype == torch.bool:
         conditions.append(Dense(~tensor))
     else:
@@ -174,7 +176,7 @@ def _four_axes(attn_mask: Tensor, sizes: Sizes) -> Tensor:
 
 def _check_key_padding(key_padding_mask: Tensor, sizes: Sizes) -> None:
     for axis, (size, wanted) in enumerate(zip(key_padding_mask.shape, (sizes.batch, sizes.keys), strict=True)):
-        extra = axis * sizes.extra  # PyTorch counts the extra keys in
+        extra = axis * sizes.extra  # PyTorch's message counts the extra keys
         expect(
             size == wanted,
             f"Expected key_padded_mask.shape[{axis}] to be {wanted + extra}, but got {size + extra}",

@@ -1,8 +1,8 @@
-"""`MultiheadAttention`: what ``torch.nn.MultiheadAttention`` is, on our attention.
+"""`MultiheadAttention`: PyTorch's module on this library.
 
-For networks that exist already. New ones are better built with
-:class:`multihead.attention.multihead.MultiHeadAttention`, which is batch first, has one meaning of masks and keeps a
-decoder's cache. The computation is in :mod:`multihead.attention.torch_compatible.functional`.
+For existing networks. New networks should use :class:`multihead.attention.multihead.MultiHeadAttention`, which is batch
+first, has one meaning of masks and a cache for decoding. :mod:`multihead.attention.torch_compatible.functional` has the
+computation.
 """
 
 from __future__ import annotations
@@ -12,61 +12,61 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from multihead.attention.masks import Mask, Padding
-from multihead.attention.torch_compatible.arguments import check_mask_types, check_ranks, expect
-from multihead.attention.torch_compatible.functional import Heads, attend, insert_batch
+from multihead.attention.torch_compatible.arguments import Masks, check_ranks, check_types, expect
+from multihead.attention.torch_compatible.functional import AttentionParameters, attend, insert_batch
 from multihead.attention.torch_compatible.projection import ExtraKeys, InProjection
 from multihead.errors import ConfigurationError
 
 
 class MultiheadAttention(nn.MultiheadAttention):
-    r"""A drop-in for ``torch.nn.MultiheadAttention``: put it in that class's place and change nothing else.
+    r"""A drop-in replacement for ``torch.nn.MultiheadAttention``.
 
     .. math::
         \mathrm{MultiHead}(Q, K, V) &= \mathrm{Concat}(\mathrm{head}_1, \ldots, \mathrm{head}_h) W^O \\
         \mathrm{head}_i &= \mathrm{Attention}(Q W_i^Q, K W_i^K, V W_i^V)
 
-    Constructor, call, state dict, first values (seed for seed), dropout (seed for seed) and errors are PyTorch's, and
-    so are, at this door only, its layout (**length first** unless ``batch_first=True``) and the meaning of its masks
-    (**True = ignore**). Our own masks, with True = may attend, go to ``mask=``.
+    Constructor, call, state dict, initialization and dropout (seed for seed) and errors are PyTorch's. So are the
+    layout (**length first** unless ``batch_first=True``) and the meaning of PyTorch's mask arguments (**True =
+    ignore**). Masks of this library, with True = may attend, go to ``mask=``.
 
-    What differs, on purpose:
+    Intended differences:
 
-    * A query that may attend to nothing yields zeros (before W^O's bias), zero weights and zero gradients. PyTorch
+    * A query that may attend to nothing yields zeros (before the bias of W^O), zero weights and zero gradients. PyTorch
       yields zeros or NaN, depending on ``need_weights``, the gradient mode and ``training``.
-    * ``is_causal=True`` without ``attn_mask`` means causal. PyTorch raises an error, or ignores it when evaluating
-      without gradients. Keys that ``add_bias_kv`` and ``add_zero_attn`` add stay visible.
-    * It is always our :meth:`forward` that computes. ``torch.nn.TransformerEncoderLayer`` goes around its attention
-      module when evaluating without gradients, unless that module says ``_qkv_same_embed_dim=False``: this one says
-      so, whatever its widths. (``torch.nn.TransformerEncoder`` remarks on it with a warning, unless it is given
-      ``enable_nested_tensor=False``; whether the matrices are packed is ``in_proj_weight is not None``.)
+    * ``is_causal=True`` without ``attn_mask`` means causal. PyTorch raises an error, or ignores it in evaluation mode
+      without gradients. Keys added by ``add_bias_kv`` and ``add_zero_attn`` stay visible.
+    * :meth:`forward` always runs. ``torch.nn.TransformerEncoderLayer`` bypasses its attention module in evaluation mode
+      without gradients unless the module has ``_qkv_same_embed_dim=False``, so this class sets that for all widths.
+      (``torch.nn.TransformerEncoder`` warns about it unless ``enable_nested_tensor=False``. To test whether the
+      matrices are packed, use ``in_proj_weight is not None``.)
     * W^O is called as the module ``out_proj``, so that hooks on it, or another layer in its place, take effect.
-    * Nested tensors are taken while training too; the weights come back padded.
-    * Boolean and floating masks may be given together without a warning, in any floating type.
-    * TorchScript cannot compile it; ``torch.compile`` and ``torch.export`` can.
+    * Nested tensors work in training mode too; the returned weights are padded.
+    * Boolean and floating masks of any type may be combined without a warning.
+    * ``torch.compile`` and ``torch.export`` work; TorchScript does not.
 
-    With a key padding mask of True and False and ``need_weights=False`` the fused kernel gets a mask of
-    [batch, 1, 1, keys], the least there is; with ``need_weights=True``, PyTorch's default, scores are written out.
+    With a boolean key padding mask and ``need_weights=False``, the fused kernel gets a mask of [batch, 1, 1, keys].
+    With ``need_weights=True``, PyTorch's default, all scores are computed in memory.
 
     Args:
         embed_dim: width of queries and output.
-        num_heads: heads of the queries.
-        dropout: the probability with which a weight is dropped while training.
-        bias: whether the projections add one.
+        num_heads: number of query heads.
+        dropout: probability of dropping a weight during training.
+        bias: whether the projections have biases.
         add_bias_kv: whether a learned key and value follow the others.
-        add_zero_attn: whether a key and a value of zeros follow.
+        add_zero_attn: whether a zero key and a zero value follow.
         kdim: width of the keys (default: ``embed_dim``).
         vdim: width of the values (default: ``embed_dim``).
         batch_first: True: [batch, length, width]; False: [length, batch, width].
-        device: where the parameters are made.
-        dtype: their type.
-        num_kv_heads: heads of keys and values (default: as many); fewer = grouped queries (Ainslie et al. 2023).
-            The parameters of keys and values are then num_kv_heads * head_dim wide, and the state dict differs in
-            that alone.
-        qkv_bias: whether W^Q, W^K and W^V add a bias (default: as ``bias``, which then is W^O's alone).
+        device: device of the parameters.
+        dtype: type of the parameters.
+        num_kv_heads: number of key and value heads (default: ``num_heads``); fewer = grouped queries (Ainslie et al.
+            2023). The parameters of keys and values are then num_kv_heads * head_dim wide, the only difference in the
+            state dict.
+        qkv_bias: whether W^Q, W^K and W^V have biases (default: ``bias``, which otherwise affects W^O alone).
 
     Raises:
-        AssertionError: ``embed_dim`` is not a multiple of ``num_heads`` (PyTorch's own).
-        ValueError: one of them is not positive (PyTorch's own).
+        AssertionError: ``embed_dim`` is not a multiple of ``num_heads`` (raised by PyTorch).
+        ValueError: one of them is not positive (raised by PyTorch).
         ConfigurationError: ``num_heads`` is not a multiple of ``num_kv_heads``.
     """
 
@@ -102,11 +102,11 @@ class MultiheadAttention(nn.MultiheadAttention):
             width = embed_dim + 2 * self.head_dim * self.num_kv_heads
             new = nn.Parameter(self.out_proj.weight.new_zeros(width)) if qkv_bias else None
             self.register_parameter("in_proj_bias", new)
-        # What makes PyTorch's layers call `forward` (see above). The base class reads it in its own forward only.
+        # Makes PyTorch's layers call `forward` (see above). The base class reads it only in its own `forward`.
         self._qkv_same_embed_dim = False
 
     def _narrow_keys(self) -> None:
-        """Parameters of keys and values for fewer heads, with first values of their own."""
+        """Replace the parameters of keys and values with smaller ones, newly initialized."""
         kv_width = self.head_dim * self.num_kv_heads
         packed = self.embed_dim + 2 * kv_width
         sizes = {"in_proj_weight": packed, "in_proj_bias": packed, "k_proj_weight": kv_width, "v_proj_weight": kv_width}
@@ -119,7 +119,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         self._reset_parameters()
 
     def _reset_parameters(self) -> None:
-        """PyTorch's first values: Xavier-uniform of each stored matrix, biases zero, extra keys Xavier-normal."""
+        """Initialize like PyTorch: Xavier-uniform for each stored matrix, zero biases, Xavier-normal extra keys."""
         for weight in (self.in_proj_weight, self.q_proj_weight, self.k_proj_weight, self.v_proj_weight):
             if weight is not None:
                 nn.init.xavier_uniform_(weight)
@@ -132,12 +132,12 @@ class MultiheadAttention(nn.MultiheadAttention):
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention) -> MultiheadAttention:
-        """The drop-in with the very parameters (not copies) and the settings of PyTorch's module.
+        """A drop-in that shares the parameters (no copies) and the settings of PyTorch's module.
 
-        A module that is the drop-in already is handed back.
+        A module that is a drop-in already is returned as it is.
 
-        ``layer.self_attn = MultiheadAttention.from_torch(layer.self_attn)`` exchanges the one in an existing network;
-        an optimiser that holds its parameters goes on with them.
+        ``layer.self_attn = MultiheadAttention.from_torch(layer.self_attn)`` replaces the module of an existing network;
+        an optimizer that holds its parameters stays valid.
         """
         if isinstance(module, cls):
             return module
@@ -173,20 +173,22 @@ class MultiheadAttention(nn.MultiheadAttention):
         mask: Mask | None = None,
         bias: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attention, with PyTorch's arguments, and two of ours.
+        """Attention with PyTorch's arguments, and two further ones.
 
         Args:
-            query: [queries, batch, embed_dim], or [batch, queries, embed_dim] with ``batch_first``; without the batch
-                axis it is one sentence (this holds for all inputs).
+            query: [queries, batch, embed_dim], or [batch, queries, embed_dim] with ``batch_first``. All inputs may lack
+                the batch axis; they are then one sentence.
             key: [keys, batch, kdim].
             value: [keys, batch, vdim].
-            key_padding_mask: [batch, keys], **True = ignore**; numbers are added to the scores.
+            key_padding_mask: [batch, keys], **True = ignore**; a floating mask is added to the scores.
             need_weights: return the weights.
-            attn_mask: [queries, keys] or [batch * heads, queries, keys], **True = ignore**; numbers are added.
-            average_attn_weights: whether to return the mean over heads or every head's weights.
-            is_causal: alone: no query sees a later key. With ``attn_mask``: PyTorch's hint, the promise that it is
-                that very mask, which is then not read if neither weights nor a key padding mask are wanted.
-            mask: one of our masks, **True = may attend**; what it forbids is forbidden whatever the others say.
+            attn_mask: [queries, keys] or [batch * heads, queries, keys], **True = ignore**; a floating mask is added to
+                the scores.
+            average_attn_weights: return the mean over heads instead of the weights of every head.
+            is_causal: without ``attn_mask``: no query attends to a later key. With ``attn_mask``: PyTorch's hint, a
+                promise that ``attn_mask`` is the causal mask, which is then not read unless weights are returned or
+                there is a key padding mask.
+            mask: a mask of this library, **True = may attend**; a key must be allowed by all masks.
             bias: added to the scores, [queries, keys] or four axes that broadcast to [batch, heads, queries, keys].
 
         Returns:
@@ -194,101 +196,70 @@ class MultiheadAttention(nn.MultiheadAttention):
             heads, queries, keys], or None.
 
         Raises:
-            DropInError: where PyTorch raises an AssertionError; it is one, and a ShapeError.
-            DropInSizeError: where PyTorch raises a RuntimeError; it is one, and a ShapeError.
-            MaskError: a mask in the wrong place.
+            DropInError: where PyTorch raises an AssertionError; a subclass of it and of ShapeError.
+            DropInSizeError: where PyTorch raises a RuntimeError; a subclass of it and of ShapeError.
+            MaskError: a `Mask` is passed in place of a tensor.
         """
-        check_mask_types(key_padding_mask=key_padding_mask, attn_mask=attn_mask)
+        masks = Masks(key_padding_mask, attn_mask, is_causal, mask, bias)
+        check_types(masks)
         if query.is_nested or key.is_nested or value.is_nested:
             expect(
                 key_padding_mask is None and attn_mask is None,
-                "nested tensors know their lengths: neither key_padding_mask nor attn_mask goes with them",
+                "nested tensors know their lengths: pass neither key_padding_mask nor attn_mask",
             )
-            return self._nested((query, key, value), need_weights, average_attn_weights, is_causal, mask, bias)
-        return self._dense(
-            (query, key, value),
-            need_weights,
-            average_attn_weights,
-            is_causal,
-            mask,
-            bias,
-            key_padding_mask=key_padding_mask,
-            attn_mask=attn_mask,
-        )
+            return self._nested((query, key, value), masks, need_weights, average_attn_weights)
+        return self._dense((query, key, value), masks, need_weights, average_attn_weights)
 
     def _dense(
-        self,
-        inputs: tuple[Tensor, Tensor, Tensor],
-        need_weights: bool,
-        average_attn_weights: bool,
-        is_causal: bool,
-        mask: Mask | None,
-        bias: Tensor | None,
-        *,
-        key_padding_mask: Tensor | None = None,
-        attn_mask: Tensor | None = None,
+        self, inputs: tuple[Tensor, Tensor, Tensor], masks: Masks, need_weights: bool, average_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        batched = check_ranks(*inputs, key_padding_mask, attn_mask, self.num_heads)
-        batch_axis = 0 if self.batch_first else 1
+        check_ranks(*inputs, masks, self.num_heads)
+        batched, batch_axis = inputs[0].dim() == 3, 0 if self.batch_first else 1
         if not batched:
-            inputs = insert_batch(*inputs, axis=batch_axis)
-            key_padding_mask = None if key_padding_mask is None else key_padding_mask[None]
+            inputs, masks = insert_batch(*inputs, axis=batch_axis), masks.unsqueeze()
         heads, weights = attend(
             *inputs,
-            self._projection(),
-            ExtraKeys(self.bias_k, self.bias_v, self.add_zero_attn),
-            Heads(self.num_heads, self.num_kv_heads),
-            width=self.embed_dim,
+            self._collect(),
+            masks,
             batch_first=self.batch_first,
             dropout_p=float(self.dropout) if self.training else 0.0,
-            key_padding_mask=key_padding_mask,
-            attn_mask=attn_mask,
-            is_causal=is_causal,
-            mask=mask,
-            bias=bias,
             need_weights=need_weights,
         )
         output: Tensor = self.out_proj(heads)
-        if weights is not None and average_attn_weights:
+        if weights is not None and average_weights:
             weights = weights.mean(1)
         if batched:
             return output, weights
         return output.squeeze(batch_axis), None if weights is None else weights.squeeze(0)
 
-    def _projection(self) -> InProjection:
-        if self.in_proj_weight is not None:
-            return InProjection(self.in_proj_weight, None, self.in_proj_bias)
-        return InProjection(None, (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight), self.in_proj_bias)
+    def _collect(self) -> AttentionParameters:
+        packed, separate = self.in_proj_weight, None
+        if packed is None:
+            separate = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        projection = InProjection(packed, separate, self.in_proj_bias)
+        extra = ExtraKeys(self.bias_k, self.bias_v, self.add_zero_attn)
+        return AttentionParameters(self.embed_dim, self.num_heads, self.num_kv_heads, projection, extra)
 
     def _nested(
-        self,
-        inputs: tuple[Tensor, Tensor, Tensor],
-        need_weights: bool,
-        average_attn_weights: bool,
-        is_causal: bool,
-        mask: Mask | None,
-        bias: Tensor | None,
+        self, inputs: tuple[Tensor, Tensor, Tensor], masks: Masks, need_weights: bool, average_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Sentences of their own lengths: padded, attended to with a `Padding` mask, and packed again."""
+        """Nested tensors: padded, attended to with a `Padding` mask, and nested again."""
         query, key, value = inputs
         expect(all(x.is_nested for x in inputs), "query, key and value must all be nested tensors, or none of them")
-        expect(self.batch_first, "nested tensors are batch first: make the module with batch_first=True")
+        expect(self.batch_first, "nested tensors are batch first: construct the module with batch_first=True")
         queries, q_lengths = _pad(query)
         keys, lengths = (queries, q_lengths) if key is query else _pad(key)
         values = keys if value is key else _pad(value)[0]
-        words = Padding(lengths, q_lengths)
-        mask = words if mask is None else words & mask
-        output, weights = self._dense(
-            (queries, keys, values), need_weights, average_attn_weights, is_causal, mask, bias
-        )
+        padding = Padding(lengths, q_lengths)
+        masks = masks._replace(mask=padding if masks.mask is None else padding & masks.mask)
+        output, weights = self._dense((queries, keys, values), masks, need_weights, average_weights)
         rows = [row[:length] for row, length in zip(output, q_lengths, strict=True)]
-        if query.layout == torch.jagged:  # with the query's own offsets: only then may the two be added
+        if query.layout == torch.jagged:  # keep the offsets of the query: without them the two cannot be added
             offsets: Tensor = query.offsets()  # type: ignore[attr-defined]
             return torch.nested.nested_tensor_from_jagged(torch.cat(rows), offsets=offsets), weights
         return torch.nested.as_nested_tensor(rows), weights
 
     def extra_repr(self) -> str:
-        """What ``print(module)`` shows; the layout above all."""
         layout = "[BATCH, LENGTH, width]" if self.batch_first else "[LENGTH, BATCH, width], length first"
         heads = f"{self.num_heads}" if self.num_kv_heads == self.num_heads else f"{self.num_heads}/{self.num_kv_heads}"
         return (

@@ -1,8 +1,8 @@
-"""Keys, queries and values as ``torch.nn.MultiheadAttention`` makes them: its parameters, its extra keys, its checks.
+"""Queries, keys and values as in torch.nn.MultiheadAttention.
 
-Used by :mod:`multihead.attention.torch_compatible.functional`, which says what is then done with them. Our own modules
-have
-:class:`multihead.attention.multihead.PackedLinear`.
+Its projection parameters, its extra keys and its checks. :mod:`multihead.attention.torch_compatible.functional` uses
+the results; :class:`multihead.attention.multihead.MultiHeadAttention` projects with
+:class:`multihead.attention.multihead.PackedLinear` instead.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from multihead.attention.torch_compatible.arguments import expect
 
 
 class InProjection(NamedTuple):
-    """The maps from inputs to queries, keys and values: one matrix, or three.
+    """The maps from inputs to queries, keys and values: one packed matrix, or three.
 
     Attributes:
-        packed: W^Q, W^K and W^V one below the other, [width + 2 * kv_width, width]; None if they are apart.
-        apart: W^Q [width, width], W^K [kv_width, kdim] and W^V [kv_width, vdim]; None if they are packed.
-        bias: of all three, [width + 2 * kv_width], or None.
+        packed: W^Q, W^K and W^V stacked, [width + 2 * kv_width, width]; None if they are separate.
+        separate: W^Q [width, width], W^K [kv_width, kdim] and W^V [kv_width, vdim]; None if they are packed.
+        bias: the three biases, [width + 2 * kv_width], or None.
     """
 
     packed: Tensor | None
-    apart: tuple[Tensor, Tensor, Tensor] | None
+    separate: tuple[Tensor, Tensor, Tensor] | None
     bias: Tensor | None
 
 
 class ExtraKeys(NamedTuple):
-    """Keys and values that belong to no input; everybody may attend to them.
+    """Keys and values that belong to no input and are visible to all queries.
 
     Attributes:
         key: a learned key of kv_width numbers (``bias_k``), or None.
-        value: its value (``bias_v``).
-        zero: whether a key and a value of zeros follow (``add_zero_attn``).
+        value: its value (``bias_v``), or None.
+        zero: whether a zero key and a zero value follow (``add_zero_attn``).
     """
 
     key: Tensor | None
@@ -45,7 +45,6 @@ class ExtraKeys(NamedTuple):
 
     @property
     def number(self) -> int:
-        """How many they are."""
         return (self.key is not None) + self.zero
 
 
@@ -57,10 +56,10 @@ def choose_matrices(
     value: Tensor | None,
     bias: Tensor | None,
 ) -> InProjection:
-    """The matrices that a call of the function means.
+    """The projection selected by ``separate``, from the arguments of the function.
 
     Raises:
-        DropInError: the ones that are wanted are not there.
+        DropInError: a required matrix is missing.
     """
     if not separate:
         expect(packed is not None, "use_separate_proj_weight is False but in_proj_weight is None")
@@ -76,17 +75,17 @@ def choose_matrices(
 def project(
     query: Tensor, key: Tensor, value: Tensor, projection: InProjection, kv_width: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Q W^Q, K W^K and V W^V, side by side for all heads; one product for inputs that are the same tensor.
+    """Q W^Q, K W^K and V W^V for all heads; inputs that are the same tensor share one product.
 
     Raises:
-        DropInError: a matrix or bias of another shape.
+        DropInError: a matrix or bias has another shape.
     """
     width, bias = query.shape[-1], projection.bias
     sizes = (width, kv_width, kv_width)
     if projection.packed is None:
-        assert projection.apart is not None
-        _check_apart(query, key, value, projection.apart, bias, sizes)
-        weights = projection.apart
+        assert projection.separate is not None
+        _check_separate(query, key, value, projection.separate, bias, sizes)
+        weights = projection.separate
     elif key is value and query is key:
         q, k, v = F.linear(query, projection.packed, bias).split_with_sizes(sizes, -1)
         return q, k, v
@@ -103,7 +102,7 @@ def project(
     return q, k, v
 
 
-def _check_apart(
+def _check_separate(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -120,10 +119,10 @@ def _check_apart(
 
 
 def use_static(projected: Tensor, static: Tensor | None, name: str, heads: int) -> Tensor:
-    """``static`` [batch * heads, keys, head_dim], if there is one, as [batch, heads, keys, head_dim].
+    """``static`` [batch * heads, keys, head_dim] as [batch, heads, keys, head_dim], or ``projected`` if it is None.
 
     Raises:
-        DropInError: it does not fit.
+        DropInError: ``static`` has another size.
     """
     if static is None:
         return projected
@@ -139,10 +138,10 @@ def use_static(projected: Tensor, static: Tensor | None, name: str, heads: int) 
 def append_extra_keys(
     key: Tensor, value: Tensor, extra: ExtraKeys, static: tuple[Tensor | None, Tensor | None]
 ) -> tuple[Tensor, Tensor]:
-    """Keys and values [batch, heads, keys, head_dim] with the extra ones behind them.
+    """Keys and values [batch, heads, keys, head_dim] followed by the extra ones.
 
     Raises:
-        DropInError: a learned key without its value, or together with static keys.
+        DropInError: a learned key has no value, or comes with static keys.
     """
     if extra.key is not None and extra.value is not None:
         for tensor, name in zip(static, ("key", "value"), strict=True):
