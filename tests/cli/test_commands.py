@@ -227,6 +227,14 @@ def test_the_commands():
     ]
 
 
+def test_quantize_is_another_spelling_of_quantise(call):
+    found, wanted = (call(word, "--help").text for word in ("quantize", "quantise"))
+    assert found == wanted.replace("multihead quantise", "multihead quantize")
+    assert (
+        call("quantize", "no-model", "--output", "small").err == call("quantise", "no-model", "--output", "small").err
+    )
+
+
 def test_help_is_quick_and_needs_no_torch():
     """The quickest of three, as the machine may be busy with something else."""
     seconds = []

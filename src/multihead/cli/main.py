@@ -1,7 +1,8 @@
-"""The command ``multihead``: one line for a mistake, exit status 2; no traceback for what can be foreseen.
+"""The command ``multihead``: subcommands, error messages, exit status.
 
-Commands stand in a file each and are imported when they are called, so that ``--help`` does not wait for PyTorch.
-Process-wide state (threads, allocator, signals) is set in `cli.process`, and nowhere else in this package.
+A foreseeable error is one line on standard error, without a traceback. Each command has a module of its own, which
+imports what it needs when the command runs, so that ``--help`` does not wait for PyTorch. `cli.process` sets everything
+process-wide (threads, allocator, signals).
 """
 
 from __future__ import annotations
@@ -39,8 +40,16 @@ from multihead.cli.train import train
 from multihead.cli.translate import translate
 from multihead.errors import MultiheadError
 
+_ALIASES = {"quantize": "quantise"}
+"""Other spellings of commands; ``--help`` does not list them."""
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+
+class _Group(click.Group):
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, _ALIASES.get(cmd_name, cmd_name))
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="multihead")
 def multihead() -> None:
     """Attention and sequence-to-sequence Transformers: two text files become a translator."""
@@ -56,7 +65,7 @@ for command in (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command and returns its exit status; see `multihead.errors` for which is which."""
+    """Run a command and return its exit status; `multihead.errors` lists them."""
     try:
         result = multihead.main(args=arguments, prog_name="multihead", standalone_mode=False)
         return result if isinstance(result, int) else 0
@@ -79,19 +88,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fail(message: str, status: int) -> int:
-    """One line, whatever the message is made of."""
+    """Print a message as one line."""
     line = " ".join(part.strip() for part in message.splitlines())
     print(f"multihead: {line}", file=sys.stderr)  # noqa: T201
     return status
 
 
 def entry() -> None:
-    """What the installed command calls."""
+    """Entry point of the installed command."""
     status = main()
     try:
         sys.stdout.flush()
     except OSError as error:
-        # What cannot be written would be tried once more, and complained about, when Python ends.
+        # Python flushes standard output again when it ends, and would report the same error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if status == 0:
             status = _fail(f"standard output: cannot be written: {error.strerror}", 1)

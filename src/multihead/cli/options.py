@@ -1,11 +1,8 @@
-"""Command-line flags from settings: the same fields, the same sentences, the same checks as in a TOML file.
+"""Command-line flags: from settings, for searches and for scores.
 
-Flags of the commands that translate: how is searched, and on what it is computed; from them to a `Translator`.
-
-The flags of the search are the fields of `translating.search_settings.SearchSettings`, so that what can be asked of one
-command can be asked of all. What a command reads and writes is its own business.
-
-What ``evaluate`` and ``compare`` have in common: flags of the scores, and how remarks on texts are written.
+`flags_of` gives a command one flag for each field of a settings class, with the same help, checks and errors as in a
+TOML file. The flags of a search are the fields of `translating.search_settings.SearchSettings`, so every command that
+translates has all of them; `translator_for` makes a `Translator` from them. Commands that score share `scoring_flags`.
 """
 
 from __future__ import annotations
@@ -24,7 +21,14 @@ from multihead.models.config import GenerationConfig
 from multihead.planning.sections import HEADINGS, section_of
 from multihead.translating.search_settings import SearchSettings
 
+if TYPE_CHECKING:
+    from multihead.metrics.preprocessing import PreprocessingRemark
+    from multihead.translating.translator import Translator
+
 F = TypeVar("F", bound=Callable[..., Any])
+
+FILE: Any = {"type": click.Path(path_type=Path), "metavar": "FILE"}
+NUMBER: Any = {"type": int, "metavar": "NUMBER"}
 
 _FOLDERS = ("output", "data", "from_model")
 _FILES = ("source", "target", "valid_source", "valid_target", "text", "valid_text")
@@ -33,16 +37,15 @@ _METAVARS |= dict.fromkeys(_FILES, "FILE")
 
 
 class Flag(click.Option):
-    """A flag that knows under which heading it is explained."""
+    """A flag with a heading in ``--help``."""
 
     heading = ""
 
 
 class Command(click.Command):
-    """A command whose ``--help`` has its flags under headings, those without one first."""
+    """A command whose ``--help`` lists flags under headings, those without a heading first."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes a list of flags for each heading."""
         for heading in ("", *HEADINGS):
             options = [p for p in self.get_params(ctx) if isinstance(p, click.Option)]
             flags = [p for p in options if heading == (p.heading if isinstance(p, Flag) else "")]
@@ -52,26 +55,26 @@ class Command(click.Command):
                     formatter.write_dl(records)
 
 
-def flags_of(cls: type[Settings], otherwise: Callable[[str], str] = lambda _: "") -> Callable[[F], F]:
-    """A decorator that gives a command one flag for each field of ``cls``: ``vocab_size`` is ``--vocab-size``.
+def flags_of(cls: type[Settings], describe_default: Callable[[str], str] = lambda _: "") -> Callable[[F], F]:
+    """A decorator that adds one flag for each field of ``cls``: ``vocab_size`` becomes ``--vocab-size``.
 
-    A field that holds several values is a flag that can be repeated.
+    A flag can be repeated if the field holds several values.
 
     Args:
         cls: the settings.
-        otherwise: what to say, from a field's name, of what holds where its flag is not given.
+        describe_default: text on the value without the flag, from the name of a field; appended to the help.
     """
 
     def decorate(function: F) -> F:
         for name, field in reversed(cls.model_fields.items()):
             heading = section_of(cls, name)
-            kind, several = _kind(field.annotation)
+            kind, repeatable = _click_type(field.annotation)
             flag = name.replace("_", "-")
             spelling = f"--{flag}/--no-{flag}" if kind is click.BOOL else f"--{flag}"
             options: dict[str, Any] = {} if kind is click.BOOL else {"type": kind, "metavar": _metavar(name, kind)}
-            if several:
-                options |= {"multiple": True, "callback": _none_for_none}
-            text = " ".join(f"{field.description or ''} {otherwise(name)}".split())
+            if repeatable:
+                options |= {"multiple": True, "callback": _none_if_empty}
+            text = " ".join(f"{field.description or ''} {describe_default(name)}".split())
             function = click.option(spelling, name, default=None, help=text, cls=_flag_under(heading), **options)(
                 function
             )
@@ -84,26 +87,21 @@ def _flag_under(heading: str) -> type[Flag]:
     return type("Flag", (Flag,), {"heading": heading})
 
 
-def _none_for_none(_context: click.Context, _flag: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...] | None:
-    """A flag that was never given says nothing, however often it might have been."""
+def _none_if_empty(_context: click.Context, _flag: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...] | None:
     return values or None
 
 
-def _kind(annotation: Any) -> tuple[click.ParamType[Any], bool]:
-    """How click reads a field, and whether it holds several values; the settings themselves check ranges and more."""
-    (kind,) = [part for part in _union(annotation) if part is not type(None)]
+def _click_type(annotation: Any) -> tuple[click.ParamType[Any], bool]:
+    """The click type of a field, and whether its flag can be repeated. The settings class checks ranges."""
+    is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    parts = typing.get_args(annotation) if is_union else (annotation,)
+    (kind,) = [part for part in parts if part is not type(None)]
     if typing.get_origin(kind) is tuple and typing.get_args(kind)[-1] is Ellipsis:
         return click.STRING, True
     if typing.get_origin(kind) is Literal:
         return click.Choice(typing.get_args(kind)), False
     simple: dict[Any, click.ParamType[Any]] = {int: click.INT, float: click.FLOAT, bool: click.BOOL}
     return simple.get(kind, click.STRING), False
-
-
-def _union(annotation: Any) -> tuple[Any, ...]:
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        return typing.get_args(annotation)
-    return (annotation,)
 
 
 def _metavar(name: str, kind: click.ParamType[Any]) -> str | None:
@@ -115,25 +113,25 @@ def _metavar(name: str, kind: click.ParamType[Any]) -> str | None:
 def merge_config_file(
     cls: type[Settings], config: Path | None, flags: dict[str, Any], within: type[Settings] | None = None
 ) -> dict[str, Any]:
-    """Settings of a TOML file, overridden by the flags that were given; both are checked.
+    """Settings of a TOML file, overridden by flags; both are checked.
 
     Args:
         cls: the settings.
         config: the file.
-        flags: what was given on the command line; ``None`` where nothing was.
-        within: larger settings, which the file may be of; their other fields are checked and left out.
+        flags: values from the command line; None if a flag was not given.
+        within: a larger settings class the file may be for; fields not in ``cls`` are checked and dropped.
 
     Raises:
-        ConfigurationError: a key that does not exist, or a value that it cannot have; names where it stands.
+        ConfigurationError: an unknown key or an invalid value; the message names the file or the command line.
     """
     given = {name: value for name, value in flags.items() if value is not None}
-    wishes = given if config is None else {**read_toml(config), **given}
+    values = given if config is None else {**read_toml(config), **given}
     origins = [str(config)] if config is not None else []
     origin = " and ".join([*origins, "the command line"] if given else origins) or "the settings"
-    build(within or cls, wishes, origin)
-    wishes = {name: value for name, value in wishes.items() if name in cls.model_fields}
-    build(cls, wishes, origin)
-    return wishes
+    build(within or cls, values, origin)
+    values = {name: value for name, value in values.items() if name in cls.model_fields}
+    build(cls, values, origin)
+    return values
 
 
 def check_search(
@@ -148,12 +146,6 @@ def check_search(
     build(GenerationConfig, {name: value for name, value in wishes.items() if value is not None}, "the command line")
 
 
-if TYPE_CHECKING:
-    from multihead.translating.translator import Translator
-
-_NUMBER: Any = {"type": int, "metavar": "NUMBER"}
-
-
 def search_flags(function: F) -> F:
     """A decorator that gives a command a flag for each field of `SearchSettings`; `wishes_of` says which were given."""
     return flags_of(SearchSettings, _without_the_flag)(function)
@@ -162,8 +154,8 @@ def search_flags(function: F) -> F:
 def machine_flags(function: F) -> F:
     """A decorator that gives a command ``batch_tokens``, ``threads`` and ``device``."""
     decorations = (
-        click.option("--batch-tokens", **_NUMBER, default=4096, show_default=True, help="Memory against speed."),
-        click.option("--threads", **_NUMBER, help="Processor threads. [every core]"),
+        click.option("--batch-tokens", **NUMBER, default=4096, show_default=True, help="Memory against speed."),
+        click.option("--threads", **NUMBER, help="Processor threads. [every core]"),
         click.option(
             "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to compute."
         ),
@@ -174,10 +166,10 @@ def machine_flags(function: F) -> F:
 
 
 def check_positive(**numbers: int | None) -> None:
-    """Refuses numbers below 1; None was not given.
+    """Check that numbers given on the command line are at least 1.
 
     Raises:
-        ConfigurationError: one is; names its flag.
+        ConfigurationError: one is not; the message names its flag.
     """
     for name, value in numbers.items():
         if value is not None and value < 1:
@@ -199,19 +191,24 @@ def wishes_of(asked: Mapping[str, Any]) -> dict[str, Any]:
     return wishes
 
 
-def require_flag(flag: str, there: bool, given: Iterable[str]) -> None:
-    """Refuses flags, of these names, that do nothing without another.
+def require_flag(flag: str, present: bool, dependents: Iterable[str]) -> None:
+    """Check flags that do nothing without another one.
+
+    Args:
+        flag: the flag they need, for the message.
+        present: whether it was given.
+        dependents: names of the settings that need it and were given.
 
     Raises:
-        ConfigurationError: that one is not there; names the first.
+        ConfigurationError: it was not given.
     """
-    for name in given:
-        if not there:
+    for name in dependents:
+        if not present:
             raise ConfigurationError(f"{flag_name(name)} needs {flag}")
 
 
 def flag_name(name: str) -> str:
-    """How a setting is written on the command line."""
+    """The flag of a setting."""
     return f"--{name.replace('_', '-')}"
 
 
@@ -246,13 +243,7 @@ def _without_the_flag(name: str) -> str:
     return "" if default == () or default is False else f"[{default}]"
 
 
-if TYPE_CHECKING:
-    from multihead.metrics.preprocessing import PreprocessingRemark
-
 _LINES_NAMED = 20
-
-FILE: Any = {"type": click.Path(path_type=Path), "metavar": "FILE"}
-NUMBER: Any = {"type": int, "metavar": "NUMBER"}
 
 
 def scoring_flags(function: F) -> F:

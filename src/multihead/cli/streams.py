@@ -1,12 +1,10 @@
-"""How many, how fast, how long still: a bar at the foot of a terminal, elsewhere a line now and then.
+"""Streams of commands: progress on standard error, lines in and out.
 
-Where standard error is no terminal a line comes every half a minute, and only where it is known how many there are: a
-stream without an end, and work that is soon done, stay silent.
+`counter` shows progress: a bar in a terminal; otherwise a line every half minute, if the total is known. Short work and
+streams of unknown length stay silent.
 
-Commands that are filters: lines of standard input to lines of standard output, as they arrive.
-
-As many lines come out as go in, in order. What has arrived is worked on at once: a file in large parts, what somebody
-types line by line.
+`filter_lines` runs a command as a filter from standard input to standard output: one line out for each line in, in
+order. Lines are processed as they arrive: a file in large blocks, typed text line by line.
 """
 
 from __future__ import annotations
@@ -25,37 +23,37 @@ from multihead.data.text_files import LineStream, decode_line, split_lines
 from multihead.errors import DataError
 
 _EVERY = 30.0
-"""Seconds between two lines."""
+"""Seconds between two progress lines."""
 
 
 class Counter(Protocol):
-    """What a piece of work tells of itself."""
+    """Receives the progress of some work."""
 
     def __call__(self, more: int, /) -> None:
-        """So many more are done."""
+        """Count newly finished items."""
 
     def begin(self, done: int) -> None:
-        """So many had been done before: they count, but not for the speed."""
+        """Set how many items were finished before; they do not count for the speed."""
 
 
 @contextlib.contextmanager
 def counter(verb: str, things: str, total: int | None = None) -> Iterator[Counter]:
-    """Gives what is to be told how many more are done.
+    """Show progress until the block ends.
 
     Args:
-        verb: what is done with them ("translated").
-        things: what they are ("sentences").
-        total: how many there are, if that is known.
+        verb: what is done with the items ("translated").
+        things: name of the items ("sentences").
+        total: number of items; None if unknown.
     """
     if sys.stderr.isatty():
         with _bar(verb, things, total) as bar:
             yield bar
     else:
-        yield _Lines(verb, things, total)
+        yield _ProgressLines(verb, things, total)
 
 
-class _Lines:
-    """Writes a line every half a minute."""
+class _ProgressLines:
+    """Progress as a line every half minute."""
 
     def __init__(self, verb: str, things: str, total: int | None) -> None:
         self._verb, self._things, self._total = verb, things, total
@@ -63,18 +61,18 @@ class _Lines:
 
     def begin(self, done: int) -> None:
         self._done = self._before = done
-        self._started = self._said = time.monotonic()
+        self._started = self._last_line = time.monotonic()
 
     def __call__(self, more: int, /) -> None:
         self._done += more
         now = time.monotonic()
-        if self._total is None or now - self._said < _EVERY:
+        if self._total is None or now - self._last_line < _EVERY:
             return
-        self._said = now
+        self._last_line = now
         speed = (self._done - self._before) / (now - self._started)
-        still = _duration((self._total - self._done) / speed) if speed else "no telling how long"
+        remaining = _duration((self._total - self._done) / speed) if speed else "no telling how long"
         counted = f"{self._done:,} of {self._total:,} {self._things}"
-        click.echo(f"{self._verb} {counted}, {_rate(speed)} a second, {still} still", err=True)
+        click.echo(f"{self._verb} {counted}, {_rate(speed)} a second, {remaining} still", err=True)
 
 
 def _rate(speed: float) -> str:
@@ -82,7 +80,7 @@ def _rate(speed: float) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """``40 s``, ``7 min``, ``3 h 20 min``: no more exactly than it can be known."""
+    """``40 s``, ``7 min``, ``3 h 20 min``."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -125,28 +123,29 @@ def _bar(verb: str, things: str, total: int | None) -> Iterator[Counter]:
 
 STDIN_NAME = "standard input"
 
-_AT_ONCE = 1 << 17
+_BLOCK = 1 << 17
+"""Bytes read at once."""
 
 
 @runtime_checkable
 class ByteStream(Protocol):
-    """A stream that gives what there is, without waiting for more."""
+    """A stream that returns the bytes available, without waiting for more."""
 
     def read1(self, size: int, /) -> bytes:
-        """At least a byte and at most ``size``; none at the end."""
+        """At least one byte and at most ``size``; none at the end."""
         ...
 
 
 def filter_lines(change: Callable[[list[str], int], list[str]]) -> None:
-    """Writes what ``change`` makes of the lines of standard input.
+    """Apply ``change`` to the lines of standard input and write the result to standard output.
 
     Args:
-        change: is given lines, and the number of the first of them (from 1); hands back as many.
+        change: called with a list of lines and the number of the first one (from 1); returns as many lines.
 
     Raises:
-        DataError: a line is not UTF-8, or too long. What came before it has been written.
+        DataError: a line is not UTF-8, or too long. The lines before it have been written.
         OutputClosedError: standard output was closed by its reader.
-        SurroundingsError: it cannot be written.
+        SurroundingsError: standard output cannot be written.
     """
     fault: list[DataError] = []
     number = 1
@@ -160,20 +159,20 @@ def filter_lines(change: Callable[[list[str], int], list[str]]) -> None:
 
 
 def read_arriving(stream: ByteStream, fault: list[DataError]) -> Iterator[list[str]]:
-    """Decoded lines in groups, up to the first that cannot be read: why goes to ``fault``."""
-    arrived = _Arrived(stream)
+    """Groups of lines that arrived together, up to the first invalid line, whose error is added to ``fault``."""
+    arriving = _ArrivingLines(stream)
     lines: list[str] = []
-    for line in decode_lines(arrived, STDIN_NAME, fault):
+    for line in decode_lines(arriving, STDIN_NAME, fault):
         lines.append(line)
-        if not arrived.another:
+        if not arriving.has_line:
             yield lines
             lines = []
-    if lines:  # those before a fault
+    if lines:  # those before an invalid line
         yield lines
 
 
 def decode_lines(stream: LineStream, name: str | Path, fault: list[DataError]) -> Iterator[str]:
-    """Decoded lines up to the first that cannot be read: why goes to ``fault``, and what came before still counts."""
+    """Decoded lines up to the first invalid one; its error is added to ``fault``, to be raised after them."""
     try:
         for number, raw in enumerate(split_lines(stream, name), start=1):
             yield decode_line(raw, name, number)
@@ -181,8 +180,8 @@ def decode_lines(stream: LineStream, name: str | Path, fault: list[DataError]) -
         fault.append(error)
 
 
-class _Arrived:
-    """The lines of a stream, and whether there is another without waiting for it."""
+class _ArrivingLines:
+    """Lines of a stream that knows whether another whole line has arrived."""
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
@@ -190,11 +189,11 @@ class _Arrived:
         self._start = 0
 
     def readline(self, size: int, /) -> bytes:
-        """The bytes up to and with the next LF, but at most ``size``; none at the end."""
-        while not self.another and len(self._bytes) - self._start < size:
+        """Bytes up to and including the next LF, at most ``size``; none at the end."""
+        while not self.has_line and len(self._bytes) - self._start < size:
             del self._bytes[: self._start]
             self._start = 0
-            block = self._stream.read1(_AT_ONCE)
+            block = self._stream.read1(_BLOCK)
             if not block:
                 break
             self._bytes += block
@@ -204,13 +203,13 @@ class _Arrived:
         return line
 
     @property
-    def another(self) -> bool:
-        """Whether a whole line has arrived that was not read yet."""
+    def has_line(self) -> bool:
+        """Whether a whole line has arrived and was not read yet."""
         return self._bytes.find(b"\n", self._start) >= 0
 
 
 def write_lines(lines: list[str]) -> None:
-    """Writes lines to standard output, now; errors as in `filter_lines`."""
+    """Write lines to standard output and flush it; raises the errors of `filter_lines`."""
     from multihead.files import write_errors
 
     try:
