@@ -1,15 +1,13 @@
-"""From settings to the network that they describe: the one place that knows all of them.
+"""A translator on disk: network, tokenizers and search settings in one folder.
 
-A translator on disk: a folder with everything that turns text into text, which refuses parts of another folder.
-
-    config.json            format version, the network's sizes, SHA-256 of weights and tokenizers, languages
+    config.json            format version, settings of the network, SHA-256 of weights and tokenizers, languages
     model.safetensors      the weights (a shared tensor once); no pickle is ever loaded
-    tokenizer.json         or source.tokenizer.json and target.tokenizer.json where each side has its own
-    generation.json        how it is searched unless one says otherwise
-    metrics.json           what was measured on the validation set
-    README.md              a card for people
+    tokenizer.json         or source.tokenizer.json and target.tokenizer.json, if the sides differ
+    generation.json        default settings of search
+    metrics.json           scores on the validation set
+    README.md              a model card
 
-The first two are `multihead.model_folder`'s, the format version too.
+`multihead.model_folder` defines the first two and the format version. Loading checks that all parts belong together.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ from multihead.text.tokenizer import Tokenizer
 
 
 def build_network(config: NetworkConfig) -> Network:
-    """The network of ``config``, with first values drawn from PyTorch's current generator."""
+    """The network that ``config`` describes; parameters are drawn from PyTorch's current generator."""
     return Transformer(config) if isinstance(config, TransformerConfig) else RecurrentTranslator(config)
 
 
@@ -65,24 +63,24 @@ class Bundle:
 def save_bundle(
     folder: Path, bundle: Bundle, metrics: dict[str, Any], made_by: str, rounding: Rounding | None = None
 ) -> None:
-    """Writes a model folder, whole or not at all; a model that stands there is replaced.
+    """Write a model folder atomically; an existing model is replaced.
 
     Args:
-        folder: where to.
+        folder: the folder to write.
         bundle: the translator.
-        metrics: what was measured, for metrics.json and the card.
-        made_by: a sentence on where it comes from, for the card.
-        rounding: of its matrices (`multihead.model_folder`), for a smaller file.
+        metrics: scores for metrics.json and the card.
+        made_by: a sentence on the model's origin, for the card.
+        rounding: quantization of the matrices (`multihead.model_folder`); None = float32.
 
     Raises:
-        FormatError: something that is not a model stands there; it is left alone.
-        SurroundingsError: it cannot be written; what stood there still does.
+        FormatError: the folder holds something that is not a model; it is left untouched.
+        SurroundingsError: the folder cannot be written; an existing model is left untouched.
     """
     shared = bundle.source_tokenizer.digest == bundle.target_tokenizer.digest
     pair = (bundle.source_tokenizer, bundle.target_tokenizer)
     tokenizers = dict(zip(_SHARED if shared else _SEPARATE, pair, strict=False))
 
-    def parts(draft: Path) -> dict[str, Any]:
+    def write_parts(draft: Path) -> dict[str, Any]:
         for name, tokenizer in tokenizers.items():
             tokenizer.save(draft / name)
         write_json(draft / "generation.json", bundle.generation.model_dump(mode="json"))
@@ -94,26 +92,26 @@ def save_bundle(
             "target_language": bundle.target_language,
         }
 
-    save_folder(folder, bundle.model, bundle.model.config, parts, rounding)
+    save_folder(folder, bundle.model, bundle.model.config, write_parts, rounding)
 
 
 def load_bundle(folder: Path, device: str = "cpu") -> Bundle:
-    """Reads a model folder, or the best model of a run folder.
+    """Load a model folder, or the best model of a run folder.
 
     Raises:
-        FormatError: it is neither, something in it is missing or damaged, or a tokenizer is not the one that the
-            model was trained with.
+        FormatError: the folder is neither, something in it is missing or damaged, or a tokenizer is not the one that
+            the model was trained with.
     """
     folder = locate(folder)
     config = read_config(folder)
-    shape = _network_config(config, folder)
-    searched = folder / "generation.json"
-    generation = parse_settings(GenerationConfig, read_json(searched), searched)
+    network_config = _network_config(config, folder)
+    generation_path = folder / "generation.json"
+    generation = parse_settings(GenerationConfig, read_json(generation_path), generation_path)
     digests = config.get("tokenizers")
     if not isinstance(digests, dict) or tuple(sorted(digests)) not in (_SHARED, _SEPARATE):
         raise FormatError(f"{folder / CONFIG}: damaged: it names no tokenizers; {COPY_AGAIN}")
     tokenizers = [_read_tokenizer(folder / name, digests[name]) for name in sorted(digests)]
-    model = build_network(shape)
+    model = build_network(network_config)
     load_weights(model, folder, config)
     return Bundle(
         model.eval().to(device),
@@ -125,19 +123,19 @@ def load_bundle(folder: Path, device: str = "cpu") -> Bundle:
     )
 
 
-_OTHERS = {
+_OTHER_NETWORKS = {
     "pointer": "a pointer network, which does not translate; see `multihead pointer --help`",
     "hierarchical": "a classifier, which does not translate; see `multihead classify --help`",
     "bert-classifier": "a classifier, which does not translate; see `multihead classify --help`",
     "bert": "a BERT, which does not translate; see `multihead fill-mask --help`",
 }
-"""What networks are for that are kept in the same kind of folder."""
+"""Descriptions of the networks in such folders that are not translators."""
 
 
 def _network_config(config: dict[str, Any], folder: Path) -> NetworkConfig:
     architecture = architecture_of(config)
-    if architecture in _OTHERS:
-        raise FormatError(f"{folder}: {_OTHERS[architecture]}")
+    if architecture in _OTHER_NETWORKS:
+        raise FormatError(f"{folder}: {_OTHER_NETWORKS[architecture]}")
     for name, cls in ARCHITECTURES.items():
         if name == architecture:
             return parse_settings(cls, config["model"], folder / CONFIG)
@@ -158,7 +156,7 @@ def _read_tokenizer(path: Path, digest: object) -> Tokenizer:
 
 
 def _card(bundle: Bundle, metrics: dict[str, Any], made_by: str) -> str:
-    """The README of a model folder."""
+    """The model card: README.md of a model folder."""
     config = bundle.model.config
     languages = f"{bundle.source_language or 'source'} to {bundle.target_language or 'target'}"
     size = sum(p.numel() for p in bundle.model.parameters())
@@ -178,7 +176,7 @@ def _card(bundle: Bundle, metrics: dict[str, Any], made_by: str) -> str:
 
 
 def _unusual(config: NetworkConfig) -> dict[str, Any]:
-    """The settings, other than those that the card has anyway, that are not the default."""
-    fields, shown = type(config).model_fields, {"source_vocab", "target_vocab", "padding_id", *config.in_summary}
+    """Settings that differ from their defaults, without those that the card shows anyway."""
+    fields, shown = type(config).model_fields, {"source_vocab", "target_vocab", "padding_id", *config.summary_fields}
     values = {name: getattr(config, name) for name in fields if name not in shown}
     return {name: value for name, value in values.items() if value != fields[name].default}

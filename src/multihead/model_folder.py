@@ -1,24 +1,24 @@
-"""Weights in fewer bits, as they lie on disk and as the compiled search multiplies with them.
+"""A network on disk: settings and weights in one folder, checked against each other.
 
-Of a matrix W of float32, row by row:
+    config.json            format version, settings of the network, SHA-256 of the weights
+    model.safetensors      the weights; no pickle is ever loaded
+
+Other parts of a model (tokenizers, settings of search) are written and read by the modules that know them:
+`multihead.bundle` for translators, `runs.pointer.model` for pointer networks. They pass a function that writes them to
+`save_folder`, and read the settings with `read_config`.
+
+`FORMAT_VERSION` is a promise: newer code reads every older folder, and uses the defaults for missing settings. Version
+2 added settings of networks and of search; version 3 added networks other than Transformers; version 4 added rounded
+weights, and is written only for those, so that older code can read all other folders.
+
+Weights can be rounded to fewer bits, row by row of each matrix W:
 
     bfloat16    the nearest number with 8 bits of precision
-    int8        q_ij = round(127 w_ij / m_i), m_i = max_j |w_ij|        what is left of w_ij is q_ij m_i / 127
+    int8        q_ij = round(127 w_ij / m_i), m_i = max_j |w_ij|        w_ij becomes q_ij m_i / 127
 
-(Rounding is to the nearest, ties to even.) Rounding twice is rounding once: whoever reads rounded weights and rounds
-them again has the same bytes. Vectors (biases, gains, shifts) stay float32, and so do positions that were learned. A
-file keeps a bfloat16 matrix as such; an int8 matrix NAME as bytes, with its m as NAME + `LARGEST`. A row whose m is
-below 1e-30 is a row of zeros.
-
-A network on disk: ``config.json`` and ``model.safetensors``, which are checked against each other; no pickles.
-
-What else belongs to a model (tokenizers, how it is searched) and what its settings mean is for those who know it:
-`multihead.bundle` for translators, `runs.pointer.train` for pointer networks. They hand their parts to `save_folder`
-and get the settings from `read_config`.
-
-`FORMAT_VERSION` is a promise: newer code reads every older folder, and takes what it does not say as the default.
-Version 2 has more settings of networks and of search than version 1; version 3 has other networks than Transformers;
-version 4 has rounded weights, and is written for those alone, so that older code reads whatever else is written here.
+Rounding is to nearest, ties to even. Rounding again changes nothing: whoever rounds loaded weights again gets the same
+bytes. Vectors (biases, gains, shifts) and learned positions stay float32. A bfloat16 matrix is stored as such; an int8
+matrix NAME is stored as int8, with its m as NAME + `LARGEST`. A row with m below 1e-30 becomes zero.
 """
 
 from __future__ import annotations
@@ -42,94 +42,37 @@ Rounding = Literal["bfloat16", "int8"]
 
 LARGEST = ":largest"
 
-
-def round_matrix(matrix: Float[Tensor, "out in"], precision: Rounding) -> Float[Tensor, "out in"]:
-    """What is left of a matrix, in float32."""
-    if precision == "bfloat16":
-        return matrix.bfloat16().float()
-    return _restored(*_steps(matrix))
-
-
-def pack(tensors: Mapping[str, Tensor], names: Collection[str], precision: Rounding) -> dict[str, Tensor]:
-    """The tensors for a file: the matrices of these names rounded, the others as they are."""
-    packed: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        if name not in names:
-            packed[name] = tensor.detach()
-        elif precision == "bfloat16":
-            packed[name] = tensor.detach().bfloat16()
-        else:
-            packed[name], packed[name + LARGEST] = _steps(tensor.detach())
-    return packed
-
-
-def unpack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a file, those that `pack` rounded in float32 again.
-
-    Raises:
-        ValueError: they are not as `pack` leaves them; names one.
-    """
-    found: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        if name.endswith(LARGEST) and name.removesuffix(LARGEST) in tensors:
-            continue
-        if tensor.dtype == torch.bfloat16:
-            tensor = tensor.float()
-        if tensor.dtype == torch.int8:
-            largest = tensors.get(name + LARGEST)
-            if largest is None or largest.dtype != torch.float32 or largest.shape != tensor.shape[:1]:
-                raise ValueError(f"{name} has bytes, but not a largest number for each of its {len(tensor)} rows")
-            tensor = _restored(tensor, largest)
-        found[name] = tensor
-    return found
-
-
-def _steps(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """q and m."""
-    largest = matrix.abs().amax(1)
-    largest = torch.where(largest < 1e-30, 0.0, largest)  # 127 / m would run over
-    # Tensor by tensor: PyTorch divides a number by a tensor in two steps, and rounds twice.
-    steps = torch.where(largest > 0, torch.full_like(largest, 127.0) / largest, 0.0)
-    return (matrix * steps[:, None]).round().to(torch.int8), largest
-
-
-def _restored(steps: Tensor, largest: Tensor) -> Tensor:
-    """q m / 127; the largest ones exactly, so that they are found again."""
-    values = steps.float() * (largest / torch.full_like(largest, 127.0))[:, None]
-    return torch.where(steps.abs() == 127, steps.sign() * largest[:, None], values)
-
-
 FORMAT_VERSION = 4
 
-_WHOLE = 3
-"""The version of a folder whose weights are whole."""
+_UNROUNDED = 3
+"""The version of a folder with float32 weights."""
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
 COPY_AGAIN = "copy the whole model folder again"
-"""What to do about a damaged folder."""
+"""Advice for a damaged folder."""
 
 
 def save_folder(
     folder: Path,
     model: nn.Module,
     settings: Settings,
-    parts: Callable[[Path], dict[str, Any]] = lambda _: {},
+    write_parts: Callable[[Path], dict[str, Any]] = lambda _: {},
     rounding: Rounding | None = None,
 ) -> None:
-    """Writes a model folder, whole or not at all; a model that stands there is replaced.
+    """Write a model folder atomically; an existing model is replaced.
 
     Args:
-        folder: where to.
-        model: whose parameters are kept (a shared one once).
-        settings: of the network; they say its ``architecture``.
-        parts: writes what else belongs to the model into the folder it is given, and returns what config.json is to
-            have besides version, settings and the SHA-256 of the weights.
-        rounding: keep the matrices so (`multihead.model_folder`), but for the vectors of positions.
+        folder: the folder to write.
+        model: its parameters are saved, a shared one once.
+        settings: settings of the network, including its ``architecture``.
+        write_parts: writes the other parts of the model into the folder that it is given, and returns entries of
+            config.json besides version, settings and the SHA-256 of the weights.
+        rounding: round the matrices, except for learned positions; None = float32.
 
     Raises:
-        FormatError: something that is not a model stands there; it is left alone.
-        SurroundingsError: it cannot be written; what stood there still does.
+        FormatError: the folder holds something that is not a model; it is left untouched.
+        SurroundingsError: the folder cannot be written; an existing model is left untouched.
     """
     if folder.exists() and not (folder / CONFIG).is_file() and not (folder.is_dir() and not any(folder.iterdir())):
         raise FormatError(f"{folder}: holds something that is not a model; nothing was touched. Choose a new folder")
@@ -140,32 +83,32 @@ def save_folder(
             tensors = pack(tensors, matrices, rounding)
         write_tensors(draft / WEIGHTS, tensors)
         config = {
-            "format_version": _WHOLE if rounding is None else FORMAT_VERSION,
+            "format_version": _UNROUNDED if rounding is None else FORMAT_VERSION,
             "model": settings.model_dump(mode="json"),
             "weights": sha256_of(draft / WEIGHTS),
         }
-        write_json(draft / CONFIG, config | parts(draft))
+        write_json(draft / CONFIG, config | write_parts(draft))
 
 
 _POSITIONS = "positions."
-"""In the name of a table of positions."""
+"""Part of the parameter names of learned positions."""
 
 
 def locate(folder: Path) -> Path:
-    """The model folder that ``folder`` is, or that a run folder holds as its best.
+    """The model folder: ``folder`` itself, or the best model of a run folder.
 
     Raises:
-        FormatError: there is none, or only a part of one.
+        FormatError: there is no model folder, or only a part of one.
     """
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "there is no such folder"
         raise FormatError(f"{folder}: {what}; give the folder that `multihead train` wrote")
     for candidate in (current_folder(folder / "best"), folder):
-        there = [name for name in (CONFIG, WEIGHTS) if (candidate / name).is_file()]
-        if len(there) == 2:
+        present = [name for name in (CONFIG, WEIGHTS) if (candidate / name).is_file()]
+        if len(present) == 2:
             return candidate
-        if there:
-            missing = WEIGHTS if there == [CONFIG] else CONFIG
+        if present:
+            missing = WEIGHTS if present == [CONFIG] else CONFIG
             raise FormatError(f"{candidate}: a model folder without its {missing}; {COPY_AGAIN}")
     if (folder / "run.json").is_file():
         raise FormatError(f"{folder}: this run has no model yet: it was stopped before its first validation")
@@ -173,13 +116,13 @@ def locate(folder: Path) -> Path:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """What ``config.json`` says; its ``model`` are the settings of the network, as written.
+    """Read ``config.json``; its ``model`` holds the settings of the network.
 
     Args:
-        folder: as `locate` gives it.
+        folder: a model folder, as `locate` returns it.
 
     Raises:
-        FormatError: it is damaged, or of a version that is not known yet.
+        FormatError: the file is damaged, or its version is newer than this code.
     """
     config = read_json(folder / CONFIG)
     version = config.get("format_version")
@@ -194,22 +137,22 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def architecture_of(config: dict[str, Any]) -> str:
-    """Which kind of network ``config.json`` describes; the first versions knew Transformers only."""
+    """The kind of network that ``config.json`` describes; the first versions had Transformers only."""
     return str(config["model"].get("architecture", "transformer"))
 
 
 def require_architecture(folder: Path, config: dict[str, Any], among: Collection[str], what: str, maker: str) -> str:
-    """The kind of network that ``config.json`` describes, which has to be one of ``among``.
+    """Check that ``config.json`` describes a network of one of the kinds ``among``; return its kind.
 
     Args:
-        folder: where it stands.
-        config: what `read_config` gave.
-        among: the kinds that would do.
-        what: they are called.
-        maker: the command that makes one.
+        folder: the model folder, for the message.
+        config: the result of `read_config`.
+        among: the accepted kinds.
+        what: name of these kinds, for the message.
+        maker: the command that trains such a network, for the message.
 
     Raises:
-        FormatError: it is another one.
+        FormatError: it is a network of another kind.
     """
     architecture = architecture_of(config)
     if architecture not in among:
@@ -218,10 +161,10 @@ def require_architecture(folder: Path, config: dict[str, Any], among: Collection
 
 
 def parse_settings(cls: type[SettingsType], values: object, path: Path) -> SettingsType:
-    """Settings that stand in the file ``path``.
+    """Build settings from ``values``, which were read from ``path``.
 
     Raises:
-        FormatError: they are not what such settings can be.
+        FormatError: the values are not valid settings of this class.
     """
     if not isinstance(values, dict):
         raise FormatError(f"{path}: damaged: expected settings, got {values!r}; {COPY_AGAIN}")
@@ -232,10 +175,10 @@ def parse_settings(cls: type[SettingsType], values: object, path: Path) -> Setti
 
 
 def load_weights(model: nn.Module, folder: Path, config: dict[str, Any]) -> None:
-    """Fills the parameters of ``model`` by name from the folder's weights; every name and shape must match.
+    """Load the folder's weights into ``model`` by name; every name and shape must match.
 
     Raises:
-        FormatError: they are damaged, not those that ``config`` was written with, or of another network.
+        FormatError: the weights are damaged, not the ones that ``config`` was written with, or of another network.
     """
     path = folder / WEIGHTS
     tensors, parameters = _read_weights(path, config.get("weights")), dict(model.named_parameters())
@@ -252,17 +195,22 @@ def load_weights(model: nn.Module, folder: Path, config: dict[str, Any]) -> None
 
 
 def _read_weights(path: Path, digest: object) -> dict[str, Tensor]:
-    """The tensors of the file whose SHA-256 is ``digest``; a folder that was made by hand may name none.
+    """Load the tensors of a file; rounded ones become float32.
 
-    Those that were rounded come as float32 again.
+    Args:
+        path: the file.
+        digest: its SHA-256 in config.json; None (in a folder that was made by hand) disables the check.
+
+    Raises:
+        FormatError: the file is damaged or has another SHA-256.
     """
     try:
-        found, tensors = sha256_of(path), load_file(path)
+        actual, tensors = sha256_of(path), load_file(path)
     except (OSError, SafetensorError) as error:
         raise FormatError(f"{path}: damaged or unreadable ({error}); {COPY_AGAIN}") from None
-    if digest is not None and found != digest:
+    if digest is not None and actual != digest:
         raise FormatError(
-            f"{path}: not the weights that {CONFIG} was written with, or damaged (their SHA-256 is {found[:12]}..., "
+            f"{path}: not the weights that {CONFIG} was written with, or damaged (their SHA-256 is {actual[:12]}..., "
             f"it says {str(digest)[:12]}...); {COPY_AGAIN}"
         )
     try:
@@ -272,10 +220,10 @@ def _read_weights(path: Path, digest: object) -> dict[str, Tensor]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file.
+    """Read the object in a JSON file.
 
     Raises:
-        FormatError: there is none, or it is damaged.
+        FormatError: the file cannot be read or holds no JSON object.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -289,5 +237,61 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Writes an object for people to read."""
+    """Write an object, indented for people."""
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def round_matrix(matrix: Float[Tensor, "out in"], precision: Rounding) -> Float[Tensor, "out in"]:
+    """A matrix after rounding, in float32."""
+    if precision == "bfloat16":
+        return matrix.bfloat16().float()
+    return _dequantize(*_quantize(matrix))
+
+
+def pack(tensors: Mapping[str, Tensor], names: Collection[str], precision: Rounding) -> dict[str, Tensor]:
+    """The tensors of a file, with the matrices in ``names`` rounded."""
+    packed: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if name not in names:
+            packed[name] = tensor.detach()
+        elif precision == "bfloat16":
+            packed[name] = tensor.detach().bfloat16()
+        else:
+            packed[name], packed[name + LARGEST] = _quantize(tensor.detach())
+    return packed
+
+
+def unpack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The inverse of `pack`: all tensors in float32.
+
+    Raises:
+        ValueError: a tensor is not as `pack` writes it; the message names it.
+    """
+    unpacked: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if name.endswith(LARGEST) and name.removesuffix(LARGEST) in tensors:
+            continue
+        if tensor.dtype == torch.bfloat16:
+            tensor = tensor.float()
+        if tensor.dtype == torch.int8:
+            largest = tensors.get(name + LARGEST)
+            if largest is None or largest.dtype != torch.float32 or largest.shape != tensor.shape[:1]:
+                raise ValueError(f"{name} has bytes, but not a largest number for each of its {len(tensor)} rows")
+            tensor = _dequantize(tensor, largest)
+        unpacked[name] = tensor
+    return unpacked
+
+
+def _quantize(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """q [out, in] as int8 and m [out] as float32."""
+    largest = matrix.abs().amax(1)
+    largest = torch.where(largest < 1e-30, 0.0, largest)  # 127 / m would overflow
+    # 127 as a tensor: PyTorch divides a number by a tensor as reciprocal and product, which rounds twice.
+    scale = torch.where(largest > 0, torch.full_like(largest, 127.0) / largest, 0.0)
+    return (matrix * scale[:, None]).round().to(torch.int8), largest
+
+
+def _dequantize(steps: Tensor, largest: Tensor) -> Tensor:
+    """q m / 127; entries of magnitude 127 become exactly m, so that quantizing again finds the same m."""
+    values = steps.float() * (largest / torch.full_like(largest, 127.0))[:, None]
+    return torch.where(steps.abs() == 127, steps.sign() * largest[:, None], values)

@@ -132,8 +132,8 @@ def test_nothing_is_packed_where_nothing_is_learned_or_compiled(compiled: Any, m
 def test_packing_keeps_every_word_in_its_order_and_says_where_it_stood() -> None:
     source = ids(LENGTHS, 30, 1)
     packed = pack(source, LENGTHS, 0)
-    assert packed.words == LENGTHS.sum()
+    assert packed.total == LENGTHS.sum()
     assert len(packed.tokens) % ROUND == 0
-    assert torch.equal(packed.tokens[: packed.words], source[source > 0])
-    assert torch.equal(source[packed.rows, packed.positions][: packed.words], packed.tokens[: packed.words])
-    assert not packed.tokens[packed.words :].any()
+    assert torch.equal(packed.tokens[: packed.total], source[source > 0])
+    assert torch.equal(source[packed.rows, packed.positions][: packed.total], packed.tokens[: packed.total])
+    assert not packed.tokens[packed.total :].any()

@@ -1,13 +1,12 @@
-"""Tokens and positions become vectors; what is done with them is left to the layers.
+"""Layers of the Transformer: embeddings, feed-forward, residuals, encoder and decoder.
 
-x_t = dropout( sqrt(D) E[token_t] + p_t )                                   (Vaswani et al. 2017, 3.4 and 3.5)
+One class per box of Figure 1 of Vaswani et al. (2017). `multihead.attention` computes attention; here it is combined
+with residual sums, norms and the feed-forward network. Each layer processes a whole sequence (training) or one step
+with a cache (decoding).
 
-On request a layer norm follows, and sqrt(D) stands elsewhere (`TransformerConfig.embedding_scale`).
+    x_t = dropout( sqrt(D) E[token_t] + p_t )                               (embedding: sections 3.4 and 3.5)
 
-The layers of the Transformer: Figure 1 of Vaswani et al. (2017), one box a class.
-
-Attention is computed in `multihead.attention`; here it is wired with residual sums, norms and the feed-forward
-network. Each layer serves a whole sequence (training) and a single step with a cache (decoding).
+Optionally a layer norm follows, and sqrt(D) is applied elsewhere (`TransformerConfig.embedding_scale`).
 """
 
 from __future__ import annotations
@@ -22,13 +21,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from multihead.attention import KeyValue, Mask, MultiHeadAttention
-from multihead.kernels import pointwise as residual
-from multihead.kernels.pointwise import activated_linear
+from multihead.kernels import pointwise
 from multihead.kernels.random import Dropout
 from multihead.models.config import TransformerConfig
 
 _TABLE_LENGTH = 512
-"""Sinusoidal positions looked up; those beyond are computed when they come, so no length is too long."""
+"""Sinusoidal positions in the lookup table; later ones are computed on demand, so there is no maximum length."""
 
 
 def sinusoid(positions: Int[Tensor, " length"], width: int) -> Float[Tensor, "length {width}"]:
@@ -56,15 +54,15 @@ class SinusoidalPositions(nn.Module):
         self.register_buffer("table", sinusoid(torch.arange(_TABLE_LENGTH), width), persistent=False)
 
     def forward(self, positions: Int[Tensor, " length"], limit: int) -> Float[Tensor, "length width"]:
-        """Looks positions up where the table reaches ``limit`` (known on the host) and computes them elsewhere."""
+        """Encode positions below ``limit``, which is on the host so that a GPU need not synchronize."""
         table: Tensor = self.table  # type: ignore[assignment]
         return table[positions] if limit <= len(table) else sinusoid(positions, self.width)
 
 
 class LearnedPositions(nn.Module):
-    """p_t = P[min(t, M - 1)]: a trained vector for each of M positions; those beyond share the last one.
+    """p_t = P[min(t, M - 1)]: a trained vector for each of M positions; later positions share the last one.
 
-    So a longer sentence is no error, but the model cannot tell the order of what stands there: see
+    Longer sentences are therefore allowed, but the model cannot tell the order of their tail: see
     `Transformer.max_positions`.
 
     Args:
@@ -77,18 +75,18 @@ class LearnedPositions(nn.Module):
         self.table = nn.Embedding(count, width)
 
     def forward(self, positions: Int[Tensor, " length"], limit: int) -> Float[Tensor, "length width"]:
-        """Looks positions up; all are below ``limit``, which is known on the host."""
+        """Encode positions below ``limit``, which is on the host."""
         count = self.table.num_embeddings
         found: Tensor = self.table(positions if limit <= count else positions.clamp(max=count - 1))
         return found
 
 
 class Embedding(nn.Module):
-    """x_t = norm( dropout( s E[token_t] + p_t ) ), where scale s, positions p and norm are as ``config`` has them.
+    """x_t = norm( dropout( s E[token_t] + p_t ) ), with scale s, positions p and norm of ``config``.
 
     Args:
-        table: the token embedding E, which may be shared with others; positions and norm never are.
-        config: of the model.
+        table: the token embedding E, which may be shared; positions and norm are not.
+        config: settings of the model.
     """
 
     def __init__(self, table: nn.Embedding, config: TransformerConfig) -> None:
@@ -104,20 +102,20 @@ class Embedding(nn.Module):
         self.norm = nn.LayerNorm(config.width, eps=config.norm_eps) if config.embedding_norm else nn.Identity()
 
     def forward(self, tokens: Int[Tensor, "batch time"]) -> Float[Tensor, "batch time width"]:
-        """Embeds whole rows that begin at position 0."""
+        """Embed rows that start at position 0."""
         time = tokens.size(1)
         return self._sum(tokens, self.positions(torch.arange(time, device=tokens.device), time))
 
     def packed(
         self, tokens: Int[Tensor, " packed"], positions: Int[Tensor, " packed"]
     ) -> Float[Tensor, "1 packed width"]:
-        """Embeds tokens of many rows as one, each at its own position."""
+        """Embed the packed tokens of many rows as one row, each token at its own position."""
         return self.at(tokens, positions, int(positions.max()) + 1).transpose(0, 1)
 
     def at(
         self, tokens: Int[Tensor, " rows"], positions: Int[Tensor, " rows"], limit: int
     ) -> Float[Tensor, "rows 1 width"]:
-        """Embeds one token a row, each at its own position; all positions are below ``limit``."""
+        """Embed one token per row, each at its own position; all positions are below ``limit``."""
         return self._sum(tokens, self.positions(positions, limit))[:, None]
 
     def _sum(self, tokens: Tensor, positions: Tensor) -> Tensor:
@@ -128,7 +126,7 @@ class Embedding(nn.Module):
 
 
 Weights = Float[Tensor, "batch heads query key"]
-
+"""Attention weights of a layer."""
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -140,7 +138,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class FeedForward(nn.Module):
-    """FFN(z) = W_2 dropout(act(W_1 z + b_1)) + b_2   (3.3), at each position alike.
+    """FFN(z) = W_2 dropout(act(W_1 z + b_1)) + b_2   (3.3), at each position.
 
     act is max(0, x), or GELU(x) = x P(X <= x) with X ~ N(0, 1)   (Hendrycks & Gimpel 2016).
     """
@@ -153,11 +151,10 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(config.dropout_of("feed_forward"))
 
     def forward(self, z: Float[Tensor, "batch time width"]) -> Float[Tensor, "batch time width"]:
-        """Applies the network to every position."""
         if torch.is_grad_enabled():
             expand, p = self.expand, self.dropout.probability
-            hidden = activated_linear(z, expand.weight, expand.bias, self.kind, p)  # type: ignore[arg-type]
-        else:  # one part after the other, so that whoever watches modules sees them
+            hidden = pointwise.activated_linear(z, expand.weight, expand.bias, self.kind, p)  # type: ignore[arg-type]
+        else:  # module by module, so that hooks on the modules are called
             hidden = self.dropout(_ACTIVATIONS[self.kind](self.expand(z)))
         return self.contract(hidden)  # type: ignore[no-any-return]
 
@@ -173,7 +170,6 @@ class GatedFeedForward(FeedForward):
         self.gate = nn.Linear(config.width, config.inner)
 
     def forward(self, z: Float[Tensor, "batch time width"]) -> Float[Tensor, "batch time width"]:
-        """Applies the network to every position."""
         hidden = _ACTIVATIONS[self.kind](self.gate(z)) * self.expand(z)
         return self.contract(self.dropout(hidden))  # type: ignore[no-any-return]
 
@@ -187,8 +183,8 @@ class LayerNorm(nn.LayerNorm):
     """PyTorch's layer norm (Ba et al. 2016) in one pass each way, in the type that the next product takes."""
 
     def forward(self, input: Float[Tensor, "*axes width"]) -> Float[Tensor, "*axes width"]:
-        """Normalises the last axis."""
-        return residual.layer_norm(input, self.weight, self.bias, self.eps, dtype=residual.product_type(input))
+        """Normalize the last axis."""
+        return pointwise.layer_norm(input, self.weight, self.bias, self.eps, dtype=pointwise.product_type(input))
 
 
 class Residual(nn.Module):
@@ -197,7 +193,7 @@ class Residual(nn.Module):
     post-norm (5.4):                      norm(x + dropout(f(x)))
     pre-norm (Xiong et al. 2020):         x + dropout(f(norm(x)))
 
-    The layer computes ``f`` itself, between the two methods: ``residual.add(x, f(residual.enter(x)))``.
+    The caller computes ``f``, between the two methods: ``residual.add(x, f(residual.enter(x)))``.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -207,17 +203,17 @@ class Residual(nn.Module):
         self.pre = config.norm == "pre"
 
     def enter(self, x: Float[Tensor, "batch time width"]) -> Float[Tensor, "batch time width"]:
-        """What the sub-layer is given."""
+        """The input of the sub-layer."""
         return self.norm(x) if self.pre else x
 
     def add(
         self, x: Float[Tensor, "batch time width"], output: Float[Tensor, "batch time width"]
     ) -> Float[Tensor, "batch time width"]:
-        """Adds the sub-layer's output to ``x``."""
+        """Add the sub-layer's output to ``x``."""
         p = self.dropout.probability
         if self.pre:
-            return residual.add(x, output, p)
-        return residual.add_norm(x, output, self.norm.weight, self.norm.bias, self.norm.eps, p).normed
+            return pointwise.add(x, output, p)
+        return pointwise.add_norm(x, output, self.norm.weight, self.norm.bias, self.norm.eps, p).normed
 
 
 def _attention(config: TransformerConfig) -> MultiHeadAttention:
@@ -245,7 +241,7 @@ class EncoderLayer(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch source width"], mask: Mask, *, need_weights: bool = False
     ) -> tuple[Float[Tensor, "batch source width"], Weights | None]:
-        """Returns the new states and, on request, the attention weights."""
+        """The new states and, on request, the attention weights."""
         attended, weights = self.self_attention(self.self_residual.enter(x), mask=mask, need_weights=need_weights)
         x = self.self_residual.add(x, attended)
         x = self.feed_forward_residual.add(x, self.feed_forward(self.feed_forward_residual.enter(x)))
@@ -253,7 +249,7 @@ class EncoderLayer(nn.Module):
 
 
 class Decoded(NamedTuple):
-    """What a decoder layer makes of a whole target."""
+    """Output of a decoder layer for a whole target."""
 
     states: Float[Tensor, "batch target width"]
     self_weights: Weights | None
@@ -281,7 +277,7 @@ class DecoderLayer(nn.Module):
         *,
         need_weights: bool = False,
     ) -> Decoded:
-        """The whole target at once; ``memory`` is `project_memory` of the encoder's output."""
+        """Process the whole target at once; ``memory`` is `project_memory` of the encoder's output."""
         attended, self_weights = self.self_attention(
             self.self_residual.enter(y), mask=self_mask, need_weights=need_weights
         )
@@ -303,21 +299,24 @@ class DecoderLayer(nn.Module):
         *,
         need_weights: bool = False,
     ) -> tuple[Float[Tensor, "rows 1 width"], KeyValue, Float[Tensor, "sentences heads group source"] | None]:
-        """One new position a row: the same as `forward` on it, with the earlier ones in ``cache``.
+        """Process one new position per row, as `forward` does, with the keys and values of earlier ones in ``cache``.
 
-        The rows of one sentence are consecutive and equally many, so they are queries of one attention: its memory
-        is stored and read once, not once a hypothesis. So are the weights of the attention to it, on request.
+        The rows of a sentence are adjacent and equally many, so they are processed as several queries to one memory,
+        which is stored and read once per sentence instead of once per hypothesis.
+
+        Returns:
+            The new states, the new cache, and on request the weights of the attention to the memory.
         """
         attended, _, cache = self.self_attention.step(self.self_residual.enter(y), cache, mask=self_mask)
         y = self.self_residual.add(y, attended)
         sentences = memory.key.size(0)
-        group = y.size(0) // max(sentences, 1)  # a state may have lost all its rows
-        together = self.cross_residual.enter(y).reshape(sentences, group, y.size(-1))
-        attended, weights = self.cross_attention.attend(together, memory, mask=memory_mask, need_weights=need_weights)
+        group = y.size(0) // max(sentences, 1)  # a state may have no rows
+        queries = self.cross_residual.enter(y).reshape(sentences, group, y.size(-1))  # hypotheses as query positions
+        attended, weights = self.cross_attention.attend(queries, memory, mask=memory_mask, need_weights=need_weights)
         y = self.cross_residual.add(y, attended.reshape(y.shape))
         y = self.feed_forward_residual.add(y, self.feed_forward(self.feed_forward_residual.enter(y)))
         return y, cache, weights
 
     def project_memory(self, memory: Float[Tensor, "batch source width"]) -> KeyValue:
-        """Keys and values of the encoder's output: computed once a sentence."""
+        """Keys and values of the encoder's output, computed once per sentence."""
         return self.cross_attention.project(memory)

@@ -1,15 +1,14 @@
-"""The words of a padded batch end to end in one row: what a network learns from, without the padding.
+"""The encoder-decoder Transformer (Vaswani et al. 2017, Figure 1).
 
-Every position alike is what norms, products and feed-forward networks do, so padding costs them as much as words. In
-one row there is none but a rest behind the last word, which keeps the lengths of rows few (`ROUND`): libraries prepare
-code for each size of a product. Attention keeps the sentences apart (`EndToEnd`), and dropout draws for each word what
-it draws in the padded batch (`kernels.random.packed_at`), so loss and gradients are those of the batch.
+It trains on padded or packed batches and decodes step by step. Layers are in `models.layers`, the decoder state in
+`models.state`, the base class of translation networks in `models.network`; search (`multihead.decoding`) uses `start`
+and `step` only.
 
-The encoder-decoder Transformer (Vaswani et al. 2017, Figure 1): for training, packed or padded, and step by step.
-
-Layers come from `models.layers`, embeddings from `models.layers`; what decoding remembers is in `models.state`.
-What it shares with every network, the loss among it, is `models.network`'s. Search stands in `multihead.decoding`: it
-knows `start` and `step` only.
+Packing (`pack`) puts the tokens of a padded batch end to end in one row. Norms, products and feed-forward networks
+treat all positions alike, so padding costs as much as tokens do; a packed row has none, except for a rest at its end
+that rounds its length up to a multiple of `ROUND`: libraries prepare code for each size of a product, and so there are
+few sizes. Attention keeps the sentences apart (`EndToEnd`), and dropout draws for each token what it draws in the
+padded batch (`kernels.random.packed_at`), so loss and gradients are those of the padded batch.
 """
 
 from __future__ import annotations
@@ -34,51 +33,51 @@ from multihead.models.network import AttentionWeights, Network, Output, build_em
 from multihead.models.state import Memory, TransformerState
 
 ROUND = 128
-"""Rows have a multiple of so many positions."""
+"""The length of a packed row is a multiple of this."""
 
 
 class Packed(NamedTuple):
-    """The words of a batch, row after row."""
+    """The tokens of a batch, row after row."""
 
     tokens: Int64[Tensor, " packed"]
-    """Their ids; behind them padding."""
+    """Ids, followed by padding."""
     rows: Int64[Tensor, " packed"]
-    """Where each stood: in this row of the batch,"""
+    """Row of each token in the batch; 0 for the padding at the end."""
     positions: Int64[Tensor, " packed"]
-    """at this position."""
+    """Position of each token in its row; 0 for the padding at the end."""
     lengths: Int64[Tensor, " batch"]
-    """Words in each row."""
-    words: int
-    """In all."""
+    """Number of tokens in each row of the batch."""
+    total: int
+    """Number of tokens without padding."""
 
-    def placed(self) -> AbstractContextManager[None]:
-        """Inside, dropout draws for these tokens."""
+    def dropout_context(self) -> AbstractContextManager[None]:
+        """Inside, dropout draws for each token what it would draw in the padded batch."""
         return random.packed_at(self.rows, self.positions)
 
 
 def pack(tokens: Int[Tensor, "batch time"], lengths: Int[Tensor, " batch"], padding_id: int) -> Packed:
-    """The first ``lengths[b]`` tokens of each row."""
-    real = torch.arange(tokens.shape[1]) < lengths[:, None]
+    """Pack the first ``lengths[b]`` tokens of each row b."""
+    real = torch.arange(tokens.shape[1]) < lengths[:, None]  # [batch, time]
     rows, positions = real.nonzero().unbind(1)
-    words = len(rows)
-    rest = -words % ROUND
-    found = torch.cat((tokens[real], tokens.new_full((rest,), padding_id)))
-    nowhere = rows.new_zeros(rest)
-    return Packed(found, torch.cat((rows, nowhere)), torch.cat((positions, nowhere)), lengths.long(), words)
+    count = len(rows)
+    rest = -count % ROUND
+    packed = torch.cat((tokens[real], tokens.new_full((rest,), padding_id)))
+    zeros = rows.new_zeros(rest)
+    return Packed(packed, torch.cat((rows, zeros)), torch.cat((positions, zeros)), lengths.long(), count)
 
 
 class Transformer(Network):
-    """Figure 1, whole.
+    """The whole network of Figure 1.
 
     Args:
-        config: its sizes; parameters are drawn from PyTorch's current generator.
+        config: settings; parameters are drawn from PyTorch's current generator.
     """
 
     config: TransformerConfig
     compiled: bool = False
-    """Whether `loss` has PyTorch compile what gives the states; for GPUs, where it fuses what stands between products.
+    """Whether `loss` computes the states with torch.compile, which on a GPU fuses the operations between products.
 
-    Copies of a model share the code. Dropout is PyTorch's own in it, whose masks are others than ours.
+    Copies of a model share the compiled code. It uses PyTorch's dropout, whose masks differ from ours.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -97,7 +96,7 @@ class Transformer(Network):
 
     @property
     def max_positions(self) -> int | None:
-        """Positions told apart: in longer sentences those beyond share the last one's vector; None = no limit."""
+        """Number of learned positions; later positions share the last vector. None = no limit."""
         return self.config.max_positions if self.config.positions == "learned" else None
 
     def forward(
@@ -108,13 +107,13 @@ class Transformer(Network):
         *,
         need_weights: bool = False,
     ) -> Output:
-        """Logits of the token after each target position (teacher forcing), and all weights on request.
+        """Logits of the token after each target position (teacher forcing), and attention weights on request.
 
         Args:
             source: ids, padded on the right.
             source_lengths: real ids in each row.
-            target: ids from the begin symbol on; padded on the right, where the logits mean nothing.
-            need_weights: also return what every head of every layer attended to.
+            target: ids from the begin symbol on; padded on the right, where the logits are undefined.
+            need_weights: also return the weights of every head of every layer.
         """
         states, weights = self._run(source, source_lengths, target, need_weights)
         return Output(self.output(states), weights)
@@ -125,9 +124,9 @@ class Transformer(Network):
         source_lengths: Int[Tensor, " batch"],
         target: Int[Tensor, "batch target"],
     ) -> Float[Tensor, "batch target width"]:
-        """The states before the output projection: ``forward(...).logits == output(hidden(...))``.
+        """The input of the output projection: ``forward(...).logits == output(hidden(...))``.
 
-        With ``embedding_scale`` 'projection' it is they that are scaled, rather than the logits: it is the same.
+        With ``embedding_scale`` 'projection' the scale is applied here instead of to the logits, which is equivalent.
         """
         return self._run(source, source_lengths, target, False)[0]
 
@@ -140,7 +139,7 @@ class Transformer(Network):
         *,
         smoothing: float,
     ) -> Loss:
-        """As `Network.loss`; where that is learned from on a CPU, from the words alone (`models.transformer`)."""
+        """As `Network.loss`; in training on a CPU computed from the packed batch where the kernels allow it."""
         if self.compiled:
             states = _compiled_hidden()(self, source, source_lengths, target_input)
             return token_loss(states, self.output.weight, target_output, self.config.padding_id, smoothing)
@@ -148,34 +147,34 @@ class Transformer(Network):
             return super().loss(source, source_lengths, target_input, target_output, smoothing=smoothing)
         real = target_output != self.config.padding_id
         packed = pack(source, source_lengths, self.config.padding_id)
-        states = self._packed(packed, pack(target_input, real.sum(1), self.config.padding_id))
+        states = self._hidden_packed(packed, pack(target_input, real.sum(1), self.config.padding_id))
         return linear_cross_entropy(states, self.output.weight, target_output[real], smoothing)
 
     def _packs(self, source: Tensor, target: Tensor) -> bool:
-        """Whether the compiled kernels take all of it, the attention too: dense it would be that of a single row."""
-        every = next(self._decoder_layers()).self_attention
-        heads, longest = every.heads, max(source.shape[1], target.shape[1])
-        alike = every.kv_heads == heads and every.key_width == every.value_width <= WIDEST * heads
-        fits = alike and every.dropout == 0 and longest <= LONGEST and source.device.type == "cpu"
+        """Whether the compiled kernels support this batch: other attention would be quadratic in the packed row."""
+        attention = next(self._decoder_layers()).self_attention
+        heads, longest = attention.heads, max(source.shape[1], target.shape[1])
+        same_widths = attention.kv_heads == heads and attention.key_width == attention.value_width <= WIDEST * heads
+        fits = same_widths and attention.dropout == 0 and longest <= LONGEST and source.device.type == "cpu"
         if not fits or not torch.is_grad_enabled() or library_for(self.output.weight) is None:
             return False
         return not torch.is_autocast_enabled("cpu") or torch.get_autocast_dtype("cpu") in TYPES
 
-    def _packed(self, source: Packed, target: Packed) -> Float[Tensor, "words width"]:
-        """The states of all words of the target: what `hidden` gives, without the padding."""
-        with source.placed():
-            x = self.source_embedding.packed(source.tokens, source.positions)
-            own: Mask = EndToEnd(source.lengths, len(source.tokens))
+    def _hidden_packed(self, source: Packed, target: Packed) -> Float[Tensor, "tokens width"]:
+        """`hidden` without padding: the states of all target tokens, row after row."""
+        with source.dropout_context():
+            x = self.source_embedding.packed(source.tokens, source.positions)  # [1, packed, width]
+            self_mask: Mask = EndToEnd(source.lengths, len(source.tokens))
             for layer in self.encoder:
-                x, _ = layer(x, own)
+                x, _ = layer(x, self_mask)
             x = self.encoder_norm(x)
-        with target.placed():
+        with target.dropout_context():
             y = self.target_embedding.packed(target.tokens, target.positions)
-            own = EndToEnd(target.lengths, len(target.tokens)) & Causal()
-            across = EndToEnd(target.lengths, len(target.tokens), source.lengths, len(source.tokens))
+            self_mask = EndToEnd(target.lengths, len(target.tokens)) & Causal()
+            cross_mask = EndToEnd(target.lengths, len(target.tokens), source.lengths, len(source.tokens))
             for layer in self._decoder_layers():
-                y = layer(y, layer.project_memory(x), own, across).states
-        return self._finish(y)[0, : target.words]
+                y = layer(y, layer.project_memory(x), self_mask, cross_mask).states
+        return self._finish(y)[0, : target.total]
 
     def encode(
         self,
@@ -184,7 +183,7 @@ class Transformer(Network):
         *,
         need_weights: bool = False,
     ) -> tuple[Float[Tensor, "batch source width"], tuple[Weights, ...]]:
-        """The encoder's states, and its layers' weights on request (an empty tuple otherwise)."""
+        """The encoder's states, and the attention weights of its layers on request (otherwise an empty tuple)."""
         x = self.source_embedding(source)
         mask = Padding(source_lengths)
         recorded: list[Weights] = []
@@ -199,23 +198,25 @@ class Transformer(Network):
     ) -> tuple[Tensor, AttentionWeights | None]:
         encoded, encoder_weights = self.encode(source, source_lengths, need_weights=need_weights)
         y, causal, padding = self.target_embedding(target), Causal(), Padding(source_lengths)
-        own: list[Weights] = []
-        cross: list[Weights] = []
+        self_weights: list[Weights] = []
+        cross_weights: list[Weights] = []
         for layer in self._decoder_layers():
             y, *weights = layer(y, layer.project_memory(encoded), causal, padding, need_weights=need_weights)
             if need_weights:
-                own.append(weights[0])
-                cross.append(weights[1])
-        recorded = AttentionWeights(encoder_weights, tuple(own), tuple(cross)) if need_weights else None
+                self_weights.append(weights[0])
+                cross_weights.append(weights[1])
+        recorded = (
+            AttentionWeights(encoder_weights, tuple(self_weights), tuple(cross_weights)) if need_weights else None
+        )
         return self._finish(y), recorded
 
     def _finish(self, y: Tensor) -> Tensor:
-        """The last norm, and the scale of the output projection."""
+        """Apply the last norm and the scale of the output projection."""
         y = self.decoder_norm(y)
         return y if self.output_scale == 1.0 else y * self.output_scale
 
     def start(self, source: Int[Tensor, "batch source"], lengths: Int[Tensor, " batch"]) -> TransformerState:
-        """Encodes the sources; one row a sentence, nothing decoded yet."""
+        """Encode the sources; the state has one row per sentence and no target positions."""
         encoded, _ = self.encode(source, lengths)
         layers = tuple(layer.project_memory(encoded) for layer in self._decoder_layers())
         return TransformerState(Memory(layers, lengths), None, torch.zeros_like(lengths))
@@ -223,57 +224,58 @@ class Transformer(Network):
     def step(
         self, tokens: Int[Tensor, " rows"], state: TransformerState
     ) -> tuple[Float[Tensor, "rows vocab"], TransformerState]:
-        """Log-probabilities of the token after ``tokens``, which are each row's latest."""
+        """Log-probabilities of the next token of each row, whose last token is in ``tokens``; and the next state."""
         log_probabilities, _, following = self._step(tokens, state, None)
         return log_probabilities, following
 
     def step_attending(
         self, tokens: Int[Tensor, " rows"], state: TransformerState
     ) -> tuple[Float[Tensor, "rows vocab"], Float[Tensor, "rows source"], TransformerState]:
-        """The same; and what is attended to, the mean over the heads of the last layer but one, or of the only one.
+        """As `step`, with the attention weights in between: the mean over the heads of the second to last layer.
 
-        That layer aligns best (Garg et al. 2019, "Jointly learning to align and translate with Transformer models").
+        Of all layers that one aligns best (Garg et al. 2019, "Jointly learning to align and translate with Transformer
+        models"). A decoder of one layer uses that layer.
         """
         log_probabilities, weights, following = self._step(tokens, state, max(len(self.decoder) - 2, 0))
         assert weights is not None
         return log_probabilities, weights.mean(1).flatten(0, 1), following
 
     def _step(
-        self, tokens: Tensor, state: TransformerState, watched: int | None
+        self, tokens: Tensor, state: TransformerState, recorded_layer: int | None
     ) -> tuple[Tensor, Tensor | None, TransformerState]:
         time = state.time + 1
         y = self.target_embedding.at(tokens, state.positions, time)
         mask = None if state.padding is None else ~Padding(state.padding)
         memory_mask = state.memory.mask
-        grown = []
-        looked: Tensor | None = None
+        caches = []
+        recorded: Tensor | None = None  # [sentences, heads, group, source]
         for index, layer in enumerate(self._decoder_layers()):
             cache = None if state.cache is None else state.cache[index]
             y, cache, weights = layer.step(
-                y, state.memory.layers[index], cache, mask, memory_mask, need_weights=index == watched
+                y, state.memory.layers[index], cache, mask, memory_mask, need_weights=index == recorded_layer
             )
-            grown.append(cache)
-            looked = weights if index == watched else looked
+            caches.append(cache)
+            recorded = weights if index == recorded_layer else recorded
         logits = self.output(self._finish(y[:, 0]))
-        following = TransformerState(state.memory, tuple(grown), state.positions + 1, state.padding)
-        return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32)), looked, following
+        following = TransformerState(state.memory, tuple(caches), state.positions + 1, state.padding)
+        return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32)), recorded, following
 
     def _decoder_layers(self) -> Iterator[DecoderLayer]:
-        """The decoder's layers under their own type, which `nn.ModuleList` forgets."""
+        """The decoder's layers with their type, which `nn.ModuleList` does not keep."""
         for layer in self.decoder:
             assert isinstance(layer, DecoderLayer)
             yield layer
 
 
 COMPILER = "inductor"
-"""PyTorch's backend."""
+"""Backend of torch.compile."""
 
 
 @cache
 def _compiled_hidden() -> Callable[..., Tensor]:
-    """Of every size of batch: compiled for the first, and again for the first of another."""
-    made: Callable[..., Tensor] = torch.compile(Transformer.hidden, dynamic=True, backend=COMPILER)
-    return made
+    """`Transformer.hidden` compiled for batches of any size: for the first batch, and again when a size changes."""
+    compiled: Callable[..., Tensor] = torch.compile(Transformer.hidden, dynamic=True, backend=COMPILER)
+    return compiled
 
 
 def _last_norm(config: TransformerConfig) -> nn.Module:

@@ -102,7 +102,7 @@ def choose_given_model(choices: Choices, given: NetworkConfig) -> NetworkConfig:
     differing = [
         f"{name} is {own[name]}, asked for was {value}"
         for name, value in requested.items()
-        if name not in given.free and value is not None and value != own[name]
+        if name not in given.training_only and value is not None and value != own[name]
     ]
     if differing:
         raise ConfigurationError(
@@ -110,8 +110,8 @@ def choose_given_model(choices: Choices, given: NetworkConfig) -> NetworkConfig:
             "leave them out, or train a new model without from_model"
         )
     choices.reasons["preset"] = _GIVEN
-    free = {name: choices.take(name, lambda name=name: (own[name], _GIVEN)) for name in given.free}  # type: ignore[misc]
-    choices.reasons |= {name: _GIVEN for name in requested if name not in given.free}
+    free = {name: choices.take(name, lambda name=name: (own[name], _GIVEN)) for name in given.training_only}  # type: ignore[misc]
+    choices.reasons |= {name: _GIVEN for name in requested if name not in given.training_only}
     return build(type(given), {**own, **free}, "the settings of the model")
 
 

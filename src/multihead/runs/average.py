@@ -130,7 +130,7 @@ def _check_alike(first_path: Path, first: Bundle, path: Path, bundle: Bundle) ->
     differing = [
         f"{name} is {getattr(config, name)} in the first and {getattr(other, name)} in the second"
         for name in type(config).model_fields
-        if name not in (*config.free, "initialization") and getattr(config, name) != getattr(other, name)
+        if name not in (*config.training_only, "initialization") and getattr(config, name) != getattr(other, name)
     ]
     differing += [
         f"the {side} subwords differ"

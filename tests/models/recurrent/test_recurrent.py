@@ -160,7 +160,7 @@ def test_choices_change_what_asks_later_where_the_settings_say_so(small: Any, wi
         state = model.decoder.start(model.encoder(source, lengths), lengths)
         queries.append(model.decoder.whole(words, state).queries)
     assert torch.equal(queries[0][:, 0], queries[1][:, 0])
-    assert torch.equal(*queries) is not model.config.remembers_choices
+    assert torch.equal(*queries) is not model.config.feeds_context
 
 
 # ------------------------------------------------------------------------------------------ the loss
@@ -230,7 +230,7 @@ def test_drawn_positions_are_reinforced(wiring: str, baseline: Any) -> None:
         log_p = model.decoder.attention.score(query, key)[0].log_softmax(-1)
         for t in range(count):
             chosen = int(decoded.weights[row, t].argmax())
-            later = losses.detach()[t:] if model.config.remembers_choices else losses.detach()[t : t + 1]
+            later = losses.detach()[t:] if model.config.feeds_context else losses.detach()[t : t + 1]
             advantage = -later.sum() - level * len(later)
             entropy = -(log_p[t].exp() * log_p[t]).sum()
             value = value + losses[t] - advantage * log_p[t, chosen] - weight * entropy

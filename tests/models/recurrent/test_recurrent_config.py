@@ -53,4 +53,4 @@ def test_the_presets_are_those_of_the_papers() -> None:
     ],
 )
 def test_a_choice_is_remembered_where_its_answer_enters_a_state(changes: dict[str, Any], expected: bool) -> None:
-    assert RecurrentConfig(**SIZES, **changes).remembers_choices is expected
+    assert RecurrentConfig(**SIZES, **changes).feeds_context is expected

@@ -18,8 +18,8 @@ from multihead.models.config import TransformerConfig, check_heads, check_vocabu
 class BertConfig(Settings):
     """Everything that fixes the parameters of a BERT and what they compute."""
 
-    free: ClassVar[tuple[str, ...]] = ("dropout", "attention_dropout")
-    """The fields that change neither weights nor what a finished model computes."""
+    training_only: ClassVar[tuple[str, ...]] = ("dropout", "attention_dropout")
+    """Fields that affect neither the weights nor the output of a trained model."""
 
     architecture: Literal["bert"] = "bert"
     """Which network this is."""

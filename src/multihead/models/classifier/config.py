@@ -17,8 +17,8 @@ from multihead.models.config import check_heads, check_vocabulary
 class HierarchicalConfig(Settings):
     """Everything that fixes the parameters of a hierarchical attention network (Yang et al. 2016)."""
 
-    free: ClassVar[tuple[str, ...]] = ("dropout",)
-    """The fields that change neither weights nor what a finished model computes."""
+    training_only: ClassVar[tuple[str, ...]] = ("dropout",)
+    """Fields that affect neither the weights nor the output of a trained model."""
 
     architecture: Literal["hierarchical"] = "hierarchical"
     """Which network this is."""
@@ -65,8 +65,8 @@ class HierarchicalConfig(Settings):
 class BertClassifierConfig(Settings):
     """A BERT encoder, pooled to one vector, and a layer from there to the classes (Devlin et al. 2019, 4.1)."""
 
-    free: ClassVar[tuple[str, ...]] = ("dropout",)
-    """The fields that change neither weights nor what a finished model computes."""
+    training_only: ClassVar[tuple[str, ...]] = ("dropout",)
+    """Fields that affect neither the weights nor the output of a trained model."""
 
     architecture: Literal["bert-classifier"] = "bert-classifier"
     """Which network this is."""

@@ -87,7 +87,7 @@ class RecurrentDecoder(nn.Module, ABC):
 
     def __init__(self, config: RecurrentConfig, summary_width: int, readout_width: int) -> None:
         super().__init__()
-        width, told = config.width, config.width if config.remembers_choices else 0
+        width, told = config.width, config.width if config.feeds_context else 0
         self.layers = nn.ModuleList(
             Recurrent(config.cell, width, width, 0 if index else told) for index in range(config.decoder_layers)
         )

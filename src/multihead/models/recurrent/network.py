@@ -212,7 +212,7 @@ class RecurrentTranslator(Network):
             entropy=entropy(scores, allowed),
             baseline=self.baseline if self.config.baseline == "moving" else None,
             entropy_weight=self.config.entropy_weight,
-            to_go=self.config.remembers_choices,
+            to_go=self.config.feeds_context,
         )
 
     def start(self, source: Int[Tensor, "batch source"], lengths: Int[Tensor, " batch"]) -> RecurrentState:
