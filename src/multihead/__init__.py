@@ -1,12 +1,12 @@
-"""multihead: attention and sequence-to-sequence Transformers in PyTorch, from the equation to a served translator.
+"""Attention and sequence-to-sequence Transformers in PyTorch.
 
     from multihead import Translator, train
 
     train(source="train.de", target="train.en", output="run")
     Translator.load("run").translate(["Ein Hund rennt."])
 
-The attention library is `multihead.attention`; ARCHITECTURE.md follows one sentence through the rest. Names below are
-imported when they are first used, so that ``import multihead`` does not wait for PyTorch.
+The attention library is `multihead.attention`; ARCHITECTURE.md follows one sentence pair through the rest. The names
+below are imported on first use, so that ``import multihead`` does not wait for PyTorch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __version__ = "0.6.0"
 __all__ = ["Translator", "__version__", "average", "compare", "doctor", "evaluate", "explain", "prepare", "train"]
 
-_HOMES = {
+_MODULES = {
     "Translator": "multihead.translating.translator",
     "average": "multihead.runs.average",
     "compare": "multihead.judging.compare",
@@ -40,6 +40,6 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'multihead' has no attribute '{name}'; it has {', '.join(__all__)}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)

@@ -1,4 +1,4 @@
-"""``python -m multihead`` is the command ``multihead``."""
+"""``python -m multihead`` runs the command ``multihead``."""
 
 from multihead.cli.main import entry
 

@@ -121,7 +121,7 @@ def test_dropout_is_seeded_by_line(run: Run, made: Path, monkeypatch: pytest.Mon
         words = ("apply", made / name, "--dropout", 0.2)
         with monkeypatch.context() as parts:
             whole = run(*words, given=PLAIN).out
-            parts.setattr(streams, "_AT_ONCE", 7)
+            parts.setattr(streams, "_BLOCK", 7)
             assert run(*words, given=PLAIN).out == whole
         assert run(*words, "--seed", 2, given=PLAIN).out != whole
 

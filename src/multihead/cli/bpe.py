@@ -1,7 +1,7 @@
-"""``multihead bpe learn | apply | undo``: byte-pair encoding as tools, without a model.
+"""``multihead bpe learn | apply | undo``: byte-pair encoding without a model.
 
-Two formats: our tokenizer.json, which every model has (`text.tokenizer`), and the codes of subword-nmt
-(`text.subword_nmt.segmenting`). A file's content says which it is.
+Two formats: tokenizer.json, which every model has (`text.tokenizer`), and the codes of subword-nmt
+(`text.subword_nmt`). The content of a file decides which one it is.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from multihead.text.tokenizer import Tokenizer
 
 Change = Callable[[list[str], int], list[str]]
+"""A change of lines, as `streams.filter_lines` takes it."""
 
 _FORMATS = click.Choice(["multihead", "subword-nmt"])
 _PATH = click.Path(path_type=Path)
-_OURS, _THEIRS = "tokenizer.json", "codes of subword-nmt"
+_TOKENIZER_JSON, _CODES = "tokenizer.json", "codes of subword-nmt"
 
 
 @click.group()
@@ -46,12 +47,19 @@ def bpe() -> None:
 @click.argument("files", nargs=-1, type=_PATH, metavar="[FILE]...")
 @click.option("-o", "--output", required=True, type=_PATH, metavar="FILE", help="The file to write; a new name.")
 @click.option("--format", "kind", type=_FORMATS, default="multihead", show_default=True, help="What to write.")
-@click.option("--vocab-size", type=int, metavar="NUMBER", help="Entries in all, for multihead. [8000]")
+@click.option("--vocab-size", type=int, metavar="NUMBER", help="Number of entries, for multihead. [8000]")
 @click.option("-s", "--symbols", "--merges", "merges", type=int, metavar="NUMBER", help="For subword-nmt. [10000]")
 @click.option(
-    "--min-frequency", type=int, default=2, show_default=True, metavar="NUMBER", help="Pairs rarer than this stay."
+    "--min-frequency",
+    type=int,
+    default=2,
+    show_default=True,
+    metavar="NUMBER",
+    help="Do not merge pairs rarer than this.",
 )
-@click.option("--coverage", type=float, metavar="SHARE", help="Of the text, in characters with an entry. [0.9999]")
+@click.option(
+    "--coverage", type=float, metavar="SHARE", help="Share of the text whose characters have an entry. [0.9999]"
+)
 @click.option("--pad", metavar="TEXT", help="Name of the padding symbol. [<blank>]")
 @click.option("--unk", metavar="TEXT", help="Name of the unknown symbol. [<unk>]")
 @click.option("--bos", metavar="TEXT", help="Name of the begin symbol. [<s>]")
@@ -66,20 +74,20 @@ def learn(
     coverage: float | None,
     **specials: str | None,
 ) -> None:
-    """Learn from the text of FILEs, or of standard input; several languages at once share a vocabulary."""
+    """Learn from FILEs, or from standard input; several languages share one vocabulary."""
     if output.exists():
         raise ConfigurationError(f"{output}: exists already; nothing was overwritten. Choose another name")
     if not output.parent.is_dir():
         raise ConfigurationError(f"{output}: there is no folder {output.parent} to write it into; make it first")
     if kind == "multihead":
-        _refuse(_THEIRS, symbols=merges)
-        _learn_ours(files, output, vocab_size, coverage, min_frequency, specials)
+        _reject_options(_CODES, symbols=merges)
+        _learn_tokenizer(files, output, vocab_size, coverage, min_frequency, specials)
     else:
-        _refuse(_OURS, vocab_size=vocab_size, coverage=coverage, **specials)
-        _learn_theirs(files, output, merges, min_frequency)
+        _reject_options(_TOKENIZER_JSON, vocab_size=vocab_size, coverage=coverage, **specials)
+        _learn_codes(files, output, merges, min_frequency)
 
 
-def _learn_ours(
+def _learn_tokenizer(
     files: tuple[Path, ...],
     output: Path,
     vocab_size: int | None,
@@ -93,25 +101,25 @@ def _learn_ours(
     specials = Specials(**{name: text for name, text in names.items() if text is not None})
     options: dict[str, Any] = {} if coverage is None else {"coverage": coverage}
     size = 8000 if vocab_size is None else vocab_size
-    learned = Tokenizer.learn(_text(files), size, specials=specials, min_frequency=min_frequency, **options)
+    learned = Tokenizer.learn(_read_text(files), size, specials=specials, min_frequency=min_frequency, **options)
     learned.save(output)
     fewer = "" if len(learned) == size else f" of {size:,} asked for: the text gives no more"
     click.echo(f"{output}: {len(learned):,} entries{fewer}", err=True)
 
 
-def _learn_theirs(files: tuple[Path, ...], output: Path, merges: int | None, min_frequency: int) -> None:
+def _learn_codes(files: tuple[Path, ...], output: Path, merges: int | None, min_frequency: int) -> None:
     from multihead.text.subword_nmt.learning import learn as learn_codes
 
     wanted = 10_000 if merges is None else merges
-    codes = learn_codes(_text(files), wanted, min_frequency)
+    codes = learn_codes(_read_text(files), wanted, min_frequency)
     codes.save(output)
     found = len(codes.merges)
     fewer = "" if found == wanted else f" of {wanted:,} asked for: no other pair occurs {min_frequency} times"
     click.echo(f"{output}: {found:,} merges{fewer}", err=True)
 
 
-def _text(files: tuple[Path, ...]) -> Iterator[str]:
-    """All lines of the files, one after the other, or of standard input."""
+def _read_text(files: tuple[Path, ...]) -> Iterator[str]:
+    """All lines of the files, or of standard input."""
     from multihead.cli.streams import STDIN_NAME
     from multihead.data.text_files import decode_line, read_lines, split_lines
 
@@ -125,14 +133,14 @@ def _text(files: tuple[Path, ...]) -> Iterator[str]:
 @bpe.command()
 @click.argument("tokenizer", type=_PATH)
 @click.option("--ids", is_flag=True, help="Write ids, not pieces. (tokenizer.json)")
-@click.option("--side", type=click.Choice(["source", "target"]), help="Of a model with two vocabularies. [source]")
-@click.option("--dropout", type=float, default=0.0, metavar="P", help="BPE-dropout: leave out merges at random.")
-@click.option("--seed", type=int, default=1, show_default=True, metavar="NUMBER", help="Of the dropout.")
-@click.option("-m", "--merges", type=int, metavar="NUMBER", help="Use only so many of the codes. (codes)")
-@click.option("--separator", metavar="TEXT", help="Behind units that do not end their word. [@@] (codes)")
-@click.option("--vocabulary", type=_PATH, metavar="FILE", help="Units and counts: take others apart. (codes)")
-@click.option("--vocabulary-threshold", type=int, metavar="NUMBER", help="Leave out rarer ones of it. (codes)")
-@click.option("--glossaries", multiple=True, metavar="REGEX", help="Keep what matches whole; repeat it. (codes)")
+@click.option("--side", type=click.Choice(["source", "target"]), help="Which tokenizer of a model with two. [source]")
+@click.option("--dropout", type=float, default=0.0, metavar="P", help="BPE-dropout: probability of skipping a merge.")
+@click.option("--seed", type=int, default=1, show_default=True, metavar="NUMBER", help="Seed of the dropout.")
+@click.option("-m", "--merges", type=int, metavar="NUMBER", help="Use only the first NUMBER merges. (codes)")
+@click.option("--separator", metavar="TEXT", help="Suffix of units inside of a word. [@@] (codes)")
+@click.option("--vocabulary", type=_PATH, metavar="FILE", help="Units and counts; split other units. (codes)")
+@click.option("--vocabulary-threshold", type=int, metavar="NUMBER", help="Ignore its units rarer than this. (codes)")
+@click.option("--glossaries", multiple=True, metavar="REGEX", help="Keep matches whole; may be repeated. (codes)")
 def apply(
     tokenizer: Path,
     ids: bool,
@@ -145,52 +153,55 @@ def apply(
     vocabulary_threshold: int | None,
     glossaries: tuple[str, ...],
 ) -> None:
-    """Cut standard input into subwords with TOKENIZER; `undo` gives the text back, of tokenizer.json exactly."""
+    """Split standard input into subwords with TOKENIZER.
+
+    `undo` restores the text; exactly, if TOKENIZER is a tokenizer.json.
+    """
     from multihead.cli.streams import filter_lines
     from multihead.text.subword_nmt.codes import Codes
 
     loaded = _load(tokenizer, side, merges)
     if isinstance(loaded, Codes):
-        _refuse(_OURS, ids=ids or None, side=side)
+        _reject_options(_TOKENIZER_JSON, ids=ids or None, side=side)
         options = {} if separator is None else {"separator": separator}
-        units = _vocabulary(vocabulary, vocabulary_threshold)
-        filter_lines(_with_codes(loaded, dropout, seed, vocabulary=units, glossaries=glossaries, **options))
+        units = _load_vocabulary(vocabulary, vocabulary_threshold)
+        filter_lines(_codes_filter(loaded, dropout, seed, vocabulary=units, glossaries=glossaries, **options))
     else:
-        theirs = {"vocabulary": vocabulary, "vocabulary_threshold": vocabulary_threshold, "separator": separator}
-        _refuse(_THEIRS, merges=merges, glossaries=glossaries or None, **theirs)
-        filter_lines(_with_tokenizer(loaded, dropout, seed, ids))
+        of_codes = {"vocabulary": vocabulary, "vocabulary_threshold": vocabulary_threshold, "separator": separator}
+        _reject_options(_CODES, merges=merges, glossaries=glossaries or None, **of_codes)
+        filter_lines(_tokenizer_filter(loaded, dropout, seed, ids))
 
 
-def _with_tokenizer(tokenizer: Tokenizer, dropout: float, seed: int, as_ids: bool) -> Change:
+def _tokenizer_filter(tokenizer: Tokenizer, dropout: float, seed: int, as_ids: bool) -> Change:
     from multihead.text.segment import Segmenter
 
     segmenter = Segmenter(tokenizer, dropout, seed)
 
     def change(lines: list[str], first: int) -> list[str]:
-        found = tokenizer.encode_batch(lines)
+        rows = tokenizer.encode_batch(lines)
         if dropout:
-            found = segmenter.segment(found, range(first, first + len(lines)), epoch=0, side=0)
-        return [" ".join(map(str, row)) if as_ids else tokenizer.spell(row) for row in found]
+            rows = segmenter.segment(rows, range(first, first + len(lines)), epoch=0, side=0)
+        return [" ".join(map(str, row)) if as_ids else tokenizer.spell(row) for row in rows]
 
     return change
 
 
-def _with_codes(codes: Codes, dropout: float, seed: int, **options: Any) -> Change:
+def _codes_filter(codes: Codes, dropout: float, seed: int, **options: Any) -> Change:
     from multihead.text.subword_nmt.segmenting import SubwordNMT
 
-    cutter = SubwordNMT(codes, **options)
+    segmenter = SubwordNMT(codes, **options)
 
     def change(lines: list[str], first: int) -> list[str]:
         if not dropout:
-            return [cutter.apply(line) for line in lines]
-        # A generator a line, so that a line is cut the same whatever arrived together with it.
-        draws = (random.Random(f"{seed} {number}").random for number in range(first, first + len(lines)))
-        return [cutter.apply(line, dropout, draw) for line, draw in zip(lines, draws, strict=True)]
+            return [segmenter.apply(line) for line in lines]
+        # One generator per line: the result must not depend on which lines arrived together.
+        generators = (random.Random(f"{seed} {number}").random for number in range(first, first + len(lines)))
+        return [segmenter.apply(line, dropout, one) for line, one in zip(lines, generators, strict=True)]
 
     return change
 
 
-def _vocabulary(path: Path | None, threshold: int | None) -> Iterable[str] | None:
+def _load_vocabulary(path: Path | None, threshold: int | None) -> Iterable[str] | None:
     from multihead.data.text_files import read_lines
     from multihead.text.subword_nmt.segmenting import read_vocabulary
 
@@ -203,14 +214,14 @@ def _vocabulary(path: Path | None, threshold: int | None) -> Iterable[str] | Non
 
 @bpe.command()
 @click.argument("tokenizer", type=_PATH, required=False)
-@click.option("--format", "kind", type=_FORMATS, help="What is undone, where no TOKENIZER says so. [multihead]")
+@click.option("--format", "kind", type=_FORMATS, help="Format of the input, without TOKENIZER. [multihead]")
 @click.option("--ids", is_flag=True, help="The input is ids. (tokenizer.json; needs TOKENIZER)")
-@click.option("--side", type=click.Choice(["source", "target"]), help="Of a model with two vocabularies. [source]")
-@click.option("--separator", metavar="TEXT", help="Behind units that do not end their word. [@@] (codes)")
+@click.option("--side", type=click.Choice(["source", "target"]), help="Which tokenizer of a model with two. [source]")
+@click.option("--separator", metavar="TEXT", help="Suffix of units inside of a word. [@@] (codes)")
 def undo(tokenizer: Path | None, kind: str | None, ids: bool, side: str | None, separator: str | None) -> None:
     """Turn subwords on standard input back into text.
 
-    Pieces tell themselves what they stand for; TOKENIZER is needed for --ids only.
+    TOKENIZER is needed only for --ids; pieces contain their text.
     """
     from multihead.cli.streams import filter_lines
     from multihead.text.subword_nmt import segmenting as subword_nmt
@@ -221,24 +232,24 @@ def undo(tokenizer: Path | None, kind: str | None, ids: bool, side: str | None, 
     if loaded is not None and kind is not None:
         raise ConfigurationError("--format: the file says what it is; leave out the one or the other")
     if isinstance(loaded, Codes) or kind == "subword-nmt":
-        _refuse(_OURS, ids=ids or None, side=side)
+        _reject_options(_TOKENIZER_JSON, ids=ids or None, side=side)
         mark = subword_nmt.SEPARATOR if separator is None else separator
         if not mark:
             raise ConfigurationError("--separator: expected some characters, got none")
         filter_lines(lambda lines, _: [subword_nmt.undo(line, mark) for line in lines])
         return
-    _refuse(_THEIRS, separator=separator)
+    _reject_options(_CODES, separator=separator)
     if ids and loaded is None:
         raise ConfigurationError("--ids: expected TOKENIZER too: an id says nothing without its vocabulary")
-    filter_lines(_from_ids(loaded) if ids and loaded is not None else _each(read_spelled))
+    filter_lines(_ids_filter(loaded) if ids and loaded is not None else _pieces_filter(read_spelled))
 
 
-def _each(read: Callable[[str], str]) -> Change:
-    """A LF, which no line can hold and `apply` never wrote, becomes a space."""
+def _pieces_filter(read: Callable[[str], str]) -> Change:
+    """Replaces LF by a space: an output line cannot contain it, and `apply` never wrote it."""
     return lambda lines, _: [read(line).replace("\n", " ") for line in lines]
 
 
-def _from_ids(tokenizer: Tokenizer) -> Change:
+def _ids_filter(tokenizer: Tokenizer) -> Change:
     from multihead.cli.streams import STDIN_NAME
 
     def change(lines: list[str], first: int) -> list[str]:
@@ -257,11 +268,11 @@ def _from_ids(tokenizer: Tokenizer) -> Change:
 
 
 def _load(path: Path, side: str | None, merges: int | None) -> Tokenizer | Codes:
-    """The tokenizer or the codes that ``path`` holds; its first line says which."""
+    """Load a tokenizer or codes; the first line of the file decides which."""
     from multihead.text.subword_nmt.codes import Codes
     from multihead.text.tokenizer import Tokenizer
 
-    path = _in_folder(path, side or "source") if path.is_dir() else path
+    path = _find_tokenizer(path, side or "source") if path.is_dir() else path
     try:
         with path.open("rb") as file:
             first = file.readline(1 << 16)
@@ -278,7 +289,7 @@ def _load(path: Path, side: str | None, merges: int | None) -> Tokenizer | Codes
 _WHAT = "a tokenizer.json, a model or run folder, or a codes file of subword-nmt"
 
 
-def _in_folder(folder: Path, side: str) -> Path:
+def _find_tokenizer(folder: Path, side: str) -> Path:
     """The tokenizer of a run or a model, as `bundle` and `preparing.prepare` lay them out."""
     from multihead.files import current_folder
 
@@ -290,8 +301,8 @@ def _in_folder(folder: Path, side: str) -> Path:
     raise FormatError(f"{folder}: there is no {' or '.join(names)} in it, nor in a folder best or data in it")
 
 
-def _refuse(whose: str, **given: object) -> None:
-    """Says that an option has no meaning here, instead of doing nothing about it."""
-    for name, value in given.items():
+def _reject_options(file_format: str, **options: object) -> None:
+    """Raise an error for given options that only the other file format has."""
+    for name, value in options.items():
         if value is not None:
-            raise ConfigurationError(f"--{name.replace('_', '-')}: has a meaning for {whose} alone; leave it out")
+            raise ConfigurationError(f"--{name.replace('_', '-')}: has a meaning for {file_format} alone; leave it out")
