@@ -70,7 +70,7 @@ def test_what_is_drawn_is_in_range_normalised_and_solved(problem: Problem) -> No
     for inputs, answer in drawn:
         assert inputs.dtype == np.float32
         assert inputs.shape[1] == problem.features
-        assert np.array_equal(problem.normalised(inputs), inputs)
+        assert np.array_equal(problem.normalized(inputs), inputs)
         assert np.array_equal(problem.solve(inputs), answer)
         lowest, highest = inputs.min(axis=0), inputs.max(axis=0)
         assert ((lowest == 0) & ((highest == 1) | (highest == 0))).all()
@@ -135,7 +135,7 @@ def test_order_and_equality_survive_or_there_is_an_error(numbers: list[float]) -
     extent = max(exact) - min(exact)
     gaps = [abs(a - b) for a in exact for b in exact if a != b]
     try:
-        found = Sort().normalised(column(numbers))[:, 0].tolist()
+        found = Sort().normalized(column(numbers))[:, 0].tolist()
     except InputError:
         assert min(gaps) * 2**24 < extent * (1 + Fraction(1, 2**20))
         return
@@ -153,27 +153,27 @@ def test_shifted_and_stretched_lists_are_the_same_problem(numbers: list[float], 
     first = column(numbers)
     assume(len(set(numbers)) < 2 or (max(numbers) - min(numbers)) > 0)
     moved = np.ldexp(first + shift, power)
-    assert np.array_equal(Sort().normalised(moved), Sort().normalised(first))
+    assert np.array_equal(Sort().normalized(moved), Sort().normalized(first))
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_normalised_hull_is_the_same_hull(seed: int) -> None:
     points = np.random.default_rng(seed).integers(0, 30, (8, 2)) * [1e-3, 4e7] + [5.0, -1e9]
-    assert Hull().solve(Hull().normalised(points)).tolist() == Hull().solve(points).tolist()
+    assert Hull().solve(Hull().normalized(points)).tolist() == Hull().solve(points).tolist()
 
 
 def test_points_apart_on_one_axis_only_are_apart() -> None:
     points = np.array([(0, 0), (0, 1), (1, 1), (1, 1)], np.float64)
-    assert Hull().normalised(points).tolist() == points.tolist()
+    assert Hull().normalized(points).tolist() == points.tolist()
     flat = np.array([(2, 0), (2, 1), (2, 4)], np.float64)
-    assert Hull().normalised(flat).tolist() == [[0, 0], [0, 0.25], [0, 1]]
+    assert Hull().normalized(flat).tolist() == [[0, 0], [0, 0.25], [0, 1]]
     with pytest.raises(InputError, match=r"\[0.0, 1e-09\] and \[0.0, 0.0\] differ by less than 1/16777216"):
-        Hull().normalised(np.array([(0, 1e-9), (1, 1), (0, 0)], np.float64))
+        Hull().normalized(np.array([(0, 1e-9), (1, 1), (0, 0)], np.float64))
 
 
 @pytest.mark.parametrize("problem", EVERY, ids=repr)
 def test_inputs_that_cannot_be_are_refused(problem: Problem) -> None:
-    for ask in (problem.solve, problem.normalised):
+    for ask in (problem.solve, problem.normalized):
         with pytest.raises(ShapeError, match=rf"'{problem.name}' have the shape \[n, {problem.features}\]"):
             ask(np.zeros((3, 4)))
         for number in (np.nan, np.inf, -np.inf):

@@ -211,7 +211,7 @@ def test_only_the_order_of_numbers_and_not_their_size_is_seen():
 
 def paths(pointer, row):
     """Every answer without repeats, with its log-probability by the whole pass."""
-    source = torch.from_numpy(pointer.problem.normalised(np.array(row)[:, None]))[None]
+    source = torch.from_numpy(pointer.problem.normalized(np.array(row)[:, None]))[None]
     for size in range(len(row) + 1):
         for chosen in itertools.permutations(range(len(row)), size):
             tokens = [FIRST + index for index in chosen]

@@ -1,10 +1,12 @@
-"""Plain text as documents: a sentence a line, an empty line between documents; and the store of their ids.
+"""Read plain text as documents, and store their ids.
 
-    FOLDER/sentences    a `TokenStore`: the ids of all sentences, document after document
-    FOLDER/documents    a `TokenStore`: of each document the lines (from 1) on which its sentences stand, one a sentence
+Text has one sentence per line and an empty line between documents. It is stored as
 
-So a document is as many sentences as its row in the second has numbers, and a log can name its lines. How documents
-become pairs and batches is for `data.bert.sentence_pairs` to say.
+    FOLDER/sentences    a `TokenStore`: the ids of all sentences, in the order of the documents
+    FOLDER/documents    a `TokenStore`: for each document, the line (from 1) of each of its sentences
+
+so a document has as many sentences as its row in ``documents`` has numbers, and logs can name its lines. Rows for
+training are composed by `sentence_pairs`.
 """
 
 from __future__ import annotations
@@ -22,27 +24,27 @@ from multihead.data.store import TokenStore, TokenStoreWriter
 from multihead.data.text_files import NOT_UTF8, open_text, place_in_line, split_lines
 from multihead.errors import DataError, FormatError
 
-_AT_ONCE = 1000
-"""Documents that are encoded together."""
+_CHUNK = 1000
+"""Number of documents that are encoded together."""
 
 
 class Document(NamedTuple):
-    """Sentences that belong together, and the line (from 1) of each."""
+    """The sentences of a document, and the line (from 1) of each."""
 
     sentences: tuple[str, ...]
     lines: tuple[int, ...]
 
 
 def read_documents(path: str | Path, report: Report) -> Iterator[Document]:
-    """The documents of a plain or compressed file; lines that are not UTF-8 are left out, and go to ``report``.
+    """The documents of a plain or compressed file.
 
-    A line of white space separates; several in a row do so once.
+    Documents are separated by one or more lines of white space. Lines that are not UTF-8 are left out and reported.
 
     Raises:
-        DataError: the file cannot be read (`open_text`, `split_lines`), or holds no sentence.
+        DataError: the file cannot be read (`open_text`, `split_lines`), or has no sentence.
     """
     sentences: list[tuple[str, int]] = []
-    any_yet = False
+    any_document = False
     with open_text(path) as stream:
         for number, raw in enumerate(split_lines(stream, path), start=1):
             try:
@@ -54,10 +56,10 @@ def read_documents(path: str | Path, report: Report) -> Iterator[Document]:
                 sentences.append((text, number))
             elif sentences:
                 yield _document(sentences)
-                sentences, any_yet = [], True
+                sentences, any_document = [], True
     if sentences:
         yield _document(sentences)
-    elif not any_yet:
+    elif not any_document:
         raise DataError("no sentence in it; expected text, a sentence a line and an empty line between documents", path)
 
 
@@ -68,12 +70,12 @@ def _document(sentences: Sequence[tuple[str, int]]) -> Document:
 
 @dataclass(frozen=True, eq=False)
 class DocumentStore:
-    """Sentences as ids, and which of them are a document.
+    """Sentences as ids, grouped into documents.
 
     Attributes:
-        sentences: their ids, document after document.
-        lines: of each document, the line of each sentence.
-        bounds: documents d has the sentences ``bounds[d]`` up to (not including) ``bounds[d + 1]``.
+        sentences: the ids of all sentences, in the order of the documents.
+        lines: for each document, the line of each sentence.
+        bounds: document d has the sentences from ``bounds[d]`` to ``bounds[d + 1]`` (exclusive).
     """
 
     sentences: TokenStore
@@ -82,10 +84,10 @@ class DocumentStore:
 
     @classmethod
     def of(cls, sentences: TokenStore, lines: TokenStore) -> DocumentStore:
-        """Joins the two.
+        """The store of matching sentences and lines.
 
         Raises:
-            FormatError: they are not of the same text.
+            FormatError: they do not belong to the same text.
         """
         bounds = np.concatenate(([0], np.cumsum(lines.lengths, dtype=np.int64)))
         if bounds[-1] != len(sentences):
@@ -97,7 +99,7 @@ class DocumentStore:
 
     @classmethod
     def from_lists(cls, documents: Sequence[Sequence[Sequence[int]]]) -> DocumentStore:
-        """Documents of sentences of ids, that live in memory; lines are counted from 1, one between documents."""
+        """A store in memory; lines are numbered from 1, with one empty line between documents."""
         lines, number = [], 1
         for document in documents:
             lines.append(list(range(number, number + len(document))))
@@ -109,20 +111,20 @@ class DocumentStore:
 
     @classmethod
     def open(cls, path: Path) -> DocumentStore:
-        """Maps what `write_documents` wrote into memory.
+        """Map a store written by `write_documents` into memory.
 
         Raises:
-            FormatError: it is not there, or damaged.
-            SurroundingsError: its files may not be read.
+            FormatError: there is no store, or it is damaged.
+            SurroundingsError: its files cannot be read.
         """
         return cls.of(TokenStore.open(path / "sentences"), TokenStore.open(path / "documents"))
 
     def __len__(self) -> int:
-        """Documents."""
+        """Number of documents."""
         return len(self.lines)
 
     def lines_of(self, sentences: Array) -> list[int]:
-        """The lines on which these sentences stand."""
+        """The line numbers of these sentences, sorted."""
         documents = np.searchsorted(self.bounds, sentences, side="right") - 1
         places = zip(documents.tolist(), (sentences - self.bounds[documents]).tolist(), strict=True)
         return sorted({int(self.lines[document][place]) for document, place in places})
@@ -135,17 +137,18 @@ def write_documents(
     vocab_size: int,
     longest: int,
 ) -> DocumentStore:
-    """Writes a store; a sentence of more than ``longest`` ids becomes several, one behind the other.
+    """Write a store; a sentence of more than ``longest`` ids is split into several.
 
     Args:
         path: a folder that does not exist.
-        documents: read once.
-        encode: texts to ids.
-        vocab_size: entries of the vocabulary.
-        longest: the most ids that a sentence may have in a row.
+        documents: iterated once.
+        encode: turns texts into ids.
+        vocab_size: size of the vocabulary.
+        longest: maximum number of ids per stored sentence.
 
     Raises:
-        FormatError, SurroundingsError: as `TokenStoreWriter`.
+        FormatError: the folder exists.
+        SurroundingsError: as `TokenStoreWriter`.
     """
     with (
         TokenStoreWriter(path / "sentences", vocab_size) as sentences,
@@ -160,7 +163,7 @@ def write_documents(
                     parts = [ids[start : start + longest] for start in range(0, len(ids), longest)]
                     rows += parts
                     places += [line] * len(parts)
-                if rows:  # a vocabulary may see nothing in a sentence of odd characters
+                if rows:  # a vocabulary may have no ids for a sentence of odd characters
                     sentences.append(rows)
                     lines.append([places])
     return DocumentStore.open(path)
@@ -170,7 +173,7 @@ def _chunks(documents: Iterable[Document]) -> Iterator[list[Document]]:
     chunk: list[Document] = []
     for document in documents:
         chunk.append(document)
-        if len(chunk) == _AT_ONCE:
+        if len(chunk) == _CHUNK:
             yield chunk
             chunk = []
     if chunk:

@@ -1,14 +1,13 @@
-"""A parallel corpus made from CLDR: dates, times, units and currencies in one language and in another.
+"""A parallel corpus generated from CLDR: dates, times, units, currencies.
 
-It is the data of the demo: a translation task that is real (word order, plurals, separators, 12-hour clocks
-and month names all change), that needs no download, and whose right answer is known. Every text is what Babel
-renders from CLDR (https://cldr.unicode.org) for the same value, character for character: CLDR puts a narrow
-no-break space (U+202F) before ``PM`` and a no-break space (U+00A0) between some German numbers and
-units, and so do these texts. Splitting into subwords, training and scoring are left to other layers.
+It is the data of the demo: a realistic translation task (word order, plurals, separators, 12-hour clocks and month
+names all change) that needs no download and has known correct translations. Every text is what Babel renders from CLDR
+(https://cldr.unicode.org), character for character: CLDR puts a narrow no-break space (U+202F) before ``PM`` and a
+no-break space (U+00A0) between some German numbers and units, and so do these texts.
 
-One right target for each source: a source determines the value that it was written from (a test checks this),
-so what CLDR offers that does not (numeric dates, years of two digits, abbreviated dates, which Chinese
-writes like full ones) is left out, as are units and currencies that share a name in any of the languages.
+Each source has one correct target: it determines the value it was written from (tested). What CLDR offers that does not
+(numeric dates, two-digit years, abbreviated dates, which equal full ones in Chinese) is left out, as are units and
+currencies that share a name in any of the languages.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from babel import Locale
 
 LOCALES = {"de": "de_DE", "en": "en_US", "zh": "zh_Hans_CN"}
-"""The languages, each with the locale whose CLDR data writes it."""
+"""The languages, each with its CLDR locale."""
 
 UNITS = (
     "length-kilometer",
@@ -50,7 +49,7 @@ UNITS = (
     "speed-kilometer-per-hour",
     "power-kilowatt",
 )
-"""CLDR's identifiers of the units: everyday ones, each with a name of its own in every language."""
+"""CLDR identifiers of the units: common ones, each with a distinct name in every language."""
 
 CURRENCIES = (
     "EUR",
@@ -72,19 +71,19 @@ CURRENCIES = (
 """ISO 4217 codes of the currencies."""
 
 Value = tuple[int, ...]
-"""Everything that a text depends on, as whole numbers; what each means is said where it is drawn."""
+"""Everything that a text depends on, as integers; the methods of `Writer` define their meaning."""
 
 _FIRST_DAY, _LAST_DAY = date(1900, 1, 1).toordinal(), date(2099, 12, 31).toordinal()
 _DAYS = _LAST_DAY - _FIRST_DAY + 1
-_TIMES = 24 * 60 * 60 + 24 * 60  # with seconds, and without
-_DIGITS = 7  # the longest number
-_DECIMALS = (0, 0, 1, 2)  # every second number with a unit is a whole one
-_TRIES = 1_000  # draws in a row without a new source, after which a pattern counts as used up
+_TIMES = 24 * 60 * 60 + 24 * 60  # with and without seconds
+_DIGITS = 7  # of the longest number
+_DECIMALS = (0, 0, 1, 2)  # half of the numbers with a unit are integers
+_TRIES = 1_000  # consecutive draws without a new source until a pattern counts as exhausted
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One sentence pair, and the name of the pattern that it follows."""
+    """A sentence pair, and the name of its pattern."""
 
     pattern: str
     source: str
@@ -98,7 +97,7 @@ class Writer:
         language: a key of `LOCALES`.
 
     Raises:
-        ConfigurationError: there is no such language here.
+        ConfigurationError: the language is not in `LOCALES`.
         MissingDependencyError: Babel is not installed.
     """
 
@@ -115,10 +114,10 @@ class Writer:
         self._unit_lengths: dict[str, Literal["long", "short"]] = {unit: self._unit_length(unit) for unit in UNITS}
 
     def _unit_length(self, unit: str) -> Literal["long", "short"]:
-        """The length under which this language keeps the full name of ``unit``.
+        """The CLDR length that holds the full name of ``unit`` in this language.
 
-        In CLDR a long name that is not given is inherited from the short one (as most Chinese ones are);
-        Babel does not follow that link and prints the identifier instead.
+        In CLDR a missing long name is inherited from the short one (as most Chinese ones are); Babel does not follow
+        that link and prints the identifier instead.
         """
         from babel.units import format_unit
 
@@ -143,7 +142,7 @@ class Writer:
         """Write (day, with its weekday?, second of the day, with seconds?): ``May 20, 2026, 2:30 PM``."""
         from babel.dates import get_datetime_format
 
-        # CLDR: the length of the date says how the two are joined; quotes mark literal text in its patterns.
+        # In CLDR the length of the date determines how the two are joined; quotes mark literal text in patterns.
         glue = str(get_datetime_format("full" if value[1] else "long", locale=self.locale)).replace("'", "")
         return glue.replace("{0}", self.time(value[2:])).replace("{1}", self.date(value[:2]))
 
@@ -168,7 +167,7 @@ def _draw_date(random: Random) -> Value:
 
 
 def _draw_time(random: Random) -> Value:
-    # Sixty times as many times have seconds; one in ten without leaves some of those for the test set.
+    # There are sixty times as many times with seconds; drawing one in ten without leaves some for the test set.
     seconds = random.randrange(10) > 0
     return (random.randrange(86_400), 1) if seconds else (random.randrange(1_440) * 60, 0)
 
@@ -178,7 +177,7 @@ def _draw_datetime(random: Random) -> Value:
 
 
 def _draw_number(random: Random) -> int:
-    """Short numbers as often as long ones: the number of digits is uniform, then the number is."""
+    """A number whose number of digits is uniform, so that short numbers are as frequent as long ones."""
     highest: int = 10 ** random.randint(1, _DIGITS)
     return random.randrange(highest // 10, highest)
 
@@ -196,9 +195,9 @@ def _draw_currency(random: Random) -> Value:
 
 
 def numbers_with_a_unit(digits: int) -> int:
-    """How many different numbers of at most ``digits`` digits, 0, 1 or 2 of them decimals, a unit may have.
+    """Number of different numbers of at most ``digits`` digits, of which 0, 1 or 2 are decimals.
 
-    10^digits - 1 whole ones (there is no 0); with decimals, those among them that do not end in 0.
+    There are 10^digits - 1 integers (without 0), and for each number of decimals those that do not end in 0.
     """
     whole: int = 10**digits - 1
     return whole + (len(set(_DECIMALS)) - 1) * (whole - whole // 10)
@@ -206,13 +205,13 @@ def numbers_with_a_unit(digits: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """One kind of text.
+    """A kind of text.
 
     Attributes:
-        name: what it is called.
-        size: how many values can be drawn; each is a source of its own.
-        draw: draws a value.
-        write: the method of `Writer` that writes such a value.
+        name: name of the pattern.
+        size: number of different values, each with a distinct source.
+        draw: draws a random value.
+        write: the method of `Writer` that writes such values.
     """
 
     name: str
@@ -228,11 +227,11 @@ PATTERNS = (
     Pattern("unit", len(UNITS) * numbers_with_a_unit(_DIGITS), _draw_unit, Writer.unit),
     Pattern("currency", len(CURRENCIES) * (10**_DIGITS - 1), _draw_currency, Writer.currency),
 )
-"""Every pattern of the corpus."""
+"""All patterns of the corpus."""
 
 
 def possible_sources() -> dict[str, int]:
-    """How many different sources each pattern has, in any of the languages."""
+    """Number of different sources of each pattern, in any of the languages."""
     return {pattern.name: pattern.size for pattern in PATTERNS}
 
 
@@ -243,17 +242,17 @@ def generate(
     seed: int,
     exclude: Collection[str] = frozenset(),
 ) -> list[Example]:
-    """Make sentence pairs: as many of each pattern (give or take one), mixed, no source twice.
+    """Generate sentence pairs: equally many of each pattern (within one), shuffled, without duplicate sources.
 
     Args:
         source_language: a key of `LOCALES`.
-        target_language: another one.
-        count: how many pairs.
-        seed: the pairs are a function of the arguments and of nothing else.
+        target_language: another key of `LOCALES`.
+        count: number of pairs.
+        seed: seed of the random numbers; equal arguments give equal pairs.
         exclude: sources that must not appear.
 
     Raises:
-        ConfigurationError: a language that is not known, the same one twice, or more pairs than there are.
+        ConfigurationError: a language is unknown, both are the same, or there are fewer pairs than requested.
         MissingDependencyError: Babel is not installed.
     """
     writers = _writers(source_language, target_language)
@@ -263,10 +262,10 @@ def generate(
 def split(
     source_language: str, target_language: str, *, train: int, valid: int, test: int, seed: int
 ) -> tuple[list[Example], list[Example], list[Example]]:
-    """Make a training, a validation and a test set (in this order): no source occurs twice in all of them.
+    """Generate a training, a validation and a test set (in this order) without common sources.
 
-    The test set is drawn first and the training set last, so that the test set does not change with
-    the size of the others. Otherwise as `generate`, with the same errors.
+    The test set is drawn first and the training set last, so that the test set does not depend on the size of the
+    others. Otherwise as `generate`, with the same errors.
     """
     writers = _writers(source_language, target_language)
     random, taken = Random(f"{seed}"), set[str]()
@@ -284,7 +283,7 @@ def _writers(source_language: str, target_language: str) -> tuple[Writer, Writer
 
 
 def _generate(writers: tuple[Writer, Writer], count: int, random: Random, taken: set[str]) -> list[Example]:
-    """Make ``count`` pairs whose sources are not in ``taken``, and add them to it."""
+    """Generate ``count`` pairs whose sources are not in ``taken``, and add their sources to it."""
     if count < 0:
         raise ConfigurationError(f"{count} synthetic pairs were asked for; expected 0 or more")
     examples: list[Example] = []

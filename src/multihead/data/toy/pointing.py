@@ -1,11 +1,11 @@
-"""Problems whose answer points at their inputs: sorting, and the convex hull; examples, answers and batches.
+"""Problems whose answer points at their inputs: sorting and convex hulls.
 
-An example is some inputs, [n, F] real numbers, and the indices of those that are the answer, in order. Every problem
-can draw as many as one likes; its answers come from an algorithm, so that there is no data to be read.
+An example has inputs, [n, F] real numbers, and an answer, the indices of some of them in order. Problems generate any
+number of examples; their answers are computed by an algorithm, so no data is read.
 
-Neither answer changes when an axis is shifted or stretched, so that a network need not learn it: `Problem.normalised`
-brings every axis of one example into [0, 1], and what is drawn is so already. It is the problem's business because it
-knows what its answers do not depend on; a model reads numbers as they are (`models.pointer.network`).
+Neither answer changes if an axis is shifted or scaled, so networks need not learn this: `Problem.normalized` maps every
+axis of an example to [0, 1], and generated examples are already normalized. This is part of the problem, which knows
+what its answers do not depend on; models read numbers as they are (`models.pointer.network`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Inputs = npt.NDArray[np.floating[Any]]
 Indices = npt.NDArray[np.int64]
 
 _STEPS = 2.0**24
-"""Parts into which [0, 1] is divided: float32 has all of them, and what is computed from them in float64 is exact."""
+"""Resolution of [0, 1]: float32 represents all multiples of its inverse, and float64 arithmetic on them is exact."""
 
 
 class Example(NamedTuple):
@@ -36,7 +36,7 @@ class Example(NamedTuple):
 
     Args:
         inputs: [n, F], float32, every axis within [0, 1].
-        answer: indices of inputs, counted from 0, in order.
+        answer: indices of inputs, from 0, in order.
     """
 
     inputs: npt.NDArray[np.float32]
@@ -44,20 +44,20 @@ class Example(NamedTuple):
 
 
 class Problem(ABC):
-    """A kind of problem: how its examples are drawn, and how they are solved."""
+    """A kind of problem, which generates and solves examples."""
 
     name: ClassVar[str]
     features: ClassVar[int]
-    """F: how many numbers an input has."""
+    """F: number of values of an input."""
 
     def draw(self, random: np.random.Generator, count: int, smallest: int, largest: int) -> list[Example]:
-        """Examples of ``smallest`` to ``largest`` inputs, each number of inputs as likely as the others.
+        """Random examples of ``smallest`` to ``largest`` inputs, each number of inputs equally likely.
 
         Args:
-            random: where they come from (`generator`); nothing else decides.
-            count: how many.
-            smallest: the fewest inputs.
-            largest: the most.
+            random: the random numbers (`generator`), which determine the examples.
+            count: number of examples.
+            smallest: minimum number of inputs.
+            largest: maximum number of inputs.
 
         Raises:
             ConfigurationError: a number is out of range.
@@ -71,39 +71,39 @@ class Problem(ABC):
         drawn: list[Example] = [None] * count  # type: ignore[list-item]
         for size in range(smallest, largest + 1):
             places = (sizes == size).nonzero()[0]
-            inputs = _normalised(self._inputs(random, len(places), size))
+            inputs = _normalize(self._inputs(random, len(places), size))
             for place, row, answer in zip(places.tolist(), inputs, self._answers(inputs), strict=True):
                 drawn[place] = Example(row, answer)
         return drawn
 
     def solve(self, inputs: Inputs) -> Indices:
-        """The right answer: indices counted from 0.
+        """The correct answer: indices of inputs, from 0.
 
         Args:
-            inputs: [n, F], of any size.
+            inputs: [n, F], of any magnitude.
 
         Raises:
-            ShapeError: not [n, F].
-            InputError: an input is not a finite number.
+            ShapeError: the inputs are not [n, F].
+            InputError: an input is not finite.
         """
         self._check(inputs)
         return self._answers(inputs[None])[0]
 
-    def normalised(self, inputs: Inputs) -> npt.NDArray[np.float32]:
-        """The same problem with every axis from 0 to 1; an axis on which all inputs agree is 0.
+    def normalized(self, inputs: Inputs) -> npt.NDArray[np.float32]:
+        """The same problem with every axis scaled to [0, 1]; an axis on which all inputs are equal becomes 0.
 
-        x -> (x - min) / (max - min), rounded to a multiple of 2^-24. Order and equality stay what they were.
+        x -> (x - min) / (max - min), rounded to a multiple of 2^-24. Order and equality are preserved.
 
         Args:
-            inputs: [n, F], of any size.
+            inputs: [n, F], of any magnitude.
 
         Raises:
-            ShapeError: not [n, F].
-            InputError: an input is not a finite number, or two are so near to each other, compared with the range of
-                all, that they would become equal.
+            ShapeError: the inputs are not [n, F].
+            InputError: an input is not finite, or two differ so little, relative to the range of all, that they would
+                become equal.
         """
         self._check(inputs)
-        result: npt.NDArray[np.float32] = _normalised(inputs[None].astype(np.float64))[0]
+        result: npt.NDArray[np.float32] = _normalize(inputs[None].astype(np.float64))[0]
         _, seen, which = np.unique(result, axis=0, return_index=True, return_inverse=True)
         apart = (inputs != inputs[seen[which.reshape(-1)]]).any(axis=1).nonzero()[0]
         if len(apart):
@@ -121,7 +121,7 @@ class Problem(ABC):
 
     @abstractmethod
     def _inputs(self, random: np.random.Generator, count: int, size: int) -> npt.NDArray[np.float64]:
-        """Problems of one size, [count, size, F], as they are drawn."""
+        """Random problems of one size, [count, size, F], before normalization."""
 
     @abstractmethod
     def _answers(self, inputs: Inputs) -> Sequence[Indices]:
@@ -130,12 +130,12 @@ class Problem(ABC):
 
 @dataclass(frozen=True)
 class Sort(Problem):
-    """Numbers into descending order; equal ones stay in the order in which they came.
+    """Sorting numbers in descending order; equal numbers keep their order.
 
-    Half of the lists that are drawn are real numbers of [0, 1), half whole numbers from 0 to 99, which may be equal.
+    Half of the generated lists are real numbers in [0, 1), half are integers from 0 to 99, which may be equal.
 
     Args:
-        ascending: the least number first.
+        ascending: sort in ascending order instead.
     """
 
     ascending: bool = False
@@ -155,10 +155,10 @@ class Sort(Problem):
 
 @dataclass(frozen=True)
 class Hull(Problem):
-    """Points of the plane: the corners of their convex hull, counter-clockwise, the lowest index first.
+    """The corners of the convex hull of points in the plane, counter-clockwise, starting at the lowest index.
 
-    So it is in Vinyals et al. 2015, section 3.1, whose answers also end where they began; here the end symbol alone
-    closes a hull. Points are drawn uniformly from the unit square.
+    As in Vinyals et al. 2015, section 3.1, except that answers do not repeat the first corner: the end symbol closes
+    the hull. Points are drawn uniformly from the unit square.
     """
 
     name: ClassVar[str] = "hull"
@@ -172,19 +172,19 @@ class Hull(Problem):
 
     @staticmethod
     def area_coverage(inputs: Inputs, indices: Sequence[int]) -> float | None:
-        """The share of the true hull's area within the polygon of these points; None if it is none: see `coverage`."""
+        """The share of the true hull's area covered by the polygon of these points; None if invalid (`coverage`)."""
         return coverage(inputs, indices)
 
 
 def generator(seed: int, *place: int) -> np.random.Generator:
-    """Random numbers that are a function of a seed and a place, such as the number of an update, and nothing else."""
+    """Random numbers determined by a seed and a place, such as the number of an update."""
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=place)))
 
 
 def collate(examples: Sequence[Example]) -> Batch:
-    """Examples as padded tensors, in their order: ``source`` is float32 [batch, inputs, F].
+    """Examples as padded tensors, in order: ``source`` is float32 [batch, inputs, F].
 
-    The target of the answer (0, 2) is read as ``BEGIN, FIRST + 0, FIRST + 2``, and to be predicted as ``FIRST + 0,
+    For the answer (0, 2), ``target_input`` is ``BEGIN, FIRST + 0, FIRST + 2`` and ``target_output`` is ``FIRST + 0,
     FIRST + 2, END``.
 
     Raises:
@@ -212,7 +212,7 @@ def collate(examples: Sequence[Example]) -> Batch:
 
 
 def collate_inputs(inputs: Sequence[npt.NDArray[np.float32]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Problems for a search: float32 [batch, inputs, F], padded with zeros, and how many inputs each has.
+    """Problems to search: float32 [batch, inputs, F], padded with zeros, and the number of inputs of each.
 
     Raises:
         InputError: there are no problems.
@@ -225,9 +225,9 @@ def collate_inputs(inputs: Sequence[npt.NDArray[np.float32]]) -> tuple[torch.Ten
     return torch.from_numpy(padded), torch.from_numpy(lengths)
 
 
-def _normalised(inputs: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
-    """`Problem.normalised` of each of [count, n, F], unchecked."""
-    # Divided by a power of two first, which is exact: the difference of two floats may be larger than any float.
+def _normalize(inputs: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+    """`Problem.normalized` of problems [count, n, F], unchecked."""
+    # Dividing by a power of two first is exact, and prevents differences from overflowing.
     size = np.frexp(np.abs(inputs).max(axis=1, keepdims=True, initial=0.0))[1]
     inputs = np.ldexp(inputs, -size)
     low = inputs.min(axis=1, keepdims=True, initial=np.inf)
@@ -237,4 +237,4 @@ def _normalised(inputs: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
 
 
 PROBLEMS: dict[str, type[Sort] | type[Hull]] = {Sort.name: Sort, Hull.name: Hull}
-"""The kinds of problems, by name."""
+"""All kinds of problems, by name."""

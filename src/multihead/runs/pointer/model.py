@@ -180,7 +180,7 @@ class Pointer:
             raise InputError(f"row {number}: expected {what}, got {row!r}") from None
         values = values.reshape(-1, features) if values.size == 0 or (features == 1 and values.ndim == 1) else values
         try:
-            return self.problem.normalised(values)
+            return self.problem.normalized(values)
         except ShapeError:
             raise InputError(f"row {number}: expected {what}, got an array of shape {list(values.shape)}") from None
         except InputError as error:
