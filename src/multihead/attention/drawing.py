@@ -1,20 +1,24 @@
-"""A boolean grid as text (■ and ·) and as a picture, with tokens of any script as labels: how masks draw themselves.
+"""Boolean grids and tables as text, and grids as pictures.
 
-matplotlib is imported when a picture is wanted; its objects are used directly, so that no window opens and none of its
-settings change. Pictures of attention *weights* are elsewhere (`multihead.inspection.plots`).
-
-Rows of words and numbers, side by side in columns, for a terminal.
+Masks draw themselves with :class:`Drawable`; labels may be of any script. matplotlib is imported when a picture is
+requested, and its objects are used directly, so no window opens and none of its settings change. Pictures of attention
+*weights* are in :mod:`multihead.inspection.plots`.
 """
 
 from __future__ import annotations
 
 import unicodedata
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from multihead.errors import MissingDependencyError
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from multihead.errors import MissingDependencyError, ShapeError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,7 +32,7 @@ def draw_grid(
     row_labels: Sequence[str] | None = None,
     column_labels: Sequence[str] | None = None,
 ) -> str:
-    """One line a row and one column a cell: ■ = True, · = False.
+    """The grid as text, one line per row: ■ = True, · = False.
 
     Args:
         rows: the grid; every row has the same number of cells.
@@ -67,7 +71,7 @@ def plot_grid(
     row_labels: Sequence[str] | None = None,
     column_labels: Sequence[str] | None = None,
 ) -> Axes:
-    """One cell a value, dark = True; the first row on top. Arguments as in :func:`draw_grid`.
+    """The grid as a picture: a dark cell = True, the first row on top. Arguments as in :func:`draw_grid`.
 
     Returns:
         ``axes``, or those of a new figure.
@@ -106,12 +110,12 @@ def _new_axes(height: int, width: int) -> Axes:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(_CELL * width + 1.0, _CELL * height + 1.0), layout="constrained")
-    FigureCanvasAgg(figure)  # puts itself in the figure: drawing into memory, on any machine
+    FigureCanvasAgg(figure)  # registers itself with the figure: draws into memory, without a display
     return figure.add_subplot()
 
 
 def _choose_font(axes: Axes, labels: Sequence[str]) -> None:
-    """Write the tick labels in one font that has all of their characters."""
+    """Set the tick labels in one font that has all of their characters."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.ft2font import FT2Font
 
@@ -124,9 +128,9 @@ def _choose_font(axes: Axes, labels: Sequence[str]) -> None:
 
 
 def _fonts() -> Iterator[Path]:
-    """DejaVu Sans, which comes with matplotlib; the system's; those of the optional package ``mplfonts``.
+    """DejaVu Sans, which comes with matplotlib; the system's fonts; those of the optional package ``mplfonts``.
 
-    A font of last resort has a box for every character.
+    Fonts of last resort are left out: they draw a box for every character.
     """
     from matplotlib import get_data_path
     from matplotlib.font_manager import fontManager
@@ -140,7 +144,7 @@ def _fonts() -> Iterator[Path]:
 
 
 def format_table(rows: Sequence[Sequence[str]]) -> str:
-    """Columns side by side: the first to the left, all others to the right."""
+    """A table as text: the first column aligned to the left, all others to the right."""
     widths = [max(map(display_width, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(
@@ -149,3 +153,90 @@ def format_table(rows: Sequence[Sequence[str]]) -> str:
         ).rstrip()
         for row in rows
     )
+
+
+class Drawable(ABC):
+    """What can be written out as booleans for queries and keys: a mask."""
+
+    @property
+    @abstractmethod
+    def sizes(self) -> tuple[int | None, int | None]:
+        """The number of sentences and of heads that it was made for: 1 = any number; None = unknown."""
+
+    @abstractmethod
+    def dense(
+        self, q_len: int, kv_len: int, device: torch.device | str | None = None, *, batch: int = 1, heads: int = 1
+    ) -> Bool[Tensor, "b h q k"]:
+        """The booleans; they broadcast to [batch, heads, q_len, kv_len]."""
+
+    def show(
+        self,
+        q_len: int,
+        kv_len: int | None = None,
+        batch: int = 0,
+        head: int = 0,
+        query_labels: Sequence[str] | None = None,
+        key_labels: Sequence[str] | None = None,
+    ) -> str:
+        """A drawing with one line per query and one column per key: ■ may attend, · may not.
+
+        Args:
+            q_len: the number of queries.
+            kv_len: the number of keys (default: as many as queries).
+            batch: which sentence of the batch.
+            head: which head.
+            query_labels: tokens to write in front of the lines.
+            key_labels: tokens to write above the columns.
+
+        Raises:
+            ShapeError: there is no such sentence or head, or the number of labels is wrong.
+        """
+        return draw_grid(self._grid(q_len, kv_len, batch, head, query_labels, key_labels), query_labels, key_labels)
+
+    def plot(
+        self,
+        q_len: int,
+        kv_len: int | None = None,
+        ax: Axes | None = None,
+        batch: int = 0,
+        head: int = 0,
+        query_labels: Sequence[str] | None = None,
+        key_labels: Sequence[str] | None = None,
+    ) -> Axes:
+        """Plot what :meth:`show` shows: a dark cell = may attend. Needs matplotlib.
+
+        Args:
+            q_len: the number of queries.
+            kv_len: the number of keys (default: as many as queries).
+            ax: matplotlib's axes to draw into; None = a new figure, which ``axes.figure.savefig("mask.png")`` saves.
+            batch: which sentence of the batch.
+            head: which head.
+            query_labels: tokens to write beside the rows.
+            key_labels: tokens to write above the columns.
+
+        Raises:
+            ShapeError: there is no such sentence or head, or the number of labels is wrong.
+            MissingDependencyError: matplotlib, or a font with the labels' characters, is not installed.
+        """
+        return plot_grid(self._grid(q_len, kv_len, batch, head, query_labels, key_labels), ax, query_labels, key_labels)
+
+    def _grid(
+        self,
+        q_len: int,
+        kv_len: int | None,
+        batch: int,
+        head: int,
+        query_labels: Sequence[str] | None,
+        key_labels: Sequence[str] | None,
+    ) -> list[list[bool]]:
+        keys = q_len if kv_len is None else kv_len
+        for name, labels, count in (("query", query_labels, q_len), ("key", key_labels, keys)):
+            if labels is not None and len(labels) != count:
+                raise ShapeError(f"{len(labels)} {name} labels for {count} {name} positions: give one label each")
+        known = self.sizes
+        for name, index, size in (("batch", batch, known[0]), ("head", head, known[1])):
+            if index < 0 or (size is not None and size > 1 and index >= size):
+                raise ShapeError(f"{name}={index}, but the mask has only 0 to {(size or 1) - 1}")
+        allowed = self.dense(q_len, keys, "cpu", batch=batch + 1, heads=head + 1)
+        row = allowed[batch if allowed.shape[0] > 1 else 0, head if allowed.shape[1] > 1 else 0]
+        return row.expand(q_len, keys).tolist()

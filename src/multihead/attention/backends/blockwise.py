@@ -126,7 +126,7 @@ class Blockwise(Backend):
             return False
         native_causal = call.bias is None
         device = call.query.device
-        return mask.remembered("pays", (sizes, native_causal), lambda: _pays(mask, sizes, device, native_causal))
+        return mask.cached("pays", (sizes, native_causal), lambda: _pays(mask, sizes, device, native_causal))
 
     def plan(self, call: Call, why: str) -> BlockwisePlan:
         dtype, why_dtype = compute_dtype(call)
@@ -167,7 +167,7 @@ def count_cells(blocks: tuple[Block, ...], heads: int) -> int:
 
 
 def _remembered_blocks(mask: Mask, sizes: Sizes, device: torch.device, native_causal: bool) -> tuple[Block, ...]:
-    return mask.remembered(
+    return mask.cached(
         "blocks",
         (sizes, device, native_causal),
         lambda: plan_blocks(mask, sizes, device, triangles=native_causal),

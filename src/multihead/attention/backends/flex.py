@@ -85,7 +85,7 @@ class Flex(Backend):
         batch, heads, q_len, kv_len = call.sizes
         mask, device, made = call.mask, call.query.device, None
         if mask is not None and mask.conjuncts:
-            made = mask.remembered(
+            made = mask.cached(
                 "block mask",
                 (call.sizes, device),
                 lambda: block_mask(mask, q_len, kv_len, batch=batch, heads=heads, device=device),

@@ -167,7 +167,7 @@ class Lowered(NamedTuple):
 def lower(mask: Mask | None, sizes: Sizes, device: torch.device, *, native_causal: bool) -> Lowered:
     """Reduce a mask to the least that means the same for these sizes: nothing, a flag, or a small boolean.
 
-    The mask keeps the result (:meth:`~multihead.attention.masks.algebra.Mask.remembered`), so the layers of a network
+    The mask keeps the result (:meth:`~multihead.attention.masks.algebra.Mask.cached`), so the layers of a network
     share it.
 
     Args:
@@ -181,9 +181,7 @@ def lower(mask: Mask | None, sizes: Sizes, device: torch.device, *, native_causa
     """
     if mask is None:
         return Lowered(False, None, "no mask")
-    return mask.remembered(
-        "lowered", (sizes, device, native_causal), lambda: _lower(mask, sizes, device, native_causal)
-    )
+    return mask.cached("lowered", (sizes, device, native_causal), lambda: _lower(mask, sizes, device, native_causal))
 
 
 def _lower(mask: Mask, sizes: Sizes, device: torch.device, native_causal: bool) -> Lowered:

@@ -91,7 +91,7 @@ class Varlen(Backend):
         dtype, why_dtype = compute_dtype(call)
         batch, _, q_len, kv_len = call.sizes
         mask = Full() if call.mask is None else call.mask
-        sequences = mask.remembered("sequences", call.sizes, lambda: sequences_of(mask, batch, q_len, kv_len))
+        sequences = mask.cached("sequences", call.sizes, lambda: sequences_of(mask, batch, q_len, kv_len))
         return VarlenPlan(self.name, dtype, (why, *why_dtype), sequences)
 
 

@@ -1,9 +1,8 @@
-"""What was made of a mask is kept with it, so that the layers of a network, which share the mask, share that too.
+"""What every mask can do, and how masks combine: ``&``, ``|``, ``~``.
 
-The algebra of masks: what every mask can do, and ``&``, ``|``, ``~``.
-
-The masks themselves are in the files beside this one. A mask is a value: its tensors are its own, and nothing
-changes after it was made.
+The masks themselves are in the other files of this package. A mask is a value: it owns its tensors, and nothing changes
+after it was made. What is derived from a mask is cached in it, so the layers of a network, which share the mask, share
+that too.
 """
 
 from __future__ import annotations
@@ -18,57 +17,25 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from multihead.attention.masks.drawn import Device, Drawn
+from multihead.attention.drawing import Drawable
 from multihead.attention.masks.intervals import Intervals, everything
 from multihead.errors import ConfigurationError, MaskError, ShapeError
 
-_Made = TypeVar("_Made")
+Device = torch.device | str | None
 
-
-class Remembering:
-    """Something that keeps, of each kind, the last thing that was made of it."""
-
-    @property
-    def constant(self) -> bool:
-        """Whether making something of it twice gives the same: it may then be kept."""
-        return True
-
-    def remembered(self, name: str, key: Hashable, make: Callable[[], _Made]) -> _Made:
-        """What ``make`` returns; made once for as long as the same is asked for.
-
-        Nothing is kept while a compiler traces (compiled code would be tied to one key), nor of what may change.
-
-        Args:
-            name: the kind.
-            key: what it depends on besides this object.
-            make: makes it.
-        """
-        if torch.compiler.is_compiling() or not self.constant:
-            return make()
-        # What was made in inference mode cannot be saved for a backward pass.
-        key = (key, torch.is_inference_mode_enabled())
-        memory: dict[str, tuple[Hashable, Any]] = self.__dict__.setdefault("_memory", {})
-        found = memory.get(name)
-        if found is None or found[0] != key:
-            found = memory[name] = (key, make())
-        return found[1]
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What is copied and pickled: without what was made of it."""
-        return {name: value for name, value in self.__dict__.items() if name != "_memory"}
-
+_T = TypeVar("_T")
 
 Rule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""May query q of sentence b and head h attend to key k? ``(b, h, q, k)`` are tensors of indices that broadcast
-against one another; the answer is boolean. FlexAttention calls this a ``mask_mod``."""
+"""``(b, h, q, k)`` -> whether query q of sentence b and head h may attend to key k. The arguments are tensors of
+indices that broadcast against one another, the result is boolean. FlexAttention calls this a ``mask_mod``."""
 
 
-class Mask(Remembering, Drawn):
-    """What every mask can do. True = may attend; shape-free until :meth:`dense` or :meth:`rule` is called."""
+class Mask(Drawable):
+    """The base of all masks. True = may attend. It has no shape until :meth:`dense` or :meth:`rule` is called."""
 
     @abstractmethod
     def rule(self, q_len: int, kv_len: int, device: Device = None) -> Rule:
-        """The definition, for these lengths, as a function of indices on ``device``."""
+        """The definition of the mask for these lengths, as a function of indices on ``device``."""
 
     @abstractmethod
     def __repr__(self) -> str:
@@ -80,9 +47,9 @@ class Mask(Remembering, Drawn):
         """The smallest boolean tensor that broadcasts to [batch, heads, q_len, kv_len].
 
         Axes on which the mask does not depend have size 1: ``Padding`` gives [batch, 1, 1, kv_len],
-        ``Causal`` gives [1, 1, q_len, kv_len]. Without ``device`` it lies where the mask's own tensors are,
-        or on the CPU. ``batch`` and ``heads`` matter to a mask that does not know by itself how many there are
-        (:class:`~multihead.attention.masks.written.MaskFunction`).
+        ``Causal`` gives [1, 1, q_len, kv_len]. The default ``device`` is that of the mask's own tensors, or the CPU.
+        ``batch`` and ``heads`` matter only to a mask whose `sizes` are unknown
+        (:class:`~multihead.attention.masks.custom.MaskFunction`).
 
         Raises:
             ShapeError: the mask was made for other lengths.
@@ -90,8 +57,8 @@ class Mask(Remembering, Drawn):
         known = self.sizes
         counts = (batch if known[0] is None else known[0], heads if known[1] is None else known[1], q_len, kv_len)
         device = self.device if device is None else device
-        # Not by `part`: a compiler would tie its code to the ends of a range.
-        return self._ask([torch.arange(count, device=device) for count in counts], q_len, kv_len, device)
+        # Not `part`: a compiler would specialize its code to the ends of a range.
+        return self._evaluate([torch.arange(count, device=device) for count in counts], q_len, kv_len, device)
 
     def part(
         self,
@@ -103,36 +70,41 @@ class Mask(Remembering, Drawn):
         kv_len: int,
         device: Device = None,
     ) -> Bool[Tensor, "b h q k"]:
-        """The same as :meth:`dense` for some sentences, queries and keys only; the others are never computed."""
+        """The part of :meth:`dense` for some sentences, queries and keys; the others are never computed."""
         device = self.device if device is None else device
         known = self.sizes
         spans = (range(1) if known[0] == 1 else rows, range(1 if known[1] == 1 else heads), queries, keys)
         indices = [torch.arange(span.start, span.stop, device=device) for span in spans]
-        return self._ask(indices, q_len, kv_len, device)
+        return self._evaluate(indices, q_len, kv_len, device)
 
-    def _ask(self, indices: list[Tensor], q_len: int, kv_len: int, device: Device) -> Tensor:
-        """The rule's answer for every combination of the indices of sentences, heads, queries and keys."""
+    def _evaluate(self, indices: list[Tensor], q_len: int, kv_len: int, device: Device) -> Tensor:
+        """Evaluate the rule for every combination of sentences, heads, queries and keys: [b, h, q, k]."""
         b, h, q, k = indices
         b, h, q, k = b.view(-1, 1, 1, 1), h.view(1, -1, 1, 1), q.view(1, 1, -1, 1), k.view(1, 1, 1, -1)
         return self.rule(q_len, kv_len, device)(b, h, q, k)
 
     @property
     def sizes(self) -> tuple[int | None, int | None]:
-        """For how many sentences and heads the mask was made: 1 = for any number; None = it cannot tell."""
+        """The number of sentences and of heads that the mask was made for: 1 = any number; None = unknown."""
         return 1, 1
 
     @property
     def conjuncts(self) -> tuple[Mask, ...]:
-        """The masks whose intersection this is, flattened: what a lowering looks at. ``Full()`` has none."""
+        """The masks whose intersection this is, flattened: what backends look at. ``Full()`` has none."""
         return (self,)
 
     @property
     def device(self) -> torch.device | None:
-        """Where the mask's own tensors are; None if it has none."""
+        """The device of the mask's own tensors; None if it has none."""
         return None
 
+    @property
+    def constant(self) -> bool:
+        """Whether evaluating the mask twice gives the same, so that results may be cached."""
+        return True
+
     def intervals(self, q_len: int, kv_len: int) -> Intervals | None:  # noqa: ARG002
-        """The stretch of keys that each query sees, where it is one and is known on the host; else None."""
+        """The stretch of keys that each query sees, if it is a single stretch and known on the host; else None."""
         return None
 
     def known_intervals(self, rows: int, q_len: int, kv_len: int) -> tuple[Intervals, tuple[Mask, ...]]:
@@ -156,9 +128,34 @@ class Mask(Remembering, Drawn):
         batch: int = 1,
         heads: int = 1,
     ) -> Float[Tensor, "b h q k"]:
-        """The same as a term to add to the scores: 0 = may attend, -inf = may not."""
+        """The mask as a term to add to the scores: 0 = may attend, -inf = may not."""
         allowed = self.dense(q_len, kv_len, device, batch=batch, heads=heads)
         return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill(~allowed, -torch.inf)
+
+    def cached(self, name: str, key: Hashable, make: Callable[[], _T]) -> _T:
+        """The result of ``make``, called again only if the key differs from that of the last call with this name.
+
+        Nothing is cached while a compiler traces (compiled code would be specialized to one key), nor for a mask that
+        is not `constant`.
+
+        Args:
+            name: the kind of result.
+            key: what it depends on besides this mask.
+            make: computes it.
+        """
+        if torch.compiler.is_compiling() or not self.constant:
+            return make()
+        # Tensors made in inference mode cannot be saved for a backward pass.
+        key = (key, torch.is_inference_mode_enabled())
+        cache: dict[str, tuple[Hashable, Any]] = self.__dict__.setdefault("_cache", {})
+        entry = cache.get(name)
+        if entry is None or entry[0] != key:
+            entry = cache[name] = (key, make())
+        return entry[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is copied and pickled: all but the cache."""
+        return {name: value for name, value in self.__dict__.items() if name != "_cache"}
 
     def __and__(self, other: Mask) -> Mask:
         return And(self, _operand(other))
@@ -181,11 +178,11 @@ class Full(Mask):
 
     @property
     def conjuncts(self) -> tuple[Mask, ...]:
-        """None at all: no condition has to hold."""
+        """Empty: no condition has to hold."""
         return ()
 
     def rule(self, q_len: int, kv_len: int, device: Device = None) -> Rule:  # noqa: ARG002
-        """Always True."""
+        """True everywhere."""
         return lambda b, h, q, k: q >= 0  # noqa: ARG005
 
     def dense(
@@ -209,7 +206,7 @@ class Full(Mask):
 
 
 class _Combination(Mask):
-    """Two or more masks under one associative operator."""
+    """Several masks combined by one associative operator."""
 
     symbol: str
     combine: Callable[[Tensor, Tensor], Tensor]
@@ -223,22 +220,22 @@ class _Combination(Mask):
 
     @property
     def device(self) -> torch.device | None:
-        """Where the first part is that has tensors."""
+        """The device of the first part that has tensors."""
         return next((part.device for part in self.parts if part.device is not None), None)
 
     @property
     def constant(self) -> bool:
-        """Whether every part is."""
+        """Whether every part is constant."""
         return all(part.constant for part in self.parts)
 
     @property
     def sizes(self) -> tuple[int | None, int | None]:
-        """Those of the part that was made for more than one; None where none was and one cannot tell."""
+        """The sizes of the parts that were made for a number; None where none was and a part's is unknown."""
         known = [part.sizes for part in self.parts]
-        return _agreed([size for size, _ in known]), _agreed([size for _, size in known])
+        return _common_size([size for size, _ in known]), _common_size([size for _, size in known])
 
     def rule(self, q_len: int, kv_len: int, device: Device = None) -> Rule:
-        """The parts' rules under the operator."""
+        """The parts' rules, combined by the operator."""
         device = self.device if device is None else device
         rules, combine = [part.rule(q_len, kv_len, device) for part in self.parts], self.combine
         return lambda b, h, q, k: reduce(combine, [rule(b, h, q, k) for rule in rules])
@@ -246,13 +243,12 @@ class _Combination(Mask):
     def dense(
         self, q_len: int, kv_len: int, device: Device = None, *, batch: int = 1, heads: int = 1
     ) -> Bool[Tensor, "b h q k"]:
-        """The parts' dense masks, broadcast against one another."""
+        """The parts' dense masks, broadcast against one another and combined."""
         return self._fold(lambda part, where: part.dense(q_len, kv_len, where, batch=batch, heads=heads), device)
 
     def part(
         self, rows: range, heads: int, queries: range, keys: range, q_len: int, kv_len: int, device: Device = None
     ) -> Bool[Tensor, "b h q k"]:
-        """The same of the parts' parts."""
         return self._fold(lambda part, where: part.part(rows, heads, queries, keys, q_len, kv_len, where), device)
 
     def _fold(self, lower: Callable[[Mask, Device], Tensor], device: Device) -> Tensor:
@@ -269,7 +265,7 @@ class _Combination(Mask):
         return combined
 
     def __repr__(self) -> str:
-        # `&` binds tighter than `|`: only an Or inside an And needs brackets.
+        # `&` binds tighter than `|`: only an Or inside an And needs parentheses.
         return f" {self.symbol} ".join(
             f"({part!r})" if isinstance(part, Or) and self.symbol == "&" else repr(part) for part in self.parts
         )
@@ -286,7 +282,7 @@ class And(_Combination):
         return tuple(leaf for part in self.parts for leaf in part.conjuncts)
 
     def intervals(self, q_len: int, kv_len: int) -> Intervals | None:
-        """The intersection, where every part is known."""
+        """The intersection, if every part is known."""
         combined = everything(kv_len)
         for part in self.parts:
             known = part.intervals(q_len, kv_len)
@@ -310,12 +306,12 @@ class Not(Mask):
 
     @property
     def device(self) -> torch.device | None:
-        """Where the inner mask is."""
+        """The inner mask's device."""
         return self.inner.device
 
     @property
     def constant(self) -> bool:
-        """Whether the inner mask is."""
+        """Whether the inner mask is constant."""
         return self.inner.constant
 
     @property
@@ -341,9 +337,9 @@ class Not(Mask):
         return f"~({self.inner!r})" if isinstance(self.inner, _Combination) else f"~{self.inner!r}"
 
 
-def _agreed(sizes: list[int | None]) -> int | None:
+def _common_size(sizes: list[int | None]) -> int | None:
     found: int | None = 1
-    for size in sizes:  # written out, so that a compiler can follow
+    for size in sizes:  # a plain loop, which torch.compile can trace
         if (size is None and found == 1) or (size is not None and size != 1):
             found = size
     return found

@@ -1,7 +1,7 @@
-"""The mask of packed documents: several texts in one row, none of which sees another.
+"""Masks of packed rows: several texts in one row, none of which sees another.
 
-Packing (Krell et al. 2021) fills rows without padding. The documents' borders, where they are known on the host, let
-kernels go through one document after the other (:mod:`multihead.attention.backends.blockwise`).
+Packing (Krell et al. 2021) fills rows without padding. If the borders of the documents are known on the host, a
+backend can compute one document after the other (:mod:`multihead.attention.backends.blockwise`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from multihead.attention.masks.algebra import Mask, Rule
-from multihead.attention.masks.drawn import Device
+from multihead.attention.masks.algebra import Device, Mask, Rule
 from multihead.attention.masks.intervals import Intervals
 from multihead.errors import MaskError, ShapeError
 
@@ -28,13 +27,13 @@ class Document(Mask):
 
     Args:
         ids: [batch, length], or [length] if all rows are packed alike: the number of the document that each
-            position belongs to, as a tensor or as plain numbers. Plain numbers, and tensors in the CPU's memory, are
-            looked at when the mask is made; those on another device never.
-        key_ids: the same for the keys where they are not the queries' own positions (a cache, another text).
+            position belongs to, as a tensor or as plain numbers. Plain numbers and tensors on the CPU are read when the
+            mask is made; tensors on another device never are.
+        key_ids: the ids of the keys where those are not the queries' own positions (a cache, another text).
 
     Raises:
-        MaskError: the ids are no integers.
-        ShapeError: they have other axes, or differ in rows.
+        MaskError: the ids are not integers.
+        ShapeError: they have other axes, or different numbers of rows.
     """
 
     def __init__(
@@ -52,11 +51,11 @@ class Document(Mask):
 
     @classmethod
     def from_lengths(cls, lengths: Sequence[int] | Sequence[Sequence[int]], length: int | None = None) -> Document:
-        """Documents of these lengths, one after the other: [3, 5, 2] in every row, or [[3, 5, 2], [10]], one a row.
+        """Documents of these lengths, one after the other: [3, 5, 2] in every row, or [[3, 5, 2], [10]] by row.
 
         Args:
-            lengths: how long they are.
-            length: of the rows (default: the longest sum); what is left of a row is one document more.
+            lengths: of the documents.
+            length: of the rows (default: the longest sum); the remainder of a row is one more document.
 
         Raises:
             ShapeError: they do not fit into ``length``.
@@ -73,28 +72,28 @@ class Document(Mask):
 
     @property
     def device(self) -> torch.device | None:
-        """Where the ids are."""
+        """The device of the ids."""
         return self.ids.device
 
     @property
     def sizes(self) -> tuple[int | None, int | None]:
-        """One sentence a row of ids; any number of heads."""
+        """One sentence per row of ids; any number of heads."""
         return max(self.ids.shape[0], self.key_ids.shape[0]), 1
 
     def rule(self, q_len: int, kv_len: int, device: Device = None) -> Rule:
         """ids[b, q] == key_ids[b, k].
 
         Raises:
-            ShapeError: there are more or fewer queries or keys than ids.
+            ShapeError: the numbers of ids differ from those of queries or keys.
         """
         self._check(q_len, kv_len)
         device = self.device if device is None else device
         ids, key_ids = self.ids.to(device), self.key_ids.to(device)
-        row, key_row = int(len(ids) > 1), int(len(key_ids) > 1)  # times b: all rows are alike, or not
+        row, key_row = int(len(ids) > 1), int(len(key_ids) > 1)  # 0 = one row of ids for all
         return lambda b, h, q, k: ids[b * row, q] == key_ids[b * key_row, k]  # noqa: ARG005
 
     def intervals(self, q_len: int, kv_len: int) -> Intervals | None:
-        """The first and last key of the query's document, where every document is one stretch of known keys."""
+        """The first and last key of each query's document, if every document is one stretch of known keys."""
         self._check(q_len, kv_len)
         if self._host_ids is None or self._host_key_ids is None:
             return None
@@ -104,14 +103,15 @@ class Document(Mask):
         rows = max(len(self._host_ids), len(runs))
         low, high = np.zeros((2, rows, q_len), np.int64)
         for row in range(rows):
-            found = runs[row % len(runs)]
-            assert found is not None
+            documents = runs[row % len(runs)]
+            assert documents is not None
             ids = self._host_ids[row % len(self._host_ids)]
-            # Where each query's id stands among the sorted ids of the documents; those without keys see nothing.
-            place = np.searchsorted(found.ids, ids).clip(max=max(len(found.ids) - 1, 0))
-            if len(found.ids):
-                here = found.ids[place] == ids
-                low[row], high[row] = np.where(here, found.starts[place], 0), np.where(here, found.stops[place], 0)
+            # The place of each query's id among the sorted ids of the documents; a query without keys sees nothing.
+            place = np.searchsorted(documents.ids, ids).clip(max=max(len(documents.ids) - 1, 0))
+            if len(documents.ids):
+                here = documents.ids[place] == ids
+                low[row] = np.where(here, documents.starts[place], 0)
+                high[row] = np.where(here, documents.stops[place], 0)
         return Intervals(low, high)
 
     def _check(self, q_len: int, kv_len: int) -> None:
@@ -133,17 +133,16 @@ class Document(Mask):
 
 
 class EndToEnd(Document):
-    """Sequences one after the other in a single row: queries of the n-th see keys of the n-th, and nothing else does.
+    """Sequences end to end in a single row: queries of the n-th sequence see its keys and no others.
 
     Args:
-        lengths: [sequences], how many queries each has, in the CPU's memory; positions behind the last sequence see
-            nothing.
-        queries: positions of the row.
-        key_lengths: the same of the keys where they are another row's; None = that row is the queries' own.
-        keys: positions of that row.
+        lengths: [sequences], the number of queries of each, on the CPU; positions behind the last sequence see nothing.
+        queries: the length of the row.
+        key_lengths: the number of keys of each sequence where keys are in a row of their own (default: ``lengths``).
+        keys: the length of that row (default: ``queries``).
 
     Raises:
-        ShapeError: they do not fit.
+        ShapeError: the sequences do not fit into the row, or the numbers of sequences differ.
     """
 
     def __init__(
@@ -156,20 +155,22 @@ class EndToEnd(Document):
         key_lengths = lengths if key_lengths is None else key_lengths
         if len(lengths) != len(key_lengths):
             raise ShapeError(f"{len(lengths)} sequences of queries and {len(key_lengths)} of keys")
-        super().__init__(_numbered(lengths, queries, -1), _numbered(key_lengths, queries if keys is None else keys, -2))
+        super().__init__(
+            _sequence_ids(lengths, queries, -1), _sequence_ids(key_lengths, queries if keys is None else keys, -2)
+        )
         self.row = PackedRow(lengths, key_lengths) if len(lengths) else None
-        """The same for a kernel; None where there are no sequences."""
+        """The sequences as a kernel takes them; None if there are none."""
 
 
 class PackedRow:
     """Where each of the sequences of a packed row begins and ends; computed once for all layers.
 
     Args:
-        query_lengths: how many queries each sequence has.
-        key_lengths: how many keys.
+        query_lengths: the number of queries of each sequence, on the CPU.
+        key_lengths: the number of keys of each.
 
     Raises:
-        ShapeError: the two have different numbers of sequences, or there are none.
+        ShapeError: the numbers of sequences differ, or there are none.
     """
 
     def __init__(self, query_lengths: Int[Tensor, " _"], key_lengths: Int[Tensor, " _"]) -> None:
@@ -184,12 +185,12 @@ class PackedRow:
 
     @property
     def longest(self) -> int:
-        """The most queries or keys of any sequence."""
+        """The largest number of queries or keys of any sequence."""
         return max(self.longest_query, self.longest_key)
 
 
-def _numbered(lengths: Int[Tensor, " sequences"], length: int, rest: int) -> Int[Tensor, " {length}"]:
-    """The number of the sequence at each position of a row."""
+def _sequence_ids(lengths: Int[Tensor, " sequences"], length: int, rest: int) -> Int[Tensor, " {length}"]:
+    """The number of the sequence at each position of a row, and ``rest`` behind the last one."""
     total = int(lengths.sum())
     if total > length:
         raise ShapeError(f"sequences of {total} positions do not fit into a row of {length}")
@@ -199,14 +200,14 @@ def _numbered(lengths: Int[Tensor, " sequences"], length: int, rest: int) -> Int
 
 
 class _Runs:
-    """The documents of one row, sorted by id: where each begins and ends."""
+    """The documents of one row, sorted by id, with the position where each begins and ends."""
 
     def __init__(self, ids: NDArray[np.int64], starts: NDArray[np.int64], stops: NDArray[np.int64]) -> None:
         self.ids, self.starts, self.stops = ids, starts, stops
 
 
 def _runs(row: NDArray[np.int64]) -> _Runs | None:
-    """None where a document is in several pieces."""
+    """The documents of a row of ids; None if one of them is in several pieces."""
     starts = np.flatnonzero(np.diff(row, prepend=row[:1] - 1))
     stops = np.append(starts[1:], len(row))[: len(starts)]
     ids = row[starts]
@@ -216,7 +217,7 @@ def _runs(row: NDArray[np.int64]) -> _Runs | None:
 
 
 def _as_ids(ids: Any, name: str) -> tuple[Int[Tensor, "rows length"], NDArray[np.int64] | None]:
-    """As a tensor of its own, and as numbers on the host if that is where they are."""
+    """The ids as a tensor of the mask's own, and as NumPy numbers if they are on the host."""
     try:
         tensor = ids.clone() if isinstance(ids, Tensor) else torch.tensor(ids)
     except (ValueError, TypeError) as error:
@@ -226,6 +227,6 @@ def _as_ids(ids: Any, name: str) -> tuple[Int[Tensor, "rows length"], NDArray[np
     if tensor.dim() not in (1, 2):
         raise ShapeError(f"{name} must have the shape [batch, length] or [length], got {list(tensor.shape)}")
     tensor = tensor[None] if tensor.dim() == 1 else tensor
-    # A tensor that a compiler traces with has no values; neither have those of another kind (fake, functional).
+    # Tensors that a compiler traces with have no values, nor have subclasses (fake, functional).
     readable = type(tensor) is Tensor and tensor.device.type == "cpu" and not torch.compiler.is_compiling()
     return tensor, tensor.numpy().astype(np.int64) if readable else None

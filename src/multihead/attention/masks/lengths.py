@@ -1,7 +1,7 @@
-"""Masks from lengths: right padding, and what keeps garbage in the padding from leaking.
+"""Masks from lengths: right padding, and what keeps garbage in the padding from spreading.
 
-``Padding(lengths)`` is the batch's everyday mask. Lengths given as plain numbers stay known on the host, where
-kernels that leave the padding out find them without asking a device.
+``Padding(lengths)`` is the usual mask of a batch. Lengths given as plain numbers stay known on the host, where backends
+that skip the padding find them without asking a device.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from multihead.attention.masks.algebra import Mask, Not, Rule
-from multihead.attention.masks.drawn import Device
+from multihead.attention.masks.algebra import Device, Mask, Not, Rule
 from multihead.attention.masks.intervals import Intervals
 from multihead.errors import MaskError, ShapeError
 
@@ -25,14 +24,14 @@ class Padding(Mask):
 
     Args:
         lengths: [batch], integers, as a tensor or as plain numbers. Plain numbers stay known on the host
-            (``host_lengths``), where a path that profits from them finds them without asking the device. A
-            tensor is copied: a mask is a value.
-        q_lengths: [batch], the same for the queries: those beyond attend to nothing and yield exact zeros.
-            Without it padded queries yield something that nobody should read.
+            (``host_lengths``), where backends can use them without asking the device. A tensor is copied, because a
+            mask is a value.
+        q_lengths: [batch], the same for the queries: those beyond attend to nothing and yield exact zeros. Without it
+            the output of padded queries is meaningless.
 
     Raises:
-        MaskError: the lengths are no integers.
-        ShapeError: they have not one axis, or differ in number.
+        MaskError: the lengths are not integers.
+        ShapeError: they do not have one axis, or their numbers differ.
     """
 
     def __init__(self, lengths: Tensor | Sequence[int], q_lengths: Tensor | Sequence[int] | None = None) -> None:
@@ -49,16 +48,16 @@ class Padding(Mask):
 
     @classmethod
     def from_ids(cls, ids: Int[Tensor, "batch length"], pad_id: int) -> Padding:
-        """The padding of a batch of token ids. Reads the values, to be sure that the padding is on the right.
+        """The padding of a batch of token ids. Reads the values, to check that the padding is on the right.
 
         Raises:
-            MaskError: ``pad_id`` stands before or between words.
+            MaskError: ``pad_id`` occurs before or between words.
         """
         return cls(_right_padded_lengths(ids != pad_id))
 
     @classmethod
     def from_key_padding_mask(cls, mask: Tensor) -> Padding:
-        """From what ``torch.nn.MultiheadAttention`` takes: Bool [batch, length], where True = ignore.
+        """The mask of a ``key_padding_mask`` of ``torch.nn.MultiheadAttention``: Bool [batch, length], True = ignore.
 
         Raises:
             MaskError: not boolean, not two axes, or the ignored keys are not all on the right.
@@ -72,12 +71,12 @@ class Padding(Mask):
 
     @property
     def device(self) -> torch.device | None:
-        """Where ``lengths`` is."""
+        """The device of ``lengths``."""
         return self.lengths.device
 
     @property
     def sizes(self) -> tuple[int | None, int | None]:
-        """One sentence a length; any number of heads."""
+        """One sentence per length; any number of heads."""
         return self.lengths.shape[0], 1
 
     def rule(self, q_len: int, kv_len: int, device: Device = None) -> Rule:  # noqa: ARG002
@@ -109,14 +108,14 @@ class Padding(Mask):
         return sequence_mask(self.lengths.to(device), kv_len)[:, None, None, :]
 
     def query_words(self, q_len: int, device: Device = None) -> Bool[Tensor, "batch 1 {q_len} 1"] | None:
-        """Which queries are words, where that is known."""
+        """Which queries are words; None without ``q_lengths``."""
         if self.q_lengths is None:
             return None
         device = self.device if device is None else device
         return sequence_mask(self.q_lengths.to(device), q_len)[:, None, :, None]
 
     def intervals(self, q_len: int, kv_len: int) -> Intervals | None:  # noqa: ARG002
-        """[0, length), and nothing from ``q_lengths`` on; where all of them are known on the host."""
+        """[0, length), and nothing from ``q_lengths`` on, if all of them are known on the host."""
         if self.host_lengths is None or (self.q_lengths is not None and self.host_q_lengths is None):
             return None
         high = np.array(self.host_lengths, dtype=np.int64)[:, None]
@@ -132,9 +131,9 @@ class Padding(Mask):
 
 
 def sequence_mask(lengths: Int[Tensor, " batch"], max_len: int | None = None) -> Bool[Tensor, "batch length"]:
-    """True at the first ``lengths[b]`` of ``max_len`` positions: the padding mask as a tensor.
+    """The padding mask as a tensor: True at the first ``lengths[b]`` of ``max_len`` positions.
 
-    Without ``max_len`` it is the largest length, which is read from the device.
+    By default ``max_len`` is the largest length, which is read from the device.
     """
     size = int(lengths.max()) if max_len is None else max_len
     return torch.arange(size, device=lengths.device) < lengths[:, None]
@@ -143,17 +142,17 @@ def sequence_mask(lengths: Int[Tensor, " batch"], max_len: int | None = None) ->
 def zero_padding(
     x: Float[Tensor, "batch length *axes"], lengths: Int[Tensor, " batch"]
 ) -> Float[Tensor, "batch length *axes"]:
-    """``x`` with zeros from ``lengths[b]`` on, whatever stood there (NaN and infinity too); the same shape.
+    """``x`` with zeros from position ``lengths[b]`` on, whatever was there (NaN and infinity too); the same shape.
 
-    For the *inputs* of a network in training: attention keeps garbage in the padding from its own outputs and
-    gradients, but a projection's weight gradient x^T y' would turn a NaN in x into one, even where y' = 0.
+    For the *inputs* of a network in training. Attention keeps garbage in the padding out of its own outputs and
+    gradients, but the weight gradient x^T y' of a projection is NaN if x holds a NaN, even where y' = 0.
     """
     words = sequence_mask(lengths, x.shape[1])
     return x.masked_fill(~words.view(*words.shape, *([1] * (x.dim() - 2))), 0)
 
 
 class KnownPadding:
-    """Where keys and queries are padding, as far as a mask has that in lengths: Padding and ~Padding under ``&``.
+    """Where keys and queries are padding, as far as lengths in a mask say so: Padding and ~Padding under ``&``.
 
     Args:
         mask: any mask.
@@ -162,40 +161,39 @@ class KnownPadding:
     def __init__(self, mask: Mask | None) -> None:
         parts = () if mask is None else mask.conjuncts
         self.right = [part for part in parts if isinstance(part, Padding)]
-        # The complement is padding on the left; with q_lengths it is no statement about keys alone.
+        # The complement is padding on the left; with q_lengths it does not concern the keys alone.
         inner = [part.inner for part in parts if isinstance(part, Not)]
         self.left = [part for part in inner if isinstance(part, Padding) and part.q_lengths is None]
 
     @property
     def exists(self) -> bool:
-        """Whether there is any."""
+        """Whether the mask has lengths."""
         return bool(self.right or self.left)
 
     @property
     def of_queries(self) -> bool:
-        """Whether it is known of queries too."""
+        """Whether the mask has lengths of queries too."""
         return any(part.q_lengths is not None for part in self.right)
 
     def hide(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Zeros in place of the padding, in tensors [batch, heads, length, dim]. Differentiable."""
+        """Query, key and value [batch, heads, length, dim] with zeros in place of the padding. Differentiable."""
         kv_len, q_len, device = key.shape[2], query.shape[2], key.device
-        for padding in [part.words(kv_len, device) for part in self.right] + [
-            ~part.words(kv_len, device) for part in self.left
-        ]:
-            absent = ~padding.transpose(2, 3)
+        words_left = [~part.words(kv_len, device) for part in self.left]
+        for words in [part.words(kv_len, device) for part in self.right] + words_left:
+            absent = ~words.transpose(2, 3)  # [batch, 1, key, 1]
             key, value = key.masked_fill(absent, 0), value.masked_fill(absent, 0)
         for part in self.right:
-            words = part.query_words(q_len, device)
-            query = query if words is None else query.masked_fill(~words, 0)
+            q_words = part.query_words(q_len, device)
+            query = query if q_words is None else query.masked_fill(~q_words, 0)
         return query, key, value
 
 
 def as_lengths(lengths: Tensor | Sequence[int], name: str) -> tuple[Tensor, tuple[int, ...] | None]:
-    """Lengths as a tensor [batch], and as plain numbers if they were that.
+    """The lengths as a tensor [batch], and as plain numbers if they were given so.
 
     Raises:
-        MaskError: they are no integers.
-        ShapeError: they have not one axis.
+        MaskError: they are not integers.
+        ShapeError: they do not have one axis.
     """
     host = None
     if not isinstance(lengths, Tensor):

@@ -1,7 +1,7 @@
 """Masks from positions alone: causal, sliding window, prefix.
 
-Where there are more keys than queries, the queries are the last positions: query q stands at key q + kv_len - q_len,
-as in a decoder that keeps its keys. ``Causal(align="start")`` alone has it otherwise.
+If there are more keys than queries, the queries are the last positions: query q is at key q + kv_len - q_len, as in a
+decoder with a cache of keys. Only ``Causal(align="start")`` differs.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from multihead.attention.masks.algebra import Mask, Rule
-from multihead.attention.masks.drawn import Device
+from multihead.attention.masks.algebra import Device, Mask, Rule
 from multihead.attention.masks.intervals import Intervals, band
 from multihead.attention.masks.lengths import as_lengths
 from multihead.errors import ConfigurationError
@@ -25,10 +24,9 @@ class Causal(Mask):
     """No query sees a later key.
 
     Args:
-        align: which ends of queries and keys coincide when there are more keys than queries. ``"end"``: the
-            last query stands at the last key (k <= q + kv_len - q_len), what cached decoding needs.
-            ``"start"``: the first query stands at the first key (k <= q), as PyTorch's ``is_causal`` has it.
-            Equal when q_len == kv_len.
+        align: which ends of queries and keys coincide when there are more keys than queries. ``"end"``: the last query
+            is at the last key (k <= q + kv_len - q_len), which cached decoding needs. ``"start"``: the first query is
+            at the first key (k <= q), as with PyTorch's ``is_causal``. Equal when q_len == kv_len.
     """
 
     def __init__(self, align: Literal["end", "start"] = "end") -> None:
@@ -71,14 +69,14 @@ class SlidingWindow(Mask):
     """A query sees itself, ``left`` keys before it and ``right`` after it (Beltagy et al. 2020, section 3.1).
 
     The sizes are those of FlashAttention and of PyTorch's ``varlen_attn``: ``SlidingWindow(w)`` has w + 1 keys.
-    A ``sliding_window=w`` of Hugging Face or Mistral counts the query itself: that is ``SlidingWindow(w - 1)``.
+    The ``sliding_window=w`` of Hugging Face and Mistral counts the query itself: it is ``SlidingWindow(w - 1)``.
 
     Args:
-        left: how many keys before the query.
-        right: how many after it; 0 = none of the future.
+        left: the number of keys before the query.
+        right: the number of keys after it; 0 = none of the future.
 
     Raises:
-        ConfigurationError: a size that is no whole number, or below 0.
+        ConfigurationError: a size is not a whole number, or is negative.
     """
 
     def __init__(self, left: int, right: int = 0) -> None:
@@ -104,7 +102,7 @@ class SlidingWindow(Mask):
 
 
 class PrefixLM(Mask):
-    """Everyone sees the first ``lengths[b]`` keys; behind them nobody sees a later key (Raffel et al. 2020, 3.2.1).
+    """All queries see the first ``lengths[b]`` keys, and no other later key (Raffel et al. 2020, section 3.2.1).
 
     With padding: ``PrefixLM(prefix) & Padding(lengths)``.
 
@@ -112,8 +110,8 @@ class PrefixLM(Mask):
         lengths: [batch], the length of each sentence's prefix, as a tensor or as plain numbers.
 
     Raises:
-        MaskError: the lengths are no integers.
-        ShapeError: they have not one axis.
+        MaskError: the lengths are not integers.
+        ShapeError: they do not have one axis.
     """
 
     def __init__(self, lengths: Tensor | Sequence[int]) -> None:
@@ -121,12 +119,12 @@ class PrefixLM(Mask):
 
     @property
     def device(self) -> torch.device | None:
-        """Where ``lengths`` is."""
+        """The device of ``lengths``."""
         return self.lengths.device
 
     @property
     def sizes(self) -> tuple[int | None, int | None]:
-        """One sentence a length; any number of heads."""
+        """One sentence per length; any number of heads."""
         return self.lengths.shape[0], 1
 
     def rule(self, q_len: int, kv_len: int, device: Device = None) -> Rule:
@@ -136,7 +134,7 @@ class PrefixLM(Mask):
         return lambda b, h, q, k: (k < lengths[b]) | (k <= q + offset)  # noqa: ARG005
 
     def intervals(self, q_len: int, kv_len: int) -> Intervals | None:
-        """[0, the larger of prefix and q + offset + 1), where the prefixes are known on the host."""
+        """[0, max(prefix, q + offset + 1)), if the prefixes are known on the host."""
         if self.host_lengths is None:
             return None
         causal = band(q_len, kv_len, None, 0)
@@ -147,5 +145,5 @@ class PrefixLM(Mask):
 
 
 def _captured(offset: int, device: Device) -> Tensor:
-    """As a tensor: compiled kernels are tied to plain numbers that a rule captures, not to what is in a tensor."""
+    """The offset as a tensor: compiled kernels are specialized to plain numbers that a rule captures."""
     return torch.full((), offset, device=device)

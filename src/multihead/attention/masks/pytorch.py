@@ -1,7 +1,7 @@
-"""Masks in PyTorch's words and back: ``attn_mask`` and ``key_padding_mask``, where True means *ignore*.
+"""Conversion from and to PyTorch's mask arguments, where True = ignore.
 
-PyTorch's modules (``nn.MultiheadAttention``, ``nn.Transformer``) have the opposite meaning of this library and of
-``scaled_dot_product_attention``. These functions turn it round, so that nobody has to do it by hand.
+In ``attn_mask`` and ``key_padding_mask`` of PyTorch's modules (``nn.MultiheadAttention``, ``nn.Transformer``) True
+means the opposite of what it means in this library and in ``scaled_dot_product_attention``. These functions invert it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from multihead.attention.masks.algebra import And, Full, Mask
-from multihead.attention.masks.drawn import Device
-from multihead.attention.masks.written import Dense
+from multihead.attention.masks.algebra import And, Device, Full, Mask
+from multihead.attention.masks.custom import Dense
 from multihead.errors import MaskError, ShapeError
 
 
@@ -37,7 +36,7 @@ def to_torch(
 ) -> TorchMasks:
     """The two arguments of ``torch.nn.MultiheadAttention`` that mean the same as ``mask``.
 
-    What speaks about keys alone (``Padding``) becomes the ``key_padding_mask``, the rest the ``attn_mask``::
+    Conditions on keys alone (``Padding``) become the ``key_padding_mask``, all others the ``attn_mask``::
 
         masks = to_torch(Causal() & Padding(lengths), 5, 5, batch=3, heads=2)
         module(x, x, x, **masks._asdict(), need_weights=False)
@@ -48,14 +47,14 @@ def to_torch(
         mask: any mask; None = everything.
         q_len: the number of queries.
         kv_len: the number of keys.
-        batch: sentences.
-        heads: heads.
-        device: where the result is to lie (default: where the mask's tensors are).
+        batch: the number of sentences.
+        heads: the number of heads.
+        device: of the result (default: that of the mask's tensors).
 
     Raises:
         ShapeError: the mask was made for other sizes.
     """
-    of_keys: list[Tensor] = []
+    key_masks: list[Tensor] = []
     others: list[Mask] = []
     for part in (Full() if mask is None else mask).conjuncts:
         allowed = part.dense(q_len, kv_len, device, batch=batch, heads=heads)
@@ -64,10 +63,10 @@ def to_torch(
                 f"{part!r} is a mask for [batch, heads] = {list(allowed.shape[:2])}, but there are {[batch, heads]}"
             )
         if allowed.shape[1] == 1 and allowed.shape[2] == 1:
-            of_keys.append(allowed)
+            key_masks.append(allowed)
         else:
             others.append(part)
-    padding = None if not of_keys else ~reduce(and_, of_keys)[:, 0, 0].expand(batch, kv_len)
+    padding = None if not key_masks else ~reduce(and_, key_masks)[:, 0, 0].expand(batch, kv_len)
     if not others:
         return TorchMasks(None, padding)
     allowed = And(*others).dense(q_len, kv_len, device, batch=batch, heads=heads)
@@ -79,20 +78,20 @@ def to_torch(
 def from_torch(
     attn_mask: Tensor | None = None, key_padding_mask: Tensor | None = None, *, heads: int
 ) -> tuple[Mask | None, Float[Tensor, "b h q k"] | None]:
-    """PyTorch's two mask arguments as our mask and bias. No values are read.
+    """Convert PyTorch's two mask arguments to a mask and a bias of this library. No values are read.
 
     Args:
         attn_mask: [queries, keys] or [batch * heads, queries, keys]: boolean, True = ignore; or numbers that are
             added to the scores, -inf = ignore.
         key_padding_mask: [batch, keys], of the same two kinds.
-        heads: of the module.
+        heads: the module's number of heads.
 
     Returns:
-        ``(mask, bias)`` for :func:`~multihead.attention.attention`; None where there is nothing to say.
+        ``(mask, bias)`` for :func:`~multihead.attention.attention`; each may be None.
 
     Raises:
-        MaskError: integers.
-        ShapeError: other axes.
+        MaskError: a mask of integers.
+        ShapeError: wrong axes.
     """
     given: list[Tensor] = []
     for name, tensor in (("attn_mask", attn_mask), ("key_padding_mask", key_padding_mask)):
@@ -122,7 +121,7 @@ def generate_square_subsequent_mask(
 ) -> Float[Tensor, "{size} {size}"]:
     """PyTorch's causal mask: floats, 0 on and below the diagonal, -inf above it (later keys).
 
-    The same as ``torch.nn.Transformer.generate_square_subsequent_mask``, for code that wants that tensor: it is an
-    ``attn_mask`` of PyTorch's, or a ``bias`` here. Written as a mask it is ``Causal()``, which kernels know better.
+    The same as ``torch.nn.Transformer.generate_square_subsequent_mask``, for code that needs that tensor: an
+    ``attn_mask`` in PyTorch, or a ``bias`` here. As a mask write ``Causal()``, for which backends are faster.
     """
     return torch.full((size, size), -torch.inf, device=device, dtype=dtype).triu(1)

@@ -1,4 +1,4 @@
-"""Masks for whatever has no structure: a tensor, or a function of indices."""
+"""Masks without a known structure: a boolean tensor, or a function of indices."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from multihead.attention.masks.algebra import Mask, Rule
-from multihead.attention.masks.drawn import Device
+from multihead.attention.masks.algebra import Device, Mask, Rule
 from multihead.errors import MaskError, ShapeError
 
 
 class Dense(Mask):
-    """A mask written out.
+    """A mask given as a tensor.
 
     Args:
         mask: Bool, True = may attend: [queries, keys], or four axes that broadcast to [batch, heads, queries,
-            keys]. It is not copied: do not change it while the mask is in use. A mask [batch, keys] is
+            keys]. It is not copied: do not modify it while the mask is in use. For a mask [batch, keys] write
             ``Dense(mask[:, None, None, :])``.
 
     Raises:
-        MaskError: another type, or other axes: the message says what to write. Three axes are refused because
-            [batch, queries, keys] and [heads, queries, keys] cannot be told apart when batch == heads.
+        MaskError: wrong type or number of axes; the message says what to write. Three axes are refused because
+            [batch, queries, keys] and [heads, queries, keys] are ambiguous when batch == heads.
     """
 
     def __init__(self, mask: Tensor) -> None:
@@ -50,19 +49,19 @@ class Dense(Mask):
 
     @property
     def device(self) -> torch.device | None:
-        """Where the tensor is."""
+        """The tensor's device."""
         return self.mask.device
 
     @property
     def sizes(self) -> tuple[int | None, int | None]:
-        """The tensor's first two."""
+        """The tensor's first two sizes."""
         return self.mask.shape[0], self.mask.shape[1]
 
     def rule(self, q_len: int, kv_len: int, device: Device = None) -> Rule:
-        """mask[b, h, q, k], where an axis of size 1 has the same for all."""
+        """mask[b, h, q, k], broadcast along axes of size 1."""
         mask = self.dense(q_len, kv_len, device)
-        some_b, some_h, some_q, some_k = (int(size != 1) for size in mask.shape)
-        return lambda b, h, q, k: mask[b * some_b, h * some_h, q * some_q, k * some_k]
+        of_b, of_h, of_q, of_k = (int(size != 1) for size in mask.shape)  # 0 = the index makes no difference
+        return lambda b, h, q, k: mask[b * of_b, h * of_h, q * of_q, k * of_k]
 
     def dense(
         self,
@@ -101,22 +100,21 @@ class Dense(Mask):
 
 
 class MaskFunction(Mask):
-    """A function of indices says who may attend to whom; FlexAttention calls it a ``mask_mod``.
+    """A mask defined by a function of indices, which FlexAttention calls a ``mask_mod``.
 
     ::
 
         MaskFunction(lambda b, h, q, k: (q - k).abs() <= 2 * h)     # a wider band for each head
 
-    The function is called with tensors of indices that broadcast against one another and has to be written in
-    tensor operations: ``&``, ``|``, ``~``, comparisons, indexing, ``torch.where``; no ``and``, ``or``, ``if``.
-    Positions are counted from the first query and the first key. It is called again on every use: what it
-    captures may change.
+    The function is called with tensors of indices that broadcast against one another and must be written in tensor
+    operations: ``&``, ``|``, ``~``, comparisons, indexing, ``torch.where``; no ``and``, ``or``, ``if``. Positions are
+    counted from the first query and the first key. It is called again on every use, so what it captures may change.
 
     Args:
         function: ``(b, h, q, k)``: sentence, head, query, key -> boolean, True = may attend.
 
     Raises:
-        MaskError: (when used) the function does not give booleans, or cannot be called with tensors of indices.
+        MaskError: (when used) the function does not return booleans, or fails for tensors of indices.
     """
 
     def __init__(self, function: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]) -> None:
@@ -124,16 +122,16 @@ class MaskFunction(Mask):
 
     @property
     def sizes(self) -> tuple[int | None, int | None]:
-        """Only calling it can tell."""
+        """Unknown: only calling the function would tell."""
         return None, None
 
     @property
     def constant(self) -> bool:
-        """What it captures may change."""
+        """False: what the function captures may change."""
         return False
 
     def rule(self, q_len: int, kv_len: int, device: Device = None) -> Rule:
-        """The function; its answer for the first query and key is checked."""
+        """The function, after a check of its result for the first query and key."""
         if q_len and kv_len:
             first = torch.zeros((), dtype=torch.long, device=device)
             answer: object = self._try(lambda: self.function(first, first, first, first))
@@ -142,9 +140,9 @@ class MaskFunction(Mask):
                 raise MaskError(f"the function of a mask gives a boolean tensor, True = may attend; got {kind}")
         return self.function
 
-    def _ask(self, indices: list[Tensor], q_len: int, kv_len: int, device: Device) -> Tensor:
-        """The axes on which the function's answer does not depend have size 1."""
-        answer = self._try(lambda: super(MaskFunction, self)._ask(indices, q_len, kv_len, device))
+    def _evaluate(self, indices: list[Tensor], q_len: int, kv_len: int, device: Device) -> Tensor:
+        """As for every mask; axes on which the function does not depend have size 1."""
+        answer = self._try(lambda: super(MaskFunction, self)._evaluate(indices, q_len, kv_len, device))
         return answer.view([1] * (4 - answer.dim()) + list(answer.shape))
 
     @staticmethod
