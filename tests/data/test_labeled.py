@@ -21,8 +21,8 @@ from multihead.data.nested import (
 )
 from multihead.data.store import ParallelStore
 from multihead.errors import DataError
-from multihead.text.bert_words import BERT_SPECIALS, Subwords, Symbols
-from multihead.text.sentences import paragraphs_of
+from multihead.text.bert_words import BERT_SPECIALS, BpeWords, Symbols
+from multihead.text.sentences import split_paragraphs
 from multihead.text.tokenizer import Tokenizer
 
 SYMBOLS = Symbols(pad=0, first=2, end=3, hidden=1)
@@ -107,19 +107,19 @@ def test_what_is_no_file_of_documents(tmp_path):
     ],
 )
 def test_sentences_end_where_sentences_end(text, parts):
-    assert paragraphs_of(text) == parts
+    assert split_paragraphs(text) == parts
 
 
 def test_nothing_of_a_text_is_lost_but_white_space():
     draw = random.Random(0)
     for _ in range(300):
         text = "".join(draw.choices("aB.!? …。”)\t", k=draw.randint(0, 25)))
-        joined = "".join(sentence for paragraph in paragraphs_of(text) for sentence in paragraph)
+        joined = "".join(sentence for paragraph in split_paragraphs(text) for sentence in paragraph)
         assert "".join(joined.split()) == "".join(text.split())
 
 
 def test_a_separator_is_the_only_one():
-    assert paragraphs_of("One. Two || three||\t|| four", "||") == [["One. Two", "three"], ["four"]]
+    assert split_paragraphs("One. Two || three||\t|| four", "||") == [["One. Two", "three"], ["four"]]
 
 
 # --------------------------------------------------------------------------- numbers
@@ -127,7 +127,7 @@ def test_a_separator_is_the_only_one():
 
 def test_long_sentences_become_several_between_words():
     texts = ["aa bb cc dd", "Extraordinarily so", "“Ünïcödé” 😀😀 here."]
-    words = Subwords(Tokenizer.learn(["aa bb cc dd here"] * 3, 300, specials=BERT_SPECIALS))
+    words = BpeWords(Tokenizer.learn(["aa bb cc dd here"] * 3, 300, specials=BERT_SPECIALS))
     for most in (1, 2, 3, 5, 8, 30, 100):
         (pieces,) = encode_parts([texts], words, most)
         ids = words.encode(texts)
@@ -146,7 +146,7 @@ def test_long_sentences_become_several_between_words():
 
 
 def test_a_hidden_word_is_its_symbol():
-    words = Subwords(Tokenizer.learn(["aa bb cc"] * 3, 300, specials=BERT_SPECIALS))
+    words = BpeWords(Tokenizer.learn(["aa bb cc"] * 3, 300, specials=BERT_SPECIALS))
     ((ids,),) = encode_parts([["aa bb cc"]], words, 64)
     expected = [ids[0], words.symbols.hidden, ids[2]]
     assert len(ids) == 3

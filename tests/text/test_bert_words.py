@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from multihead.errors import DataError, FormatError
-from multihead.text.bert_words import BERT_SPECIALS, HIDDEN, Subwords, WordPieces, read_words
+from multihead.text.bert_words import BERT_SPECIALS, HIDDEN, BpeWords, WordPieces, read_words
 from multihead.text.tokenizer import Tokenizer
 
 LINES = ["A dog runs in the grass.", "The dogs run, don't they?", 'He said: "It\'s 25 ▁ pages, naïve!"', "x  y   z "]
@@ -21,7 +21,7 @@ ENTRIES += [",", "'", "[", "]", "cafe", "中", "##e", "naive", "Ü", "##ber", "b
 
 @pytest.fixture(scope="module")
 def subwords():
-    return Subwords(Tokenizer.learn(LINES * 3, 330, specials=BERT_SPECIALS))
+    return BpeWords(Tokenizer.learn(LINES * 3, 330, specials=BERT_SPECIALS))
 
 
 def test_a_text_is_what_it_was(subwords):
@@ -81,7 +81,7 @@ def test_how_entries_are_shown(subwords):
 
 def test_a_translator_s_tokenizer_is_refused():
     with pytest.raises(FormatError, match=r"</s>, not \[PAD\] \[MASK\] \[CLS\] \[SEP\]"):
-        Subwords(Tokenizer.learn(LINES, 330))
+        BpeWords(Tokenizer.learn(LINES, 330))
 
 
 # --------------------------------------------------------------------------- word pieces

@@ -41,7 +41,7 @@ def encode_parts(paragraphs: Sequence[Sequence[str]], words: BertWords, most: in
     "[MASK]" in a text becomes the symbol of a hidden word.
 
     Args:
-        paragraphs: the sentences of each paragraph, from `text.sentences.paragraphs_of`.
+        paragraphs: the sentences of each paragraph, from `text.sentences.split_paragraphs`.
         words: the vocabulary.
         most: maximum number of subwords per sentence.
     """

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from multihead.text.sentences import Part, cut, joined
+from multihead.text.sentences import Part, join_translations, split_text
 from multihead.text.tokenizer import Tokenizer
 from multihead.translating.translation import Translation
 from multihead.translating.translator import Translator
@@ -72,7 +72,7 @@ def in_parts(
         if whole(place):
             found[place] = Line([lines[place]], [], f"{length}; translated whole, because of what is demanded of it")
             continue
-        parts = cut(lines[place], within(most), within(longest or most))
+        parts = split_text(lines[place], within(most), within(longest or most))
         if len(parts) > 1:
             found[place] = Line([text for text, _ in parts], parts, f"{length}; translated in {len(parts):,} parts")
     return found
@@ -94,7 +94,7 @@ def together(line: Line, found: Sequence[Sequence[Translation]]) -> list[Transla
 def _one(line: Line, row: Sequence[Translation]) -> Translation:
     tokens = sum(translation.tokens for translation in row)
     score = sum(translation.score * translation.tokens for translation in row) / max(tokens, 1)
-    text = joined([translation.text for translation in row], line.parts)
+    text = join_translations([translation.text for translation in row], line.parts)
     return Translation(
         text.replace("\r", " "),  # which stood between parts: what is written has none
         score,

@@ -25,7 +25,7 @@ from multihead.serving.schema import (
     TranslatedText,
     WordAlignment,
 )
-from multihead.text import sentences as cutting
+from multihead.text.sentences import join_translations
 from multihead.translating.translation import Translation
 from multihead.translating.translator import Translator
 
@@ -37,7 +37,7 @@ def partial_text(prepared: PreparedRequest, job: Job, translator: Translator) ->
     sentences, texts = map(decode, best), []
     for line in prepared.lines:
         own = [next(sentences) for _ in line.texts]
-        texts.append(cutting.joined(own, line.parts) if line.parts else own[0])
+        texts.append(join_translations(own, line.parts) if line.parts else own[0])
     return _join_non_empty(prepared.text_lines[0], texts).rstrip()
 
 

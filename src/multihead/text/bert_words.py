@@ -1,6 +1,6 @@
 """The words of a BERT: text to ids and back, where words begin, and the four symbols that no text contains.
 
-Two kinds: `Subwords`, our byte-pair encoding, which gives every text back exactly, and `WordPieces`, the ``vocab.txt``
+Two kinds: `BpeWords`, our byte-pair encoding, which gives every text back exactly, and `WordPieces`, the ``vocab.txt``
 of the published models (Devlin et al. 2019, section 3). Cutting itself is done by `text.tokenizer` and by the
 ``tokenizers`` library. Which words are hidden is for `data.bert.batches` to say.
 """
@@ -95,7 +95,7 @@ class BertWords(ABC):
         """Writes the files that `read_words` reads; meant for drafts of folders."""
 
 
-class Subwords(BertWords):
+class BpeWords(BertWords):
     """Our byte-pair encoding, learned with `BERT_SPECIALS`.
 
     Args:
@@ -263,7 +263,7 @@ def read_words(folder: Path) -> BertWords:
             entries = sorted(ids, key=lambda entry: int(ids[entry]))
             lowercase = (content.get("normalizer") or {}).get("lowercase", True)
             return _word_pieces(folder / SUBWORDS, entries, lowercase)
-    return Subwords(Tokenizer.load(folder / SUBWORDS))
+    return BpeWords(Tokenizer.load(folder / SUBWORDS))
 
 
 def _word_pieces(path: Path, entries: Sequence[str], lowercase: bool) -> WordPieces:

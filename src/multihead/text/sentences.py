@@ -1,18 +1,17 @@
-"""A text and its parts: paragraphs, and the sentences that they are made of.
+"""Split texts into paragraphs and sentences, and long texts into parts.
 
-    paragraph TAB paragraph ...        a document is a line; a tab ends a paragraph (without one there is one paragraph)
-    sentence. Sentence! Sentence?      a paragraph, cut where sentences end; or at a separator that is told
+    paragraph TAB paragraph ...        a document is one line; tabs separate its paragraphs
+    sentence. Sentence! Sentence?      a paragraph, split where sentences end, or at a given separator
 
-Sentences end behind ``. ! ? …`` and what closes after it, where white space follows and no small letter after that;
-and behind ``。！？`` anywhere. That is a rule of thumb ("Mr. Smith" is cut): documents whose sentences are known should
-have a separator. Labels, files and their lines are the business of `data.labeled`, tensors of `data.nested`.
+A sentence ends after ``. ! ? …`` and closing punctuation if white space follows, but no lower-case letter after it; and
+after ``。！？`` anywhere. This is a heuristic ("Mr. Smith" is split), so documents with known sentences should use a
+separator.
 
-A text that is too long, cut into parts that are not: at the ends of sentences, or else where it hurts least.
-
-The parts and what stands between them are the text; so their translations can be put together by the same
-(`joined`). A sentence that is too long alone is halved, and its halves again: behind a comma or the like near its
-middle, otherwise between words, otherwise (where a text has neither) between characters. What "too long" means, of a
-text and of a sentence, is for the caller to say. Sentences end as `text.sentences` has it.
+A text that is too long is split between sentences. A sentence that is too long alone is split in half, recursively:
+after a comma or similar near its middle, else between words, else (in scripts without spaces) between characters. Parts
+and what stands between them add up to the text, so translations can be joined in the same way (`join_translations`).
+The caller defines what is too long. Labels and files of documents are read by `data.labeled`, tensors made by
+`data.nested`.
 """
 
 from __future__ import annotations
@@ -22,29 +21,29 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 
 PARAGRAPH = "\t"
-"""What stands between the paragraphs of a document."""
+"""Separates the paragraphs of a document."""
 
 _END = re.compile(r"""(?<![.!?…])[.!?…]++["'”’“»«)\]]*+(?=\s)|(?<![。！？])[。！？]++[”’」』）]*+""")
-"""From the first mark of a run on, never a shorter one: a line of nothing but full stops takes no square of time."""
+"""The possessive quantifiers keep the time linear on a line of full stops: no match starts within a run of marks."""
 _SOMETHING = re.compile(r"\S")
 
 
-def paragraphs_of(text: str, separator: str | None = None) -> list[list[str]]:
-    """The sentences of each paragraph, without white space around them; what is empty is no sentence.
+def split_paragraphs(text: str, separator: str | None = None) -> list[list[str]]:
+    """The non-empty sentences of each paragraph, without surrounding white space.
 
     Args:
         text: the document.
-        separator: stands between sentences; without one they are cut where they end.
+        separator: separates sentences; None to find where they end.
     """
-    found = []
+    paragraphs = []
     for paragraph in text.split(PARAGRAPH):
-        cut = sentences_of(paragraph) if separator is None else paragraph.split(separator)
-        found.append([sentence.strip() for sentence in cut if sentence.strip()])
-    return [sentences for sentences in found if sentences]
+        sentences = split_sentences(paragraph) if separator is None else paragraph.split(separator)
+        paragraphs.append([sentence.strip() for sentence in sentences if sentence.strip()])
+    return [sentences for sentences in paragraphs if sentences]
 
 
-def sentences_of(paragraph: str) -> Iterator[str]:
-    """A paragraph, each piece up to the end of a sentence; together they are the paragraph."""
+def split_sentences(paragraph: str) -> Iterator[str]:
+    """The sentences of a paragraph with the white space between them, so that they concatenate to the paragraph."""
     start = 0
     for end in _END.finditer(paragraph):
         following = _SOMETHING.search(paragraph, end.end())
@@ -55,29 +54,31 @@ def sentences_of(paragraph: str) -> Iterator[str]:
 
 
 Part = tuple[str, str]
-"""A part, without white space around it, and what stands between it and the next one."""
+"""A part without surrounding white space, and the text between it and the next part."""
 
 _CLAUSE = re.compile(r"""(?<![,;:–—])[,;:–—]++["'”’»)\]]*+(?=\s)|[，、；：]++""")
-_BLANK = re.compile(r"\s+")
+_SPACE = re.compile(r"\s+")
 _UNSPACED = re.compile(r"[\u3000-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uff65\u0e00-\u0eff\u1000-\u109f]")
-"""Kana, Han and their punctuation, Thai, Lao, Burmese: next to these no blank is written."""
+"""Kana, Han and their punctuation, Thai, Lao, Burmese: scripts written without spaces between words."""
 _JOINERS = "\u200d\ufe0e\ufe0f"
 
 
-def cut(text: str, fits: Callable[[str], bool], bearable: Callable[[str], bool] | None = None) -> list[Part]:
-    """The parts of a text, white space around it left out: ``"".join(part + between) == text.strip()``.
+def split_text(
+    text: str, fits: Callable[[str], bool], sentence_fits: Callable[[str], bool] | None = None
+) -> list[Part]:
+    """Split a text into parts that fit, such that ``"".join(part + between) == text.strip()``.
 
     Args:
-        text: with something in it.
-        fits: whether a part is short enough; a single character is taken even if not.
-        bearable: whether a sentence that does not fit may stay whole; by default none may.
+        text: not empty.
+        fits: whether a part is short enough; a single character is a part even if it does not fit.
+        sentence_fits: whether a single sentence is short enough to stay whole; by default ``fits``.
     """
     text = text.strip()
     if fits(text):
         return [(text, "")]
     found: list[Part] = []
-    for sentence in sentences_of(text):
-        for piece in _halved(sentence, bearable or fits):
+    for sentence in split_sentences(text):
+        for piece in _halves(sentence, sentence_fits or fits):
             part = piece.strip()
             before, _, behind = piece.partition(part) if part else (piece, "", "")
             if found:
@@ -87,15 +88,15 @@ def cut(text: str, fits: Callable[[str], bool], bearable: Callable[[str], bool] 
     return found
 
 
-def joined(translations: Sequence[str], parts: Sequence[Part]) -> str:
-    """Translations of parts, put together by what stands between those.
+def join_translations(translations: Sequence[str], parts: Sequence[Part]) -> str:
+    """Join the translations of parts with the text between the parts.
 
-    Where that is nothing because the source's script writes no blanks, a blank is written unless the translation's
-    writes none either.
+    If that is empty because the source's script has no spaces, a space is inserted, unless the script of the
+    translations has none either.
 
     Args:
-        translations: one of each part.
-        parts: as `cut` gave them, one or more.
+        translations: one for each part.
+        parts: the result of `split_text`.
     """
     text = translations[0]
     for translation, (before, between), (behind, _) in zip(translations[1:], parts, parts[1:], strict=False):
@@ -106,28 +107,28 @@ def joined(translations: Sequence[str], parts: Sequence[Part]) -> str:
 
 
 def _unspaced(before: str, behind: str) -> bool:
-    """Whether a script without blanks meets where two texts do."""
+    """Whether either side of the boundary between two texts is in a script without spaces."""
     return bool(_UNSPACED.match(before[-1]) or _UNSPACED.match(behind[0]))
 
 
-def _halved(piece: str, fits: Callable[[str], bool]) -> Iterator[str]:
-    """The piece, or its halves, or theirs; together they are the piece."""
+def _halves(piece: str, fits: Callable[[str], bool]) -> Iterator[str]:
+    """Split a piece in half until all pieces fit; they concatenate to the piece."""
     if len(piece.strip()) <= 1 or fits(piece.strip()):
         yield piece
         return
     place = _best_place(piece)
-    yield from _halved(piece[:place], fits)
-    yield from _halved(piece[place:], fits)
+    yield from _halves(piece[:place], fits)
+    yield from _halves(piece[place:], fits)
 
 
 def _best_place(piece: str) -> int:
-    """Where to cut: something stands on both sides."""
+    """The place to split a piece, with text on both sides."""
     first = len(piece) - len(piece.lstrip())
     last = len(piece.rstrip())
     quarter = (last - first) // 4
     clauses = [match.end() for match in _CLAUSE.finditer(piece, first + 1, last)]
-    blanks = [match.start() for match in _BLANK.finditer(piece, first + 1, last)]
-    for places, low, high in ((clauses, first + quarter, last - quarter), (blanks, first, last)):
+    spaces = [match.start() for match in _SPACE.finditer(piece, first + 1, last)]
+    for places, low, high in ((clauses, first + quarter, last - quarter), (spaces, first, last)):
         fit = [place for place in places if low < place < high]
         if fit:
             return min(fit, key=lambda place: abs(2 * place - first - last))
@@ -135,7 +136,7 @@ def _best_place(piece: str) -> int:
 
 
 def _between_characters(piece: str, place: int, last: int) -> int:
-    """From here on the first place that leaves marks with their letters; here, if there is none."""
+    """The first place from ``place`` on that does not separate marks from their letters; ``place`` if there is none."""
     for other in range(place, last):
         bound = unicodedata.combining(piece[other]) or piece[other] in _JOINERS or piece[other - 1] == "\u200d"
         if not bound:

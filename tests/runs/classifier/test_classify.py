@@ -21,7 +21,7 @@ from multihead.runs.bert.train import pretrain
 from multihead.runs.classifier.data import hold_out
 from multihead.runs.classifier.settings import ClassifyRun, ClassifySettings, network_of
 from multihead.runs.classifier.train import DocumentClassifier, evaluate, train
-from multihead.text.bert_words import BERT_SPECIALS, Subwords
+from multihead.text.bert_words import BERT_SPECIALS, BpeWords
 from multihead.text.tokenizer import Tokenizer
 
 TINY = {"width": 16, "batch_tokens": 256, "warmup": 3, "updates": 12, "validate_every": 5, "log_every": 2, "threads": 1}
@@ -73,7 +73,7 @@ def given(files, tmp_path_factory):
     """A BERT that has learned nothing, on disk as a pre-trained one is."""
     torch.manual_seed(3)
     texts = [document.text for document in read_labeled(files / "train.tsv")]
-    words = Subwords(Tokenizer.learn(texts, 400, specials=BERT_SPECIALS))
+    words = BpeWords(Tokenizer.learn(texts, 400, specials=BERT_SPECIALS))
     sizes = {"width": 16, "layers": 1, "heads": 2, "inner": 32, "max_positions": 48}
     folder = tmp_path_factory.mktemp("given") / "bert"
     PretrainedBert(Bert(BertConfig(vocab=len(words), **sizes)), words).save(folder)

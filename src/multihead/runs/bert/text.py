@@ -23,7 +23,7 @@ from multihead.data.text_files import TextScan, scan
 from multihead.errors import ConfigurationError, DataError, Interrupted
 from multihead.planning.settings import TextFile
 from multihead.runs.bert.settings import PretrainSettings, PretrainText, Reasons, decide_rows, decide_vocabulary
-from multihead.text.bert_words import BERT_SPECIALS, SUBWORDS, Subwords
+from multihead.text.bert_words import BERT_SPECIALS, SUBWORDS, BpeWords
 from multihead.text.tokenizer import Tokenizer
 
 _SAMPLE = 1_000_000
@@ -36,7 +36,7 @@ _HELD_OUT = 500
 class Stored:
     """What pre-training reads."""
 
-    words: Subwords
+    words: BpeWords
     train: DocumentStore
     valid: DocumentStore
 
@@ -48,7 +48,7 @@ def open_text(folder: Path) -> Stored:
         FormatError: something is missing or damaged.
     """
     data = folder / "data"
-    words = Subwords(Tokenizer.load(data / SUBWORDS))
+    words = BpeWords(Tokenizer.load(data / SUBWORDS))
     return Stored(words, DocumentStore.open(data / "train"), DocumentStore.open(data / "valid"))
 
 
@@ -79,7 +79,7 @@ def write_text(
     size = decide_vocabulary(settings, sentences, reasons)
     say(f"learning a vocabulary of {size:,} subwords from {sentences:,} sentences")
     texts = chain.from_iterable(document.sentences for document in source.read(Report(), validating=False))
-    words = Subwords(Tokenizer.learn(islice(texts, _SAMPLE), size, specials=BERT_SPECIALS))
+    words = BpeWords(Tokenizer.learn(islice(texts, _SAMPLE), size, specials=BERT_SPECIALS))
     data.mkdir()
     words.save(data)
     report = Report()

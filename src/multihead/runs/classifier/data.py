@@ -22,8 +22,8 @@ from multihead.data.nested import encode_parts, flatten_document
 from multihead.data.store import ParallelStore, ParallelWriter
 from multihead.errors import ConfigurationError, DataError
 from multihead.runs.classifier.settings import ClassifyData, ClassifySettings, Reading, vocabulary_size
-from multihead.text.bert_words import BERT_SPECIALS, BertWords, Subwords
-from multihead.text.sentences import PARAGRAPH, paragraphs_of
+from multihead.text.bert_words import BERT_SPECIALS, BertWords, BpeWords
+from multihead.text.sentences import PARAGRAPH, split_paragraphs
 from multihead.text.tokenizer import Tokenizer
 
 _CHUNK = 1_000
@@ -99,11 +99,11 @@ def hold_out(
     return [d for d in documents if d.text not in held], [d for d in documents if d.text in held]
 
 
-def learn_words(settings: ClassifySettings, documents: Sequence[LabeledDocument]) -> Subwords:
+def learn_words(settings: ClassifySettings, documents: Sequence[LabeledDocument]) -> BpeWords:
     """Subwords, learned from the documents to train on."""
     lines = (paragraph for document in documents for paragraph in document.text.split(PARAGRAPH))
     size = vocabulary_size(settings, len(documents))
-    return Subwords(Tokenizer.learn(lines, size, specials=BERT_SPECIALS))
+    return BpeWords(Tokenizer.learn(lines, size, specials=BERT_SPECIALS))
 
 
 def write_store(
@@ -137,4 +137,4 @@ def write_store(
 
 def parts_of(texts: Sequence[str], reading: Reading, words: BertWords) -> list[list[list[list[int]]]]:
     """The subwords of each sentence of each paragraph of each text."""
-    return [encode_parts(paragraphs_of(text, reading.separator), words, reading.max_words) for text in texts]
+    return [encode_parts(split_paragraphs(text, reading.separator), words, reading.max_words) for text in texts]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multihead.text.sentences import cut, joined, sentences_of
+from multihead.text.sentences import join_translations, split_sentences, split_text
 
 TEXT = st.text(alphabet=st.sampled_from("ab Zé.,!?;。，我 \t\u2028\u3000\0'”\u0301\u200d👩-"), max_size=120)
 
@@ -19,14 +19,14 @@ TEXT = st.text(alphabet=st.sampled_from("ab Zé.,!?;。，我 \t\u2028\u3000\0'�
 @settings(max_examples=300, deadline=None)
 @given(text=TEXT.filter(lambda text: bool(text.strip())), most=st.integers(1, 30), more=st.integers(0, 20))
 def test_the_parts_are_the_text_and_fit(text: str, most: int, more: int) -> None:
-    parts = cut(text, lambda piece: len(piece) <= most, lambda piece: len(piece) <= most + more)
+    parts = split_text(text, lambda piece: len(piece) <= most, lambda piece: len(piece) <= most + more)
     assert "".join(part + between for part, between in parts) == text.strip()
     assert all(part and part == part.strip() and len(part) <= most + more for part, _ in parts)
     assert all(not between.strip() for _, between in parts)
     assert parts[-1][1] == ""
     if len(text.strip()) <= most:
         assert len(parts) == 1
-    assert joined([part for part, _ in parts], parts).replace(" ", "") == text.strip().replace(" ", "")
+    assert join_translations([part for part, _ in parts], parts).replace(" ", "") == text.strip().replace(" ", "")
 
 
 @settings(max_examples=100, deadline=None)
@@ -34,9 +34,9 @@ def test_the_parts_are_the_text_and_fit(text: str, most: int, more: int) -> None
     words=st.lists(st.text(alphabet="abc.,", min_size=1, max_size=5), min_size=1, max_size=60), most=st.integers(5, 30)
 )
 def test_no_word_is_torn_that_fits(words: list[str], most: int) -> None:
-    parts = cut(" ".join(words), lambda piece: len(piece) <= most)
+    parts = split_text(" ".join(words), lambda piece: len(piece) <= most)
     assert " ".join(part for part, _ in parts).split() == words
-    assert joined([part for part, _ in parts], parts) == " ".join(words)
+    assert join_translations([part for part, _ in parts], parts) == " ".join(words)
 
 
 @pytest.mark.parametrize(
@@ -51,14 +51,14 @@ def test_no_word_is_torn_that_fits(words: list[str], most: int) -> None:
 )
 def test_where_it_is_cut(text: str, expected: list[str]) -> None:
     longest = max(map(len, expected))
-    assert [part for part, _ in cut(text, lambda piece: len(piece) <= longest)] == expected
+    assert [part for part, _ in split_text(text, lambda piece: len(piece) <= longest)] == expected
 
 
 @pytest.mark.parametrize("text", ["." * 200_000 + "x", "A b. " * 50_000, "," * 200_000 + "x y", ".'" * 100_000 + "x"])
 def test_no_text_takes_the_square_of_its_length(text: str) -> None:
     """Which would be minutes for each of these; the limit is generous, of processor time."""
     start = time.process_time()
-    parts = cut(text, lambda piece: len(piece) <= 1000)
+    parts = split_text(text, lambda piece: len(piece) <= 1000)
     assert time.process_time() - start < 5
     assert "".join(part + between for part, between in parts) == text.strip()
 
@@ -73,12 +73,12 @@ def test_sentences_end_where_the_rule_says(text: str) -> None:
         if text[end.end() :].strip() and not text[end.end() :].strip()[0].islower()
     ]
     places = [0, *ends, len(text)]
-    assert list(sentences_of(text)) == [text[one:two] for one, two in pairwise(places)]
+    assert list(split_sentences(text)) == [text[one:two] for one, two in pairwise(places)]
 
 
 def test_a_sentence_that_is_bearable_stays_whole() -> None:
     text = "Kurz. Ein langer Satz, der bleibt. Ein noch viel längerer Satz, der geteilt wird."
-    parts = cut(text, lambda piece: len(piece) <= 20, lambda piece: len(piece) <= 30)
+    parts = split_text(text, lambda piece: len(piece) <= 20, lambda piece: len(piece) <= 30)
     assert [part for part, _ in parts] == [
         "Kurz.", "Ein langer Satz, der bleibt.", "Ein noch viel längerer Satz,", "der geteilt wird."
     ]  # fmt: skip
@@ -86,9 +86,9 @@ def test_a_sentence_that_is_bearable_stays_whole() -> None:
 
 def test_marks_stay_with_their_letters() -> None:
     text = "e\u0301" * 40 + "👩\u200d🌾" * 20
-    parts = [part for part, _ in cut(text, lambda piece: len(piece) <= 9)]
+    parts = [part for part, _ in split_text(text, lambda piece: len(piece) <= 9)]
     assert all(not unicodedata.combining(part[0]) and part[0] != "\u200d" and part[-1] != "\u200d" for part in parts)
-    assert len(cut("\u0301" * 9, lambda piece: len(piece) <= 2)) > 1  # where there are only marks, between them
+    assert len(split_text("\u0301" * 9, lambda piece: len(piece) <= 2)) > 1  # where there are only marks, between them
 
 
 @pytest.mark.parametrize(
@@ -101,10 +101,13 @@ def test_marks_stay_with_their_letters() -> None:
     ],
 )
 def test_translations_are_joined_by_what_stood_between(source: str, translations: list[str], whole: str) -> None:
-    assert joined(translations, cut(source, lambda piece: len(piece) <= 11 and "他跑。她" not in piece)) == whole
+    assert (
+        join_translations(translations, split_text(source, lambda piece: len(piece) <= 11 and "他跑。她" not in piece))
+        == whole
+    )
 
 
 def test_a_torn_word_is_mended() -> None:
-    parts = cut("a" * 50, lambda piece: len(piece) <= 7)
+    parts = split_text("a" * 50, lambda piece: len(piece) <= 7)
     assert len(parts) == 8
-    assert joined([part.upper() for part, _ in parts], parts) == "A" * 50
+    assert join_translations([part.upper() for part, _ in parts], parts) == "A" * 50
