@@ -1,11 +1,11 @@
-"""`multihead doctor` on made text: seconds of processor time, and pairs a second.
+"""Time of `multihead doctor` on synthetic text: CPU seconds and pairs per second.
 
     python benchmarks/doctor.py [--pairs 1000000] [--threads 1] [--json FILE]
 
-The text is made on the fly: sentences of 4 to 28 words out of 50,000, about 120 bytes a side, which is long for usual
-corpora, with a validation set that leaks. "text" is the part that grows with the corpus: reading, decoding, hashes,
-lengths, likeness, characters. "everything" has the subwords and the network, too. The claim: a million pairs take less
-than 60 seconds of one core. Nothing is compared: there is no other program that does the same.
+The text is generated: sentences of 4 to 28 words out of 50,000, about 120 bytes per side (more than in most corpora),
+with a validation set that leaks. "text" is the part that grows with the corpus: reading, decoding, hashes, lengths,
+languages, characters. "everything" includes tokenizers and the network. The claim: a million pairs take less than 60
+seconds of one core. There is no other program that does the same, so nothing is compared.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _LETTERS = "aeioubcdfghklmnprst", "äeiouöszschwtrnmlgk"
 
 
 def words(letters: str, count: int, draw: random.Random) -> list[str]:
-    """Of 2 to 11 letters."""
+    """Random words of 2 to 11 letters."""
     return ["".join(draw.choices(letters, k=draw.randint(2, 11))) for _ in range(count)]
 
 
 def make(folder: Path, pairs: int) -> dict[str, Path]:
-    """The files, as arguments of `doctor`."""
+    """Write the files; returns arguments for `doctor`."""
     draw = random.Random(0)
     source, target = words(_LETTERS[1], 50_000, draw), words(_LETTERS[0], 50_000, draw)
     names = ("source", "target", "valid_source", "valid_target")
@@ -53,7 +53,7 @@ def make(folder: Path, pairs: int) -> dict[str, Path]:
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measure and print."""
     accepted = parser(__doc__, 1)
     accepted.add_argument("--pairs", type=int, default=1_000_000)
     arguments = accepted.parse_args()

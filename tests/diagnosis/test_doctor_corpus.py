@@ -1,4 +1,4 @@
-"""What the doctor's checks are made of, against plain definitions: reading, repetitions, lengths, languages."""
+"""The parts of the text checks against plain definitions: reading, repeats, lengths, languages."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ LINES = st.lists(
 def test_usable_pairs_are_those_of_the_reader(
     rows: list[tuple[bytes, bytes]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """`ParallelScan.read`, where that does not refuse; and pairs and faults are all there are."""
+"""The pairs are those of `ParallelScan.read` where it does not raise; every line is a pair or a fault."""
     folder = tmp_path_factory.mktemp("sides")
     paths = folder / "a", folder / "b"
     for side, path in enumerate(paths):
@@ -143,7 +143,7 @@ def test_lengths() -> None:
         (one,) = find_misalignments(source, slipped)
         assert one == (1000, 3000, offset)
     shuffled = draw.permutation(target)
-    assert find_misalignments(source, shuffled) == []  # no order at all is no slip
+    assert find_misalignments(source, shuffled) == []  # shuffled lines have no offset
     assert length_correlation(source, target) == pytest.approx(np.corrcoef(np.log(source), np.log(target))[0, 1])
     assert abs(length_correlation(source, shuffled) or 1.0) < 0.1
     assert length_correlation(source[:499], target[:499]) is None
@@ -154,11 +154,11 @@ def test_likeness_tells_the_sides_apart() -> None:
     draw = random.Random(0)
     words = ["der mann ist nicht groß", "eine frau läuft"], ["the man is not tall", "a woman runs"]
     sides = [[" ".join(draw.choices(texts, k=3)) for _ in range(300)] for texts in words]
-    likeness = SideClassifier()
-    likeness.learn(*sides)
-    assert (likeness.score(sides[0]) > 0.4).all()
-    assert (likeness.score(sides[1]) < -0.4).all()
-    together, alone = likeness.score(sides[0]), [float(likeness.score([text])[0]) for text in sides[0]]
+    classifier = SideClassifier()
+    classifier.learn(*sides)
+    assert (classifier.score(sides[0]) > 0.4).all()
+    assert (classifier.score(sides[1]) < -0.4).all()
+    together, alone = classifier.score(sides[0]), [float(classifier.score([text])[0]) for text in sides[0]]
     assert together.tolist() == pytest.approx(alone)
 
 
@@ -185,6 +185,6 @@ def test_a_language_is_guessed_or_not(text: str, codes: set[str]) -> None:
 
 
 def test_codes() -> None:
-    """Nothing is known of a language with two scripts."""
+    """Languages written in two scripts are unknown."""
     codes = {"de-AT": "de", "no": "nb", "EN_us": "en", "in": None, "sr": None, None: None}
     assert {code: known_code(code) for code in codes} == codes

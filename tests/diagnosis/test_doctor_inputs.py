@@ -1,4 +1,4 @@
-"""`multihead doctor` on a run: is the text still that which the run was made from?"""
+"""`multihead doctor` on a run reports text that has changed since."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ ROWS = [(f"ein Satz {n}", f"a sentence {n}") for n in range(30)]
 
 
 def recorded(*paths: Path) -> CorpusRecord:
-    """As a run describes the files."""
+    """The records of two files, as in a run description."""
     scan = scan_corpus(paths[0], paths[1] if len(paths) > 1 else None)
     files = tuple(TextFile(path=str(one.path), sha256=one.sha256, lines=one.lines) for one in scan.files)
     return CorpusRecord(files=files, pairs=scan.lines)
 
 
 def found_in(record: CorpusRecord) -> list[str]:
-    """What is said of it, once at most."""
+    """The message of the finding; there is at most one."""
     findings = check_unchanged([record], (None, None), "run")
     assert all((one.code, one.severity, one.total) == ("changed", "warning", len(record.files)) for one in findings)
     assert len(findings) <= 1
@@ -78,7 +78,7 @@ def test_a_run_knows_its_text_and_named_text_is_another(trained: Path, numbers: 
 
 
 def test_a_run_whose_text_is_another_says_so(trained: Path, tmp_path: Path) -> None:
-    """Not in the quick part, which does not read all."""
+    """The quick check does not read all text, so it does not compare it."""
     run = tmp_path / "run"
     shutil.copytree(trained, run)
     ((training, *_), *_) = [record.files for record in collect_inputs(run, TrainSettings(), (None, None)).records]

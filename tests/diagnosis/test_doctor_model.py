@@ -1,4 +1,4 @@
-"""`multihead doctor` on networks: sound ones of every kind pass, and each broken one is found for what it is."""
+"""The network checks pass sound networks of every kind and recognize each broken one."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_batch_is_of_different_lengths_and_pairs() -> None:
 
 
 def test_a_decoder_that_sees_the_future_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its padding is then seen, too: it stands behind the end."""
+    """It also sees the padding, which follows the end."""
     monkeypatch.setattr(module, "Causal", lambda: ~Causal() | Causal())
     assert "sees-the-future" in codes(check_network(made(), BATCH, "leaky"))
 
@@ -94,7 +94,7 @@ def test_a_mask_without_padding_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 class _OtherRows(Transformer):
-    """Rows know each other."""
+    """The rows of a batch influence each other."""
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         output = super().forward(*inputs, **options)
@@ -102,7 +102,7 @@ class _OtherRows(Transformer):
 
 
 class _OtherLoss(Transformer):
-    """What is minimised is something else."""
+    """The training loss is not that of the logits."""
 
     def loss(self, *inputs: Any, smoothing: float) -> Any:
         loss = super().loss(*inputs, smoothing=smoothing)
@@ -165,14 +165,14 @@ def test_a_network_that_cannot_learn_is_found() -> None:
 
 
 def test_a_source_that_is_not_read_is_found() -> None:
-    """What is the same for every pair teaches the source embedding nothing but one row; pairs cannot be told apart."""
+    """With equal sources only one row of the source embedding learns, and the pairs cannot be told apart."""
     findings, loss, _ = check_learning(lambda: _Blind(SOUND["pre-norm"]), BATCH, "x")
     assert findings
     assert loss > 0.1
 
 
 def test_gradients_and_dropout_leave_no_trace() -> None:
-    """A check changes neither weights nor mode, and leaves no gradient."""
+    """A check changes neither weights nor training mode, and leaves no gradients."""
     model = made()
     before = {name: parameter.clone() for name, parameter in model.named_parameters()}
     check_network(model, BATCH, "x")

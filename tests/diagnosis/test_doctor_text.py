@@ -1,4 +1,4 @@
-"""`multihead doctor` on text: each fault that is planted is found on its lines, and nothing is found that was not."""
+"""The text checks find every planted fault on its lines, and nothing else."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Sides = tuple[list[str], list[str]]
 
 
 def sentences(count: int, seed: int = 0) -> Sides:
-    """Different sentences of 4 to 14 words and their translations, word by word."""
+    """Distinct sentences of 4 to 14 words with word-by-word translations."""
     draw, words = random.Random(seed), list(WORDS)
     rows: dict[str, str] = {}
     while len(rows) < count:
@@ -40,7 +40,7 @@ def sentences(count: int, seed: int = 0) -> Sides:
 
 
 def write(folder: Path, sides: Sides, name: str = "train") -> dict[str, Path]:
-    """As arguments of `doctor`."""
+    """Write both sides; returns arguments for `doctor`."""
     prefix = "" if name == "train" else f"{name}_"
     paths = {f"{prefix}{side}": folder / f"{name}.{code}" for side, code in (("source", "de"), ("target", "en"))}
     for path, lines in zip(paths.values(), sides, strict=True):
@@ -49,7 +49,7 @@ def write(folder: Path, sides: Sides, name: str = "train") -> dict[str, Path]:
 
 
 def lines_of(diagnosis: Diagnosis) -> dict[str, list[int]]:
-    """By code; each is there once."""
+    """The findings by code; each code occurs once."""
     every = {one.code: list(one.lines) for one in diagnosis.findings}
     assert len(every) == len(diagnosis.findings)
     return every
@@ -85,7 +85,7 @@ FAULTS: dict[str, tuple[Callable[[Sides], object], dict[str, list[int]]]] = {
     "a rare character": (lambda s: _set(s, 0, 77, s[0][76] + " ☃"), {"byte-characters": [77]}),
     "NUL": (lambda s: _set(s, 0, 8, s[0][7] + "\0"), {"nul": [8], "byte-characters": [8]}),
 }
-"""What is done to 400 pairs, and what has to be found."""
+"""Faults planted in 400 pairs, and the expected findings."""
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -108,7 +108,7 @@ def test_a_missing_line_is_found_though_the_counts_are_equal(tmp_path: Path) -> 
 
 
 def test_the_whole_file_in_the_wrong_language_is_one_finding(tmp_path: Path) -> None:
-    """By the endings of the names; and validation files by the training text, whatever they are called."""
+    """Detected by the file names, and for validation files by the training text, whatever their names."""
     source, target = sentences(400)
     (one,) = doctor(**write(tmp_path, (target, source)), **TINY, quick=True).findings
     assert (one.code, one.severity) == ("swapped-files", "error")
@@ -132,7 +132,7 @@ def test_sides_that_have_nothing_to_do_with_each_other_are_found(tmp_path: Path)
 
 
 def test_utf_16_is_named_as_such(tmp_path: Path) -> None:
-    """Its lines are not UTF-8, hold NUL, or both; what little looks like text is not judged."""
+    """Its lines are not UTF-8, hold NUL, or both; the few lines that look like text are not judged."""
     files = write(tmp_path, sentences(400))
     files["source"].write_bytes(files["source"].read_text(encoding="utf-8").encode("utf-16"))
     diagnosis = doctor(**files, **TINY, quick=True)
@@ -227,7 +227,7 @@ def test_quick_reads_the_beginning(tmp_path: Path) -> None:
 
 
 class _Lossy(Tokenizer):
-    """Loses what is not lower case."""
+    """A tokenizer that loses upper case."""
 
     def encode_batch(self, texts: Any) -> list[list[int]]:
         return super().encode_batch([text.lower() for text in texts])

@@ -1,1 +1,1 @@
-"""The checks of multihead doctor: text, subwords and networks."""
+"""The checks of `multihead doctor`: text, tokenizers and networks."""

@@ -1,10 +1,11 @@
-"""What `diagnosis.doctor` finds: how bad, where, how often, what it is and what to do about it. No torch here.
+"""Findings of `multihead doctor`: severity, place, count, and remedy.
 
     error      training or its result would be wrong
-    warning    it would be worse, or its figures would flatter
-    note       worth knowing; often as it should be
+    warning    the result would be worse, or its scores too good to be true
+    note       worth knowing, often intended
 
-The shares of a corpus from which on a fault is more than a note are in `FINDING_KINDS`, beside what to do.
+`FINDING_KINDS` has the remedy of each kind, and the shares of a corpus from which it is a warning or an error. No
+torch here.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from typing import Any, Literal, NamedTuple
 Severity = Literal["error", "warning", "note"]
 
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
-"""The worst first."""
+"""From the most to the least severe."""
 
 EXIT_STATUS: dict[Severity | None, int] = {None: 0, "note": 0, "warning": 3, "error": 4}
-"""The exit status of the command by the worst finding. 1 and 2 are, as everywhere, for work that could not be done."""
+"""Exit status of the command by its worst finding. As for every command, 1 and 2 mean that it failed."""
 
 
 class FindingKind(NamedTuple):
-    """What is the same of all findings with one code."""
+    """What all findings with one code have in common."""
 
     remedy: str
     warning: float = 0.0
-    """From which share on it is a warning; below it is a note."""
+    """Share from which it is a warning; below it is a note."""
     error: float = math.inf
-    """From which share on it is an error."""
+    """Share from which it is an error."""
 
 
 FINDING_KINDS: dict[str, FindingKind] = {
@@ -94,30 +95,30 @@ FINDING_KINDS: dict[str, FindingKind] = {
     ),
     "not-finite": FindingKind("the model gives no finite numbers: weights or settings are damaged", error=0),
 }
-"""By code."""
+"""The kinds of findings by code."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was found."""
+    """A single fault and where it occurs."""
 
     severity: Severity
     code: str
     where: str
-    """The files, the folder or the model."""
+    """The files, the folder or the model concerned."""
     count: int
-    """How often."""
+    """How often it occurs."""
     total: int
-    """Of how many that were looked at."""
+    """Out of how many items checked."""
     what: str
-    """A sentence."""
+    """What is wrong, in one sentence."""
     remedy: str
     lines: tuple[int, ...] = ()
-    """The first ones, counted from 1; none where it is not about lines."""
+    """The first lines concerned, counted from 1; empty if it is not about lines."""
 
     @property
     def headline(self) -> str:
-        """Severity, code, what it is and on which lines."""
+        """One line: severity, code, what is wrong, and the first lines."""
         lines = ""
         if self.lines:
             more = ", ..." if self.count > len(self.lines) else ""
@@ -131,7 +132,7 @@ class Finding:
 def make_finding(
     code: str, where: object, count: int, total: int, what: str, lines: Sequence[int] = (), remedy: str | None = None
 ) -> Finding:
-    """A finding, as severe as its share of all makes it."""
+    """A finding with the severity that its share, ``count / total``, gives it."""
     kind, share = FINDING_KINDS[code], count / max(total, 1)
     severity: Severity = "error" if share >= kind.error else "warning" if share >= kind.warning else "note"
     return Finding(severity, code, str(where), count, total, what, remedy or kind.remedy, tuple(lines))
@@ -139,17 +140,17 @@ def make_finding(
 
 @dataclass
 class Diagnosis:
-    """All that was looked at and found."""
+    """The result of `doctor`."""
 
     findings: list[Finding] = field(default_factory=list)
     looked: list[str] = field(default_factory=list)
-    """What was looked at, and how it was: a sentence each."""
+    """What was checked, a sentence each."""
     figures: dict[str, float] = field(default_factory=dict)
-    """What was measured on the way."""
+    """Measurements, by name."""
 
     @property
     def worst(self) -> Severity | None:
-        """The worst severity; None where nothing was found."""
+        """The worst severity; None without findings."""
         return min((one.severity for one in self.findings), key=SEVERITIES.index, default=None)
 
     @property
@@ -159,7 +160,7 @@ class Diagnosis:
 
     @property
     def ordered(self) -> list[Finding]:
-        """The findings, the worst first."""
+        """The findings, most severe first."""
         return sorted(self.findings, key=lambda one: SEVERITIES.index(one.severity))
 
     def of(self, code: str) -> list[Finding]:
@@ -167,12 +168,12 @@ class Diagnosis:
         return [one for one in self.findings if one.code == code]
 
     def counted(self) -> str:
-        """How many of each severity, in words."""
+        """The number of findings of each severity, in words."""
         counts = [(sum(one.severity == severity for one in self.findings), severity) for severity in SEVERITIES]
         return ", ".join(f"{n} {name}{'s' * (n != 1)}" for n, name in counts if n) or "nothing to mend"
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: worst, status, findings (the worst first), looked, figures; what is no finite number is None."""
+        """The result as JSON data: worst, status, findings (most severe first), looked, figures (not finite: None)."""
         return {
             "worst": self.worst,
             "status": self.status,

@@ -1,12 +1,10 @@
-"""Whether the text of a run is still what it was made from, for `multihead doctor`: by the SHA-256 in its description.
+"""Collect what `multihead doctor` checks: text, tokenizers and network.
 
-Paths are kept as they were given, so from another folder they may lead to other text; and text is edited. What is wrong
-with the text that is there now is for `doctor_text`.
+A run or model folder provides its own text, tokenizers and best model. For text named in settings, these are what
+``train`` would make of it. Only descriptions and weights are read here, not the text.
 
-What `multihead doctor` is to look at: the text, subwords and network of a run, a model, or of settings.
-
-Whoever names a run means its files, its tokenizers and its best model; whoever names text means what ``train`` would
-make of it. Nothing is read here but descriptions and weights.
+`check_unchanged` compares the text of a run with the SHA-256 recorded in its description: the files may have been
+edited since, and recorded relative paths may lead to other files.
 """
 
 from __future__ import annotations
@@ -41,26 +39,26 @@ from multihead.text.tokenizer import Tokenizer
 
 
 def check_unchanged(records: Iterable[CorpusRecord], languages: Languages, name: str) -> list[Finding]:
-    """One finding, if any file has other text than then.
+    """A finding if any file differs from what was recorded.
 
     Args:
-        records: of corpora whose files are there.
+        records: records of corpora whose files exist.
         languages: codes of both sides, for files of pairs that need them.
-        name: of the run, for people.
+        name: name of the run.
     """
     files = [(file, len(record.files) > 1) for record in records for file in record.files]
-    changed = [what for file, line_by_line in files if (what := _change(file, line_by_line, languages))]
+    changed = [what for file, line_by_line in files if (what := _describe_change(file, line_by_line, languages))]
     if not changed:
         return []
     what = f"{len(changed)} of {len(files)} files are not what it was made from: {'; '.join(changed)}"
     return [make_finding("changed", name, len(changed), len(files), what)]
 
 
-def _change(file: TextFile, line_by_line: bool, languages: Languages) -> str:
-    """What is different; empty if nothing is."""
+def _describe_change(file: TextFile, line_by_line: bool, languages: Languages) -> str:
+    """How a file differs from its record; empty if it does not."""
     try:
         now = _scan(Path(file.path), line_by_line, languages)
-    except DataError as error:  # it could be read when the run was made
+    except DataError as error:  # it was readable when the run was made
         return str(error)
     if now.sha256 == file.sha256:
         return ""
@@ -74,72 +72,72 @@ def _scan(path: Path, line_by_line: bool, languages: Languages) -> TextScan:
 
 
 FilePair = tuple[Path, Path | None]
-"""Source and target; or one file of pairs."""
+"""Source and target files, or one file of pairs and None."""
 
 
 @dataclass(frozen=True)
 class DiagnosisInputs:
-    """What is looked at; what is None or empty is not there, or is still to be made."""
+    """What to check. Empty or None: not available, or still to be made."""
 
     settings: TrainSettings
-    """What the user said."""
+    """The user's settings."""
     corpora: tuple[FilePair, ...] = ()
     valid: FilePair | None = None
     test: FilePair | None = None
     languages: Languages = (None, None)
     tokenizers: tuple[Tokenizer, Tokenizer] | None = None
     network: NetworkConfig | None = None
-    trained: Network | None = None
+    trained_network: Network | None = None
     name: str = "the model that would be trained"
-    gone: tuple[str, ...] = field(default=())
-    """Files that it was made from and that are no longer there."""
+    missing_files: tuple[str, ...] = field(default=())
+    """Files of the run that no longer exist."""
     records: tuple[CorpusRecord, ...] = ()
-    """What is known of those that are."""
+    """Records of the corpora whose files exist."""
 
 
 def collect_inputs(run: Path | None, settings: TrainSettings, test: tuple[Path | None, Path | None]) -> DiagnosisInputs:
-    """What there is to look at.
+    """Collect what there is to check.
 
     Args:
         run: a run folder, a model folder, or a folder of `multihead prepare`.
-        settings: as for training; text named here is looked at instead of the run's.
-        test: source and target of a test set, if there is one.
+        settings: settings as for training; text named here replaces that of the run.
+        test: source and target of a test set, or Nones.
 
     Raises:
-        ConfigurationError: nothing is named; one file of two.
-        FormatError: ``run`` is nothing of that, or damaged.
+        ConfigurationError: nothing is named, or one of two files is missing.
+        FormatError: ``run`` is not such a folder, or it is damaged.
     """
-    subject = DiagnosisInputs(settings)
+    inputs = DiagnosisInputs(settings)
     if run is not None:
-        subject = _of_folder(run, settings)
+        inputs = _from_folder(run, settings)
     elif settings.data is not None:
-        subject = _of_prepared(settings.data, settings)
+        inputs = _from_prepared(settings.data, settings)
     if settings.from_model is not None:
-        subject = _with_bundle(subject, load_bundle(settings.from_model), trained=False)
-        assert subject.network is not None
-        shape = choose_given_model(Choices(settings), subject.network)
-        subject = replace(subject, network=shape, name=f"the model of {settings.from_model}, to be fine-tuned")
+        inputs = _with_bundle(inputs, load_bundle(settings.from_model), trained=False)
+        assert inputs.network is not None
+        network = choose_given_model(Choices(settings), inputs.network)
+        inputs = replace(inputs, network=network, name=f"the model of {settings.from_model}, to be fine-tuned")
     corpora = _named_text(settings)
     valid = file_pair(settings.valid_source, settings.valid_target, "valid")
-    subject = replace(
-        subject,
-        corpora=corpora or subject.corpora,
-        valid=valid or subject.valid,
+    inputs = replace(
+        inputs,
+        corpora=corpora or inputs.corpora,
+        valid=valid or inputs.valid,
         test=file_pair(*test, "test"),
-        gone=() if corpora else subject.gone,
+        missing_files=() if corpora else inputs.missing_files,
     )
-    if run is None and settings.from_model is None and not subject.corpora:
+    if run is None and settings.from_model is None and not inputs.corpora:
         raise ConfigurationError(
             "nothing to look at: name a run or model folder, or text (--source FILE --target FILE, or a file of pairs: "
             "--source FILE.tsv)"
         )
-    looked_at = {*subject.corpora, subject.valid}
-    records = tuple(record for record in subject.records if _files(record) in looked_at)
-    return replace(subject, languages=_languages(subject), records=records)
+    files = {*inputs.corpora, inputs.valid}
+    records = tuple(record for record in inputs.records if _recorded_files(record) in files)
+    return replace(inputs, languages=_languages(inputs), records=records)
 
 
 def file_pair(source: Path | None, target: Path | None, what: str) -> FilePair | None:
-    """A source with its target, or a file of pairs; None if none is named.
+    """A source with its target, or a file of pairs; None if neither is given.
 
     Raises:
         ConfigurationError: one of the two is missing.
@@ -154,22 +152,22 @@ def file_pair(source: Path | None, target: Path | None, what: str) -> FilePair |
 
 
 def inputs_from_data(data: DataConfig, settings: TrainSettings) -> DiagnosisInputs:
-    """The text that a run or a prepared folder was made from, as far as it is still there."""
-    records = [_files(record) for record in data.corpora]
-    valid = None if data.valid is None else _files(data.valid)
+    """The text that a run or a prepared folder was made from, as far as it still exists."""
+    records = [_recorded_files(record) for record in data.corpora]
+    valid = None if data.valid is None else _recorded_files(data.valid)
     every = [path for files in (*records, *([valid] if valid else [])) for path in files if path is not None]
-    gone = [path for path in every if not path.exists()]
+    missing = [path for path in every if not path.exists()]
     return DiagnosisInputs(
         settings,
-        tuple(files for files in records if not {*files} & {*gone}),
-        None if valid is None or {*valid} & {*gone} else valid,
+        tuple(files for files in records if not {*files} & {*missing}),
+        None if valid is None or {*valid} & {*missing} else valid,
         languages=(data.source_language, data.target_language),
-        gone=tuple(map(str, gone)),
+        missing_files=tuple(map(str, missing)),
         records=(*data.corpora, *([data.valid] if data.valid else [])),
     )
 
 
-def _files(record: CorpusRecord) -> FilePair:
+def _recorded_files(record: CorpusRecord) -> FilePair:
     paths = [Path(file.path) for file in record.files]
     return paths[0], paths[1] if len(paths) > 1 else None
 
@@ -182,51 +180,50 @@ def _named_text(settings: TrainSettings) -> tuple[FilePair, ...]:
     return tuple(pair for pair in pairs if pair is not None)
 
 
-def _of_folder(folder: Path, settings: TrainSettings) -> DiagnosisInputs:
+def _from_folder(folder: Path, settings: TrainSettings) -> DiagnosisInputs:
     if (folder / work_folder.PREPARED).is_file():
-        return _of_prepared(folder, settings)
+        return _from_prepared(folder, settings)
     if not (folder / work_folder.RUN).is_file():
         return _with_bundle(DiagnosisInputs(settings, name=str(folder)), load_bundle(folder), trained=True)
     config = read_run(folder)
     assert config is not None
-    subject = replace(inputs_from_data(config.data, settings), name=str(folder), network=config.model)
+    inputs = replace(inputs_from_data(config.data, settings), name=str(folder), network=config.model)
     if current_folder(folder / "best").exists():
-        return replace(_with_bundle(subject, load_bundle(folder), trained=True), network=config.model)
+        return replace(_with_bundle(inputs, load_bundle(folder), trained=True), network=config.model)
     data = folder if config.data.prepared is None else Path(config.data.prepared.path)
-    return replace(subject, tokenizers=_stored(data))
+    return replace(inputs, tokenizers=_load_tokenizers(data))
 
 
-def _of_prepared(folder: Path, settings: TrainSettings) -> DiagnosisInputs:
+def _from_prepared(folder: Path, settings: TrainSettings) -> DiagnosisInputs:
     manifest = read_manifest(folder)
-    return replace(inputs_from_data(manifest.data, settings), tokenizers=_stored(folder))
+    return replace(inputs_from_data(manifest.data, settings), tokenizers=_load_tokenizers(folder))
 
 
-def _stored(folder: Path) -> tuple[Tokenizer, Tokenizer]:
+def _load_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
     source, target = (Tokenizer.load(folder / "data" / f"{side}.tokenizer.json") for side in ("source", "target"))
     return source, target
 
 
-def _with_bundle(subject: DiagnosisInputs, bundle: Bundle, *, trained: bool) -> DiagnosisInputs:
-    given = bundle.source_language, bundle.target_language
+def _with_bundle(inputs: DiagnosisInputs, bundle: Bundle, *, trained: bool) -> DiagnosisInputs:
     return replace(
-        subject,
+        inputs,
         tokenizers=(bundle.source_tokenizer, bundle.target_tokenizer),
         network=bundle.model.config,
-        trained=bundle.model if trained else None,
-        languages=_first(subject.languages, given),
+        trained_network=bundle.model if trained else None,
+        languages=_fill_in(inputs.languages, (bundle.source_language, bundle.target_language)),
     )
 
 
-def _languages(subject: DiagnosisInputs) -> Languages:
-    """What was said; else what the run knows; else what the file names say."""
+def _languages(inputs: DiagnosisInputs) -> Languages:
+    """The languages from the settings, else from the run, else from the file names."""
     named: Languages = (None, None)
-    for source, target in subject.corpora:
+    for source, target in inputs.corpora:
         if target is not None:
-            named = _first(named, (language_of(source), language_of(target)))
-    asked = subject.settings.source_language, subject.settings.target_language
-    return _first(asked, _first(subject.languages, named))
+            named = _fill_in(named, (language_of(source), language_of(target)))
+    settings = inputs.settings
+    return _fill_in((settings.source_language, settings.target_language), _fill_in(inputs.languages, named))
 
 
-def _first(wanted: Sequence[str | None], otherwise: Sequence[str | None]) -> Languages:
-    source, target = (one or other for one, other in zip(wanted, otherwise, strict=True))
+def _fill_in(languages: Sequence[str | None], defaults: Sequence[str | None]) -> Languages:
+    source, target = (one or default for one, default in zip(languages, defaults, strict=True))
     return source, target

@@ -1,19 +1,17 @@
-"""The checks of `multihead doctor` on a network: what holds of every sound one, tried on one batch.
+"""The network and tokenizer checks of `multihead doctor`.
 
-    causality            logits[:, :t] do not depend on target[:, t:]
-    padding              a row's logits do not depend on what fills it up, nor on the rows beside it
-    one function         the loss that is minimised is that of the logits that a search sees
-    first loss           of untrained weights about ln V: a uniform guess among V entries
-    by heart             every part has a gradient, and a few pairs can be learned without rest
+A sound network passes these checks on one small batch. They need only the interface `Network`, so a network of your own
+can be checked like ours.
 
-They ask for nothing but `Network`: a network of yours is checked like ours. What makes the batch and the network is
-for `diagnosis.doctor`.
+    causality       logits[:, :t] do not depend on target[:, t:]
+    padding         the logits of a row depend neither on padding ids nor on the other rows of the batch
+    same function   the training loss is that of the logits a search sees
+    first loss      untrained weights have a loss of about ln V, a uniform guess among V entries
+    learning        every parameter has a gradient, and a few pairs can be learned by heart
 
-The checks of `multihead doctor` on subwords: does the text come back, is it spelt in bytes, how long are pieces?
-
-A character without an entry of its own becomes its bytes (Kudo & Richardson 2018): nothing is lost, but a model has to
-learn three tokens or four for it. That a text comes back from its ids is promised of every tokenizer (`text.tokenizer`)
-and is tried here on a sample of the very text. How text is read is for `doctor_text`.
+`check_tokens` checks on a sample of the text that decoding restores it, how many characters have no entry of their own
+and become bytes (Kudo & Richardson 2018: nothing is lost, but a model must learn three or four tokens for one
+character), and how many tokens a word has.
 """
 
 from __future__ import annotations
@@ -38,27 +36,27 @@ from multihead.training.config import TrainingConfig
 from multihead.training.optimizer import build_optimizer
 from multihead.training.step import train_step
 
-ROWS, LONGEST = 6, 16
-"""Of the batch."""
+ROWS, MAX_TOKENS = 6, 16
+"""Size of the batch."""
 _BOUND = 1e-3
-"""What rounding may do, as a share of the largest logit."""
+"""Largest effect of rounding, as a share of the largest logit."""
 _FIRST_LOSS = 1.5
-"""Nats that the first loss may be above ln V."""
+"""Largest deviation of the first loss from ln V, in nats."""
 _BY_HEART = 0.1
-"""Nats a token, below which a few pairs are known by heart."""
+"""Loss, in nats per token, below which a few pairs count as learned by heart."""
 _FALLEN = 0.75
-"""The share of the first loss, above which nothing was learned at all."""
+"""Share of the first loss above which nothing was learned at all."""
 _UPDATES = 60
 
 
 def small_batch(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Batch:
-    """A batch of pairs of ids, cut to 16 tokens a side; every pair another one, and of different lengths if there are.
+    """A batch of distinct pairs, cut to 16 tokens per side, of different lengths if possible.
 
     Args:
-        sources: ids without begin and end; not empty.
+        sources: ids without begin and end symbols; not empty.
         targets: likewise.
     """
-    pairs = {(tuple(s[:LONGEST]), tuple(t[:LONGEST])) for s, t in zip(sources, targets, strict=True)}
+    pairs = {(tuple(s[:MAX_TOKENS]), tuple(t[:MAX_TOKENS])) for s, t in zip(sources, targets, strict=True)}
     ordered = sorted(pairs, key=lambda pair: (len(pair[1]), pair))
     step = max(len(ordered) // ROWS, 1)
     chosen = ordered[::-1][::step][:ROWS]
@@ -68,7 +66,7 @@ def small_batch(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int
 
 
 def random_pairs(source_vocab: int, target_vocab: int) -> tuple[list[list[int]], list[list[int]]]:
-    """Ids for where there is no text; the same each time."""
+    """Random ids, for use without text; the same at each call."""
     draw = torch.Generator().manual_seed(0)
 
     def rows(size: int) -> list[list[int]]:
@@ -79,12 +77,12 @@ def random_pairs(source_vocab: int, target_vocab: int) -> tuple[list[list[int]],
 
 
 def check_network(model: Network, batch: Batch, name: str) -> list[Finding]:
-    """Causality, padding and the loss of a network, whose mode is left as it was.
+    """Check causality, padding and the loss of a network; restores its training mode.
 
     Args:
-        model: any weights.
-        batch: as `small_batch` makes it, on the model's device.
-        name: of the model, for people.
+        model: a network with any weights.
+        batch: a batch from `small_batch`, on the model's device.
+        name: name of the model.
     """
     before = model.training
     model.eval()
@@ -97,8 +95,11 @@ def check_network(model: Network, batch: Batch, name: str) -> list[Finding]:
             return [make_finding("not-finite", name, bad, logits.numel(), what)]
         bound = _BOUND * max(float(logits.abs().max()), 1.0)
         with torch.no_grad():
-            every = [*_causality(model, batch, logits, bound, name), *_padding(model, batch, logits, bound, name)]
-        return every or _loss(model, batch, logits, name)
+            every = [
+                *_check_causality(model, batch, logits, bound, name),
+                *_check_padding(model, batch, logits, bound, name),
+            ]
+        return every or _check_loss(model, batch, logits, name)
     finally:
         model.train(before)
 
@@ -107,21 +108,21 @@ def _logits(model: Network, batch: Batch) -> Float[Tensor, "batch target vocab"]
     return model(batch.source, batch.source_lengths, batch.target_input).logits  # type: ignore[no-any-return]
 
 
-def _others(model: Network, ids: Tensor, vocab: int) -> Tensor:
-    """Other ids in place of each, none of them padding."""
+def _replace_ids(model: Network, ids: Tensor, vocab: int) -> Tensor:
+    """Replace every id by another one that is not padding."""
     first = min(Tokenizer.eos_id + 1, vocab - 1)
     shifted = first + (ids - first + 1) % max(vocab - first, 1)
     return torch.where(shifted == model.config.padding_id, first, shifted)
 
 
-def _causality(model: Network, batch: Batch, logits: Tensor, bound: float, name: str) -> list[Finding]:
+def _check_causality(model: Network, batch: Batch, logits: Tensor, bound: float, name: str) -> list[Finding]:
     width = batch.target_input.shape[1]
     changed = []
     for place in sorted({1, width // 2, width - 1} & set(range(1, width))):
         target = batch.target_input.clone()
-        target[:, place:] = _others(model, target[:, place:], model.config.target_vocab)
-        found_logits = model(batch.source, batch.source_lengths, target).logits
-        change = (found_logits[:, :place] - logits[:, :place]).abs().amax()
+        target[:, place:] = _replace_ids(model, target[:, place:], model.config.target_vocab)
+        other = model(batch.source, batch.source_lengths, target).logits
+        change = (other[:, :place] - logits[:, :place]).abs().amax()
         if float(change) > bound:
             changed.append((place, float(change)))
     if not changed:
@@ -131,10 +132,10 @@ def _causality(model: Network, batch: Batch, logits: Tensor, bound: float, name:
     return [make_finding("sees-the-future", name, len(changed), min(3, width - 1), what)]
 
 
-def _padding(model: Network, batch: Batch, logits: Tensor, bound: float, name: str) -> list[Finding]:
+def _check_padding(model: Network, batch: Batch, logits: Tensor, bound: float, name: str) -> list[Finding]:
     real = torch.arange(batch.target_input.shape[1], device=logits.device) < batch.target_lengths[:, None]
     outside = torch.arange(batch.source.shape[1], device=logits.device) >= batch.source_lengths[:, None]
-    filled = torch.where(outside, _others(model, batch.source, model.config.source_vocab), batch.source)
+    filled = torch.where(outside, _replace_ids(model, batch.source, model.config.source_vocab), batch.source)
     other = model(filled, batch.source_lengths, batch.target_input).logits
     change = float((other - logits)[real].abs().amax())
     if change > bound:
@@ -152,8 +153,8 @@ def _padding(model: Network, batch: Batch, logits: Tensor, bound: float, name: s
     return [make_finding("sees-padding", name, len(wrong), len(batch), what)]
 
 
-def _loss(model: Network, batch: Batch, logits: Tensor, name: str) -> list[Finding]:
-    """With gradients, as in training, where other kernels may compute it."""
+def _check_loss(model: Network, batch: Batch, logits: Tensor, name: str) -> list[Finding]:
+    """Compare the loss with that of the logits; gradients are enabled because training may use other kernels."""
     real = batch.target_output != model.config.padding_id
     expected = torch.nn.functional.cross_entropy(logits[real], batch.target_output[real], reduction="sum")
     with torch.enable_grad():
@@ -169,14 +170,14 @@ def _loss(model: Network, batch: Batch, logits: Tensor, name: str) -> list[Findi
 
 
 def loss_per_token(model: Network, batch: Batch) -> float:
-    """Nats a token, without smoothing and dropout."""
+    """The loss in nats per token, without label smoothing and dropout."""
     model.eval()
     with torch.no_grad():
         return float(model.loss(*batch.inputs, smoothing=0.0).nll) / batch.target_tokens
 
 
 def check_first_loss(model: Network, batch: Batch, name: str) -> tuple[list[Finding], float]:
-    """The loss of untrained weights, in nats a token, against ln V; V: entries of the target vocabulary."""
+    """Compare the loss of untrained weights with ln V, in nats per token; V is the size of the target vocabulary."""
     got, uniform = loss_per_token(model, batch), math.log(model.config.target_vocab)
     if abs(got - uniform) <= _FIRST_LOSS:
         return [], got
@@ -185,7 +186,7 @@ def check_first_loss(model: Network, batch: Batch, name: str) -> tuple[list[Find
 
 
 def check_trained(model: Network, batch: Batch, name: str) -> tuple[list[Finding], float]:
-    """The loss of a trained network on text like its own, in nats a token, against ln V."""
+    """Compare the loss of a trained network on text like its own with ln V, in nats per token."""
     got, uniform = loss_per_token(model, batch), math.log(model.config.target_vocab)
     if got < uniform:
         return [], got
@@ -194,15 +195,15 @@ def check_trained(model: Network, batch: Batch, name: str) -> tuple[list[Finding
 
 
 def check_learning(make: Callable[[], Network], batch: Batch, name: str) -> tuple[list[Finding], float, int]:
-    """Whether every part has a gradient, and whether a few pairs are learned by heart.
+    """Check that every parameter has a gradient and that a few pairs can be learned by heart.
 
     Args:
-        make: a new network without dropout, on the device of the batch.
-        batch: as `small_batch` makes it.
-        name: of the model, for people.
+        make: makes a new network without dropout on the device of the batch.
+        batch: a batch from `small_batch`.
+        name: name of the model.
 
     Returns:
-        The findings, the loss at the end in nats a token, and the updates that were made.
+        The findings, the final loss in nats per token, and the number of updates.
     """
     model = make()
     config = TrainingConfig(updates=_UPDATES, batch_tokens=batch.cells, smoothing=0.0)
@@ -216,7 +217,7 @@ def check_learning(make: Callable[[], Network], batch: Batch, name: str) -> tupl
         loss = sums.nll / sums.tokens
         if step == 1:
             first = loss
-            if dead := _dead(model):
+            if dead := _without_gradient(model):
                 what = f"{len(dead)} parameters have no gradient: {', '.join(dead[:4])}{', ...' * (len(dead) > 4)}"
                 return [make_finding("no-gradient", name, len(dead), len(list(model.parameters())), what)], loss, step
         if loss < _BY_HEART:
@@ -226,8 +227,8 @@ def check_learning(make: Callable[[], Network], batch: Batch, name: str) -> tupl
     return [make_finding(code, name, 1, 1, what)], loss, _UPDATES
 
 
-def _dead(model: Network) -> list[str]:
-    """Parameters that are to be learned, and got nothing to learn from."""
+def _without_gradient(model: Network) -> list[str]:
+    """Names of trainable parameters whose gradient is missing or zero."""
     return [
         name
         for name, parameter in model.named_parameters()
@@ -237,55 +238,60 @@ def _dead(model: Network) -> list[str]:
 
 _SIDES = "source", "target"
 _PER_WORD = 3.0
-"""Tokens of a word, beyond which the subwords were hardly learned from such text."""
+"""Tokens per word above which the tokenizer was hardly learned from such text."""
 _PER_CHARACTER = 1.5
-"""The same of a character, where words are not separated."""
+"""Tokens per character above which the same holds for text without spaces between words."""
 _WORDS_OF = 15
-"""Characters for which there is a word at least, where words are separated."""
-_FEWEST = 100
-"""Words or characters, of which that is not said."""
+"""Characters per word below which words count as separated by spaces."""
+_MIN_UNITS = 100
+"""Minimum number of words or characters for this check."""
 _SHOWN = 5
 
 
 def check_tokens(
     tokenizers: Sequence[Tokenizer], characters: Characters, sample: Sample, name: str
 ) -> tuple[list[Finding], dict[str, float]]:
-    """What the subwords do to a corpus.
+    """Check what the tokenizers do to a corpus.
 
     Args:
-        tokenizers: of source and target.
-        characters: all of the corpus.
-        sample: pairs of it.
-        name: of the corpus, for people.
+        tokenizers: the source and target tokenizers.
+        characters: character counts of the whole corpus.
+        sample: a sample of its pairs.
+        name: name of the corpus.
 
     Returns:
-        The findings; and for each side ``source_tokens_per_word`` and the share ``source_bytes_share`` of characters
-        that are spelt in bytes.
+        The findings; and for each side the tokens per word (``source_tokens_per_word``) and the share of characters
+        that become bytes (``source_bytes_share``).
     """
     every: list[Finding] = []
     figures: dict[str, float] = {}
     for side, tokenizer in enumerate(tokenizers):
-        where, side_name = f"{_SIDES[side]} of {name}", _SIDES[side]
-        spelt, share = _bytes(tokenizer, characters, side, where)
-        ids = tokenizer.encode_batch(sample.side(side))
-        every += [*spelt, *_round_trip(tokenizer, sample, side, ids, where), *_sizes(sample.side(side), ids, where)]
-        words = sum(len(text.split()) for text in sample.side(side))
+        side_name, texts = _SIDES[side], sample.side(side)
+        where = f"{side_name} of {name}"
+        byte_findings, share = _check_bytes(tokenizer, characters, side, where)
+        ids = tokenizer.encode_batch(texts)
+        every += [*byte_findings, *_check_round_trip(tokenizer, sample, side, ids, where)]
+        every += _check_lengths(texts, ids, where)
+        words = sum(len(text.split()) for text in texts)
         figures[f"{side_name}_tokens_per_word"] = sum(map(len, ids)) / max(words, 1)
         figures[f"{side_name}_bytes_share"] = share
     return every, figures
 
 
-def _bytes(tokenizer: Tokenizer, characters: Characters, side: int, where: str) -> tuple[list[Finding], float]:
+def _check_bytes(tokenizer: Tokenizer, characters: Characters, side: int, where: str) -> tuple[list[Finding], float]:
     entries = {entry for entry in tokenizer.parts.vocabulary[FIRST_CHARACTER:] if len(entry) == 1} - {MARK} | {" "}
     counts = characters.counts[side]
-    there = np.flatnonzero(counts)
-    broken = [code for code in there.tolist() if chr(code) not in entries]
+    occurring = np.flatnonzero(counts)
+    broken = [code for code in occurring.tolist() if chr(code) not in entries]
     total, count = int(counts.sum()), int(counts[broken].sum())
     if not broken:
         return [], 0.0
     broken.sort(key=lambda code: -counts[code])
     first = characters.first[side]
-    shown = [f"{_named(code)} ({_times(int(counts[code]))}, first on line {first[code]})" for code in broken[:_SHOWN]]
+    shown = [
+        f"{_describe_character(code)} ({_times(int(counts[code]))}, first on line {first[code]})"
+        for code in broken[:_SHOWN]
+    ]
     more = f", and {len(broken) - _SHOWN:,} more" if len(broken) > _SHOWN else ""
     what = f"{count:,} of {total:,} characters are spelt in bytes: {', '.join(shown)}{more}"
     lines = sorted({first[code] for code in broken[:MAX_LINES]})
@@ -296,12 +302,14 @@ def _times(count: int) -> str:
     return "once" if count == 1 else f"{count:,} times"
 
 
-def _named(code: int) -> str:
+def _describe_character(code: int) -> str:
     character = chr(code)
     return f"U+{code:04X}" + (f" {character}" if character.isprintable() else "")
 
 
-def _round_trip(tokenizer: Tokenizer, sample: Sample, side: int, ids: list[list[int]], where: str) -> list[Finding]:
+def _check_round_trip(
+    tokenizer: Tokenizer, sample: Sample, side: int, ids: list[list[int]], where: str
+) -> list[Finding]:
     texts = sample.side(side)
     wrong = [place for place, text in enumerate(tokenizer.decode_batch(ids)) if text != texts[place]]
     if not wrong:
@@ -311,12 +319,12 @@ def _round_trip(tokenizer: Tokenizer, sample: Sample, side: int, ids: list[list[
     return [make_finding("round-trip", where, len(wrong), len(texts), what, lines)]
 
 
-def _sizes(texts: list[str], ids: list[list[int]], where: str) -> list[Finding]:
+def _check_lengths(texts: list[str], ids: list[list[int]], where: str) -> list[Finding]:
     words, letters = sum(len(text.split()) for text in texts), sum(map(len, texts))
     tokens = sum(map(len, ids))
     separated = words * _WORDS_OF > letters
-    of, unit, limit = (words, "word", _PER_WORD) if separated else (letters, "character", _PER_CHARACTER)
-    if of < _FEWEST or tokens <= limit * of:
+    count, unit, limit = (words, "word", _PER_WORD) if separated else (letters, "character", _PER_CHARACTER)
+    if count < _MIN_UNITS or tokens <= limit * count:
         return []
-    what = f"{tokens / of:.1f} tokens a {unit}; text like that of the subwords has less than {limit:g}"
-    return [make_finding("many-tokens", where, tokens, of, what)]
+    what = f"{tokens / count:.1f} tokens a {unit}; text like that of the subwords has less than {limit:g}"
+    return [make_finding("many-tokens", where, tokens, count, what)]
