@@ -45,7 +45,7 @@ LINES = st.lists(
 def test_usable_pairs_are_those_of_the_reader(
     rows: list[tuple[bytes, bytes]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-"""The pairs are those of `ParallelScan.read` where it does not raise; every line is a pair or a fault."""
+    """The pairs are those of `ParallelScan.read` where it does not raise; every line is a pair or a fault."""
     folder = tmp_path_factory.mktemp("sides")
     paths = folder / "a", folder / "b"
     for side, path in enumerate(paths):
