@@ -1,4 +1,4 @@
-"""Alignments that are known: planted in the weights, learned with the task, written as loops."""
+"""Known alignments: planted in the weights, learned with the task, and computed by loops."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def translator(trained: Path) -> Translator:
 
 
 class Planted(NetworkWrapper):
-    """Cross-attention as it is told: two layers of two heads, of which the layer asked for has it in their mean."""
+    """Two layers of two heads, whose mean is the given cross-attention in the requested layer."""
 
     def __init__(self, inner: Any, weights: torch.Tensor, layer: int) -> None:
         super().__init__(inner)
@@ -52,7 +52,7 @@ TARGETS = ["one two three four five", "Ωmega\u2581 y", " ß", "seven nine ten e
     ("source", "target"), [*zip(SOURCES, TARGETS, strict=True)], ids=["words", "one", "odd", "marks"]
 )
 def test_planted_weights_are_found(translator: Translator, source: str, target: str, seed: int) -> None:
-    """Each target word looks at the pieces of one source word, and as much at the end symbol."""
+    """Each target word attends to the tokens of one source word, and as much to the end symbol."""
     draw, bundle = random.Random(seed), translator.bundle
     words = len(source.split())
     wanted = [draw.randrange(words) for _ in target.split()]
@@ -85,7 +85,7 @@ def test_a_word_that_looked_nowhere_has_no_link(translator: Translator) -> None:
 
 
 def test_learned_number_words_are_aligned_in_order(translator: Translator, numbers: Any) -> None:
-    """Different words, so that no other place would do as well."""
+    """The words differ, so only one position is right."""
     pairs = [pair for pair in numbers.pairs(120, 80) if len(set(pair[0].split())) == len(pair[0].split()) > 1]
     sources, targets = map(list, zip(*pairs, strict=True))
     right = {number: {(place, place) for place in range(len(text.split()))} for number, text in enumerate(sources)}
@@ -102,14 +102,14 @@ def test_learned_number_words_are_aligned_in_order(translator: Translator, numbe
 
 
 def test_it_is_the_equation_written_as_loops(translator: Translator, numbers: Any) -> None:
-    """In batches of any size; of words that the tokenizer knows."""
+    """Independent of the batch size; the tokenizer knows the words."""
     pairs = numbers.pairs(12, 81)
     sources, targets = map(list, zip(*pairs, strict=True))
     wanted = []
     for source, target in pairs:
         seen = translator.attention(source, target)
         weights = seen.weights.cross[-1][0].mean(0)
-        # A piece belongs to the word of which it has a letter; every word here begins with a mark.
+        # A token belongs to the word of which it has a letter; every word here begins with a mark.
         of_source, of_target = ([*numbered(pieces)] for pieces in (seen.source[:-1], seen.target[:-1]))
         links = []
         for word in range(len(target.split())):

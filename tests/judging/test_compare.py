@@ -1,4 +1,4 @@
-"""Systems beside each other: nothing differs from itself, known damage is found, models and files are one thing."""
+"""Comparisons: a system equals itself, known damage is found, models and files are treated alike."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FEW: dict[str, Any] = {"resamples": 60, "trials": 200}
 
 @pytest.fixture(scope="module")
 def files(numbers: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The test set, its references as one system's output, and the same with known damage."""
+    """The test set, its references as the output of one system, and the same with known damage."""
     folder = tmp_path_factory.mktemp("compare")
     found = dict(numbers.test)
     references = found["target"].read_text(encoding="utf-8").split("\n")[:-1]
@@ -113,7 +113,7 @@ def test_a_model_is_its_output(files: dict[str, Path], trained: Path, tmp_path: 
 
 
 def test_what_is_shown_is_for_people(tmp_path: Path) -> None:
-    """Nothing in a text is a command to the terminal, and names that are alike do not hide a text."""
+    """No text can control the terminal, and equal names do not hide a text."""
     texts = {"reference": "One two three.", "source": "One \x1b[31mtwo three.", "target": "Two\u2028three."}
     paths = {}
     for name, text in texts.items():

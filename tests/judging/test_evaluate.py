@@ -1,4 +1,4 @@
-"""An evaluation's numbers are those of the scores; every search that can be asked of `translate` can be evaluated."""
+"""Evaluations have the numbers of the scores; every search of `translate` can be evaluated."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(scope="module")
 def few(numbers: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Six pairs: searches that are not compiled take their time."""
+    """Six pairs only, as searches that are not compiled are slow."""
     return numbers.write(tmp_path_factory.mktemp("few"), "few", numbers.pairs(6, 3))
 
 

@@ -1,4 +1,4 @@
-"""An explanation: what was searched is what is translated, and every number in it is found again another way."""
+"""Explanations show what is translated, and every number is confirmed by another computation."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def translator(trained: Path) -> Translator:
 
 @pytest.fixture(scope="module")
 def recurrent(translator: Translator) -> Translator:
-    """Of another kind, and untrained: it writes anything."""
+    """A model of another kind, untrained, whose output is arbitrary."""
     size = len(translator.bundle.target_tokenizer)
     torch.manual_seed(5)
     network = RecurrentTranslator(RecurrentConfig(source_vocab=size, target_vocab=size, width=16))
@@ -46,7 +46,7 @@ def recurrent(translator: Translator) -> Translator:
 
 
 class Blind(NetworkWrapper):
-    """Without attention to the source."""
+    """A model without attention to the source."""
 
     def forward(self, source: Any, source_lengths: Any, target: Any, *, need_weights: bool = False) -> Output:
         output = super().forward(source, source_lengths, target, need_weights=need_weights)
@@ -61,7 +61,7 @@ class Blind(NetworkWrapper):
 def test_what_is_explained_is_what_is_translated(
     translator: Translator, recurrent: Translator, settings: dict[str, Any]
 ) -> None:
-    """By whatever search: compiled code, too, which writes nothing down, finds what the recorded search finds."""
+    """Every search, compiled or not, finds what the recorded search finds."""
     for one in (translator.searching(**settings), recurrent.searching(**settings, max_length=12)):
         explained = explain(one, TEXT)
         (translation,) = one.translations([TEXT])
@@ -150,14 +150,14 @@ def flat(one: PairAnalysis) -> list[float]:
 
 @torch.no_grad()
 def next_log_probabilities(model: Network, source: list[int], target: list[int]) -> torch.Tensor:
-    """log p of what follows, by a pass over everything."""
+    """log p of the continuation, by a pass over the whole sequence."""
     given = torch.tensor([[2, *target]])
     logits = model(torch.tensor([[*source, 3]]), torch.tensor([len(source) + 1]), given).logits
     return torch.log_softmax(logits[0, -1], dim=0)
 
 
 def test_other_words_are_the_definition_written_as_loops(translator: Translator, recurrent: Translator) -> None:
-    """Every other token in every place of a word and behind it, by whole passes: the best, gone on with greedily."""
+    """Every other token at every position of a word and after it, by full passes; the best, continued greedily."""
     tokenizer = translator.bundle.target_tokenizer
     breaks = [*starts_with_space(tokenizer.entries)]
     breaks[tokenizer.eos_id] = True
@@ -200,7 +200,7 @@ def test_other_words_are_the_definition_written_as_loops(translator: Translator,
                     total, own = total + float(row[chosen]), [*own, chosen]
                 else:
                     if token is not None:
-                        continue  # it never ends
+                        continue  # the word never ends
                 text = tokenizer.decode(own).strip()
                 if text and text != word.text:
                     wanted[text] = max(wanted.get(text, 0.0), math.exp(total))
@@ -212,7 +212,7 @@ def test_other_words_are_the_definition_written_as_loops(translator: Translator,
 def test_a_given_translation_is_explained_beside_the_models_own(translator: Translator) -> None:
     explained = explain(translator, TEXT, "zero ten")
     assert (explained.translation, explained.given) == ("zero ten", True)
-    assert [word.text for word in explained.inspected.words] == ["zero", "ten"]
+    assert [word.text for word in explained.analysis.words] == ["zero", "ten"]
     assert explained.found[0].text == translator.translate([TEXT])[0]
     assert explained.log_probability < explained.found[0].log_probability
     own = explain(translator, TEXT)
@@ -260,8 +260,8 @@ def test_a_folder_will_do_and_a_picture_is_drawn(translator: Translator, trained
     assert (tmp_path / "words.png").read_bytes().startswith(b"\x89PNG")
     explained.picture(tmp_path / "words.svg")
     drawn = re.findall("<!-- (.*?) -->", (tmp_path / "words.svg").read_text(encoding="utf-8"))
-    names = [f"{word.text}·{format_percent(word.probability)}" for word in explained.inspected.words]
-    sources = explained.inspected.source_words
+    names = [f"{word.text}·{format_percent(word.probability)}" for word in explained.analysis.words]
+    sources = explained.analysis.source_words
     assert [html.unescape(text) for text in drawn[: len(sources) + len(names)]] == sources + names
     blind = Translator(replace(translator.bundle, model=Blind(translator.bundle.model)))
     with pytest.raises(InputError, match="nothing to draw"):
@@ -278,11 +278,11 @@ def test_what_cannot_be_explained(translator: Translator) -> None:
         explain(translator, TEXT, alternatives=-1)
     with pytest.raises(InputError, match="got 1 targets for 2 sources"):
         analyze_pairs(translator, ["a", "b"], ["c"])
-    assert all(not word.alternatives for word in explain(translator, TEXT, alternatives=0).inspected.words)
+    assert all(not word.alternatives for word in explain(translator, TEXT, alternatives=0).analysis.words)
 
 
 def test_the_page_of_documentation_names_every_field(translator: Translator) -> None:
-    """And every fate that a hypothesis can have."""
+    """Including every fate of a hypothesis."""
     content = explain(translator, TEXT).content()
     text = (Path(__file__).resolve().parents[2] / "docs" / "explain.md").read_text(encoding="utf-8")
     first_cells = [

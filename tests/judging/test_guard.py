@@ -1,4 +1,4 @@
-"""The guard on a trained model: planted faults are marked and nothing else; who searches again never ends worse."""
+"""The guard on a trained model: it marks planted faults and nothing else; a retry is never worse."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def translator(trained):
 
 @pytest.fixture(scope="module")
 def pairs(numbers):
-    """Four to six words and their right translations."""
+    """Sources of four to six words and their correct translations."""
     return [pair for pair in numbers.pairs(60, 21) if len(pair[0].split()) >= 4][:9]
 
 
@@ -43,7 +43,7 @@ def copied(source, target):
 
 
 def planted(translator, sources, texts):
-    """Translations with these texts and their own probabilities, as a search would hand them over."""
+    """Translations with these texts and their probabilities, as a search would return them."""
     return [
         Translation(text, scored.score(1.0), True, None, scored.log_probability, len(scored.tokens))
         for text, scored in zip(texts, score(translator, sources, texts), strict=True)
@@ -113,7 +113,7 @@ def test_what_is_searched_again_gets_better(translator, pairs):
 
 
 def test_where_nothing_helps_the_first_stays(translator):
-    """A translation that cannot be trusted whatever is done: words that the model has never seen."""
+    """A sentence of unseen words, whose translation stays suspicious."""
     texts = ["Xylophon qwertz"]
     settings = GuardSettings(mode="retry", threshold=0.01, beam=2, samples=2)
     (before,) = translate_guarded(translator, texts, settings=GuardSettings(threshold=0.01))
@@ -141,7 +141,7 @@ def test_a_second_search_keeps_what_is_demanded(translator, pairs):
 
 
 def test_what_the_first_search_forbade_stays_forbidden(translator):
-    """And where the guard's own rules are stricter, they hold."""
+    """Where the guard's own limits are stricter, they apply."""
     own = _careful(translator, RETRY, RETRY.no_repeat).search_settings()
     assert (own.no_repeat, own.beam) == (RETRY.no_repeat, RETRY.beam)
     assert 0 < own.min_factor < 1

@@ -1,4 +1,4 @@
-"""What each sign measures, and how signs become one score: bounds, monotony, and the equation itself."""
+"""What each sign measures, and how signs combine to a score: bounds, monotonicity, the equation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_each_sign_alone(name: str) -> None:
 
 
 def test_signs_add_up_as_independent_ones_do() -> None:
-    """The probability that one is right, counted out over all cases."""
+    """The probability that at least one sign is right, summed over all cases."""
     values = {"loop": 2.0, "doubt": 2.0, "copy": 0.5}
     shares = [SIGNS[name].weight * SIGNS[name].degree(value) for name, value in values.items()]
     expected = sum(
@@ -68,7 +68,7 @@ def test_loops(text: str, said_again: int) -> None:
 @settings(max_examples=100, deadline=None)
 @given(words=st.lists(st.sampled_from("abc"), max_size=14))
 def test_a_loop_is_what_a_search_for_repeated_units_finds(words: list[str]) -> None:
-    """Every stretch that is n words and then the same again, from its definition."""
+    """Every immediate repetition of n words, from its definition."""
     found = 0
     for start, stop in itertools.combinations(range(len(words) + 1), 2):
         stretch = words[start:stop]

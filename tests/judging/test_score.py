@@ -1,4 +1,4 @@
-"""Scores of given translations: those of the search that found them, of any batch, and of probabilities that add up."""
+"""Scores of given translations equal those of the search, in any batch; probabilities sum to 1."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(scope="module")
 def recurrent(numbers: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of a few updates: what it says is nonsense, and has a probability all the same."""
+    """A run of a few updates: its output is nonsense, but has probabilities."""
     output = tmp_path_factory.mktemp("score") / "run"
     settings = {name: value for name, value in numbers.settings.items() if name not in ("heads", "inner")}
     network = {"model": "recurrent", "cell": "gru", "attend": "before", "score": "additive"}
@@ -44,7 +44,7 @@ def translator(run: Path) -> Translator:
 
 
 def test_a_hypothesis_scores_what_its_search_said(translator: Translator, numbers: Any) -> None:
-    """In any spelling, finished or cut; and where the spelling is the tokenizer's own, its text does, too."""
+    """For any token sequence, finished or cut; for the tokenizer's own sequence, its text gives the same."""
     bundle, sources = translator.bundle, [source for source, _ in numbers.pairs(10, 70)]
     tokenizer, read = bundle.target_tokenizer, bundle.source_tokenizer.encode_batch(sources)
     padded, lengths = collate_source(read, Tokenizer.pad_id, Tokenizer.eos_id)
@@ -65,7 +65,7 @@ def test_a_hypothesis_scores_what_its_search_said(translator: Translator, number
 
 
 def test_scores_are_those_of_the_whole_forward_pass(translator: Translator, numbers: Any) -> None:
-    """Without a cache and without steps: the definition."""
+    """The definition, without cache and steps."""
     bundle = translator.bundle
     for source, target in [*numbers.pairs(5, 71), ("", "one"), ("eins", ""), ("\u2028", "Ωmega \t ")]:
         (scored,) = score(translator, [source], [target])
@@ -97,14 +97,14 @@ def test_what_is_in_the_batch_never_matters(translator: Translator, numbers: Any
 
 
 def test_the_probabilities_of_all_strings_add_up(translator: Translator) -> None:
-    """p of each string of at most one symbol, and of every beginning of two, is 1 in all."""
+    """The probabilities of all strings of at most one symbol and all prefixes of two sum to 1."""
     tokenizer, model = translator.bundle.target_tokenizer, translator.bundle.model
     size, source = model.config.target_vocab, translator.bundle.source_tokenizer.encode("eins zwei")
     symbols = [symbol for symbol in range(size) if symbol != tokenizer.eos_id]
     strings = [[], *([symbol] for symbol in symbols)]
     found = forced_log_probabilities(model, tokenizer, [source] * len(strings), strings, 40_000)
     ended = math.fsum(math.exp(math.fsum(values)) for values in found)
-    # A beginning y_1 y_2 that does not end has the probability p(y_1) (1 - p(end | y_1)).
+    # Prefixes y_1 y_2 that do not end have the total probability p(y_1) (1 - p(end | y_1)).
     going = math.fsum(math.exp(first) * -math.expm1(end) for first, end in found[1:])
     assert ended + going == pytest.approx(1, abs=1e-5)
     assert ended > 0 < going
@@ -181,7 +181,7 @@ def test_rows_of_tokens_and_normalised_scores(call: Any, translator: Translator,
 def test_the_command_scores_what_the_command_wrote(call: Any, numbers: Any, trained: Path) -> None:
     sources = [source for source, _ in numbers.pairs(8, 75)]
     given = "".join(source + "\n" for source in sources).encode()
-    ended = call("translate", trained, "--scores", "--max-source", 0, given=given)  # whole, as they are scored
+    ended = call("translate", trained, "--scores", "--max-source", 0, given=given)  # not split, as in scoring
     rows = [line.split("\t", 2) for line in ended.text.split("\n")[:-1]]
     piped = "".join(f"{source}\t{row[2]}\n" for source, row in zip(sources, rows, strict=True)).encode()
     again = call("score", trained, "--normalize", given=piped).text.split()

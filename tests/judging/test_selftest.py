@@ -1,4 +1,4 @@
-"""The self-test passes where it should, and a model that looks at its neighbours is caught, with the line named."""
+"""The self-test passes sound models, and names the line where a model depends on its batch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def texts(numbers: Any) -> list[str]:
 
 
 class Neighbourly(NetworkWrapper):
-    """Adds so much to a symbol's log-probability where there are other rows, by row: a dependence on the batch."""
+    """Adds an amount per row to a symbol's log-probability if there are other rows: a dependence on the batch."""
 
     def __init__(self, inner: Any, amount: float) -> None:
         super().__init__(inner)
@@ -56,7 +56,7 @@ def test_a_learned_run_passes(translator: Translator, texts: list[str], plain: b
     assert sum(told) == 4 * len(texts)
     assert list(report.passes) == ["in batches of 2", "all together", "all in another order"]
     assert not (plain and report.compiled)
-    if report.compiled:  # which promises every bit
+    if report.compiled:  # compiled code is equal bit by bit
         assert report.differing == []
 
 
@@ -74,7 +74,7 @@ def test_a_planted_dependence_is_caught(translator: Translator, texts: list[str]
 
 
 def test_noise_is_a_near_tie_or_not_by_the_bound(translator: Translator, texts: list[str]) -> None:
-    """The same differences: with a bound that is twice the noise every one is proved, with none of them none."""
+    """With a bound of twice the noise every difference is proved, with a bound of zero none."""
     amount = 6.0
     noisy = within(translator, Neighbourly(translator.bundle.model, amount), beam=1, max_length=8)
     generous = check_batches(noisy, texts, sizes=(2,), bound=2 * amount)
@@ -87,7 +87,7 @@ def test_noise_is_a_near_tie_or_not_by_the_bound(translator: Translator, texts: 
 
 @torch.no_grad()
 def test_greedy_search_is_turned_by_exactly_the_gap(translator: Translator) -> None:
-    """The least bound with which the path wins is the largest gap between the best symbol and the path's."""
+    """The smallest bound with which the path wins is the largest gap between the best symbol and the path's."""
     bundle = translator.bundle
     source = torch.tensor([[*bundle.source_tokenizer.encode("eins zwei"), 3]])
     lengths, symbols = torch.tensor([source.shape[1]]), symbols_of(bundle.target_tokenizer)
@@ -106,7 +106,7 @@ def test_greedy_search_is_turned_by_exactly_the_gap(translator: Translator) -> N
 
 @torch.no_grad()
 def test_rows_keep_their_place_on_the_path(translator: Translator) -> None:
-    """Selected, joined, off the path and past its end."""
+    """Rows are selected and joined, leave the path and pass its end."""
     model = translator.bundle.model
     source = torch.tensor([[*translator.bundle.source_tokenizer.encode("eins"), 3]])
     helped = PathFavoringNetwork(model, [2, 70, 3], 1.0)

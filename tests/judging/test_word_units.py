@@ -1,4 +1,4 @@
-"""What is read as a word in a row of tokens, in every script, of texts and of what a search may spell."""
+"""The units of token sequences, in every script, for texts and for any sequence of a search."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def tokenizer(trained: Path) -> Tokenizer:
 
 
 def check(units: WordUnits, tokens: int) -> None:
-    """Every unit is some tokens that stand together, and no token has bytes of two."""
+    """Every unit consists of contiguous tokens, and no token has bytes of two units."""
     assert units.matrix.shape == (tokens, len(units.texts))
     assert bool((units.matrix.sum(1) <= 1).all())
     spans = [[*units.span(unit)] for unit in range(len(units.texts))]
@@ -39,7 +39,7 @@ def test_words_are_what_white_space_separates(tokenizer: Tokenizer, text: str) -
 
 @pytest.mark.parametrize("text", ["你好，世界。", "東京は good です", "BMW汽车 fährt", "สวัสดี"])
 def test_without_white_space_a_unit_is_a_token(tokenizer: Tokenizer, text: str) -> None:
-    """Whole characters each: this vocabulary has none of them, and spells each in bytes."""
+    """Each unit is a whole character, although this vocabulary spells each in bytes."""
     ids = tokenizer.encode(text)
     units = split_units(tokenizer.entries, ids)
     check(units, len(ids))
@@ -52,7 +52,7 @@ def test_without_white_space_a_unit_is_a_token(tokenizer: Tokenizer, text: str) 
 
 
 def test_a_search_may_spell_anything(tokenizer: Tokenizer) -> None:
-    """Without the mark in front, with characters that are cut, with blanks alone: words of the text that is read."""
+    """Without the initial mark, with cut characters, with spaces only: units are the words of the decoded text."""
     draw, never = random.Random(3), set(tokenizer.forbidden_in_output) | {tokenizer.eos_id}
     allowed = [index for index in range(len(tokenizer)) if index not in never]
     for length in range(40):

@@ -69,9 +69,9 @@ def compare(
     lines = scan(target).lines
     configure_process()
     from multihead.judging.compare import compare as run
-    from multihead.judging.compare import models_among
+    from multihead.judging.compare import count_models
 
-    with counter("translated", "sentences", lines * models_among(systems)) as count:
+    with counter("translated", "sentences", lines * count_models(systems)) as count:
         result = run(
             *systems,
             target=target,

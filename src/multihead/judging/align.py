@@ -1,25 +1,22 @@
-"""Which word of a translation comes from which word of its source, as the attention to the source has it.
+"""Word alignment from attention, and the words that tokens form.
 
-With a_tj the weight of source token j while target token t is written, the mean over the heads of one layer, and words
-what white space separates:
+With a_tj the weight of source token j while target token t is generated, averaged over the heads of one layer, and
+words separated by white space:
 
-    A_wv = 1/|w| sum_{t in w} sum_{j in v} a_tj        w a word of the target, v one of the source
+    A_wv = 1/|w| sum_{t in w} sum_{j in v} a_tj        w a target word, v a source word
     w is linked to argmax_v A_wv
 
-Weights *to* the pieces of a word are added and those *from* them averaged (Clark et al. 2019, "What does BERT look
-at?", section 4.1). The end symbol, which attention rests on where it looks for nothing, is no word and takes no link.
+Weights *to* the tokens of a word are summed and weights *from* them averaged (Clark et al. 2019, "What does BERT look
+at?", section 4.1). The end symbol, on which attention rests when nothing is relevant, is not a word and takes no link.
 
-Which layer: the last but one by default, which aligns best of a Transformer's decoder (Garg et al. 2019, "Jointly
-learning to align and translate with Transformer models", section 4.1). With ``shift`` the weights are those of one step
-later, when the token is the decoder's input and no longer to be found out (Chen et al. 2020, "Accurate word alignment
-induction from neural machine translation"; there it is the better choice in the lower layers).
+The default layer is the last but one, which aligns best in a Transformer's decoder (Garg et al. 2019, "Jointly learning
+to align and translate with Transformer models", section 4.1). ``shift`` uses the weights of the next step, when the
+token is already the decoder's input (Chen et al. 2020, "Accurate word alignment induction from neural machine
+translation", who find it better in the lower layers).
 
-What people read as words in a row of tokens: the units that `judging.analysis` tells of.
-
-Words are what white space separates, grouped from tokens as `judging.align` does it. Scripts that put no white space
-between words (Chinese, Japanese) would make one word of a sentence: there a unit is a token, or as many as it takes to
-have whole characters. Everything is read off the tokens, not off a text: a search may have spelt a text otherwise than
-the tokenizer would.
+`split_units` groups tokens into the units shown to users: words, or in scripts without spaces (Chinese, Japanese)
+single tokens, or as many as form whole characters. It works on tokens, not on a text, because a search
+may spell a text with other tokens than the tokenizer.
 """
 
 from __future__ import annotations
@@ -41,23 +38,23 @@ from multihead.models.network import AttentionWeights
 from multihead.translating.translator import Translator
 
 Link = tuple[int, int]
-"""A word of the source and one of the target, both counted from 0."""
+"""A source word and a target word, both counted from 0."""
 
 
 @dataclass(frozen=True)
 class AlignmentSettings:
-    """How links are read from the weights."""
+    """How links are extracted from attention weights."""
 
     layer: int | None = None
-    """Of the decoder, counted from 1; None: the last but one, or the only one."""
+    """Decoder layer, counted from 1; None: the last but one, or the only one."""
     shift: bool = False
-    """Take the weights of one step later."""
+    """Use the weights of the next step."""
     mutual: bool = False
-    """Keep only links that are the best of their source word, too: fewer, and surer."""
+    """Keep only links that are also the best of their source word: fewer, but more reliable."""
 
 
 def pharaoh(links: Sequence[Link]) -> str:
-    """Links as the tools of the field write them: ``0-0 1-2``."""
+    """Links in Pharaoh format: ``0-0 1-2``."""
     return " ".join(f"{source}-{target}" for source, target in links)
 
 
@@ -65,31 +62,32 @@ def align(
     translator: Translator,
     sources: Sequence[str],
     targets: Sequence[str],
-    aligning: AlignmentSettings | None = None,
+    settings: AlignmentSettings | None = None,
     *,
     batch_tokens: int = 4096,
     progress: Callable[[int], None] | None = None,
 ) -> list[list[Link]]:
-    """The links of each pair, sorted; as many lists come back, in order.
+    """Word alignments of given translations, in order; the links of each pair are sorted.
 
-    A target word has one link, or none if it looked at no word of the source or the link was not mutual. A pair with an
-    empty side has none.
+    A target word has one link, or none if it attends to no source word or if the link is not mutual. A pair with an
+    empty side has no links.
 
     Args:
-        translator: any model with attention to the source.
-        sources: a sentence each.
+        translator: a model with attention to the source.
+        sources: one sentence per item.
         targets: their translations.
-        aligning: how; by default as it stands at the top of this file.
-        batch_tokens: padded tokens of the longer side in a batch: memory against speed. The weights of all heads are
-            held at once: ``batch_tokens`` times the longest side times the heads of all layers.
-        progress: is told how many more pairs are done, whenever some are.
+        settings: how links are extracted; see `AlignmentSettings` for the defaults.
+        batch_tokens: maximum number of padded tokens of the longer side per batch. Memory also holds the weights of all
+            heads: ``batch_tokens`` times the longest side times the number of heads of all layers.
+        progress: called with the number of newly aligned pairs.
 
     Raises:
-        InputError: not one target a source; a lone surrogate.
-        ConfigurationError: a layer that there is not, a model without attention to the source, a budget below 1.
+        InputError: the numbers of sources and targets differ, or a text contains a lone surrogate.
+        ConfigurationError: the layer does not exist, the model has no attention to the source, or ``batch_tokens`` is
+            below 1.
     """
     check_pairs(sources, targets)
-    aligning = aligning or AlignmentSettings()
+    settings = settings or AlignmentSettings()
     work = [place for place, pair in enumerate(zip(sources, targets, strict=True)) if all(map(str.strip, pair))]
     if progress is not None and len(work) < len(sources):
         progress(len(sources) - len(work))
@@ -104,27 +102,27 @@ def align(
     results: list[list[Link]] = [[] for _ in sources]
     for batch in pair_batches(bundle.model, read, written, batch_tokens):
         _, recorded = teacher_forced(bundle.model, batch)
-        weights = layer_attention(recorded, aligning)
+        weights = layer_attention(recorded, settings)
         for row, place in zip(weights, batch.places, strict=True):
             source, target = (side[place] for side in words)
-            of_words = word_attention(row[: len(target), : len(source)], source, target)
-            results[work[place]] = extract_links(of_words, aligning.mutual)
+            between = word_attention(row[: len(target), : len(source)], source, target)
+            results[work[place]] = extract_links(between, settings.mutual)
         if progress is not None:
             progress(len(batch.places))
     return results
 
 
-def layer_attention(recorded: AttentionWeights, aligning: AlignmentSettings) -> Float[Tensor, "batch target source"]:
-    """The mean over the heads of the layer, on the host; row t wrote target token t.
+def layer_attention(recorded: AttentionWeights, settings: AlignmentSettings) -> Float[Tensor, "batch target source"]:
+    """The weights of a layer, averaged over its heads, on the CPU; row t belongs to target token t.
 
     Raises:
-        ConfigurationError: a layer that there is not, a model without attention to the source.
+        ConfigurationError: the layer does not exist, or the model has no attention to the source.
     """
-    weights = _layer(recorded.cross, aligning.layer).mean(1)
-    return (weights[:, 1:] if aligning.shift else weights).cpu()
+    weights = _select_layer(recorded.cross, settings.layer).mean(1)
+    return (weights[:, 1:] if settings.shift else weights).cpu()
 
 
-def _layer(recorded: tuple[Weights, ...], layer: int | None) -> Weights:
+def _select_layer(recorded: tuple[Weights, ...], layer: int | None) -> Weights:
     if not recorded:
         raise ConfigurationError("this model has no attention to the source: there is nothing to align by")
     chosen = max(len(recorded) - 1, 1) if layer is None else layer
@@ -138,31 +136,32 @@ def word_attention(
     source: Float[Tensor, "source source_words"],
     target: Float[Tensor, "target target_words"],
 ) -> Float[Tensor, "target_words source_words"]:
-    """A_wv: how much each word of the target looked at each of the source."""
+    """A_wv: how much each target word attends to each source word."""
     return (target / target.sum(0)).T @ weights @ source
 
 
 def extract_links(words: Float[Tensor, "target_words source_words"], mutual: bool = False) -> list[Link]:
-    """The link of each target word that looked at anything; none where the source has no words."""
+    """The link of each target word that attends to any source word."""
     if not words.numel():
         return []
     best, chosen = words.max(1)
     links = [(place, word) for word, place in enumerate(chosen.tolist()) if best[word] > 0]
-    favourites = words.argmax(0).tolist()
-    return sorted(link for link in links if not mutual or favourites[link[0]] == link[1])
+    best_targets = words.argmax(0).tolist()
+    return sorted(link for link in links if not mutual or best_targets[link[0]] == link[1])
 
 
 def word_matrix(entries: Sequence[bytes], text: str, ids: Sequence[int]) -> Float[Tensor, "tokens words"]:
-    """1 where a token has a byte of a word, or of the blank in front of it; otherwise 0.
+    """1 where a token has a byte of a word or of the space before it, otherwise 0.
 
-    The blank counts because a tokenizer's pieces begin with it: one that is nothing else says that a word follows.
+    The space counts because tokens begin with it: a token that is only a space says that a word follows.
 
     Args:
-        entries: what each entry of the vocabulary adds to a text (`text.tokenizer.bytes_of_entries`).
-        text: the words: what white space separates.
+        entries: the bytes of each vocabulary entry (`text.tokenizer.bytes_of_entries`).
+        text: the text, whose words are separated by white space.
         ids: its tokens.
     """
-    numbers, count, before = [-1], 0, " "  # the mark that begins every line stands for a blank
+    # The word number of each byte of the text, -1 for white space. Every line begins with a mark that acts as a space.
+    numbers, count, before = [-1], 0, " "
     for character in text:
         if character.isspace():
             numbers += [-1] * len(character.encode())
@@ -184,32 +183,34 @@ def word_matrix(entries: Sequence[bytes], text: str, ids: Sequence[int]) -> Floa
 
 @dataclass(frozen=True, eq=False)
 class WordUnits:
-    """The units of a row of tokens."""
+    """The units of a token sequence."""
 
     texts: list[str]
     matrix: Float[Tensor, "tokens units"]
-    """1 where a token has a byte of a unit, or of the blank in front of it; otherwise 0."""
+    """1 where a token has a byte of a unit or of the space before it, otherwise 0."""
     spaced: list[bool]
-    """Which of them white space ends, and not the next token."""
+    """Whether a unit ends at white space, not at the next token."""
 
     def span(self, unit: int) -> range:
-        """The tokens of a unit, which stand together."""
+        """The tokens of a unit, which are contiguous."""
         tokens = self.matrix[:, unit].nonzero().flatten().tolist()
         return range(tokens[0], tokens[-1] + 1)
 
 
 def split_units(entries: Sequence[bytes], ids: Sequence[int]) -> WordUnits:
-    """The units of these tokens.
+    """Group tokens into units.
 
     Args:
-        entries: what each entry of the vocabulary adds to a text.
-        ids: tokens without begin and end.
+        entries: the bytes of each vocabulary entry.
+        ids: tokens without begin and end symbols.
     """
     pieces = [entries[index] for index in ids]
     raw = b"".join(pieces)
-    mark = 0 if raw.startswith(b" ") else 1  # the mark that begins every line, if a search left it out
+    mark = 0 if raw.startswith(b" ") else 1  # a search may omit the mark that begins every line
     words = word_matrix(
-        pieces + [b" "] * mark, _as_long(raw).removeprefix(" "), [*[len(pieces)] * mark, *range(len(ids))]
+        pieces + [b" "] * mark,
+        _replace_invalid(raw).removeprefix(" "),
+        [*[len(pieces)] * mark, *range(len(ids))],
     )
     found = list(zip(raw.decode(errors="replace").split(), words[mark:].T, strict=True))
     texts: list[str] = []
@@ -217,21 +218,22 @@ def split_units(entries: Sequence[bytes], ids: Sequence[int]) -> WordUnits:
     spaced: list[bool] = []
     for text, column in found:
         tokens = column.nonzero().flatten().tolist()
-        cuts = _cuts([pieces[token] for token in tokens]) if has_unspaced_script(text) else [(0, len(tokens))]
+        unspaced = has_unspaced_script(text)
+        cuts = _character_cuts([pieces[token] for token in tokens]) if unspaced else [(0, len(tokens))]
         for start, stop in cuts:
-            of_unit = torch.zeros_like(column)
-            of_unit[tokens[start:stop]] = 1
-            own = b"".join(pieces[token] for token in tokens[start:stop]).decode(errors="replace").strip()
-            texts.append(own if len(cuts) > 1 else text)
-            columns.append(of_unit)
-            spaced.append(not has_unspaced_script(text))
+            unit = torch.zeros_like(column)
+            unit[tokens[start:stop]] = 1
+            part = b"".join(pieces[token] for token in tokens[start:stop]).decode(errors="replace").strip()
+            texts.append(part if len(cuts) > 1 else text)
+            columns.append(unit)
+            spaced.append(not unspaced)
     return WordUnits(texts, torch.stack(columns, 1) if columns else torch.zeros(len(ids), 0), spaced)
 
 
 def has_unspaced_script(text: str) -> bool:
-    """Whether a text has a character of a script without white space between words.
+    """Whether a text contains a character of a script without spaces between words.
 
-    Korean has white space; full-width signs alone do not make a script.
+    Korean has spaces; full-width punctuation alone does not count.
     """
     return any(unicodedata.name(character, "").startswith(_WITHOUT_SPACES) for character in text)
 
@@ -239,20 +241,20 @@ def has_unspaced_script(text: str) -> bool:
 _WITHOUT_SPACES = ("CJK UNIFIED", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
 
 
-def _as_long(raw: bytes) -> str:
-    """A text of as many bytes, with question marks in the place of those that are not UTF-8."""
+def _replace_invalid(raw: bytes) -> str:
+    """Decode bytes, with one question mark for each byte that is not UTF-8, so that lengths stay equal."""
     return re.sub("[\udc80-\udcff]", "?", raw.decode(errors="surrogateescape"))
 
 
-def _cuts(pieces: Sequence[bytes]) -> list[tuple[int, int]]:
-    """The tokens of a word without white space, cut after each that ends a character and after nothing but a blank."""
+def _character_cuts(pieces: Sequence[bytes]) -> list[tuple[int, int]]:
+    """Split the tokens of an unspaced word after each token that completes a character, but not after a mere space."""
     ends = [place for place, text in enumerate(accumulate(pieces), 1) if text.strip() and is_valid_utf8(text)]
     ends = [*ends[:-1], len(pieces)] if ends else [len(pieces)]
     return list(zip([0, *ends[:-1]], ends, strict=True))
 
 
 def is_valid_utf8(raw: bytes) -> bool:
-    """Whether bytes are UTF-8: no character is cut."""
+    """Whether bytes are valid UTF-8, so that no character is cut."""
     try:
         raw.decode()
     except UnicodeDecodeError:
@@ -261,7 +263,7 @@ def is_valid_utf8(raw: bytes) -> bool:
 
 
 def starts_with_space(entries: Sequence[bytes]) -> Iterator[bool]:
-    """Whether each entry begins with white space: the word before it is then at its end."""
+    """Whether each entry begins with white space and so ends the word before it."""
     return (entry.startswith(_SPACES) for entry in entries)
 
 

@@ -1,16 +1,15 @@
-"""Other words in the place of each word of a translation: one other token, and then the most probable ones.
+"""Alternatives to each word of a translation, found by changing one token.
 
-A model chooses tokens; people read words. For each word the most probable single departures from its tokens are taken;
-each is gone on with greedily until white space or the end follows, and what can then be read is another word with a
-probability of its own. Departures are
+A model chooses tokens, but people read words. For each word, the most probable single changes to its tokens are taken.
+Each is continued greedily until white space or the end follows; the resulting text is an alternative word with its own
+probability. A change can be made
 
-    in front of the word      another word begins
-    inside it                 it goes on otherwise, or is at its end already
-    just behind it            it goes on where the translation ended it: "dog" becomes "dogs"
+    at the start of the word     another word begins
+    within the word              the word continues differently, or ends earlier
+    right after the word         the word continues where the translation ended it: "dog" becomes "dogs"
 
-Where no white space separates words, a unit is a token, and so is what could have stood in its place. States branch off
-one walk through the translation and are joined, so that it takes about as many steps as the translation has tokens, and
-a few more.
+In scripts without spaces a unit is a token, and so is its alternative. The decoder states of all changes branch off a
+single pass through the translation and are batched, so the number of steps is about the number of its tokens.
 """
 
 from __future__ import annotations
@@ -31,62 +30,62 @@ from multihead.judging.score import PairBatch
 from multihead.models.network import Network
 from multihead.text.tokenizer import Tokenizer
 
-_LONGEST = 16  # tokens that a word may go on for: what has not ended by then is no word
-_ROWS = 256  # that go on together: each has a state of its own
+_MAX_TOKENS = 16  # maximum number of tokens added to a word; longer words are dropped
+_ROWS = 256  # minimum number of changes continued together; each has its own decoder state
 
 
 class TopTokens(NamedTuple):
-    """The most probable tokens in each place, in order."""
+    """The most probable tokens at each position, in order."""
 
     values: Float[Tensor, "batch target candidates"]
-    """log p."""
+    """Log-probabilities."""
     tokens: Int[Tensor, "batch target candidates"]
 
 
 @dataclass(frozen=True, eq=False)
 class ForcedPass:
-    """What a forced pass over some pairs gives, on the host; the end symbol is the last token of each."""
+    """Statistics of a teacher-forced pass, on the CPU; the last token of each target is the end symbol."""
 
     own: Float[Tensor, "batch target"]
     """log p(y_t | y_<t, x)."""
     breaking: Float[Tensor, "batch target"]
-    """The log-probability that in the place of this token a word is at its end."""
+    """Log-probability that a word ends before position t."""
     ranks: Int[Tensor, "batch target"]
-    """1: no token was more probable."""
+    """Rank of y_t; 1 is the most probable token."""
     likely: TopTokens
-    """Of all tokens that a search may choose."""
+    """The most probable tokens that a search may choose."""
     beginning: TopTokens
-    """Of those that begin a word, or end the sentence."""
+    """The most probable of those that begin a word or end the sentence."""
     continuing: TopTokens
-    """Of the others."""
+    """The most probable of all others."""
 
 
 @dataclass
-class _Departure:
-    """Another word on its way."""
+class _Change:
+    """A changed word, possibly incomplete."""
 
     row: int
-    """Which pair."""
+    """Index of the pair in the batch."""
     unit: int
     spaced: bool
     place: int
-    """The position whose token is another one."""
+    """Position of the changed token."""
     token: int | None
-    """Which one; None: white space, whatever comes then."""
+    """The new token; None: any token that begins with white space, so that the word ends here."""
     total: float
-    """log p of the word's tokens so far, the other one among them."""
+    """Log-probability of the word's tokens so far, including the new one."""
     raw: bytes
-    """What they spell."""
+    """The bytes of these tokens."""
 
 
 class AlternativeFinder:
-    """Finds other words.
+    """Finds alternatives to the words of translations.
 
     Args:
-        model: whose words.
-        tokenizer: of the target side.
-        breaks: for each entry whether it begins another word, or ends the sentence.
-        count: how many at most of each word.
+        model: the translation model.
+        tokenizer: the target tokenizer.
+        breaks: for each vocabulary entry, whether it begins another word or ends the sentence.
+        count: maximum number of alternatives per word.
     """
 
     def __init__(self, model: Network, tokenizer: Tokenizer, breaks: Bool[Tensor, " vocab"], count: int) -> None:
@@ -99,107 +98,108 @@ class AlternativeFinder:
 
     @torch.no_grad()
     def find(self, batch: PairBatch, units: Sequence[WordUnits], forced: ForcedPass) -> list[list[dict[str, float]]]:
-        """For each unit of each pair other texts in its place and their log-probabilities, most probable first.
+        """For each unit of each pair, other texts with their log-probabilities, most probable first.
 
         Args:
             batch: the pairs.
-            units: of each target.
-            forced: what the model thought of their tokens.
+            units: the units of each target.
+            forced: statistics of the teacher-forced pass over the pairs.
         """
         found: list[list[dict[str, float]]] = [[{} for _ in one.texts] for one in units]
-        departures = [
-            departure
+        changes = [
+            change
             for row, one in enumerate(units)
             for unit in range(len(one.texts))
-            for departure in nlargest(
-                self._count, self._departures(batch.targets[row], one, row, unit, forced), key=lambda d: d.total
+            for change in nlargest(
+                self._count, self._changes(batch.targets[row], one, row, unit, forced), key=lambda change: change.total
             )
         ]
-        ready = [departure for departure in departures if self._is_ready(departure)]
-        going = [departure for departure in departures if not self._is_ready(departure)]
-        for done in (*ready, *self._gone_on(batch, going)):
-            text = done.raw.decode(errors="replace").strip()
-            texts = found[done.row][done.unit]
-            if text and text != units[done.row].texts[done.unit]:
-                texts[text] = max(done.total, texts.get(text, done.total))
+        complete = [change for change in changes if self._is_complete(change)]
+        incomplete = [change for change in changes if not self._is_complete(change)]
+        for change in (*complete, *self._complete(batch, incomplete)):
+            text = change.raw.decode(errors="replace").strip()
+            texts = found[change.row][change.unit]
+            if text and text != units[change.row].texts[change.unit]:
+                texts[text] = max(change.total, texts.get(text, change.total))
         return [[dict(sorted(texts.items(), key=lambda item: -item[1])) for texts in row] for row in found]
 
-    def _departures(
+    def _changes(
         self, target: Sequence[int], units: WordUnits, row: int, unit: int, forced: ForcedPass
-    ) -> Iterator[_Departure]:
-        """Every single other token in the place of one of the unit's, or just behind it."""
+    ) -> Iterator[_Change]:
+        """Every single change to a token of the unit, or right after it."""
         span, spaced = units.span(unit), units.spaced[unit]
-        fresh = self._breaks[target[span.start]]  # begins with white space, as all do that are not the first of a line
+        # The first word of a line may begin without white space; all others begin with it.
+        begins_with_space = self._breaks[target[span.start]]
         own: list[float] = forced.own[row].tolist()
         for place in range(span.start, span.stop + spaced):
             before = b"".join(self._entries[token] for token in target[span.start : place])
             total = sum(own[span.start : place])
             if spaced and before.strip() and place < span.stop:
-                yield _Departure(row, unit, spaced, place, None, total + float(forced.breaking[row, place]), before)
+                yield _Change(row, unit, spaced, place, None, total + float(forced.breaking[row, place]), before)
             likely = forced.continuing
             if place == span.start:
-                likely = forced.likely if not spaced else forced.beginning if fresh else forced.continuing
+                likely = forced.likely if not spaced else forced.beginning if begins_with_space else forced.continuing
             for value, token in zip(
                 likely.values[row, place].tolist(), likely.tokens[row, place].tolist(), strict=True
             ):
-                other = place == len(target) or token != target[place]
-                if other and token != Tokenizer.eos_id and value > -torch.inf:
-                    spelt = before + self._entries[token]
-                    yield _Departure(row, unit, spaced, place, token, total + value, spelt)
+                differs = place == len(target) or token != target[place]
+                if differs and token != Tokenizer.eos_id and value > -torch.inf:
+                    raw = before + self._entries[token]
+                    yield _Change(row, unit, spaced, place, token, total + value, raw)
 
-    def _is_ready(self, departure: _Departure) -> bool:
-        """Whether it can be read as it is."""
-        if departure.spaced:
-            return departure.token is None
-        return bool(departure.raw.strip()) and is_valid_utf8(departure.raw)
+    def _is_complete(self, change: _Change) -> bool:
+        """Whether a change is a readable unit without further tokens."""
+        if change.spaced:
+            return change.token is None
+        return bool(change.raw.strip()) and is_valid_utf8(change.raw)
 
-    def _gone_on(self, batch: PairBatch, departures: list[_Departure]) -> Iterator[_Departure]:
-        """Those that become words, at their ends: branches of one walk through the targets."""
-        if not departures:
+    def _complete(self, batch: PairBatch, changes: list[_Change]) -> Iterator[_Change]:
+        """Complete changes to words, in decoder states that branch off a pass through the targets."""
+        if not changes:
             return
         targets, _ = collate_source(batch.targets, Tokenizer.pad_id, Tokenizer.eos_id)
         tokens = torch.full((len(targets),), Tokenizer.bos_id, device=self._device)
         state = self._model.start(batch.source, batch.lengths)
-        waiting: list[_Departure] = []
+        waiting: list[_Change] = []
         states: list[Any] = []
-        for place in range(max(departure.place for departure in departures) + 1):
+        for place in range(max(change.place for change in changes) + 1):
             _, state = self._model.step(tokens, state)
             tokens = targets[:, place].to(self._device)
-            here = [departure for departure in departures if departure.place == place]
+            here = [change for change in changes if change.place == place]
             if here:
                 waiting += here
-                states.append(state.select(torch.tensor([departure.row for departure in here], device=self._device)))
+                states.append(state.select(torch.tensor([change.row for change in here], device=self._device)))
             if len(waiting) >= _ROWS:
-                yield from self._ended(waiting, states)
+                yield from self._continue(waiting, states)
                 waiting, states = [], []
         if waiting:
-            yield from self._ended(waiting, states)
+            yield from self._continue(waiting, states)
 
-    def _ended(self, departures: list[_Departure], states: list[Any]) -> Iterator[_Departure]:
-        """Greedily on until white space or the end follows; those that never end, or end in nothing, are left out."""
+    def _continue(self, changes: list[_Change], states: list[Any]) -> Iterator[_Change]:
+        """Continue greedily until white space or the end follows; changes that do not become a word are dropped."""
         state = reduce(lambda one, other: one.join(other), states)
-        tokens = torch.tensor([departure.token for departure in departures], device=self._device)
+        tokens = torch.tensor([change.token for change in changes], device=self._device)
         breaks = torch.tensor(self._breaks, device=self._device)
-        for _ in range(_LONGEST):
+        for _ in range(_MAX_TOKENS):
             log_probabilities, state = self._model.step(tokens, state)
             ends = log_probabilities[:, breaks].logsumexp(1).tolist()
             values, tokens = log_probabilities.index_fill(1, self._forbidden, -torch.inf).max(1)
             kept: list[int] = []
-            for row, (departure, end, value, token) in enumerate(
-                zip(departures, ends, values.tolist(), tokens.tolist(), strict=True)
+            for row, (change, end, value, token) in enumerate(
+                zip(changes, ends, values.tolist(), tokens.tolist(), strict=True)
             ):
-                if departure.spaced and self._breaks[token]:
-                    departure.total += end
-                    yield departure
+                if change.spaced and self._breaks[token]:
+                    change.total += end
+                    yield change
                 elif token != Tokenizer.eos_id:
-                    departure.total += value
-                    departure.raw += self._entries[token]
-                    if not departure.spaced and self._is_ready(departure):
-                        yield departure
+                    change.total += value
+                    change.raw += self._entries[token]
+                    if not change.spaced and self._is_complete(change):
+                        yield change
                     else:
                         kept.append(row)
             if not kept:
                 return
-            departures = [departures[row] for row in kept]
+            changes = [changes[row] for row in kept]
             rows = torch.tensor(kept, device=self._device)
             tokens, state = tokens[rows], state.select(rows)

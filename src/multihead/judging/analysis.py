@@ -1,14 +1,14 @@
-"""What a model thought while it wrote given translations: where each word looked, how sure it was, what else it had.
+"""Analyze given translations: word attention, probabilities and alternatives.
 
-One forced pass over pairs in batches gives, word by word and token by token: the attention of `judging.align` with
-its links, probabilities, and the most probable alternatives. Pages and servers show it (`judging.explain`,
-`serving`); words come from `judging.align`, words in the place of others from `judging.alternatives`.
+A teacher-forced pass over batches of pairs gives, for each word and token, the attention of `judging.align` with its
+links, probabilities, and the most probable alternatives (`judging.alternatives`). `judging.explain` and `serving` show
+the result.
 
-The probability of a word w at its place is that of its tokens, and that white space or the end follows:
+The probability of a word w is that of its tokens, and that white space or the end follows them:
 
-    p(w | x, what stands before) = prod_{t in w} p(y_t | y_<t, x) * sum_{v begins a word, or ends} p(v | y_<=w, x)
+    p(w | x, prefix) = prod_{t in w} p(y_t | y_<t, x) * sum_{v begins a word, or ends} p(v | y_<=w, x)
 
-Where no white space separates words, that sum is left out: a unit is then a token, not a word.
+In scripts without spaces a unit is a token, not a word, and the sum is omitted.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from multihead.translating.translator import Translator
 
 @dataclass(frozen=True)
 class Alternative:
-    """What could have stood in a place."""
+    """A word or token that could have been chosen instead."""
 
     text: str
     probability: float
@@ -54,37 +54,37 @@ class Word:
 
     text: str
     probability: float
-    """Given everything before it."""
+    """Probability given everything before it."""
     alternatives: list[Alternative]
-    """Other words in its place, most probable first; each found by one other token and then the most probable ones."""
+    """Other words for its place, most probable first."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A token of a translation."""
+    """A token of a translation, or its end symbol."""
 
     text: str
-    """To be read by people; the end symbol is one, too."""
+    """Readable form of the token."""
     probability: float
     rank: int
-    """1: no token was more probable."""
+    """Rank of the token by probability; 1 is the most probable."""
     word: int | None
-    """The word that it belongs to, or begins; none of the end symbol, and of white space that ends a translation."""
+    """Index of the word that it belongs to or begins; None for the end symbol and for trailing white space."""
     candidates: list[Alternative]
-    """The most probable tokens in this place, this one among them if it is one."""
+    """The most probable tokens at this position, usually including this one."""
 
 
 @dataclass(frozen=True)
 class PairAnalysis:
-    """A pair, and what the model thought."""
+    """The words and tokens of a pair, as the model sees them."""
 
     source_words: list[str]
     words: list[Word]
     weights: list[list[float]] | None
-    """Of each word of the translation to each of the source; what is missing from 1 went to the end symbol. None where
-    the model has no attention to the source."""
+    """Attention of each target word to each source word; what is missing from 1 went to the end symbol. None if the
+    model has no attention to the source."""
     links: list[Link]
-    """Source word and word of the translation, counted from 0; none where the model has no attention to the source."""
+    """Source word and target word, counted from 0; empty if the model has no attention to the source."""
     pieces: list[Piece]
 
 
@@ -94,30 +94,30 @@ def analyze_pairs(
     translations: Sequence[str],
     alternatives: int = 5,
     *,
-    aligning: AlignmentSettings | None = None,
+    alignment: AlignmentSettings | None = None,
     batch_tokens: int = 1024,
     progress: Callable[[int], None] | None = None,
 ) -> list[PairAnalysis]:
-    """What the model thinks of each pair; as many come back, in order.
+    """Analyze each pair, in order.
 
     Args:
-        translator: any.
-        sources: a sentence each.
-        translations: theirs, the model's own or others; cut into tokens as the tokenizer does it.
-        alternatives: how many of each word and of each token; 0 saves the time that other words take.
-        aligning: how links are read from the weights.
-        batch_tokens: padded tokens of the longer side in a batch: memory against speed.
-        progress: is told how many more pairs are done, whenever some are.
+        translator: any translator.
+        sources: one sentence per item.
+        translations: their translations, by this model or anyone; they are tokenized here.
+        alternatives: number of alternatives per word and per token; 0 saves the time for alternative words.
+        alignment: how links are extracted from attention.
+        batch_tokens: maximum number of padded tokens of the longer side per batch.
+        progress: called with the number of newly analyzed pairs.
 
     Raises:
-        InputError: not one translation a source; a lone surrogate.
-        ConfigurationError: a layer that there is not, a budget below 1, fewer than no alternatives.
+        InputError: the numbers of sources and translations differ, or a text contains a lone surrogate.
+        ConfigurationError: the layer does not exist, ``batch_tokens`` is below 1, or ``alternatives`` is negative.
     """
     check_pairs(sources, translations)
     tokenizers = translator.bundle.source_tokenizer, translator.bundle.target_tokenizer
     read, written = (t.encode_batch(side) for t, side in zip(tokenizers, (sources, translations), strict=True))
     return analyze_tokens(
-        translator, read, written, alternatives, aligning=aligning, batch_tokens=batch_tokens, progress=progress
+        translator, read, written, alternatives, alignment=alignment, batch_tokens=batch_tokens, progress=progress
     )
 
 
@@ -127,18 +127,19 @@ def analyze_tokens(
     targets: Sequence[list[int]],
     alternatives: int = 5,
     *,
-    aligning: AlignmentSettings | None = None,
+    alignment: AlignmentSettings | None = None,
     batch_tokens: int = 1024,
     progress: Callable[[int], None] | None = None,
 ) -> list[PairAnalysis]:
-    """As `analyze_pairs`, of ids without begin and end: as a search found them, however it spelt the text."""
+    """As `analyze_pairs`, for ids without begin and end symbols: a search may use other tokens than the tokenizer."""
     if alternatives < 0:
         raise ConfigurationError(f"alternatives: expected how many, 0 for none, got {alternatives}")
+    alignment = alignment or AlignmentSettings()
     bundle = translator.bundle
     entries = bundle.source_tokenizer.entries, bundle.target_tokenizer.entries
     breaks = torch.tensor(list(starts_with_space(entries[1])))
     breaks[Tokenizer.eos_id] = True
-    others = AlternativeFinder(bundle.model, bundle.target_tokenizer, breaks, alternatives)
+    finder = AlternativeFinder(bundle.model, bundle.target_tokenizer, breaks, alternatives)
     results: dict[int, PairAnalysis] = {}
     for batch in pair_batches(bundle.model, sources, targets, batch_tokens):
         read, written = (
@@ -146,16 +147,15 @@ def analyze_tokens(
             for own, side in zip(entries, (sources, targets), strict=True)
         )
         logits, recorded = teacher_forced(bundle.model, batch)
-        forced = _forced(logits, batch, breaks, bundle.target_tokenizer.forbidden_in_output, alternatives)
-        found = others.find(batch, written, forced)
-        between = _between(recorded, read, written, aligning or AlignmentSettings())
+        forced = _forced_pass(logits, batch, breaks, bundle.target_tokenizer.forbidden_in_output, alternatives)
+        others = finder.find(batch, written, forced)
+        between = _word_attention(recorded, read, written, alignment)
         for row, place in enumerate(batch.places):
-            links = [] if between is None else extract_links(between[row], (aligning or AlignmentSettings()).mutual)
             results[place] = PairAnalysis(
                 read[row].texts,
-                _words(written[row], forced, row, found[row]),
+                _words(written[row], forced, row, others[row]),
                 None if between is None else between[row].tolist(),
-                links,
+                [] if between is None else extract_links(between[row], alignment.mutual),
                 _pieces(bundle.target_tokenizer, written[row], forced, row, targets[place], alternatives),
             )
         if progress is not None:
@@ -163,41 +163,43 @@ def analyze_tokens(
     return [results[place] for place in range(len(sources))]
 
 
-def _forced(
+def _forced_pass(
     logits: Float[Tensor, "batch target vocab"], batch: PairBatch, breaks: Tensor, forbidden: Sequence[int], count: int
 ) -> ForcedPass:
-    """What the logits say of the tokens that stand there, and of others."""
+    """Statistics of the target tokens and of the most probable others."""
     logits = logits.float()
     total = logits.logsumexp(2)
-    wanted, _ = collate_source(batch.targets, Tokenizer.pad_id, Tokenizer.eos_id)
-    own = logits.gather(2, wanted.to(logits.device)[:, :, None])
-    never = torch.tensor(forbidden, device=logits.device)
+    targets, _ = collate_source(batch.targets, Tokenizer.pad_id, Tokenizer.eos_id)
+    own = logits.gather(2, targets.to(logits.device)[:, :, None])
     begins = breaks.to(logits.device)
+    allowed = logits.index_fill(2, torch.tensor(forbidden, device=logits.device), -torch.inf)
     return ForcedPass(
         own=(own[:, :, 0] - total).cpu(),
         breaking=(logits[:, :, begins].logsumexp(2) - total).cpu(),
         ranks=((logits > own).sum(2) + 1).cpu(),
-        likely=_likely(logits.index_fill(2, never, -torch.inf), total, count),
-        beginning=_likely(logits.masked_fill(~begins, -torch.inf).index_fill(2, never, -torch.inf), total, count),
-        continuing=_likely(logits.masked_fill(begins, -torch.inf).index_fill(2, never, -torch.inf), total, count),
+        likely=_top_tokens(allowed, total, count),
+        beginning=_top_tokens(allowed.masked_fill(~begins, -torch.inf), total, count),
+        continuing=_top_tokens(allowed.masked_fill(begins, -torch.inf), total, count),
     )
 
 
-def _likely(logits: Float[Tensor, "batch target vocab"], total: Float[Tensor, "batch target"], count: int) -> TopTokens:
-    # Two more than asked for: the token that stands there is among them, as a rule, and the end may be.
+def _top_tokens(
+    logits: Float[Tensor, "batch target vocab"], total: Float[Tensor, "batch target"], count: int
+) -> TopTokens:
+    # Two more than requested, because the target token and the end symbol may be among them.
     values, tokens = logits.topk(min(count + 2, logits.shape[2]), dim=2)
     return TopTokens((values - total[:, :, None]).cpu(), tokens.cpu())
 
 
-def _between(
-    recorded: AttentionWeights, read: Sequence[WordUnits], written: Sequence[WordUnits], aligning: AlignmentSettings
+def _word_attention(
+    recorded: AttentionWeights, read: Sequence[WordUnits], written: Sequence[WordUnits], alignment: AlignmentSettings
 ) -> list[Tensor] | None:
-    """From words to words, for each pair; None where there is no attention to the source."""
+    """Attention from words to words for each pair; None if the model has no attention to the source."""
     if not recorded.cross:
         return None
     return [
         word_attention(row[: len(target.matrix), : len(source.matrix)], source.matrix, target.matrix)
-        for row, source, target in zip(layer_attention(recorded, aligning).float(), read, written, strict=True)
+        for row, source, target in zip(layer_attention(recorded, alignment).float(), read, written, strict=True)
     ]
 
 
@@ -215,7 +217,7 @@ def _words(units: WordUnits, forced: ForcedPass, row: int, others: Sequence[dict
 def _pieces(
     tokenizer: Tokenizer, units: WordUnits, forced: ForcedPass, row: int, ids: Sequence[int], count: int
 ) -> list[Piece]:
-    owners = {token: number for number in range(len(units.texts)) for token in units.span(number)}  # the last counts
+    words = {token: number for number in range(len(units.texts)) for token in units.span(number)}  # the last one wins
     likely = forced.likely
     pieces: list[Piece] = []
     for place, text in enumerate(tokenizer.pieces([*ids, Tokenizer.eos_id])):
@@ -226,5 +228,5 @@ def _pieces(
             if value > -math.inf
         ]
         probability = math.exp(float(forced.own[row, place]))
-        pieces.append(Piece(text, probability, int(forced.ranks[row, place]), owners.get(place), candidates))
+        pieces.append(Piece(text, probability, int(forced.ranks[row, place]), words.get(place), candidates))
     return pieces

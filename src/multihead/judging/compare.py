@@ -1,14 +1,11 @@
-"""What translations look like as text: how long they are, whether they repeat themselves, whether they are copies.
+"""Compare translations of a test set by two or more systems.
 
-Words, loops and repetition are those of `judging.guard_signs`, which judges single translations by them; here they
-are counted over a test set and stand beside those of the references, which repeat a little, too.
+A system is a run or model folder, which translates the test set first, or a file of translations. All others are
+compared with the first: scores with significance tests (`metrics.significance`), statistics of the text, and the
+sentences that differ most.
 
-What a comparison of systems found, for people and for programs; how it is found is `judging.compare`'s.
-
-Which of two or more systems is better on a test set, whether that is more than chance, and where they differ.
-
-A system is a run or model folder, which translates the test set first, or a file with its translations, whoever made
-them. The first is what all others are compared with. Tests and intervals are `metrics.significance`'s.
+Words, loops and repetition are those of `judging.guard_signs`; the statistics of the references show how much of them
+is normal.
 """
 
 from __future__ import annotations
@@ -41,36 +38,36 @@ from multihead.translating.translator import Translator
 
 @dataclass(frozen=True)
 class TextStatistics:
-    """Of the lines of one text."""
+    """Statistics of a text."""
 
     lines: int
     words: int
-    """Runs of letters or digits; single characters where scripts write no spaces."""
+    """Number of words; in scripts without spaces, of characters."""
     length_ratio: float
-    """Words, divided by those of the references."""
+    """Number of words, divided by that of the references."""
     repetition: float
-    """Share of the three-word sequences that occurred before in their line: the mean over the lines."""
+    """Share of three-word sequences that already occurred in their line, averaged over the lines."""
     loops: tuple[int, ...]
-    """Lines (from 1) in which more than one word is said again at once."""
+    """Lines (from 1) with an immediate repetition of more than one word."""
     empty: tuple[int, ...]
-    """Lines without a word where the reference has some."""
+    """Lines (from 1) without words where the reference has some."""
     copies: tuple[int, ...]
-    """Lines equal to their source where the reference is not; none if no source is given."""
+    """Lines (from 1) equal to their source where the reference is not; empty without sources."""
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The statistics as JSON data."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
 
 
 def text_statistics(
     lines: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
 ) -> TextStatistics:
-    """Counts.
+    """Compute the statistics of a text.
 
     Args:
         lines: translations, or the references themselves.
-        references: the right translations, line by line.
-        sources: what was translated.
+        references: reference translations, line by line.
+        sources: source sentences, line by line.
     """
     words = [split_words(line) for line in lines]
     wanted = [split_words(reference) for reference in references]
@@ -85,70 +82,70 @@ def text_statistics(
         words=total,
         length_ratio=total / right if right else 1.0,
         repetition=fmean(map(repetition, words)),
-        loops=_numbers(loop(own) > SIGNS["loop"].ordinary for own in words),
-        empty=_numbers(bool(reference and not own) for own, reference in zip(words, wanted, strict=True)),
-        copies=_numbers(copied),
+        loops=_line_numbers(loop(own) > SIGNS["loop"].ordinary for own in words),
+        empty=_line_numbers(bool(reference and not own) for own, reference in zip(words, wanted, strict=True)),
+        copies=_line_numbers(copied),
     )
 
 
-def _numbers(flags: Iterable[bool]) -> tuple[int, ...]:
+def _line_numbers(flags: Iterable[bool]) -> tuple[int, ...]:
     return tuple(number for number, flag in enumerate(flags, start=1) if flag)
 
 
 @dataclass(frozen=True)
 class System:
-    """One set of translations."""
+    """A system and its translations."""
 
     name: str
     outputs: list[str]
     cut: list[int]
-    """Lines (from 1) whose translation reached the length limit; none of a file."""
+    """Lines (from 1) whose translation reached the length limit; empty for a file."""
     statistics: TextStatistics
     remarks: list[PreprocessingRemark]
-    """What the translations look like, where that is not as people write."""
+    """Signs that the translations are tokenized or lower-cased."""
 
 
 @dataclass(frozen=True)
 class SentencePair:
-    """A sentence that two systems translate differently well."""
+    """A sentence and its translations by the first and another system."""
 
     line: int
     source: str | None
     reference: str
     outputs: tuple[str, str]
-    """The first system's, and the other's."""
+    """Translations by the first system and the other."""
     scores: tuple[float, float]
-    """chrF of each."""
+    """chrF of both."""
 
 
 @dataclass(frozen=True)
 class SystemContrast:
-    """A system beside the first one, sentence by sentence."""
+    """A system compared with the first one, sentence by sentence."""
 
     equal: int
-    """Lines that read the same."""
+    """Number of identical lines."""
     better: int
-    """Lines with a higher chrF than the first system's."""
+    """Number of lines with a higher chrF than the first system's."""
     worse: int
     sentences: list[SentencePair]
-    """Those whose chrF differs most, the largest difference first."""
+    """The sentences whose chrF differs most, largest difference first."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Systems on one test set; what the others are compared with comes first."""
+    """The systems compared on one test set; all are compared with the first."""
 
     systems: list[System]
     measured: SystemScores
     contrasts: list[SystemContrast]
-    """One for each system but the first."""
+    """One per system except the first."""
     references: TextStatistics
     remarks: list[PreprocessingRemark]
-    """What the references look like, where that is not as people write."""
+    """Signs that the references are tokenized or lower-cased."""
     language: str | None
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; without the translations, but for those of the sentences that differ most."""
+        """The result as JSON data; of the translations only those of the sentences that differ most."""
         systems = [
             {
                 "name": system.name,
@@ -177,24 +174,24 @@ class Comparison:
 
     def __str__(self) -> str:
         names = [system.name for system in self.systems]
-        parts = [_scores(names, column) for column in zip(*self.measured.systems, strict=True)]
-        parts += [self.measured.how, self._statistics()]
-        told = (_sentences(names[0], *one) for one in zip(names[1:], self.contrasts, strict=True))
-        return "\n\n".join([*parts, *filter(None, told)])
+        parts = [_format_scores(names, column) for column in zip(*self.measured.systems, strict=True)]
+        parts += [self.measured.how, self._format_statistics()]
+        sentences = (_format_sentences(names[0], *one) for one in zip(names[1:], self.contrasts, strict=True))
+        return "\n\n".join([*parts, *filter(None, sentences)])
 
-    def _statistics(self) -> str:
+    def _format_statistics(self) -> str:
         head = ["", "words", "of references'", "repetition", "loops", "empty", "copies", "cut", "equal to first"]
         rows = [[*head, "better", "worse"]]
-        rows.append(["references", *_counts(self.references), *[""] * 4])
+        rows.append(["references", *_format_counts(self.references), *[""] * 4])
         for place, system in enumerate(self.systems):
             contrast = self.contrasts[place - 1] if place else None
-            beside = [f"{n:,}" for n in (contrast.equal, contrast.better, contrast.worse)] if contrast else [""] * 3
-            rows.append([system.name, *_counts(system.statistics), f"{len(system.cut):,}", *beside])
+            against = [f"{n:,}" for n in (contrast.equal, contrast.better, contrast.worse)] if contrast else [""] * 3
+            rows.append([system.name, *_format_counts(system.statistics), f"{len(system.cut):,}", *against])
         return format_table(rows)
 
 
-def _scores(names: Sequence[str], measures: Sequence[MetricScore]) -> str:
-    """One score of all systems, under its signature."""
+def _format_scores(names: Sequence[str], measures: Sequence[MetricScore]) -> str:
+    """One score of all systems, below its signature."""
     first = measures[0]
     rows = []
     for name, one in zip(names, measures, strict=True):
@@ -207,32 +204,34 @@ def _scores(names: Sequence[str], measures: Sequence[MetricScore]) -> str:
     return f"{first.name}  {first.signature}\n{format_table(rows)}"
 
 
-def _counts(text: TextStatistics) -> list[str]:
+def _format_counts(text: TextStatistics) -> list[str]:
     lines = [f"{len(numbers):,}" for numbers in (text.loops, text.empty, text.copies)]
     return [f"{text.words:,}", f"{text.length_ratio:.3f}", f"{text.repetition:.2%}", *lines]
 
 
-def _sentences(first: str, other: str, contrast: SystemContrast) -> str:
-    """Those that differ most; nothing if none was asked for."""
+def _format_sentences(first: str, other: str, contrast: SystemContrast) -> str:
+    """The sentences that differ most; empty if none are to be shown."""
     if not contrast.better + contrast.worse:
         return f"{first} and {other}: no sentence has another chrF"
     if not contrast.sentences:
         return ""
     parts = [f"{first} and {other}: the sentences whose chrF differs most"]
     for one in contrast.sentences:
-        mine, theirs = one.outputs
-        told = [("source", one.source), ("reference", one.reference), (first, mine), (other, theirs)]
-        width = max(display_width(name) for name, _ in told)
+        outputs = zip((first, other), one.outputs, strict=True)
+        texts = [("source", one.source), ("reference", one.reference), *outputs]
+        width = max(display_width(name) for name, _ in texts)
         rows = [f"line {one.line}: {one.scores[0]:.1f} and {one.scores[1]:.1f}"]
         rows += [
-            f"  {name}{' ' * (width - display_width(name))}  {visible(text)}" for name, text in told if text is not None
+            f"  {name}{' ' * (width - display_width(name))}  {visible(text)}"
+            for name, text in texts
+            if text is not None
         ]
         parts.append("\n".join(rows))
     return "\n".join(parts)
 
 
 SHOWN_SENTENCES = 5
-"""Sentences that are shown of each system."""
+"""Number of sentences shown per system."""
 
 
 def compare(
@@ -249,28 +248,28 @@ def compare(
     load: Callable[[Path], Translator] = Translator.load,
     progress: Callable[[int], None] | None = None,
 ) -> Comparison:
-    """Compares translations of one test set.
+    """Compare translations of one test set.
 
     Args:
-        systems: two or more: run or model folders, loaded translators, or files with a translation a line.
-        target: the reference translations; plain or compressed.
-        source: the test set; needed where a model is to translate it.
-        language: of the translations; the models' own by default, else what the name of ``target`` ends in.
-        tokenize: how BLEU tells words apart; by default as the language needs it.
+        systems: two or more run or model folders, loaded translators, or files with one translation per line.
+        target: the reference translations, plain or compressed.
+        source: the test set; required if a system has to translate it.
+        language: language of the translations; by default that of the models, else from the file name of ``target``.
+        tokenize: BLEU's tokenization; by default chosen by language.
         test: "randomization" (paired approximate randomization) or "bootstrap" (paired bootstrap).
-        resamples: of the bootstrap: 1,000.
-        trials: of the randomization: 10,000.
-        show: how many of the sentences that differ most are kept.
-        batch_tokens: as in `Translator.translate`.
-        load: makes a translator of a folder.
-        progress: is told how many more sentences are translated.
+        resamples: number of bootstrap resamples; by default 1,000.
+        trials: number of randomization trials; by default 10,000.
+        show: number of the most different sentences to keep.
+        batch_tokens: see `Translator.translate`.
+        load: loads a translator from a folder.
+        progress: called with the number of newly translated sentences.
 
     Raises:
-        DataError: a file cannot be read, or has another number of lines than ``target``.
-        FormatError: a folder that is no model.
-        ConfigurationError: fewer than two systems; a model without ``source``; numbers that cannot be.
+        DataError: a file cannot be read, or its number of lines differs from that of ``target``.
+        FormatError: a folder contains no model.
+        ConfigurationError: fewer than two systems, a model without ``source``, or a number out of range.
     """
-    _check(systems, source, target, show)
+    _check_arguments(systems, source, target, show)
     references = list(read_lines(target))
     check_score_settings(tokenize, resamples=resamples, trials=trials, lines=len(references))
     sources = None if source is None else list(read_lines(source))
@@ -278,7 +277,7 @@ def compare(
         raise DataError("every line is empty: there is nothing to compare with", target)
     outputs, cuts = [], []
     for system in systems:
-        translator = system if isinstance(system, Translator) else load(Path(system)) if _is_model(system) else None
+        translator = _load_system(system, load)
         if translator is None:
             found = [Translation(line, 0.0, True) for line in read_lines(str(system))]
         else:
@@ -300,15 +299,15 @@ def compare(
             for number, (system, lines, cut) in enumerate(zip(systems, outputs, cuts, strict=True), start=1)
         ],
         score_systems(outputs, references, language, tokenize=tokenize, test=test, resamples=resamples, trials=trials),
-        _contrasts(outputs, references, sources, show),
+        _compare_with_first(outputs, references, sources, show),
         text_statistics(references, references, sources),
         find_preprocessing(references, language),
         language,
     )
 
 
-def models_among(systems: Sequence[str | Path | Translator]) -> int:
-    """How many of them translate; the others are files."""
+def count_models(systems: Sequence[str | Path | Translator]) -> int:
+    """The number of systems that have to translate the test set; the others are files."""
     return sum(map(_is_model, systems))
 
 
@@ -316,25 +315,32 @@ def _is_model(system: str | Path | Translator) -> bool:
     return isinstance(system, Translator) or Path(system).is_dir()
 
 
-def _check(
+def _load_system(system: str | Path | Translator, load: Callable[[Path], Translator]) -> Translator | None:
+    """The translator of a system; None for a file."""
+    if isinstance(system, Translator):
+        return system
+    return load(Path(system)) if _is_model(system) else None
+
+
+def _check_arguments(
     systems: Sequence[str | Path | Translator], source: str | Path | None, target: str | Path, show: int
 ) -> None:
-    """Before a model is loaded."""
+    """Check arguments and files before any model is loaded."""
     if len(systems) < 2:
         raise ConfigurationError(f"expected two systems to compare or more, got {len(systems)}")
     if show < 0:
         raise ConfigurationError(f"show: expected 0 sentences or more, got {show}")
-    if source is None and models_among(systems):
+    if source is None and count_models(systems):
         raise ConfigurationError("source: needed, as there is a model among the systems, which is to translate it")
     files = [str(system) for system in systems if not _is_model(system)]
     for path in (*files, *([] if source is None else [source])):
         check_parallel(path, target)
 
 
-def _contrasts(
+def _compare_with_first(
     outputs: Sequence[list[str]], references: list[str], sources: list[str] | None, show: int
 ) -> list[SystemContrast]:
-    """Each of the others beside the first."""
+    """Compare every other system with the first."""
     scores = [sentence_chrf(lines, references) for lines in outputs]
     contrasts = []
     for lines, own in zip(outputs[1:], scores[1:], strict=True):

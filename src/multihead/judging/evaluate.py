@@ -1,6 +1,6 @@
-"""How good a translator is on a test set: BLEU, chrF and TER with signatures and intervals, raw text against raw text.
+"""Evaluate a translator on a test set: BLEU, chrF and TER of raw text.
 
-Whether one is better than another is asked of `judging.compare`.
+Scores come with signatures and confidence intervals. `judging.compare` compares systems.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from multihead.translating.translator import Translator
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A score and what it is of."""
+    """The scores of a translator on a test set, and its translations."""
 
     scores: Scores
-    """BLEU and chrF alone."""
+    """BLEU and chrF only."""
     sentences: int
     seconds: float
-    """Of the translation."""
+    """Translation time in seconds."""
     hypotheses: list[str]
     cut: list[int]
     """Lines (from 1) whose translation reached the length limit."""
     measured: SystemScores
-    """BLEU, chrF and TER with intervals."""
+    """BLEU, chrF and TER with confidence intervals."""
     remarks: list[PreprocessingRemark]
-    """What the references look like, where that is not as people write."""
+    """Signs that the references are tokenized or lower-cased."""
     language: str | None
-    """Of the translations; decided how words are told apart."""
+    """Language of the translations, which decides how BLEU and TER tokenize."""
     search: GenerationConfig
-    """How was searched."""
+    """Settings of the search."""
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; without the translations."""
+        """The result as JSON data, without the translations."""
         return {
             "sentences": self.sentences,
             "seconds": self.seconds,
@@ -75,26 +75,26 @@ def evaluate(
     batch_tokens: int = 4096,
     progress: Callable[[int], None] | None = None,
 ) -> Evaluation:
-    """Translates ``source`` and compares with ``target``, line by line.
+    """Translate ``source`` and score the result against ``target``, line by line.
 
     Args:
-        model: a model or run folder, or a loaded translator; `Translator.searching` gives one any other search.
+        model: a model or run folder, or a loaded translator; for other searches see `Translator.searching`.
         source: text file, plain or compressed.
         target: its reference translation.
-        beam: hypotheses; the model's own setting by default.
-        alpha: length penalty; the model's own by default.
-        min_length: the least tokens of a translation; the model's own by default.
-        max_length: the most, the end symbol counted; the model's own by default.
-        language: of the translations; the model's own by default, else what the name of ``target`` ends in.
-        tokenize: how BLEU tells words apart; by default as the language needs it.
-        resamples: of the bootstrap; by default 1,000 (`metrics.significance.score_systems`).
-        batch_tokens: as in `Translator.translate`.
-        progress: is told how many more sentences are done.
+        beam: number of hypotheses; by default the model's own setting.
+        alpha: length penalty; by default the model's own.
+        min_length: minimum number of tokens per translation; by default the model's own.
+        max_length: maximum number of tokens, including the end symbol; by default the model's own.
+        language: language of the translations; by default the model's own, else from the file name of ``target``.
+        tokenize: BLEU's tokenization; by default chosen by language.
+        resamples: number of bootstrap resamples; by default 1,000 (`metrics.significance.score_systems`).
+        batch_tokens: see `Translator.translate`.
+        progress: called with the number of newly translated sentences.
 
     Raises:
         DataError: a file cannot be read, or the numbers of lines differ.
-        FormatError: no model.
-        ConfigurationError: settings of the search or of the scores that cannot be.
+        FormatError: the folder contains no model.
+        ConfigurationError: invalid settings of the search or the scores.
     """
     check_score_settings(tokenize, resamples=resamples, lines=check_parallel(source, target).lines)
     sources, references = list(read_lines(source)), list(read_lines(target))

@@ -1,10 +1,9 @@
-"""Why a sentence was translated so: one `Explanation` with all that can be looked at, for people and for programs.
+"""Explain a translation: attention, probabilities, alternatives, search tree.
 
-The translation is searched step by step with a recorder (`decoding.recording`), which finds what `Translator.translate`
-finds, compiled or not. Then the pair is run once more with everything written down: words, tokens and what else they
-could have been (`judging.analysis`), the attention of every head (`translating.attention`), and the way of the
-tensors (`inspection.shapes`). `Explanation.content` is the whole as plain data, in the schema of docs/explain.md;
-`inspection.explanation` makes a page of it.
+The sentence is translated step by step with a recorder (`decoding.recording`), which finds what `Translator.translate`
+finds. The pair is then run once more to record words, tokens and their alternatives (`judging.analysis`), the attention
+of every head (`translating.attention`), and the shapes of all tensors (`inspection.shapes`). `Explanation.content`
+returns everything as plain data, in the schema of docs/explain.md; `inspection.explanation` renders it.
 """
 
 from __future__ import annotations
@@ -34,47 +33,47 @@ from multihead.translating.translation import Translation
 from multihead.translating.translator import Translator
 
 VERSION = 1
-"""Of the schema: a field may be added to it, but none changes its meaning."""
+"""Version of the schema; fields may be added to it, but none changes its meaning."""
 
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """A sentence, its translation, and what the model did."""
+    """A sentence, its translation, and what the model computed."""
 
     source: str
     translation: str
     given: bool
-    """Whether the translation was handed in; otherwise it is the first of ``found``."""
+    """Whether the translation was passed in; otherwise it is the first of ``found``."""
     log_probability: float
     """log p(y | x)."""
     score: float
-    """What a search ranks by: the same, divided by the length penalty."""
-    inspected: PairAnalysis
-    """Its words and tokens, how probable they were, and what else they could have been."""
+    """The same divided by the length penalty, by which a search ranks."""
+    analysis: PairAnalysis
+    """Words and tokens with their probabilities and alternatives."""
     attention: AttentionMap
-    """Every head's weights."""
+    """The weights of every head."""
     found: list[Translation]
-    """What the model's own search found, best first."""
+    """Translations found by the model's own search, best first."""
     tree: Tree
-    """What that search did."""
+    """The search tree."""
     pieces: list[str]
-    """The last token of each node of the tree, to be read by people."""
+    """The last token of each tree node, in readable form."""
     texts: list[str | None]
-    """What each node of the tree reads that ended or was handed back; None for the others."""
+    """The text of each tree node that is finished or was returned; None for the others."""
     shapes: Trace
-    """The way of the tensors."""
-    searched: SearchSettings
+    """The shapes of all tensors."""
+    search_settings: SearchSettings
     model: str
-    """In a line."""
+    """One-line description of the model."""
     languages: tuple[str | None, str | None]
 
     def content(self) -> dict[str, Any]:
-        """All of it as what JSON has, in the schema of docs/explain.md."""
+        """Everything as JSON data, in the schema of docs/explain.md."""
         nodes = [
             {**asdict(node), "piece": piece, "text": text}
             for node, piece, text in zip(self.tree.nodes, self.pieces, self.texts, strict=True)
         ]
-        inspected = asdict(self.inspected)
+        analysis = asdict(self.analysis)
         attention = {kind: _layers(self.attention, kind) for kind in get_args(Kind)}
         content = {
             "multihead_explanation": VERSION,
@@ -85,38 +84,37 @@ class Explanation:
             "given": self.given,
             "log_probability": self.log_probability,
             "score": self.score,
-            "source_words": inspected["source_words"],
-            "words": inspected["words"],
-            "links": inspected["links"],
-            "word_attention": inspected["weights"],
+            "source_words": analysis["source_words"],
+            "words": analysis["words"],
+            "links": analysis["links"],
+            "word_attention": analysis["weights"],
             "source_pieces": self.attention.source,
-            "pieces": inspected["pieces"],
+            "pieces": analysis["pieces"],
             "attention": attention,
             "found": [asdict(one) for one in self.found],
-            "search": {"settings": self.searched.model_dump(), "nodes": nodes},
+            "search": {"settings": self.search_settings.model_dump(), "nodes": nodes},
             "shapes": {"rows": [asdict(row) for row in self.shapes.rows], "table": str(self.shapes)},
         }
-        plain: dict[str, Any] = _plain(content)
+        plain: dict[str, Any] = _to_json(content)
         return plain
 
     def page(self) -> str:
-        """A page of HTML that needs nothing else: no network, and for the main content no script."""
+        """A self-contained HTML page; its main content needs no JavaScript."""
         return explanation_page(self.content())
 
     def picture(self, path: str | Path) -> None:
-        """Draws which word looked at which, into a PNG, SVG or PDF file.
+        """Draw the attention between words into a PNG, SVG or PDF file.
 
         Raises:
-            InputError: there is no attention to the source, or no word; a file that no picture can be.
+            InputError: the model has no attention to the source, there are no words, or the file name is invalid.
             MissingDependencyError, SurroundingsError: as `inspection.plots.attention_map`.
         """
-        weights, words = self.inspected.weights, self.inspected.words
-        if not weights or not self.inspected.source_words:
+        weights, words = self.analysis.weights, self.analysis.words
+        if not weights or not self.analysis.source_words:
             raise InputError("there is nothing to draw: no word of the translation looks at one of the source")
-        rows = [
-            f"{word.text}·{format_percent(word.probability)}" for word in words
-        ]  # a blank would be drawn as a token's
-        attention_map(torch.tensor(weights), self.inspected.source_words, rows, path, title=self.source)
+        # Joined by a dot, because a space would be drawn like that of a token.
+        rows = [f"{word.text}·{format_percent(word.probability)}" for word in words]
+        attention_map(torch.tensor(weights), self.analysis.source_words, rows, path, title=self.source)
 
 
 def explain(
@@ -128,24 +126,24 @@ def explain(
     n_best: int = 1,
     aligning: AlignmentSettings | None = None,
 ) -> Explanation:
-    """Explains the translation of a sentence: the model's own, or a given one.
+    """Explain the translation of a sentence: the model's own, or a given one.
 
     Args:
-        translator: any, or the folder of a model or run; how it searches is its own (`Translator.searching`).
+        translator: a translator, or a model or run folder; it searches with its own settings (`Translator.searching`).
         text: the sentence.
-        translation: explain this one; the search that is shown is the model's own all the same.
-        alternatives: how many of each word and token.
-        n_best: how many translations the search hands back; more let it go on for longer.
-        aligning: how links between words are read from the weights.
+        translation: explain this translation; the search shown is still the model's own.
+        alternatives: number of alternatives per word and per token.
+        n_best: number of translations the search returns; more make it run longer.
+        aligning: how links between words are extracted from attention.
 
     Example:
         ``Path("page.html").write_text(explain("run", "Ein Hund rennt.").page(), encoding="utf-8")``
 
     Raises:
-        InputError: an empty sentence; a lone surrogate.
-        ConfigurationError: more translations than the beam; a layer that there is not; fewer than no alternatives; a
-            search in less than float32.
-        FormatError: no model there.
+        InputError: the sentence is empty, or a text contains a lone surrogate.
+        ConfigurationError: ``n_best`` exceeds the beam, the layer does not exist, ``alternatives`` is negative, or the
+            search is less precise than float32.
+        FormatError: the folder contains no model.
     """
     if not text.strip():
         raise InputError("an empty sentence has nothing to explain")
@@ -159,7 +157,7 @@ def explain(
     bundle = translator.bundle
     tokenizer = bundle.target_tokenizer
     read = bundle.source_tokenizer.encode(text)
-    hypotheses, tree = _searched(translator, read, settings, n_best)
+    hypotheses, tree = _search_with_recorder(translator, read, settings, n_best)
     found = [translator.translation_of(hypothesis, len(read) + 1) for hypothesis in hypotheses]
     if translation is None:
         written = list(hypotheses[0].tokens)
@@ -168,7 +166,7 @@ def explain(
         written = tokenizer.encode(translation)
         log_probability = math.fsum(forced_log_probabilities(bundle.model, tokenizer, [read], [written])[0])
         score = log_probability / penalty_of(settings)(len(written) + 1, settings.alpha)
-    (inspected,) = analyze_tokens(translator, [read], [written], alternatives, aligning=aligning)
+    (analysis,) = analyze_tokens(translator, [read], [written], alternatives, alignment=aligning)
     source, target = (
         torch.tensor([ids], device=bundle.model.output.weight.device)
         for ids in ([*read, Tokenizer.eos_id], [Tokenizer.bos_id, *written])
@@ -179,7 +177,7 @@ def explain(
         given=translation is not None,
         log_probability=log_probability,
         score=score,
-        inspected=inspected,
+        analysis=analysis,
         attention=translator.attention_of(read, written),
         found=found,
         tree=tree,
@@ -188,16 +186,16 @@ def explain(
             None if node.score is None else tokenizer.decode(tree.path(place)) for place, node in enumerate(tree.nodes)
         ],
         shapes=trace(bundle.model, source, torch.tensor([source.shape[1]], device=source.device), target),
-        searched=settings,
+        search_settings=settings,
         model=bundle.model.config.summary,
         languages=(bundle.source_language, bundle.target_language),
     )
 
 
-def _searched(
+def _search_with_recorder(
     translator: Translator, read: list[int], settings: SearchSettings, n_best: int
 ) -> tuple[list[Hypothesis], Tree]:
-    """What the model's own search finds for one sentence, and what it did on the way."""
+    """The hypotheses of the model's own search for one sentence, and the search tree."""
     check_n_best(n_best, settings.beam)
     tokenizer = translator.bundle.target_tokenizer
     translator.bundle.model.eval()
@@ -217,17 +215,18 @@ def _searched(
     return found, recorder.tree(found, parties=settings.groups)
 
 
-def _plain(value: Any) -> Any:
-    """As JSON has it: tuples are lists."""
+def _to_json(value: Any) -> Any:
+    """Turn tuples into lists, recursively."""
     if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, (list, tuple)) else value
+        return {key: _to_json(one) for key, one in value.items()}
+    return [_to_json(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
-def _layers(seen: AttentionMap, kind: Kind) -> dict[str, Any] | None:
-    """Every layer's weights of every head, and what the rows and columns are; None where the model has none."""
-    recorded = {"cross": seen.weights.cross, "encoder": seen.weights.encoder, "decoder": seen.weights.decoder}[kind]
-    views = [seen.view(kind, layer) for layer in range(1, len(recorded) + 1)]
+def _layers(attention: AttentionMap, kind: Kind) -> dict[str, Any] | None:
+    """The weights of every layer and head with row and column labels; None if the model has no such attention."""
+    weights = attention.weights
+    recorded = {"cross": weights.cross, "encoder": weights.encoder, "decoder": weights.decoder}[kind]
+    views = [attention.view(kind, layer) for layer in range(1, len(recorded) + 1)]
     if not views:
         return None
     layers = [view.weights.tolist() for view in views]

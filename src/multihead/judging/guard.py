@@ -1,14 +1,13 @@
-"""The guard of translations: which of them look wrong, and, on request, a safer second search for those.
+"""Mark suspicious translations, and search them again more safely on request.
 
-What is looked at, how it counts and how all of it becomes one score is in `guard_signs`. A translation whose suspicion
-reaches the threshold is marked. With ``mode="retry"`` it is searched again, and the best by the same score stays:
+`judging.guard_signs` defines the signs of a wrong translation and the score that combines them. A translation whose
+score reaches the threshold is marked. With ``mode="retry"`` it is searched again, and the candidate with the best score
+is kept:
 
-    1. a wider beam, no three tokens twice, and no shorter than what would begin to be suspicious;
-    2. if that is suspicious still, of 16 samples from tokens that are not improbable the one that the others agree
-       with (`translating.consensus`)
+    1. a search with a wider beam, no repeated trigram, and a minimum length at which the length is not yet suspicious;
+    2. if that is still suspicious, the consensus (`translating.consensus`) of 16 samples from the more probable tokens.
 
-and of equals what was there first. Neither is taken where it scores no better than the first translation. Where nothing
-is asked for, nothing here runs.
+Ties are resolved in favor of the earlier candidate, so a retry never scores worse than the first translation.
 """
 
 from __future__ import annotations
@@ -34,23 +33,23 @@ _TINY = 1e-300
 
 @dataclass(frozen=True)
 class GuardedTranslation:
-    """A translation, and how far it can be trusted."""
+    """A translation with its suspicion score."""
 
     translation: Translation
     score: float
-    """How suspicious it is, from 0 to 1."""
+    """Suspicion, from 0 to 1."""
     reasons: tuple[str, ...]
-    """The signs that are there, in words, the weightiest first."""
+    """The signs present, in words, most important first."""
     marked: bool
     """Whether the score reaches the threshold."""
     signs: dict[str, float]
-    """What was measured, by name (`guard_signs`); nothing of an empty line."""
+    """Measured values by the name of the sign (`guard_signs`); empty for an empty line."""
     first: GuardedTranslation | None = None
-    """What the search found first, where the sentence was searched again."""
+    """The first translation, if the sentence was searched again."""
 
     @property
     def remark(self) -> str | None:
-        """What its reader should know, in a line; None where nothing was suspicious."""
+        """A one-line remark for the reader; None if nothing was suspicious."""
         if self.first is None:
             return f"suspicious ({self.score:.2f}): {'; '.join(self.reasons)}" if self.marked else None
         found = f"suspicious ({self.first.score:.2f}): {'; '.join(self.first.reasons)}"
@@ -70,14 +69,14 @@ def translate_guarded(
     batch_tokens: int = 4096,
     progress: Callable[[int], None] | None = None,
 ) -> list[GuardedTranslation]:
-    """Translates sentences, each with how far it can be trusted; as many come back, in order.
+    """Translate sentences and assess each translation, in order.
 
     Args:
-        translator: the model; `Translator.searching` says how it searches.
-        texts: a sentence each.
-        mode: what to do about a suspicious one.
-        settings: more of the guard; ``mode`` is then theirs.
-        prefixes, phrases, batch_tokens, progress: as `Translator.translations` has them.
+        translator: the translator; its own settings decide the first search (`Translator.searching`).
+        texts: one sentence per item.
+        mode: mark suspicious translations, or search them again.
+        settings: further settings of the guard; they replace ``mode``.
+        prefixes, phrases, batch_tokens, progress: see `Translator.translations`.
 
     Raises:
         InputError, ConfigurationError: as `Translator.translations`.
@@ -94,16 +93,16 @@ def translate_guarded(
 def assess(
     translator: Translator, texts: Sequence[str], translations: Sequence[Translation], settings: GuardSettings
 ) -> list[GuardedTranslation]:
-    """How far translations can be trusted. None of them is searched again.
+    """Assess translations, without searching any of them again.
 
     Args:
-        translator: the model that made them.
-        texts: what was translated, one for each translation.
-        translations: with their probabilities, as a `Translator` gives them.
-        settings: of the guard; their mode does not matter.
+        translator: the translator that made them.
+        texts: the source of each translation.
+        translations: translations with probabilities, from a `Translator`.
+        settings: settings of the guard; their mode is ignored.
 
     Raises:
-        InputError: not one text a translation.
+        InputError: the numbers of texts and translations differ.
     """
     if len(texts) != len(translations):
         raise InputError(f"got {len(translations)} translations of {len(texts)} texts; expected one of each")
@@ -125,7 +124,7 @@ def assess(
         for place, found in zip(work, analyze_pairs(translator, *pairs, alternatives=0), strict=True):
             measured[place]["surprise"] = -math.log(max(min(p.probability for p in found.pieces), _TINY))
             if found.weights is not None:
-                measured[place]["coverage"] = _unseen(found.weights, len(found.source_words))
+                measured[place]["coverage"] = _uncovered_share(found.weights, len(found.source_words))
     return [_guarded(*each, settings) for each in zip(translations, measured, strict=True)]
 
 
@@ -139,13 +138,13 @@ def retry(
     phrases: Sequence[Phrases] | None = None,
     batch_tokens: int = 4096,
 ) -> list[GuardedTranslation]:
-    """Searches those that are marked once more, more safely; the better ones by the same score stay."""
+    """Search marked sentences again, more safely, and keep the candidate with the lowest suspicion."""
     results = list(judged)
 
     def attempt(
         search: Callable[..., list[Translation]], places: list[int], **demands: Sequence[Any] | None
     ) -> list[int]:
-        """Takes what is better; the places of those that are still suspicious."""
+        """Search the sentences at ``places`` again; returns those that are still suspicious."""
         given = [texts[place] for place in places]
         own = {name: [all_of_them[place] for place in places] for name, all_of_them in demands.items() if all_of_them}
         found = assess(translator, given, search(given, batch_tokens=batch_tokens, **own), settings)
@@ -155,28 +154,28 @@ def retry(
         return [place for place in places if results[place].marked]
 
     marked = [place for place, each in enumerate(judged) if each.marked]
-    bound = [place for place in marked if phrases and phrases[place]]
-    if bound:  # a phrase may repeat something itself, and samples know none
-        attempt(_careful(translator, settings, 0).translations, bound, prefixes=prefixes, phrases=phrases)
+    constrained = [place for place in marked if phrases and phrases[place]]
+    if constrained:  # phrases may repeat tokens themselves, and sampling does not support them
+        attempt(_safer(translator, settings, 0).translations, constrained, prefixes=prefixes, phrases=phrases)
     left = [place for place in marked if not (phrases and phrases[place])]
-    careful = _careful(translator, settings, settings.no_repeat)
+    safer = _safer(translator, settings, settings.no_repeat)
     if left:
-        left = attempt(careful.translations, left, prefixes=prefixes)
+        left = attempt(safer.translations, left, prefixes=prefixes)
     if left:
 
-        def drawn(given: list[str], **asked: Any) -> list[Translation]:
+        def sample_consensus(given: list[str], **asked: Any) -> list[Translation]:
             sharpening = Sharpening(epsilon=settings.epsilon)
-            rows = careful.sample(given, settings.samples, seed=settings.seed, sharpening=sharpening, **asked)
+            rows = safer.sample(given, settings.samples, seed=settings.seed, sharpening=sharpening, **asked)
             return [consensus(row) for row in rows]
 
-        attempt(drawn, left, prefixes=prefixes)
+        attempt(sample_consensus, left, prefixes=prefixes)
     return results
 
 
-def _careful(translator: Translator, settings: GuardSettings, no_repeat: int) -> Translator:
-    """The second search: no shorter than where the length begins to be a sign; step by step, so in full precision.
+def _safer(translator: Translator, settings: GuardSettings, no_repeat: int) -> Translator:
+    """The second search, with a minimum length at which the length becomes a sign, in full precision.
 
-    What the first one forbade stays forbidden: its own repetitions and least length count where they are stricter.
+    The limits of the first search (repetition, minimum length) still apply where they are stricter.
     """
     own, usual = completed(translator.search_settings()), translator.lengths
     least = usual.ratio * math.exp(-SIGNS["length"].ordinary * usual.spread)
@@ -194,7 +193,7 @@ def _guarded(translation: Translation, signs: dict[str, float], settings: GuardS
     return GuardedTranslation(translation, score, guard_signs.reasons(signs), score >= settings.threshold, signs)
 
 
-def _unseen(weights: Sequence[Sequence[float]], words: int) -> float:
-    """The share of the source's words that no word of a translation looked at; weights: [target word][source word]."""
-    looks = [math.fsum(row[word] for row in weights) for word in range(words)]
-    return sum(look < MIN_ATTENTION for look in looks) / max(words, 1)
+def _uncovered_share(weights: Sequence[Sequence[float]], words: int) -> float:
+    """The share of source words that received almost no attention; weights: [target word][source word]."""
+    received = [math.fsum(row[word] for row in weights) for word in range(words)]
+    return sum(attention < MIN_ATTENTION for attention in received) / max(words, 1)

@@ -1,30 +1,28 @@
-"""What the guard of translations is told: when to mark, whether to look closer, what to do about it. No torch here.
+"""Signs of a wrong translation, and the settings of the guard (no torch).
 
-Signs that a translation is wrong, seen from outside: each a number, what is ordinary of it, and one score of all.
+Each sign i measures a value v_i. It counts from a_i, up to which values are ordinary, in full from b_i on, and alone
+raises the suspicion to its weight w_i:
 
-With v_i what sign i measures, it counts from what ordinary translations have, a_i, in full from b_i on, and alone as
-much as its weight w_i:
-
-    d_i = clip((v_i - a_i) / (b_i - a_i), 0, 1)          how much the sign is there
+    d_i = clip((v_i - a_i) / (b_i - a_i), 0, 1)          degree of the sign
     suspicion = 1 - prod_i (1 - w_i d_i)                 from 0 to 1
 
-which is the probability that one of the signs is right, if sign i is so with probability w_i d_i and they are
-independent (the "noisy or" of Pearl 1988, "Probabilistic reasoning in intelligent systems", section 4.3.2). A sign more
-never lowers it; two weak ones together can be enough. `SIGNS` has a, b and w of each.
+This is the probability that at least one sign is right, if sign i is right with probability w_i d_i, independently (the
+"noisy or" of Pearl 1988, "Probabilistic reasoning in intelligent systems", section 4.3.2). Another sign never lowers
+it, and two weak signs can suffice. `SIGNS` has a, b and w of each.
 
-    loop         words said again at once: the longest run of words equal to those n places before, n = 1 ... 12, less
-                 what the source has of it
-    repetition   share of the three-word sequences that occurred before, less what the source has of it
-    length       |ln((|y| + 3) / (rho |x| + 3))| / sigma: how many times the usual deviation sigma the number of tokens
-                 is away from what |x| source tokens usually become; the 3 forgives short sentences
-    copy         share of the words that stand in the source, too; out of 6 at least, so that names may be copied
-    doubt        - log p(y | x) / |y|: mean surprise of a token, in nats
-    coverage     share of the source's words that were never looked at: attention to them less than 0.1 tokens in all
-    surprise     the least probable token's: - min_t log p(y_t | y_<t, x)
+    loop         immediate repetition: the longest run of words equal to those n places before, n = 1 ... 12, minus that
+                 of the source
+    repetition   share of three-word sequences that occurred before, minus that of the source
+    length       |ln((|y| + 3) / (rho |x| + 3))| / sigma: deviation of the number of tokens from what |x| source tokens
+                 usually give, in units of its standard deviation sigma; the 3 is lenient with short sentences
+    copy         share of words that also occur in the source; out of at least 6, so that names may be copied
+    doubt        - log p(y | x) / |y|: mean surprise per token, in nats
+    coverage     share of source words that were never attended to: less than 0.1 tokens' worth of attention in total
+    surprise     that of the least probable token: - min_t log p(y_t | y_<t, x)
 
-The last two need a pass through the model (`judging.guard` says when), the others only the two texts and the
-translation's probability. A word is a run of letters or digits or, where scripts write no spaces, one character; a
-punctuation mark is none. Torch is not needed here.
+The last two need a pass through the model (`GuardSettings.closer`), the others only the two texts and the translation's
+probability. A word is a run of letters or digits or, in scripts without spaces, a single character; punctuation is not
+a word.
 """
 
 from __future__ import annotations
@@ -54,45 +52,45 @@ class GuardSettings(Settings):
     threshold: float = Field(default=0.5, gt=0, le=1)
     """A translation is suspicious from this score on (`guard_signs.suspicion`)."""
     closer: bool = False
-    """Also run each translation through the model: what was never looked at, and its least probable token."""
+    """Also run each translation through the model: source words never attended to, and the least probable token."""
     beam: int = Field(default=10, ge=1)
-    """Of the second search."""
+    """Beam of the second search."""
     no_repeat: int = Field(default=3, ge=0)
-    """Of the second search, and of the samples."""
+    """Length of token sequences that may not repeat in the second search and in samples; 0 allows all."""
     samples: int = Field(default=16, ge=2)
-    """Drawn where the second search did not help."""
+    """Number of samples drawn if the second search does not help."""
     epsilon: float = Field(default=0.02, gt=0, le=1)
     """Samples are drawn from tokens at least this probable."""
     seed: int = 0
-    """Of the samples."""
+    """Seed of the samples."""
 
 
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]|[^\W_]+")
-"""Kana, Han, Thai, Lao, Burmese and Khmer one by one."""
+"""Kana, Han, Thai, Lao, Burmese and Khmer characters are words of their own."""
 
-_LONGEST_UNIT = 12
-_SEQUENCE = 3
-_FORGIVEN = 3
-_FEWEST = 6
+_LONGEST_UNIT = 12  # words repeated as a unit
+_SEQUENCE = 3  # words in a sequence
+_SMOOTHING = 3  # added to lengths
+_MIN_WORDS = 6  # words counted at least, so that names may be copied
 MIN_ATTENTION = 0.1
-"""Attention, summed over the tokens of a translation, below which a word of the source was never looked at."""
+"""Attention, summed over the tokens of a translation, below which a source word was never attended to."""
 
 
 @dataclass(frozen=True)
 class Sign:
-    """How a measure counts."""
+    """How a measured value counts."""
 
     ordinary: float
-    """a: up to here it says nothing."""
+    """a: up to this value it says nothing."""
     certain: float
-    """b: from here on it counts in full."""
+    """b: from this value on it counts in full."""
     weight: float
-    """w: the suspicion that it is worth alone."""
+    """w: the suspicion it raises by itself."""
     words: str
-    """What it says to people, with a place for the number."""
+    """Description for users, with a placeholder for the value."""
 
     def degree(self, value: float) -> float:
-        """d: from 0 to 1."""
+        """d: the degree of the sign, from 0 to 1."""
         return min(max((value - self.ordinary) / (self.certain - self.ordinary), 0.0), 1.0)
 
 
@@ -105,16 +103,16 @@ SIGNS = {
     "coverage": Sign(0.2, 0.6, 0.8, "{:.0%} of the source's words were never looked at"),
     "surprise": Sign(6.0, 10.0, 0.8, "one token costs {:.1f} nats"),
 }
-"""Measured on Multi30k; see docs/guard.md for what of ordinary and of damaged translations they find."""
+"""Tuned on Multi30k; docs/guard.md has their results on ordinary and damaged translations."""
 
 
 def split_words(text: str) -> list[str]:
-    """The words of a text, without case."""
+    """The words of a text, case-folded."""
     return _WORD.findall(text.casefold())
 
 
 def loop(words: Sequence[str]) -> int:
-    """The longest run of words that are those n places before, at least n of them; n = 1 ... 12."""
+    """The longest immediate repetition: a run of at least n words equal to those n places before; n = 1 ... 12."""
     longest = 0
     for unit in range(1, min(_LONGEST_UNIT, len(words) // 2) + 1):
         run = 0
@@ -126,25 +124,25 @@ def loop(words: Sequence[str]) -> int:
 
 
 def repetition(words: Sequence[str]) -> float:
-    """The share of sequences of three words that occurred before."""
+    """The share of three-word sequences that occurred before."""
     sequences = [tuple(words[place : place + _SEQUENCE]) for place in range(len(words) - _SEQUENCE + 1)]
     return 1 - len(set(sequences)) / len(sequences) if sequences else 0.0
 
 
 def length(source_tokens: int, tokens: int, usual: Lengths) -> float:
-    """How many times the usual deviation a length is off; end symbols counted on both sides."""
-    ratio = (tokens + _FORGIVEN) / (usual.ratio * source_tokens + _FORGIVEN)
+    """The deviation of a length in standard deviations; both counts include end symbols."""
+    ratio = (tokens + _SMOOTHING) / (usual.ratio * source_tokens + _SMOOTHING)
     return abs(math.log(ratio)) / usual.spread
 
 
 def copy(source: Sequence[str], words: Sequence[str]) -> float:
-    """The share of words with letters that are the source's too, out of 6 at least."""
+    """The share of words (not numbers) that also occur in the source, out of at least 6."""
     known, own = set(source), [word for word in words if not word.isdecimal()]
-    return sum(word in known for word in own) / max(len(own), _FEWEST)
+    return sum(word in known for word in own) / max(len(own), _MIN_WORDS)
 
 
 def text_signs(source: str, text: str) -> dict[str, float]:
-    """What the two texts alone tell: loop, repetition and copy."""
+    """The signs measured on the two texts alone: loop, repetition and copy."""
     read, written = split_words(source), split_words(text)
     return {
         "loop": float(max(loop(written) - loop(read), 0)),
@@ -154,12 +152,12 @@ def text_signs(source: str, text: str) -> dict[str, float]:
 
 
 def suspicion(values: Mapping[str, float]) -> float:
-    """1 - prod_i (1 - w_i d_i) over the signs that were measured."""
+    """1 - prod_i (1 - w_i d_i) over the measured signs."""
     return 1 - prod((1 - SIGNS[name].weight * SIGNS[name].degree(value) for name, value in values.items()), start=1.0)
 
 
 def reasons(values: Mapping[str, float]) -> tuple[str, ...]:
-    """The signs that are there in words, the weightiest first."""
+    """The signs that are present, in words, most important first."""
     counts = {name: SIGNS[name].weight * SIGNS[name].degree(value) for name, value in values.items()}
     order = sorted((name for name in counts if counts[name] > 0), key=lambda name: -counts[name])
     return tuple(f"{name}: {SIGNS[name].words.format(values[name])}" for name in order)

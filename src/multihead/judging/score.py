@@ -1,16 +1,14 @@
-"""Given translations as batches: what scoring and aligning have in common. Nothing is searched here.
-
-Texts are encoded as they are, empty ones too: a side without characters is its end symbol (source) or begin symbol
-(target) alone. Which lines are worth it is for `judging.score` and `judging.align` to say.
-
-How probable a model finds given translations: forced decoding of whole files (`decoding.scoring`), and perplexity.
+"""Score given translations: forced decoding in batches, and perplexity.
 
     log p(y | x) = sum_t log p(y_t | y_<t, x),    t = 1 ... |y|, where y_|y| is the end symbol
     perplexity = exp(- sum log p(y | x) / sum |y|),    both sums over the pairs
 
-in natural logarithms. A translation is cut into tokens as the model's tokenizer does it; p(y | x) is the probability of
-that one spelling of the text. (The same text in other pieces has a probability of its own, which a model that was
-trained on one spelling leaves near 0.)
+with natural logarithms. Translations are tokenized by the model's tokenizer, and p(y | x) is the probability of that
+token sequence. (Other token sequences of the same text have probabilities of their own; a model trained on one
+segmentation gives them little.)
+
+`pair_batches` and `teacher_forced` are shared with `judging.align` and `judging.analysis`. An empty source is its end
+symbol alone, an empty target its begin symbol alone.
 """
 
 from __future__ import annotations
@@ -36,23 +34,23 @@ from multihead.translating.translator import Translator
 
 @dataclass(frozen=True, eq=False)
 class PairBatch:
-    """Pairs of nearly equal lengths, on the model's device."""
+    """Pairs of similar lengths, on the model's device."""
 
     places: list[int]
-    """Which pairs these are."""
+    """Index of each pair."""
     source: Int[Tensor, "batch source"]
-    """Ids and end symbol, padded on the right."""
+    """Ids with the end symbol, padded on the right."""
     lengths: Int[Tensor, " batch"]
-    """How many of them are real."""
+    """Number of ids without padding."""
     targets: list[list[int]]
-    """Ids, without begin and end."""
+    """Ids without begin and end symbols."""
 
 
 def check_pairs(sources: Sequence[str], targets: Sequence[str]) -> None:
-    """Refuses what are not pairs.
+    """Check that there is one target for each source.
 
     Raises:
-        InputError: a string in the place of a list of them; not one target a source.
+        InputError: the numbers differ, or a single string is passed instead of a list.
     """
     if isinstance(sources, str) or isinstance(targets, str):
         raise InputError("expected two lists of sentences, got one string; write [text]")
@@ -63,16 +61,16 @@ def check_pairs(sources: Sequence[str], targets: Sequence[str]) -> None:
 def pair_batches(
     model: Network, sources: Sequence[list[int]], targets: Sequence[list[int]], batch_tokens: int
 ) -> Iterator[PairBatch]:
-    """Pairs of ids in batches, the longest first: rows times the longer side's longest is at most ``batch_tokens``.
+    """Batches of pairs, longest first, with at most ``batch_tokens`` padded tokens on the longer side.
 
     Args:
-        model: for whom; tells the device.
-        sources: ids without begin and end.
-        targets: likewise, one a source.
-        batch_tokens: a pair longer than that is a batch of its own.
+        model: the model, which determines the device.
+        sources: ids without begin and end symbols.
+        targets: likewise, one per source.
+        batch_tokens: maximum size; a longer pair becomes a batch of its own.
 
     Raises:
-        ConfigurationError: a budget below 1.
+        ConfigurationError: ``batch_tokens`` is below 1.
     """
     if batch_tokens < 1:
         raise ConfigurationError(f"batch_tokens must be a number of at least 1, got {batch_tokens}")
@@ -85,7 +83,7 @@ def pair_batches(
 
 @torch.no_grad()
 def teacher_forced(model: Network, batch: PairBatch) -> tuple[Float[Tensor, "batch target vocab"], AttentionWeights]:
-    """Logits and all weights while the targets are written: position t is for target token t, the end symbol last."""
+    """Logits and attention weights with the targets as decoder input; row t predicts target token t, then the end."""
     ended, _ = collate_source(batch.targets, Tokenizer.pad_id, Tokenizer.eos_id)
     given = ended.roll(1, dims=1)
     given[:, 0] = Tokenizer.bos_id
@@ -95,12 +93,12 @@ def teacher_forced(model: Network, batch: PairBatch) -> tuple[Float[Tensor, "bat
 
 @dataclass(frozen=True)
 class ScoredPair:
-    """What a model thinks of one translation."""
+    """The log-probabilities of a translation."""
 
     tokens: list[str]
-    """Its tokens, to be read by people, the end symbol last; none of a pair that is empty on both sides."""
+    """Its tokens in readable form, with the end symbol; empty if both sides are empty."""
     log_probabilities: list[float]
-    """log p(y_t | y_<t, x) of each."""
+    """log p(y_t | y_<t, x) of each token."""
 
     @property
     def log_probability(self) -> float:
@@ -108,26 +106,26 @@ class ScoredPair:
         return math.fsum(self.log_probabilities)
 
     def score(self, alpha: float, penalty: LengthPenalty = power) -> float:
-        """log p(y | x) / penalty(|y|): what a search ranks by; 0 of a pair that is empty on both sides."""
+        """log p(y | x) / penalty(|y|), by which a search ranks; 0 if both sides are empty."""
         return self.log_probability / penalty(len(self.tokens), alpha) if self.tokens else 0.0
 
 
 @dataclass
 class Perplexity:
-    """The perplexity of the pairs that were added."""
+    """Perplexity, accumulated over pairs."""
 
     log_probability: float = 0.0
     tokens: int = 0
-    """End symbols counted."""
+    """Number of tokens, including end symbols."""
 
     def add(self, scored: Sequence[ScoredPair]) -> None:
-        """Some more pairs; those that are empty on both sides add nothing."""
+        """Add pairs; those without tokens change nothing."""
         self.log_probability += math.fsum(one.log_probability for one in scored)
         self.tokens += sum(len(one.tokens) for one in scored)
 
     @property
     def value(self) -> float:
-        """exp of the mean negative log-probability of a token; NaN where there is none."""
+        """exp of the mean negative log-probability per token; NaN without tokens."""
         if not self.tokens:
             return math.nan
         mean = -self.log_probability / self.tokens
@@ -142,22 +140,22 @@ def score(
     batch_tokens: int = 4096,
     progress: Callable[[int], None] | None = None,
 ) -> list[ScoredPair]:
-    """The probability of each target, given its source; as many come back, in order.
+    """Log-probabilities of each target given its source, in order.
 
-    An empty side is read as it is: an empty target is its end symbol alone, an empty source likewise. Only a pair of
-    nothing but white space on both sides has no tokens and the score 0, as `Translator.translations` has it.
+    An empty side is scored as it is: an empty target consists of its end symbol, an empty source likewise. Only a pair
+    with nothing but white space on both sides has no tokens and the score 0, as in `Translator.translations`.
 
     Args:
-        translator: any model that can step.
-        sources: a sentence each.
+        translator: a translator whose model can decode step by step.
+        sources: one sentence per item.
         targets: their translations.
-        batch_tokens: padded tokens of the longer side in a batch: memory against speed.
-        progress: is told how many more pairs are done, whenever some are.
+        batch_tokens: maximum number of padded tokens of the longer side per batch.
+        progress: called with the number of newly scored pairs.
 
     Raises:
-        InputError: not one target a source; a lone surrogate.
-        ConfigurationError: a budget below 1.
-        MultiheadError: the model gave NaN.
+        InputError: the numbers of sources and targets differ, or a text contains a lone surrogate.
+        ConfigurationError: ``batch_tokens`` is below 1.
+        MultiheadError: the model computed NaN.
     """
     check_pairs(sources, targets)
     work = [place for place, pair in enumerate(zip(sources, targets, strict=True)) if any(map(str.strip, pair))]
@@ -181,7 +179,7 @@ def forced_log_probabilities(
     batch_tokens: int = 4096,
     progress: Callable[[int], None] | None = None,
 ) -> list[list[float]]:
-    """As `decoding.scoring.force`, of ids, in batches of nearly equal lengths; arguments as `score`."""
+    """`decoding.scoring.force` on ids, in batches of similar lengths; arguments as in `score`."""
     model.eval()
     symbols = symbols_of(tokenizer)
     results: list[list[float]] = [[] for _ in sources]
