@@ -8,7 +8,7 @@ import pytest
 
 from multihead import Translator
 from multihead.errors import InputError
-from multihead.judging.guard import GuardedTranslation, _careful, assess, retry, translate_guarded
+from multihead.judging.guard import GuardedTranslation, _safer, assess, retry, translate_guarded
 from multihead.judging.guard_signs import GuardSettings
 from multihead.judging.score import score
 from multihead.translating.translation import Translation
@@ -142,15 +142,15 @@ def test_a_second_search_keeps_what_is_demanded(translator, pairs):
 
 def test_what_the_first_search_forbade_stays_forbidden(translator):
     """Where the guard's own limits are stricter, they apply."""
-    own = _careful(translator, RETRY, RETRY.no_repeat).search_settings()
+    own = _safer(translator, RETRY, RETRY.no_repeat).search_settings()
     assert (own.no_repeat, own.beam) == (RETRY.no_repeat, RETRY.beam)
     assert 0 < own.min_factor < 1
     for asked in ({"no_repeat": 2, "min_factor": 1.5, "beam": 7}, {"no_repeat": 9, "min_factor": 0.001, "beam": 1}):
-        both = _careful(translator.searching(**asked), RETRY, RETRY.no_repeat).search_settings()
+        both = _safer(translator.searching(**asked), RETRY, RETRY.no_repeat).search_settings()
         assert both.no_repeat == min(asked["no_repeat"], RETRY.no_repeat)
         assert both.min_factor == max(asked["min_factor"], own.min_factor)
         assert both.beam == max(asked["beam"], RETRY.beam)
-        assert _careful(translator.searching(**asked), RETRY, 0).search_settings().no_repeat == asked["no_repeat"]
+        assert _safer(translator.searching(**asked), RETRY, 0).search_settings().no_repeat == asked["no_repeat"]
 
 
 def test_phrases_of_one_line_are_nothing_to_another(translator, pairs):
