@@ -1,4 +1,4 @@
-"""The page of an explanation: whole in one file, safe with any text, readable without scripts, alive in a browser."""
+"""The explanation page: one file, safe with any text, readable without scripts, interactive in a browser."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def content(translator: Translator) -> dict[str, Any]:
 
 
 class Read(HTMLParser):
-    """What a browser would read: tags in order, and texts by the tag that they stand in."""
+    """What a browser would parse: tags in order, and texts by their enclosing tag."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -58,8 +58,8 @@ def wicked(translator: Translator) -> dict[str, Any]:
 
 
 def test_text_is_never_markup(wicked: dict[str, Any]) -> None:
-    """Whatever is translated, and into whatever, the page has the same elements as for plain words."""
-    # As many words and tokens, all of them letters.
+    """Whatever the texts, the page has the same elements as for plain words."""
+    # The same numbers of words and tokens, but only letters.
     tame = json.loads(re.sub("[<>&]", "x", json.dumps(wicked)))
     read, plain = Read(explanation_page(wicked)), Read(explanation_page(tame))
     assert read.tags == plain.tags
@@ -130,7 +130,7 @@ def test_a_few_lines_for_a_terminal(content: dict[str, Any]) -> None:
 
 def opened(browser: Chrome, text: str, folder: Path) -> None:
     (folder / "page.html").write_text(text, encoding="utf-8")
-    browser.get_log("browser")  # what other pages have left
+    browser.get_log("browser")  # discard entries of other pages
     browser.get((folder / "page.html").as_uri())
 
 
@@ -192,7 +192,7 @@ def test_a_word_is_chosen_and_shows_what_it_could_have_been(opened_page: Chrome,
 
 
 def test_every_map_can_be_chosen(opened_page: Chrome, content: dict[str, Any]) -> None:
-    """The cells of the map are the weights of the data, for each kind of attention, layer and head, and the mean."""
+    """The cells of the map are the weights of the data, for each kind of attention, layer, head, and the mean."""
     browser = opened_page
     for number, kind in enumerate(("cross", "encoder", "decoder")):
         found(browser, "#kinds button")[number].click()
@@ -223,7 +223,7 @@ def test_the_tree_of_the_search(opened_page: Chrome, content: dict[str, Any]) ->
     assert shown_nodes(browser) == kept
     one(browser, "#all").click()
     assert shown_nodes(browser) == [*range(len(nodes))]
-    # What is drawn as found: the nodes on the way to the n best.
+    # The nodes on the paths to the n best are drawn as found.
     way: set[int | None] = {0}
     for at, node in enumerate(nodes):
         place: int | None = at if node["rank"] is not None else None
@@ -251,13 +251,13 @@ def shown_nodes(browser: Chrome) -> list[int]:
 def test_any_text_any_width_and_both_themes(browser: Chrome, wicked: dict[str, Any], tmp_path: Path) -> None:
     from selenium.common.exceptions import NoAlertPresentException
 
-    long = "seven" * 100  # without a place to break it
+    long = "seven" * 100  # cannot be broken
     words = [{**wicked["words"][0], "text": long}, *wicked["words"][1:]]
     sides = {"source_words": [long, *wicked["source_words"][1:]], "words": words, "source": long, "translation": long}
     opened(browser, explanation_page({**wicked, **sides, "given": True}), tmp_path)
     assert [word.text.split("\n")[0] for word in found(browser, ".target .word")][2] == WICKED.split()[1]
     assert wicked["links"]
-    assert found(browser, ".pair path") == []  # over several lines they would run through words
+    assert found(browser, ".pair path") == []  # over several lines, links would cross words
     found(browser, ".target .word")[0].click()
     assert found(browser, ".pair path")
     with pytest.raises(NoAlertPresentException):

@@ -18,7 +18,7 @@ HAN = "年月日星期五"
 
 
 def fake_package(folder: Path, **files: Path) -> importlib.machinery.ModuleSpec:
-    """A package as `mplfonts` is installed, with copies of ``files`` for fonts."""
+    """Install a fake `mplfonts` package with copies of ``files`` as fonts."""
     (folder / "fonts").mkdir()
     for name, source in files.items():
         shutil.copy(source, folder / "fonts" / f"{name}.ttf")
@@ -29,7 +29,7 @@ def fake_package(folder: Path, **files: Path) -> importlib.machinery.ModuleSpec:
 
 @pytest.fixture
 def bare_machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """No font but matplotlib's own, and no optional package."""
+    """A machine with only matplotlib's own fonts and without optional packages."""
     monkeypatch.setattr(fonts, "system_fonts", lambda: iter(()))
     monkeypatch.setattr(fonts, "find_spec", lambda name: None)
     return monkeypatch
@@ -37,7 +37,7 @@ def bare_machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 def test_a_missing_glyph_is_found() -> None:
     assert missing(default_font(), "▁Straße Złoty é →" + HAN) == set(HAN)
-    assert FT2Font(str(default_font())).get_char_index(ord("年")) == 0  # what matplotlib warns about
+    assert FT2Font(str(default_font())).get_char_index(ord("年")) == 0  # matplotlib would warn
     assert FT2Font(str(default_font())).get_char_index(ord("▁")) != 0
 
 
@@ -57,7 +57,7 @@ def test_chinese_without_a_font_says_what_to_install(bare_machine: pytest.Monkey
 
 
 def test_a_character_in_no_font_is_written_as_its_number(bare_machine: pytest.MonkeyPatch) -> None:
-    text = "a\U0001fad6b"  # a teapot: no package that we name would bring it
+    text = "a\U0001fad6b"  # a teapot, which no recommended package has
     assert Fonts([text]).label(text).text == "aU+1FAD6b"
 
 
@@ -70,7 +70,7 @@ def test_even_chinese_is_when_the_package_lacks_it(bare_machine: pytest.MonkeyPa
 def test_the_smallest_shipped_font_that_has_everything_is_taken(
     bare_machine: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Roles played by fonts of matplotlib: 𝒜 is in STIX, and not in DejaVu Sans nor in Computer Modern."""
+    """Fonts of matplotlib stand in for others: STIX has 𝒜, DejaVu Sans and Computer Modern do not."""
     own = default_font().parent
     spec = fake_package(tmp_path, wrong=own / "cmr10.ttf", right=own / "STIXGeneral.ttf")
     large = tmp_path / "fonts" / "alarge.ttf"

@@ -1,4 +1,4 @@
-"""Pictures: written whole or not at all, without a warning, and of the weights that were given."""
+"""Pictures are written completely or not at all, without warnings, and show the given weights."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def picture(folder: Path, weights: torch.Tensor) -> np.ndarray:
 
 
 def test_a_png_is_written_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Warnings are errors in the tests: a missing glyph would end this one."""
+    """Warnings are errors in the tests: a missing glyph would fail this one."""
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # importing it would raise
     assert drawn(tmp_path / "map.png", diagonal(), title="Freitag → Friday").startswith(SIGNATURE)
     assert os.listdir(tmp_path) == ["map.png"]  # noqa: PTH208 - hidden files too
@@ -46,12 +46,12 @@ def test_the_picture_is_a_function_of_the_weights(tmp_path: Path) -> None:
     first = drawn(tmp_path / "1.png", diagonal())
     assert first == drawn(tmp_path / "2.png", diagonal())
     assert first != drawn(tmp_path / "3.png", diagonal().flip(0))
-    assert first != drawn(tmp_path / "4.png", diagonal() / 2)  # the key of the colours says so
+    assert first != drawn(tmp_path / "4.png", diagonal() / 2)  # the color key differs
     assert first != drawn(tmp_path / "5.png", diagonal(), title="another")
 
 
 def test_rows_are_the_targets_and_columns_the_sources(tmp_path: Path) -> None:
-    """What a weight changes is one cell; three rows and minus four columns on, it is that much further."""
+    """A weight changes one cell; three rows down and four columns left, the change moves by as much."""
     base = torch.zeros(8, 8)
     base[0, 0] = 0.9  # keeps the scale the same
     empty = picture(tmp_path, base)
@@ -91,7 +91,7 @@ def test_panels_show_every_head(tmp_path: Path) -> None:
 
 
 def test_odd_pieces_are_drawn_as_they_stand(tmp_path: Path) -> None:
-    """Formulas, control characters, a lone accent, nothing, a character that no font may have."""
+    """Formulas, control characters, a lone accent, an empty text, a character that no font may have."""
     pieces = ["$x^2$", "\\frac", "\n", "\u0301", "", "\U0001fad6", "_a", "{}"]
     attention_map(diagonal(), pieces, TARGET, tmp_path / "odd.png", title="100 $ and 200 $")
     assert (tmp_path / "odd.png").read_bytes().startswith(SIGNATURE)
@@ -136,7 +136,7 @@ def test_faults_are_named_and_leave_nothing_behind(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("ending", "begins"), [(".svg", b"<?xml"), (".PDF", b"%PDF-")])
 def test_drawings_to_print(tmp_path: Path, ending: str, begins: bytes) -> None:
-    """Every script is drawn, not named, so that it looks the same everywhere; equal pictures are equal files."""
+    """Text is drawn as paths, so that it looks the same everywhere; equal pictures are equal files."""
     first = drawn(tmp_path / f"1{ending}", diagonal(), title="Freitag → Friday, пятница, день")
     assert first.startswith(begins)
     assert first == drawn(tmp_path / f"2{ending}", diagonal(), title="Freitag → Friday, пятница, день")

@@ -1,4 +1,4 @@
-"""Shades: darkest where the weights say so; whatever a document holds reaches neither the terminal nor the browser."""
+"""Shades are darkest where weights are largest; no text can control the terminal or the browser."""
 
 import re
 from html.parser import HTMLParser
@@ -30,7 +30,7 @@ DEEP = ShadedDocument(
 
 
 class Read(HTMLParser):
-    """What a browser would show, and every tag and attribute on the way."""
+    """What a browser would show, with every tag and attribute."""
 
     def __init__(self):
         super().__init__(convert_charrefs=True)
@@ -75,7 +75,7 @@ def test_without_colours_shares_are_numbers():
 
 
 def colours(text):
-    """The words, each with its background; 0 for none."""
+    """The words, each with its background color; 0 for none."""
     found = {}
     for colour, word in re.findall(
         r"(?:\x1b\[38;5;16;48;5;(\d+)m)?([A-Za-z]+)(?:\x1b\[0m)?", re.sub(r"\x1b\[0m", "", text)

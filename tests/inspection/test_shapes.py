@@ -1,4 +1,4 @@
-"""Traces: what is printed is what happened, for any module, and nothing of the looking stays behind."""
+"""Traces show what happened in any module, and tracing leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def traced(model: Transformer, **options: bool) -> Trace:
 
 @pytest.mark.parametrize("kind", [nn.MultiheadAttention, MultiheadAttention])
 def test_the_shapes_that_the_document_prints(kind: type[nn.MultiheadAttention]) -> None:
-    """Five words, two sentences, width 32, one head; time first."""
+    """Five words, two sentences, width 32, one head, time first."""
     x, hidden = torch.rand(5, 2, 32), torch.tensor([[False, False, False, True, True], [False] * 4 + [True]])
     found = trace(kind(embed_dim=32, num_heads=1), x, x, x, key_padding_mask=hidden)
     weights = [(32, 32) if name.startswith("W") else (5, 2, 32) for name in STEPS]
@@ -68,7 +68,7 @@ def test_the_same_batch_first() -> None:
 
 
 def test_each_matrix_is_the_part_that_makes_its_tensor() -> None:
-    """Widths of their own for everything: a wrong slice has a wrong shape."""
+    """All widths differ, so that a wrong slice has a wrong shape."""
     ours = MultiHeadAttention(16, 4, kv_heads=2, key_width=24, value_width=8, memory_width=10)
     found = steps(trace(ours, torch.rand(2, 5, 16), torch.rand(2, 6, 10), mask=Causal()))
     assert list(found) == [*STEPS[3:9], *STEPS[:3], *STEPS[9:]]  # in the order in which it happens
@@ -175,7 +175,7 @@ def test_what_is_no_module_is_refused() -> None:
 
 
 class Restless(nn.Module):
-    """Has all that a careless look would change; fails when it is told to."""
+    """A module with everything that careless tracing would change; fails on request."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Accuracy, F1 and confusion against counting one document after the other."""
+"""Accuracy, F1 and confusion matrix against counting document by document."""
 
 import random
 
@@ -12,7 +12,7 @@ LABELS = ("ant", "bee", "cat", "dog")
 
 
 def by_hand(actual, predicted, count):
-    """Of each class precision, recall and F1, or None where it does not occur; each from its own definition."""
+    """Precision, recall and F1 of each class from their definitions; None for a class that does not occur."""
     found = []
     for label in range(count):
         pairs = list(zip(actual, predicted, strict=True))

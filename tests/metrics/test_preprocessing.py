@@ -1,4 +1,4 @@
-"""Planted tokenised, segmented or lower-cased lines are counted exactly; text as people write it is left in peace."""
+"""Planted tokenized, segmented or lower-cased lines are counted exactly; normal text has no remarks."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_slips_are_none() -> None:
     lines = CLEAN["en"] * 100
     lines[5] = "He sleeps ."
     lines[7:9] = ["she does n't", "lower case"]
-    lines[20:30] = ["He sleeps ."] * 10  # one in forty of those with punctuation
+    lines[20:30] = ["He sleeps ."] * 10  # one in forty lines with punctuation
     assert find_preprocessing(lines, "en") == []
     assert find_preprocessing(["No marks at all"] * 500 + ["They 're here"], "en") == []
     assert find_preprocessing([], "en") == find_preprocessing(["", " "], "en") == []
@@ -132,4 +132,4 @@ def test_multi30k_is_clean_and_its_copies_are_not(language: str) -> None:
     mixed = [line[:-1] + " ." if place in spoilt else line for place, line in enumerate(lines)]
     (found,) = find_preprocessing(mixed, language)
     assert found.kind == "tokenised"
-    assert found.lines == len(spoilt) + (language == "de")  # where one line of the original ends so
+    assert found.lines == len(spoilt) + (language == "de")  # one line of the original ends in this way

@@ -1,4 +1,4 @@
-"""Intervals and p are sacreBLEU's own, but for few sentences that differ, where enumeration says what p can be."""
+"""Intervals and p are sacreBLEU's own, except for few differing sentences, where enumeration bounds p."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def sentences(count: int) -> list[str]:
 
 
 def damaged(lines: list[str], share: float, seed: int) -> list[str]:
-    """Each word is left out with this probability."""
+    """Omit each word with this probability."""
     draw = random.Random(seed)
     return [" ".join(word for word in line.split() if draw.random() >= share) for line in lines]
 
@@ -41,7 +41,7 @@ def test_scores_intervals_and_signatures_are_sacrebleus() -> None:
         theirs = metric.corpus_score(GOOD, [REFERENCES], n_bootstrap=200)
         assert one.name == name == theirs.name
         assert one.score == theirs.score
-        assert (one.mean, one.half) == pytest.approx((theirs._mean, theirs._ci), rel=1e-6)  # added up in another order
+        assert (one.mean, one.half) == pytest.approx((theirs._mean, theirs._ci), rel=1e-6)  # summed in another order
         assert one.signature == str(metric.get_signature())
         assert "|bs:200|seed:12345|" in one.signature
         assert one.low <= one.score <= one.high
@@ -92,7 +92,7 @@ def test_a_system_against_itself(test: significance.SignificanceTest) -> None:
 @pytest.mark.parametrize("test", ["randomization", "bootstrap"])
 @pytest.mark.parametrize("differing", [1, 2, 3, 5])
 def test_few_sentences_prove_nothing(test: significance.SignificanceTest, differing: int) -> None:
-    """Though sacreBLEU finds p = 1 / (1 + trials) where a single sentence is better."""
+    """Although sacreBLEU computes p = 1 / (1 + trials) if a single sentence is better."""
     better = [*REFERENCES[:differing], *BAD[differing:]]
     for one in score_systems([BAD, better], REFERENCES, test=test, resamples=100, trials=500).systems[1]:
         assert one.p is not None
@@ -101,7 +101,7 @@ def test_few_sentences_prove_nothing(test: significance.SignificanceTest, differ
 
 
 def test_p_is_that_of_all_swaps() -> None:
-    """Of 7 sentences all 128 swaps can be tried; p counts larger differences, and two swaps change nothing."""
+    """All 128 swaps of 7 sentences can be enumerated; p counts larger differences, and two swaps change nothing."""
     references = sentences(7)
     one, other = damaged(references, 0.2, 8), damaged(references, 0.5, 9)
     found = score_systems([one, other], references, trials=4000).systems[1]
@@ -176,7 +176,7 @@ def test_what_cannot_be_measured() -> None:
             ConfigurationError, match=f"{name}: expected at most .* of 100 sentences, got 1,000,000,000"
         ):
             score_systems([GOOD, BAD], REFERENCES, **{name: 10**9})  # type: ignore[arg-type]
-    check_score_settings(resamples=1000, trials=10_000, lines=10**9)  # what is usual can always be had
+    check_score_settings(resamples=1000, trials=10_000, lines=10**9)  # the defaults are always accepted
 
 
 def test_both_forms_say_the_same() -> None:

@@ -1,4 +1,4 @@
-"""BLEU and TER count what is a word in the language, and say so in their signatures."""
+"""BLEU and TER tokenize for the language, and their signatures tell how."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Look inside: attention maps."""
+"""Inspect models: attention maps, explanations, tensor shapes."""

@@ -1,1 +1,1 @@
-"""How good is it: BLEU, chrF."""
+"""Metrics: BLEU, chrF and TER with significance tests; accuracy and F1."""

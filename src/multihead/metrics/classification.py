@@ -1,10 +1,11 @@
-r"""How often a classifier is right: accuracy, precision, recall and F1 of each class, their mean, the confusion matrix.
+r"""Classification metrics: accuracy, F1 per class, macro-F1, confusion matrix.
 
     precision_c = right_c / predicted_c,   recall_c = right_c / actual_c,   F1_c = 2 right_c / (predicted_c + actual_c)
-    macro-F1 = the mean of F1_c over the classes that occur, as a label or as an answer
+    macro-F1 = mean of F1_c over the classes that occur, as a label or as a prediction
 
-where right_c are the documents of class c that were taken for c. A class that does not occur has no share in the mean;
-one that occurs and is never right has 0. Macro-F1 counts rare classes like frequent ones, accuracy does not.
+where right_c is the number of documents of class c that were predicted as c. Classes that do not occur are excluded
+from the mean; a class that occurs and is never right has 0. Macro-F1 weighs rare classes like frequent ones, accuracy
+does not.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ Counts = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Classification:
-    """What became of some documents.
+    """The predictions for a set of documents.
 
     Attributes:
-        labels: the classes.
-        confusion: [actual, predicted]: how many documents of one class were taken for another.
+        labels: names of the classes.
+        confusion: [actual, predicted]: number of documents.
     """
 
     labels: tuple[str, ...]
@@ -36,41 +37,40 @@ class Classification:
 
     @property
     def documents(self) -> int:
-        """How many there were."""
         return int(self.confusion.sum())
 
     @property
     def accuracy(self) -> float:
-        """The share that is right."""
+        """The share of correct predictions."""
         return float(self.confusion.trace() / self.documents)
 
     @property
     def macro_f1(self) -> float:
-        """The mean of the F1 of the classes that occur."""
+        """The mean F1 over the classes that occur."""
         counted = self._right_predicted_actual()
         occurring = counted[1] + counted[2] > 0
         return float(self.f1[occurring].mean())
 
     @property
     def precision(self) -> npt.NDArray[np.float64]:
-        """Of each class; 0 where it was never predicted."""
+        """Precision of each class; 0 if it was never predicted."""
         right, predicted, _ = self._right_predicted_actual()
         return np.asarray(right / np.maximum(predicted, 1))
 
     @property
     def recall(self) -> npt.NDArray[np.float64]:
-        """Of each class; 0 where no document is of it."""
+        """Recall of each class; 0 if no document has it."""
         right, _, actual = self._right_predicted_actual()
         return np.asarray(right / np.maximum(actual, 1))
 
     @property
     def f1(self) -> npt.NDArray[np.float64]:
-        """Of each class; 0 where it does not occur."""
+        """F1 of each class; 0 if it does not occur."""
         right, predicted, actual = self._right_predicted_actual()
         return np.asarray(2 * right / np.maximum(predicted + actual, 1))
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The result as JSON data."""
         return {
             "documents": self.documents,
             "accuracy": self.accuracy,
@@ -80,7 +80,7 @@ class Classification:
         }
 
     def __str__(self) -> str:
-        """Both scores; a line a class with its own; the matrix, a row for each label and a column for each answer."""
+        """Both scores, a line per class, and the confusion matrix (rows: labels, columns: predictions)."""
         head = f"accuracy {self.accuracy:.2%}   macro-F1 {self.macro_f1:.2%}   {self.documents:,} documents"
         scores = zip(self.precision, self.recall, self.f1, self.confusion.sum(1), strict=True)
         each = [["", "precision", "recall", "F1", "documents"]]
@@ -100,15 +100,15 @@ class Classification:
 
 
 def score_predictions(actual: Sequence[int], predicted: Sequence[int], labels: Sequence[str]) -> Classification:
-    """Counts.
+    """Count predictions.
 
     Args:
-        actual: the class of each document, as a place in ``labels``.
-        predicted: what it was taken for.
-        labels: the classes.
+        actual: class of each document, as an index into ``labels``.
+        predicted: predicted class of each document.
+        labels: names of the classes.
 
     Raises:
-        InputError: there are no documents, or not as many answers; a class that does not exist.
+        InputError: there are no documents, the numbers of labels and predictions differ, or a class does not exist.
     """
     if not actual or len(actual) != len(predicted):
         raise InputError(f"{len(actual)} labels and {len(predicted)} answers; expected as many, one at least")

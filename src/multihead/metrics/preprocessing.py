@@ -1,9 +1,9 @@
-"""Whether text looks tokenised, cut into subwords, or lower-cased, as no user ever writes it.
+"""Detect text that was tokenized, cut into subwords, or lower-cased.
 
-Scores of such text are of another test set: BLEU of tokenised, lower-cased German is some points above that of the
-original. Only what is seen in a fair share of lines is pointed out, with its numbers: a sign is counted among those
-lines where it could have been ("a space before the comma" among lines with a comma), so that clean text with few
-commas stays clean. It is a guess from outside; nothing is changed.
+Scores of such text belong to another test set: BLEU of tokenized, lower-cased German is some points above that of the
+original. A sign is reported only if a fair share of lines shows it, counted among those lines that could show it ("a
+space before the comma" among lines with a comma), so that clean text with few commas stays clean. This is a heuristic;
+the text is not changed.
 """
 
 from __future__ import annotations
@@ -16,43 +16,43 @@ from typing import Any, Literal
 from multihead.data.corpus import primary_language
 
 _LEAST_SHARE = 0.05
-"""Of the lines where the sign could be. Clean text has such slips in 1 line of 500 (Multi30k)."""
+"""Minimum share of the lines that could show a sign. In clean text 1 line of 500 has such slips (Multi30k)."""
 _LEAST_OF_ALL = 0.01
-"""Of all lines: two slips where only two were possible say nothing of a thousand lines."""
+"""Minimum share of all lines: two slips in two possible places mean nothing in a thousand lines."""
 _LOWER_SHARE = 0.2
-"""Of the lines that begin with a letter which has a case: some go on with another line's sentence."""
+"""Minimum share of lines that begin with a cased letter; some lines continue the sentence of another line."""
 
 _HAN_KANA = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
 
 
 @dataclass(frozen=True)
 class PreprocessingSign:
-    """How one habit of tokenisers is recognised."""
+    """A sign of preprocessing and how it is recognized."""
 
     what: str
-    """Said of a line, after "have"."""
+    """Description, which completes "lines have ..."."""
     seen: re.Pattern[str]
     possible: re.Pattern[str]
-    """What a line has that could show it."""
+    """Matches lines that could show the sign."""
 
 
 @dataclass(frozen=True)
 class PreprocessingRemark:
-    """What a text looks like, and how often."""
+    """A sign of preprocessing found in a text."""
 
     kind: Literal["tokenised", "subwords", "lower-cased"]
     what: str
-    """What the lines have ("a space before a punctuation mark")."""
+    """What the lines have, such as "a space before a punctuation mark"."""
     lines: int
     possible: int
-    """Lines where it could be seen."""
+    """Number of lines that could show it."""
     first: int
-    """The first line with it, from 1."""
+    """Number of the first line with it, counted from 1."""
     example: str
-    """That line."""
+    """Text of that line."""
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The remark as JSON data."""
         return dict(vars(self))
 
     def __str__(self) -> str:
@@ -62,25 +62,25 @@ class PreprocessingRemark:
             "lower-cased": "lower-cased",
         }[self.kind]
         count = f"{self.lines:,} of {self.possible:,} lines where it can be seen have {self.what}"
-        return f"look {looks}: {count}, first line {self.first}: {_short(self.example)!r}"
+        return f"look {looks}: {count}, first line {self.first}: {_shorten(self.example)!r}"
 
 
 ADVICE = "scores of such text cannot be compared with those of the original text; score that"
-"""What to do about any."""
+"""What to do about any remark."""
 
 
 def find_preprocessing(lines: Sequence[str], language: str | None = None) -> list[PreprocessingRemark]:
-    """What lines look like; nothing, if they look as people write.
+    """Signs that a text was preprocessed; empty if it looks as people write.
 
     Args:
         lines: references or translations.
-        language: theirs; French has spaces before "?", English cuts "'s" off.
+        language: language code; in French a space before "?" is correct, in English "'s" is part of a word.
     """
     code = primary_language(language)
-    found = [_counted(lines, "subwords", _SUBWORDS)]
-    found += [_counted(lines, "tokenised", sign) for sign in _signs(code)]
-    if code != "ka":  # whose letters have capitals that no sentence begins with
-        found.append(_lower_cased(lines))
+    found = [_count_sign(lines, "subwords", _SUBWORDS)]
+    found += [_count_sign(lines, "tokenised", sign) for sign in _signs(code)]
+    if code != "ka":  # Georgian capitals do not begin sentences
+        found.append(_check_lower_case(lines))
     return [one for one in found if one is not None]
 
 
@@ -109,8 +109,8 @@ _ELISIONS = _sign(
 
 
 def _signs(code: str) -> list[PreprocessingSign]:
-    """Those of a language."""
-    # In French a space before ? ! ; : is right.
+    """The signs of tokenization in a language."""
+    # In French a space before ? ! ; : is correct.
     marks = r"[.,)\]]" if code == "fr" else r"[.,!?;:)\]\u3001\u3002\uff0c\uff01\uff1f\u0964\u061f\u060c]"
     signs = [_ESCAPED, _sign(_SPACE_BEFORE, rf"\S\s+{marks}(?=\s|$)", rf"\S\s*{marks}(?=\s|$)")]
     if code in ("en", ""):
@@ -122,7 +122,7 @@ def _signs(code: str) -> list[PreprocessingSign]:
     return signs
 
 
-def _counted(
+def _count_sign(
     lines: Sequence[str], kind: Literal["tokenised", "subwords"], sign: PreprocessingSign
 ) -> PreprocessingRemark | None:
     seen = [number for number, line in enumerate(lines, 1) if sign.seen.search(line)]
@@ -132,8 +132,8 @@ def _counted(
     return PreprocessingRemark(kind, sign.what, len(seen), possible, seen[0], lines[seen[0] - 1])
 
 
-def _lower_cased(lines: Sequence[str]) -> PreprocessingRemark | None:
-    """Capitals are missing where letters have them, and where no number takes the place of the first."""
+def _check_lower_case(lines: Sequence[str]) -> PreprocessingRemark | None:
+    """Lines without capitals, among those whose first letter or digit is a letter with case."""
     with_case = [(number, line) for number, line in enumerate(lines, 1) if _could_begin_with_capital(line)]
     without = [number for number, line in with_case if line.lower() == line]
     if not without or len(without) < _LOWER_SHARE * len(with_case) or len(without) < _LEAST_OF_ALL * len(lines):
@@ -148,5 +148,5 @@ def _could_begin_with_capital(line: str) -> bool:
     return first.upper() != first.lower()
 
 
-def _short(line: str, most: int = 60) -> str:
+def _shorten(line: str, most: int = 60) -> str:
     return line if len(line) <= most else line[: most - 3] + "..."

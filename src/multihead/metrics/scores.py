@@ -1,21 +1,18 @@
-"""How scores tell the words of a language apart, and sacreBLEU's metrics set up so.
+"""BLEU, chrF and TER from sacreBLEU, tokenized for the target language.
 
-BLEU and TER count words. English ones stand between spaces and punctuation; Chinese and Japanese have no spaces. The
-choice is part of a score's signature: scores with other ones cannot be compared (Post 2018).
+BLEU and TER count words. English words are separated by spaces and punctuation; Chinese and Japanese have no spaces.
+The tokenization is part of a score's signature, and scores with different ones cannot be compared (Post 2018).
 
     zh                              BLEU tok:zh (each Han character is a word), TER norm:yes asian:yes (the same)
     ja, ko, th, lo, km, my, bo, dz  BLEU tok:char, TER tok:char: characters
-    all others, and not known       BLEU tok:13a, TER tok:tercom, which is words between spaces and ignores case
+    all others, and unknown         BLEU tok:13a, TER tok:tercom, which splits at spaces and ignores case
 
-For Japanese and Korean sacreBLEU also has ``ja-mecab`` and ``ko-mecab``, whose packages not everybody has; characters
-give the same score on every machine. Whoever wants the former names it. chrF counts characters in every language.
+For Japanese and Korean sacreBLEU also has ``ja-mecab`` and ``ko-mecab``, which need further packages and must be
+requested by name; characters give the same score on every machine. chrF counts characters in every language.
 
-BLEU and chrF of translations, from the sacreBLEU library, always with their signatures.
-
-Papineni et al. 2002 (BLEU), Popović 2015 (chrF), Post 2018 (why a score needs a signature). Scores are cased
-and of detokenised text: what the user gets, against what the user gave. How words are told apart is chosen
-from the target language (`tokenisation`) and stands in the signature. TER, intervals and tests of significance are
-left to `significance`.
+Scores are cased (TER tok:tercom is not) and computed on detokenized text, with their signatures. Papineni et al. 2002
+(BLEU), Popović 2015 (chrF), Snover et al. 2006 (TER), Post 2018 (signatures). Intervals and significance tests are in
+`metrics.significance`.
 """
 
 from __future__ import annotations
@@ -34,14 +31,14 @@ from multihead.data.corpus import primary_language
 from multihead.errors import ConfigurationError, InputError
 
 Tokenizer = Literal["13a", "intl", "zh", "char", "none", "ja-mecab", "ko-mecab"]
-"""sacreBLEU's names of ways to tell words apart, those that download nothing."""
+"""sacreBLEU's tokenizers, except those that download data."""
 
-# Written without spaces between words (or, in Korean, with spaces between larger units).
+# Scripts without spaces between words (or, in Korean, with spaces between larger units).
 _BY_CHARACTER = frozenset({"ja", "ko", "th", "lo", "km", "my", "bo", "dz"})
 
 
 def default_tokenizer(language: str | None) -> Tokenizer:
-    """What BLEU's words are in a language, by its code ("en", "zh-TW")."""
+    """BLEU's tokenizer for a language code ("en", "zh-TW")."""
     code = primary_language(language)
     if code == "zh":
         return "zh"
@@ -49,18 +46,18 @@ def default_tokenizer(language: str | None) -> Tokenizer:
 
 
 def bleu_metric(language: str | None = None, tokenize: Tokenizer | None = None) -> BLEU:
-    """BLEU, cased.
+    """Cased BLEU.
 
     Args:
-        language: of the translations.
-        tokenize: how words are told apart; by default as the language needs it.
+        language: language code of the translations.
+        tokenize: the tokenizer; by default chosen by language.
 
     Raises:
-        ConfigurationError: the package that a tokenizer needs is not installed.
+        ConfigurationError: a package that the tokenizer needs is not installed.
     """
     name = tokenize or default_tokenizer(language)
     try:
-        # force: or sacreBLEU logs a guess that the text was tokenised, wherever 100 lines end in " ."
+        # Without force, sacreBLEU warns of tokenized text whenever 100 lines end in " .".
         return BLEU(tokenize=name, force=True)
     except (ImportError, RuntimeError):
         extra = name.split("-")[0]
@@ -71,20 +68,20 @@ def bleu_metric(language: str | None = None, tokenize: Tokenizer | None = None) 
 
 
 def ter_metric(language: str | None = None) -> TER:
-    """TER: edits (insertions, deletions, substitutions, shifts of a block) in percent of the reference's words."""
+    """TER: edits (insertions, deletions, substitutions, block shifts) in percent of the reference's words."""
     name = default_tokenizer(language)
     if name == "zh":
         return TER(normalized=True, asian_support=True)
     if name == "char":
         words, by_character = BLEU(tokenize=name, force=True), TER(case_sensitive=True)
-        # TER has no setting for it, but splits by its attribute of that name, as BLEU does.
+        # TER has no such setting, but like BLEU it splits by its attribute `tokenizer`.
         vars(by_character).update(tokenizer=words.tokenizer, tokenizer_signature=words.tokenizer_signature)
         return by_character
     return TER()
 
 
 def all_metrics(language: str | None = None, tokenize: Tokenizer | None = None) -> dict[str, Metric]:
-    """BLEU, chrF and TER for a language, as `bleu_metric` and `ter_metric`."""
+    """BLEU, chrF and TER for a language."""
     return {"BLEU": bleu_metric(language, tokenize), "chrF": CHRF(), "TER": ter_metric(language)}
 
 
@@ -101,7 +98,7 @@ yo za zh zu
 
 @dataclass(frozen=True)
 class Scores:
-    """BLEU and chrF of one set of translations (0 to 100, more is better), and how each was computed."""
+    """BLEU and chrF of a set of translations (0 to 100, more is better), with their signatures."""
 
     bleu: float
     chrf: float
@@ -109,7 +106,7 @@ class Scores:
     chrf_signature: str
 
     def as_dict(self) -> dict[str, float | str]:
-        """The four fields by name, for JSON."""
+        """The scores as JSON data."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -120,13 +117,12 @@ def score(hypotheses: Sequence[str], references: Sequence[str], target_language:
     """Score translations against one reference each.
 
     Args:
-        hypotheses: the translations, detokenised, one sentence each.
-        references: the right translations in the same order.
-        target_language: code such as "en", "zh" or "pt-BR"; chooses how BLEU tells words apart (Chinese
-            and Japanese have no spaces). Without it, or for a language with spaces: sacreBLEU's 13a.
+        hypotheses: the translations, detokenized, one sentence each.
+        references: the reference translations, in the same order.
+        target_language: code such as "en", "zh" or "pt-BR", which decides BLEU's tokenization; None: 13a.
 
     Raises:
-        InputError: there is nothing to score, or not one reference for each translation.
+        InputError: there is nothing to score, or the numbers of translations and references differ.
     """
     check_lines(hypotheses, references)
     bleu, chrf = bleu_metric(target_language), CHRF()
@@ -141,7 +137,7 @@ def score(hypotheses: Sequence[str], references: Sequence[str], target_language:
 
 
 def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
-    """chrF of each translation by itself: of the usual scores the one that single sentences can be ranked by.
+    """chrF of each translation by itself; of the usual metrics, the one suited to single sentences.
 
     Raises:
         InputError: as `score`.
@@ -155,10 +151,10 @@ def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> list[
 
 
 def check_lines(hypotheses: Sequence[str], references: Sequence[str]) -> None:
-    """Refuses what cannot be scored.
+    """Check that there is one reference for each translation.
 
     Raises:
-        InputError: one string for a list; nothing; not one reference for each translation.
+        InputError: the numbers differ, there are none, or a single string is passed instead of a list.
     """
     if isinstance(hypotheses, str) or isinstance(references, str):
         raise InputError("got one string to score, expected a list of sentences: score([hypothesis], [reference])")
@@ -170,9 +166,9 @@ def check_lines(hypotheses: Sequence[str], references: Sequence[str]) -> None:
 
 
 def language_of(path: str | Path) -> str | None:
-    """The language that a file name ends in ("train.en", "test.zh.xz", "val.de.txt"), if it is a known code.
+    """The language code at the end of a file name ("train.en", "test.zh.xz", "val.de.txt").
 
-    Known are the two-letter codes of ISO 639-1; anything else gives None.
+    Known codes are the two-letter codes of ISO 639-1; None otherwise.
     """
     suffixes = [suffix[1:].lower() for suffix in Path(path).suffixes]
     while suffixes and suffixes[-1] in ("gz", "xz", "zst", "txt"):

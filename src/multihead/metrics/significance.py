@@ -1,24 +1,25 @@
-r"""How far a score can be trusted: 95% intervals, and whether one system is better than another, from sacreBLEU.
+r"""Confidence intervals and significance tests of scores, by sacreBLEU.
 
-*Intervals* are of the bootstrap (Koehn 2004, "Statistical significance tests for machine translation evaluation"): the
-test set's sentences are drawn anew, as many, with replacement, n times; of the n scores 95% lie within mean +- half.
+*Intervals* are computed with the bootstrap (Koehn 2004, "Statistical significance tests for machine translation
+evaluation"): the sentences of the test set are resampled with replacement n times; 95% of the n scores lie within
+mean +- half.
 
-*Tests* are paired, two-sided, and compare each system with the first. The null hypothesis is that it does not matter
-which of the two wrote a sentence.
+*Tests* are paired and two-sided, and compare each system with the first. The null hypothesis is that it does not matter
+which of the two systems produced a sentence.
 
     randomization   approximate randomization (Noreen 1989; Riezler & Maxwell 2005, "On some pitfalls in automatic
                     evaluation and significance testing for MT"): outputs are swapped sentence by sentence at random;
-                    p = (1 + how often |difference| is larger than it was) / (1 + trials)
-    bootstrap       p = (1 + how often |difference| in a resample, less its mean, is larger than it was) / (1 + n)
+                    p = (1 + number of trials with a larger |difference|) / (1 + trials)
+    bootstrap       p = (1 + number of resamples with a larger |difference|, after subtracting their mean) / (1 + n)
 
-Both count only larger differences, not equal ones (as MultEval did), so that a system has p = 1 / (1 + n) against
-itself, and p is as small where it differs in one sentence alone. But of the 2^k ways to swap k sentences that differ,
-two (none, all) have the difference that was: no p of such a test is below 2^(1-k), and no p here is,
+Both count only larger differences, not equal ones (as in MultEval). A system compared with itself would have
+p = 1 / (1 + n), and so would one that differs in a single sentence. But of the 2^k ways to swap k differing sentences,
+two (none and all) give the observed |difference|, so no such test can have p below 2^(1-k). Therefore
 
     p = min(1, max(p_sacreBLEU, 2^(1-k)))
 
-which leaves p as it is as soon as some 15 sentences differ. A test says that a difference is hardly chance on sentences
-like these; whether it matters, or was cherry-picked from many systems, it does not say.
+which changes nothing as soon as some 15 sentences differ. A test says that a difference on such sentences is hardly due
+to chance. It does not say whether the difference matters, or whether it was selected from many comparisons.
 """
 
 from __future__ import annotations
@@ -38,54 +39,54 @@ SignificanceTest = Literal["randomization", "bootstrap"]
 
 RESAMPLES, TRIALS = 1000, 10_000
 LEVEL = 0.05
-"""Differences with a smaller p are called significant."""
+"""Differences with a p below this are significant."""
 
 _FEWEST = 40
-"""An interval leaves a 40th out at either end."""
+"""Minimum number of resamples or trials: an interval omits one 40th at either end."""
 _MOST_RESAMPLED, _MOST_SWAPPED = 20_000_000, 64_000_000
-"""Sentences in all resamples, and in all trials: each is some 70 or 16 bytes at once, so that 2 GB are enough."""
+"""Sentences in all resamples, and in all trials: with about 70 or 16 bytes each, 2 GB suffice."""
 _REFUSED = 4
-"""Who asks for more than so many times as much would need more memory than most machines have."""
+"""Requests above this multiple are refused: they would exceed the memory of most machines."""
 
 
 @dataclass(frozen=True)
 class MetricScore:
-    """One score of one system."""
+    """A score of one system, with its confidence interval."""
 
     name: str
     """ "BLEU", "chrF2" (0 to 100, more is better) or "TER" (from 0, less is better)."""
     score: float
     mean: float
-    """Of the resamples."""
+    """Mean score of the resamples."""
     half: float
     """Half of the 95% interval's width."""
     signature: str
     p: float | None = None
-    """That a difference as large as that to the first system is chance; None of the first system."""
+    """Probability of so large a difference to the first system by chance; None for the first system."""
 
     @property
     def low(self) -> float:
-        """Where the interval begins."""
+        """Lower end of the interval."""
         return max(self.mean - self.half, 0.0)
 
     @property
     def high(self) -> float:
-        """Where it ends."""
+        """Upper end of the interval."""
         high = self.mean + self.half
         return high if self.name == "TER" else min(high, 100.0)
 
     @property
     def significant(self) -> bool:
-        """Whether the difference to the first system is."""
+        """Whether the difference to the first system is significant."""
         return self.p is not None and self.p < LEVEL
 
     @property
     def plain_signature(self) -> str:
-        """Of the score alone, without the interval's resamples and seed: what others print who compute no interval."""
+        """Signature without the interval's resamples and seed, comparable with scores that have no interval."""
         return "|".join(part for part in self.signature.split("|") if not part.startswith(("bs:", "seed:")))
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The score as JSON data."""
         return {**vars(self), "low": self.low, "high": self.high, "significant": self.significant}
 
     def __str__(self) -> str:
@@ -94,22 +95,22 @@ class MetricScore:
 
 @dataclass(frozen=True)
 class SystemScores:
-    """The scores of one or several systems on one test set."""
+    """The scores of one or more systems on a test set."""
 
     systems: tuple[tuple[MetricScore, ...], ...]
-    """BLEU, chrF and TER of each; what they are compared with comes first."""
+    """BLEU, chrF and TER of each system; all are compared with the first."""
     test: SignificanceTest | None
-    """Which one; None of one system."""
+    """The significance test; None for a single system."""
     resamples: int
-    """Of the intervals, and of the test "bootstrap"."""
+    """Number of resamples of the intervals, and of the test "bootstrap"."""
     trials: int | None
-    """Of the test "randomization"."""
+    """Number of trials of the test "randomization"."""
     seed: str
-    """Of both: sacreBLEU's, 12345 or what the environment variable SACREBLEU_SEED says."""
+    """Seed of both: the environment variable SACREBLEU_SEED, or sacreBLEU's default, 12345."""
 
     @property
     def how(self) -> str:
-        """Where the intervals and p come from, in a line."""
+        """One line on how intervals and p were computed."""
         intervals = f"95% intervals: {self.resamples:,} bootstrap resamples"
         tests = {
             None: "",
@@ -129,21 +130,21 @@ def score_systems(
     resamples: int | None = None,
     trials: int | None = None,
 ) -> SystemScores:
-    """Scores systems with intervals, and tests each against the first.
+    """Score systems with confidence intervals, and test each against the first.
 
     Args:
-        systems: the translations of each, detokenised, in the order of the references.
-        references: the right translations.
-        language: of the translations, by its code; decides how words are told apart (`tokenisation`).
-        tokenize: how BLEU tells them apart instead.
-        test: which test.
-        resamples: of the bootstrap; by default 1,000, and fewer above 20,000 sentences.
-        trials: of the randomization; by default 10,000, and fewer above 6,400 sentences.
+        systems: the translations of each system, detokenized, in the order of the references.
+        references: the reference translations.
+        language: language code of the translations; decides the tokenization (`metrics.scores`).
+        tokenize: BLEU's tokenization, if not that of the language.
+        test: significance test.
+        resamples: number of bootstrap resamples; by default 1,000, fewer above 20,000 sentences.
+        trials: number of randomization trials; by default 10,000, fewer above 6,400 sentences.
 
     Raises:
         InputError: as `scores.score`.
-        ConfigurationError: fewer than 40 resamples or trials, or more than memory has room for; a seed that is none; a
-            tokenizer that is not installed.
+        ConfigurationError: resamples or trials below 40 or above what memory allows, an invalid seed, or a tokenizer
+            that is not installed.
     """
     for hypotheses in systems:
         check_lines(hypotheses, references)
@@ -181,7 +182,7 @@ def score_systems(
 def _intervals(
     hypotheses: Sequence[str], references: Sequence[str], scores: dict[str, Metric], resamples: int
 ) -> list[MetricScore]:
-    """Each system's by itself, so that they do not depend on what it is compared with."""
+    """Scores of one system, computed separately so that its intervals do not depend on the other systems."""
     signatures, results = PairedTest(
         [("", list(hypotheses))], scores, [list(references)], test_type="bs", n_samples=resamples
     )()
@@ -196,7 +197,7 @@ def _intervals(
 
 
 def _p(result: str | Result, differing: int) -> float:
-    """Never below what the swaps of so many sentences that differ can have."""
+    """The p-value, at least 2^(1-k) for k differing sentences."""
     assert isinstance(result, Result)
     assert result.p_value is not None
     return min(1.0, max(float(result.p_value), 2.0 ** (1 - differing)))
@@ -205,19 +206,19 @@ def _p(result: str | Result, differing: int) -> float:
 def check_score_settings(
     tokenize: Tokenizer | None = None, *, resamples: int | None = None, trials: int | None = None, lines: int = 1
 ) -> None:
-    """Refuses what `score_systems` would refuse after the hours that a translation may take.
+    """Check the arguments of `score_systems` before translating, which may take hours.
 
     Args:
-        tokenize: as in `score_systems`, and so are ``resamples`` and ``trials``.
-        lines: of the references.
+        tokenize, resamples, trials: as in `score_systems`.
+        lines: number of references.
 
     Raises:
         ConfigurationError: as `score_systems`.
     """
     bleu_metric(tokenize=tokenize)
     _seed()
-    asked = (("resamples", resamples, _MOST_RESAMPLED, RESAMPLES), ("trials", trials, _MOST_SWAPPED, TRIALS))
-    for name, value, sentences, usual in asked:
+    limits = (("resamples", resamples, _MOST_RESAMPLED, RESAMPLES), ("trials", trials, _MOST_SWAPPED, TRIALS))
+    for name, value, sentences, usual in limits:
         if value is not None and value < _FEWEST:
             raise ConfigurationError(f"{name}: expected at least {_FEWEST}, got {value}")
         most = max(_REFUSED * sentences // max(lines, 1), usual)
