@@ -1,9 +1,9 @@
-// What the server is asked, and what can go wrong, as one kind of error. Addresses are relative, so that the page works
-// below any path of a proxy.
+// Requests to the server; everything that can go wrong is a `Problem`. URLs are relative, so that the page works below
+// any path of a proxy.
 import { eventsOf } from "./events.js";
 
-/** What stood in the way. `kind` says what can be done about it:
- *  "gone" (no answer), "busy" (wait `after` seconds), "token" (one is asked for), "refused" (this text, as it is). */
+/** A failed request. `kind` is "offline" (no response), "busy" (retry after `after` seconds), "token" (a token is
+ *  required) or "refused" (this text is not accepted). */
 export class Problem extends Error {
   constructor(kind, message, after = 0) {
     super(message);
@@ -12,26 +12,26 @@ export class Problem extends Error {
   }
 }
 
-const GONE = "The server cannot be reached. Your text is kept; this page goes on by itself as soon as it is back.";
+const OFFLINE = "The server cannot be reached. Your text is kept; this page goes on by itself as soon as it is back.";
 
 export class Server {
-  #token = remembered();
+  #token = storedToken();
 
   set token(value) {
     this.#token = value;
     try {
       sessionStorage.setItem("multihead.token", value);
     } catch {
-      // then it is asked for again after a reload
+      // storage is disabled: the page asks again after a reload
     }
   }
 
-  /** Languages, limits and defaults. */
+  /** Languages, limits and defaults of the server. */
   async info() {
-    return (await this.#ask("info", {})).json();
+    return (await this.#fetch("info", {})).json();
   }
 
-  /** Whether anybody answers; never throws. */
+  /** Whether the server responds; never throws. */
   async alive() {
     try {
       return (await fetch("health", { cache: "no-store" })).ok;
@@ -40,63 +40,63 @@ export class Server {
     }
   }
 
-  /** Translates one line: calls `grown` with each partial translation, and gives the finished one. */
-  async translate(wish, signal, grown) {
-    const answer = await this.#ask("translate/stream", {
+  /** Translates one line; calls `onPartial` with each partial translation. */
+  async translate(request, signal, onPartial) {
+    const response = await this.#fetch("translate/stream", {
       method: "POST",
       headers: { "Content-Type": "application/json", Accept: "text/event-stream" },
-      body: JSON.stringify(wish),
+      body: JSON.stringify(request),
       signal,
     });
     try {
-      for await (const { event, data } of eventsOf(answer.body)) {
+      for await (const { event, data } of eventsOf(response.body)) {
         const content = JSON.parse(data);
-        if (event === "partial") grown(content.text);
+        if (event === "partial") onPartial(content.text);
         if (event === "done") return content;
         if (event === "error") throw this.#problem(0, content);
       }
     } catch (error) {
       if (error instanceof Problem || error.name === "AbortError") throw error;
-      throw new Problem("gone", GONE);
+      throw new Problem("offline", OFFLINE);
     }
     throw new Problem("refused", "The server gave no translation.");
   }
 
-  async #ask(path, options) {
+  async #fetch(path, options) {
     const headers = { ...options.headers, ...(this.#token ? { Authorization: `Bearer ${this.#token}` } : {}) };
-    let answer;
+    let response;
     try {
-      answer = await fetch(path, { ...options, headers, cache: "no-store" });
+      response = await fetch(path, { ...options, headers, cache: "no-store" });
     } catch (error) {
       if (error.name === "AbortError") throw error;
-      throw new Problem("gone", GONE);
+      throw new Problem("offline", OFFLINE);
     }
-    if (answer.ok) return answer;
-    const content = await answer.json().catch(() => ({}));
-    throw this.#problem(answer.status, content, Number(answer.headers.get("Retry-After")));
+    if (response.ok) return response;
+    const content = await response.json().catch(() => ({}));
+    throw this.#problem(response.status, content, Number(response.headers.get("Retry-After")));
   }
 
   #problem(status, content, after = 0) {
-    const said = typeof content.message === "string" ? content.message : "";
+    const message = typeof content.message === "string" ? content.message : "";
     if (status === 401 || status === 403) {
-      const words = this.#token ? "The server did not take this token." : "This server asks for a token.";
-      return new Problem("token", words);
+      const reason = this.#token ? "The server did not take this token." : "This server asks for a token.";
+      return new Problem("token", reason);
     }
     const wait = Math.max(after || 0, 1);
     if (status === 429 || content.error === "queue_full") return new Problem("busy", "The server is busy.", wait);
     if (content.error === "loading") return new Problem("busy", "The model is being loaded.", wait);
     if (content.error === "draining") return new Problem("busy", "The server is shutting down.", wait);
-    if (status >= 502 && !said) return new Problem("gone", GONE); // a proxy that found nobody
-    return new Problem("refused", said ? sentence(said) : `The server refused this text (status ${status}).`);
+    if (status >= 502 && !message) return new Problem("offline", OFFLINE); // from a proxy
+    return new Problem("refused", message ? sentence(message) : `The server refused this text (status ${status}).`);
   }
 }
 
-/** The server's words, which begin small and end without a stop, as a sentence. */
-export function sentence(words) {
-  return words.charAt(0).toUpperCase() + words.slice(1) + (/[.!?]$/.test(words) ? "" : ".");
+/** A message of the server (lower case, without a full stop) as a sentence. */
+export function sentence(message) {
+  return message.charAt(0).toUpperCase() + message.slice(1) + (/[.!?]$/.test(message) ? "" : ".");
 }
 
-function remembered() {
+function storedToken() {
   try {
     return sessionStorage.getItem("multihead.token") ?? "";
   } catch {

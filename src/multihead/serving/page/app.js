@@ -1,62 +1,61 @@
-// The page of `multihead serve`: what is typed becomes lines (lines.js), lines become a translation (output.js), and a
-// word of it shows what lies behind it (inspector.js, source.js, links.js). Here these are joined, and here is the one
-// piece of state they share: which word is chosen.
+// The page of `multihead serve`: connects the typed text (source.js), its translation by lines (lines.js, output.js) and
+// the details of a word (inspector.js, links.js), and keeps the state they share: the selected word.
 import { Server } from "./api.js";
 import { Inspector } from "./inspector.js";
 import { Lines } from "./lines.js";
 import { Links } from "./links.js";
 import { Notice } from "./notice.js";
-import { Output, placesOf } from "./output.js";
+import { Output, wordPlaces } from "./output.js";
 import { Settings } from "./settings.js";
 import { Source } from "./source.js";
 
-const PAUSE = 250; // milliseconds without a key before a text is asked for
+const TYPING_PAUSE = 250; // milliseconds without a key before a text is translated
 
-const LEAST = 0.05; // a word that got less of the attention has no thread
+const MIN_WEIGHT = 0.05; // attention weight of a word from which on a curve is drawn
 
 const byId = (id) => document.getElementById(id);
 const server = new Server();
 const source = new Source(byId("source"), byId("mirror"));
 const links = new Links(byId("links"), byId("sheet"));
-const inspector = new Inspector({ begins, back });
-const output = new Output(byId("output"), { chosen, hovered, begins });
-const lines = new Lines(server, (text) => settings.wish(text), changed, (problem) => notice.show(problem));
-const settings = new Settings(byId("settings-form"), byId("settings-summary"), () => lines.renew());
-const notice = new Notice(byId("notice"), server, begin);
+const inspector = new Inspector({ retranslate, back });
+const output = new Output(byId("output"), { select, hover, retranslate });
+const lines = new Lines(server, (text) => settings.request(text), lineChanged, (problem) => notice.show(problem));
+const settings = new Settings(byId("settings-form"), byId("settings-summary"), () => lines.retranslateAll());
+const notice = new Notice(byId("notice"), server, start);
 
-/** The chosen word, {line, word}, or null; and the one that is to have the focus when its line is done. */
-let choice = null;
-let next = null;
+/** The selected word, {line, word}, or null; and the word to focus when its line is done. */
+let selected = null;
+let focusNext = null;
 let info = null;
 
-async function begin() {
+async function start() {
   try {
-    if (!info) learn(await server.info());
-    lines.go();
+    if (!info) showModel(await server.info());
+    lines.resume();
   } catch (problem) {
     if (!problem.kind) throw problem;
     notice.show(problem);
   }
 }
 
-function learn(said) {
-  info = said;
+function showModel(received) {
+  info = received;
   const [from, to] = [info.source_language, info.target_language];
   byId("source").lang = from ?? "";
   byId("output").lang = to ?? "";
-  byId("source-language").textContent = named(from, "Source");
-  byId("target-language").textContent = named(to, "Translation");
+  byId("source-language").textContent = languageName(from, "Source");
+  byId("target-language").textContent = languageName(to, "Translation");
   if (from && to) {
-    byId("model").textContent = `${named(from)} → ${named(to)}`;
-    byId("source").placeholder = `Type or paste ${named(from)}`;
-    document.title = `${named(from)} → ${named(to)} · multihead`;
+    byId("model").textContent = `${languageName(from)} → ${languageName(to)}`;
+    byId("source").placeholder = `Type or paste ${languageName(from)}`;
+    document.title = `${languageName(from)} → ${languageName(to)} · multihead`;
   }
   byId("what").textContent = `${info.model}. `;
-  settings.learn(info);
+  settings.setDefaults(info);
 }
 
-/** "German" for "de". */
-function named(code, otherwise = code) {
+/** The name of a language: "German" for "de". */
+function languageName(code, otherwise = code) {
   try {
     return code ? new Intl.DisplayNames(["en"], { type: "language" }).of(code) : otherwise;
   } catch {
@@ -64,27 +63,27 @@ function named(code, otherwise = code) {
   }
 }
 
-// ---- what the lines report
+// ---- progress of the lines
 
-function changed(line) {
-  const held = output.focused;
+function lineChanged(line) {
+  const focused = output.focused;
   if (line) output.draw(line);
   else output.arrange(lines.all);
-  if (choice && (!lines.all.includes(choice.line) || choice.line.state !== "done")) {
-    if (held === choice.line) next = choice;
-    unmark();
+  if (selected && (!lines.all.includes(selected.line) || selected.line.state !== "done")) {
+    if (focused === selected.line) focusNext = selected;
+    deselect();
   }
-  if (next && next.line === line && line.state === "done") {
-    const word = Math.min(next.word, placesOf(line).length - 1);
-    next = null;
+  if (focusNext && focusNext.line === line && line.state === "done") {
+    const word = Math.min(focusNext.word, wordPlaces(line).length - 1);
+    focusNext = null;
     output.word(line, word)?.focus();
   }
-  if (next?.line.state === "refused") next = null;
-  tell();
+  if (focusNext?.line.state === "refused") focusNext = null;
+  updateSummary();
 }
 
-/** The parts of the page that speak of the whole. */
-function tell() {
+/** Updates the parts of the page that concern the whole text. */
+function updateSummary() {
   const text = translation();
   const busy = lines.unfinished;
   byId("output").classList.toggle("busy", busy);
@@ -93,86 +92,86 @@ function tell() {
   byId("copy").hidden = busy || text.trim() === "";
   const slowest = Math.max(0, ...lines.all.map((line) => line.seconds));
   byId("took").textContent = busy || !slowest ? "" : `${slowest.toFixed(2)} s`;
-  const most = info?.limits?.characters;
-  const longest = Math.max(0, ...lines.all.map((line) => [...line.source].length)); // as the server counts
-  byId("count").textContent = most && longest > most * 0.8 ? `${longest} / ${most}` : "";
-  byId("count").classList.toggle("over", longest > most);
-  if (!choice) rest();
-  if (!busy && text.trim() && lines.all.some((line) => line.state === "done")) say(`Translation: ${text}`);
+  const limit = info?.limits?.characters;
+  const longest = Math.max(0, ...lines.all.map((line) => [...line.source].length)); // code points, as the server counts
+  byId("count").textContent = limit && longest > limit * 0.8 ? `${longest} / ${limit}` : "";
+  byId("count").classList.toggle("over", longest > limit);
+  if (!selected) showOverview();
+  if (!busy && text.trim() && lines.all.some((line) => line.state === "done")) announce(`Translation: ${text}`);
 }
 
 function translation() {
   return lines.all.map((line) => line.text).join("\n");
 }
 
-let said = "";
+let announced = "";
 
-/** To a screen reader, once. */
-function say(words) {
-  if (words !== said) byId("live").textContent = said = words;
+/** Announces a text to screen readers, once. */
+function announce(text) {
+  if (text !== announced) byId("live").textContent = announced = text;
 }
 
-// ---- what is typed
+// ---- typing
 
-function typed(wait = PAUSE) {
+function textChanged(wait = TYPING_PAUSE) {
   source.reflect();
   lines.set(source.text, wait);
 }
 
-byId("source").addEventListener("input", () => typed());
+byId("source").addEventListener("input", () => textChanged());
 byId("source").addEventListener("keydown", (event) => {
   if (event.key === "Escape") lines.stop();
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) typed(0);
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) textChanged(0);
 });
 byId("clear").addEventListener("click", () => {
   source.text = "";
-  typed(0);
+  textChanged(0);
   byId("source").focus();
 });
 
-// ---- the chosen word
+// ---- the selected word
 
-function chosen(line, word) {
-  if (choice?.line === line && choice.word === word) return;
-  choice = { line, word };
+function select(line, word) {
+  if (selected?.line === line && selected.word === word) return;
+  selected = { line, word };
   inspector.stale = false;
   output.mark(line, word);
-  const looked = inspector.show(line, word);
-  light(line, word);
-  if (looked) say(`looked at ${looked}`);
+  const attended = inspector.show(line, word);
+  showAttention(line, word);
+  if (attended) announce(`looked at ${attended}`);
 }
 
-/** Words of the source and threads to them: of the word under the pointer, else of the chosen one. */
-function hovered(line, word) {
-  if (line) light(line, word);
-  else if (choice) light(choice.line, choice.word);
-  else unmark();
+/** Shows the attention of the word under the pointer, or else of the selected one. */
+function hover(line, word) {
+  if (line) showAttention(line, word);
+  else if (selected) showAttention(selected.line, selected.word);
+  else deselect();
 }
 
-function light(line, word) {
+function showAttention(line, word) {
   const alignment = line.result?.alignment;
-  if (!alignment) return dim();
+  if (!alignment) return hideAttention();
   const weights = alignment.weights[word];
   const marks = source.shade(lines.all.indexOf(line), alignment.source_words, weights);
   const to = output.word(line, word);
-  const threads = marks.map((from, number) => ({ from, to, weight: weights[number] }));
-  links.draw(threads.filter(({ weight }) => weight >= LEAST));
+  const curves = marks.map((from, number) => ({ from, to, weight: weights[number] }));
+  links.draw(curves.filter(({ weight }) => weight >= MIN_WEIGHT));
 }
 
-function dim() {
+function hideAttention() {
   source.reflect();
   links.clear();
 }
 
-function unmark() {
-  choice = null;
+function deselect() {
+  selected = null;
   output.mark(null);
-  dim();
-  rest();
+  hideAttention();
+  showOverview();
 }
 
-/** What is to be seen while no word is chosen: of a text of one line its n best, and where all of it looked. */
-function rest() {
+/** Shows the n best translations and the whole alignment of a text of one line, while no word is selected. */
+function showOverview() {
   inspector.stale = lines.unfinished;
   if (lines.unfinished) return links.clear();
   const full = lines.all.filter((line) => line.state !== "empty");
@@ -186,25 +185,25 @@ function rest() {
 }
 
 function back() {
-  if (choice) output.word(choice.line, choice.word)?.focus();
+  if (selected) output.word(selected.line, selected.word)?.focus();
 }
 
 byId("output").addEventListener("keydown", (event) => {
   if (event.key === "Escape") {
-    unmark();
+    deselect();
     byId("source").focus();
-  } else if (event.key === "ArrowDown" && choice) {
+  } else if (event.key === "ArrowDown" && selected) {
     inspector.focus();
     event.preventDefault();
   }
 });
 
-// ---- other ways to say it
+// ---- other translations
 
-/** The line once more, beginning with `text`; then the word of this number has the focus. */
-function begins(line, text, word) {
-  next = { line, word };
-  lines.begin(line, text);
+/** Translates a line again, beginning with `prefix`; then focuses word number `word`. */
+function retranslate(line, prefix, word) {
+  focusNext = { line, word };
+  lines.retranslate(line, prefix);
 }
 
 // ---- copy, light and dark
@@ -214,7 +213,7 @@ byId("copy").addEventListener("click", async () => {
     await navigator.clipboard.writeText(translation());
     byId("copy").textContent = "Copied";
   } catch {
-    getSelection().selectAllChildren(byId("output")); // there is no clipboard without https: to be copied by hand
+    getSelection().selectAllChildren(byId("output")); // no clipboard without HTTPS: the user copies the selection
     byId("copy").textContent = "Selected";
   }
   setTimeout(() => (byId("copy").textContent = "Copy"), 1500);
@@ -233,12 +232,12 @@ byId("theme").addEventListener("click", () => {
   try {
     localStorage.setItem("multihead.theme", theme);
   } catch {
-    // then it holds until the page is closed
+    // storage is disabled: the theme lasts until the page is closed
   }
   showTheme();
 });
 dark.addEventListener("change", showTheme);
 
 showTheme();
-typed(0); // a browser may have kept the text of the page before
-begin();
+textChanged(0); // the browser may have kept the text from before a reload
+start();

@@ -1,7 +1,7 @@
-// Server-sent events out of the bytes of an answer (HTML standard, 9.2.6): `fetch` can send a body and a header, which
-// EventSource cannot. Knows nothing of translations.
+// Server-sent events from the bytes of a response (HTML standard, 9.2.6). EventSource cannot send a body or headers;
+// `fetch` can.
 
-/** Yields {event, data} for each event; comments and events without data are passed over. */
+/** Yields {event, data} for each event; comments and events without data are skipped. */
 export async function* eventsOf(stream) {
   const reader = stream.getReader();
   const decoder = new TextDecoder();
@@ -10,7 +10,7 @@ export async function* eventsOf(stream) {
     for (;;) {
       const { value, done } = await reader.read();
       rest += done ? decoder.decode() : decoder.decode(value, { stream: true });
-      // A carriage return at the very end may be half of a line end: it waits for what follows.
+      // A carriage return at the end may be the first half of a line break: keep it for the next block.
       const whole = done || !rest.endsWith("\r") ? rest : rest.slice(0, -1);
       const blocks = whole.replace(/\r\n?/g, "\n").split("\n\n");
       rest = blocks.pop() + rest.slice(whole.length);

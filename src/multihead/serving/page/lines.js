@@ -1,11 +1,11 @@
-// The work: each line of the text is one request. A line that did not change is not asked again, one that did is
-// cancelled at once; a few run side by side (the server lets them share a batch). Draws nothing: `changed` is told.
+// Translates the lines of the text, one request each. A line that did not change is not requested again, the request of
+// a changed line is aborted; a few run in parallel and share a batch in the server. Drawing is left to `onChange`.
 import { Problem } from "./api.js";
 
-const AT_ONCE = 3;
+const MAX_RUNNING = 3;
 
-/** A line: its source, what is known of its translation, and the words that it must begin with.
- *  state: "empty", "waiting", "running", "done" or "refused"; `text` is the old translation until a new one grows. */
+/** A line: its source, its translation so far, and a prefix the translation must begin with.
+ *  state: "empty", "waiting", "running", "done" or "refused"; `text` is the old translation until a new one arrives. */
 class Line {
   constructor(source, old) {
     this.source = source;
@@ -21,23 +21,23 @@ class Line {
 
 export class Lines {
   #server;
-  #wish;
-  #changed;
-  #stopped;
+  #settings;
+  #onChange;
+  #onProblem;
   #paused = true;
   #timer = 0;
   all = [];
 
-  /** @param wish gives the settings of a request for a text, `changed(line)` is told what happens to a line and
-   *  `stopped(problem)` what keeps all of them from going on, until `go`. Nothing is asked before the first `go`. */
-  constructor(server, wish, changed, stopped) {
+  /** `settings(text)` returns the settings of a request, `onChange(line)` is called when a line changes (null: all
+   *  lines), `onProblem(problem)` when a problem stops all lines. Requests start with the first `resume`. */
+  constructor(server, settings, onChange, onProblem) {
     this.#server = server;
-    this.#wish = wish;
-    this.#changed = changed;
-    this.#stopped = stopped;
+    this.#settings = settings;
+    this.#onChange = onChange;
+    this.#onProblem = onProblem;
   }
 
-  /** The text is now this one: keeps the lines at its beginning and end that are as they were. */
+  /** Sets the text; keeps unchanged lines at its beginning and end. */
   set(text, wait) {
     const sources = text === "" ? [] : text.split("\n");
     const old = this.all;
@@ -46,70 +46,70 @@ export class Lines {
     while (head < least && old[head].source === sources[head]) head++;
     let tail = 0;
     while (tail < least - head && old.at(-1 - tail).source === sources.at(-1 - tail)) tail++;
-    const gone = old.slice(head, old.length - tail);
-    gone.forEach((line) => this.#cancel(line));
+    const removed = old.slice(head, old.length - tail);
+    removed.forEach((line) => this.#abort(line));
     this.all = [
       ...old.slice(0, head),
-      ...sources.slice(head, sources.length - tail).map((source, place) => new Line(source, gone[place])),
+      ...sources.slice(head, sources.length - tail).map((source, place) => new Line(source, removed[place])),
       ...old.slice(old.length - tail),
     ];
-    this.#changed(null);
+    this.#onChange(null);
     clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => this.#pump(), wait);
+    this.#timer = setTimeout(() => this.#startWaiting(), wait);
   }
 
-  /** One line once more, beginning with these words. */
-  begin(line, prefix) {
-    this.#again(line);
+  /** Translates a line again, beginning with `prefix`. */
+  retranslate(line, prefix) {
+    this.#restart(line);
     line.prefix = prefix;
-    this.#changed(line);
-    this.#pump();
+    this.#onChange(line);
+    this.#startWaiting();
   }
 
-  /** All of them once more: the settings have changed. */
-  renew() {
-    this.all.filter((line) => line.state !== "empty").forEach((line) => this.#again(line));
-    this.#changed(null);
-    this.#pump();
+  /** Translates all lines again, with changed settings. */
+  retranslateAll() {
+    this.all.filter((line) => line.state !== "empty").forEach((line) => this.#restart(line));
+    this.#onChange(null);
+    this.#startWaiting();
   }
 
-  /** Nothing more is asked, and what runs is given up; what has been found stays. */
+  /** Aborts all requests; finished translations stay. */
   stop() {
     clearTimeout(this.#timer);
     for (const line of this.all) {
       if (line.state !== "waiting" && line.state !== "running") continue;
-      this.#cancel(line);
+      this.#abort(line);
       line.state = "refused";
       line.problem = new Problem("stopped", "Stopped.");
-      this.#changed(line);
+      this.#onChange(line);
     }
   }
 
-  /** Begins, and goes on after a problem. */
-  go() {
+  /** Starts, or continues after a problem. */
+  resume() {
     this.#paused = false;
-    this.#pump();
+    this.#startWaiting();
   }
 
   get unfinished() {
     return this.all.some((line) => line.state === "waiting" || line.state === "running");
   }
 
-  /** Aborted, and not to be heard of again: `#run` knows by the missing controller. */
-  #cancel(line) {
+  /** Aborts a request; `#run` ignores its results because the controller is gone. */
+  #abort(line) {
     line.running?.abort();
     line.running = null;
   }
 
-  #again(line) {
-    this.#cancel(line);
+  #restart(line) {
+    this.#abort(line);
     line.problem = null;
     line.state = "waiting";
   }
 
-  #pump() {
+  #startWaiting() {
     if (this.#paused) return;
-    let free = AT_ONCE - this.all.filter((line) => line.running).length;
+    let free = MAX_RUNNING - this.all.filter((line) => line.running).length;
     for (const line of this.all) {
       if (free <= 0) return;
       if (line.state !== "waiting") continue;
@@ -119,39 +119,40 @@ export class Lines {
   }
 
   async #run(line) {
-    const mine = new AbortController();
-    line.running = mine;
+    const controller = new AbortController();
+    line.running = controller;
     line.state = "running";
-    this.#changed(line);
+    this.#onChange(line);
     const started = performance.now();
-    const wish = { ...this.#wish(line.source), text: line.source, ...(line.prefix ? { prefix: line.prefix } : {}) };
+    const prefix = line.prefix ? { prefix: line.prefix } : {};
+    const request = { ...this.#settings(line.source), text: line.source, ...prefix };
     try {
-      const result = await this.#server.translate(wish, mine.signal, (text) => {
-        if (line.running !== mine) return;
+      const result = await this.#server.translate(request, controller.signal, (text) => {
+        if (line.running !== controller) return;
         line.result = null;
         line.text = text;
-        this.#changed(line);
+        this.#onChange(line);
       });
-      if (line.running !== mine) return;
+      if (line.running !== controller) return;
       const seconds = (performance.now() - started) / 1000;
       Object.assign(line, { result, text: result.text, state: "done", running: null, seconds });
     } catch (error) {
-      if (line.running !== mine) return;
+      if (line.running !== controller) return;
       line.running = null;
-      this.#failed(line, error);
+      this.#fail(line, error);
     }
-    this.#changed(line);
-    this.#pump();
+    this.#onChange(line);
+    this.#startWaiting();
   }
 
-  #failed(line, error) {
-    if (!(error instanceof Problem)) throw error; // a mistake of ours: it belongs into the console
+  #fail(line, error) {
+    if (!(error instanceof Problem)) throw error; // a bug: report it in the console
     line.state = "waiting";
     if (error.kind === "refused") {
       Object.assign(line, { state: "refused", problem: error, result: null, text: "" });
     } else if (!this.#paused) {
       this.#paused = true;
-      this.#stopped(error);
+      this.#onProblem(error);
     }
   }
 }

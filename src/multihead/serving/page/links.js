@@ -1,21 +1,21 @@
-// Threads from words of the source to words of the translation, as thick as the weight; drawn beneath the text, and
-// drawn again wherever the words move to.
+// Curves from source words to words of the translation, as thick as the attention weight. They are drawn below the
+// text, and again whenever its layout changes.
 
 export class Links {
   #svg;
-  #threads = [];
+  #curves = [];
 
   constructor(svg, frame) {
     this.#svg = svg;
-    new ResizeObserver(() => this.draw(this.#threads)).observe(frame);
+    new ResizeObserver(() => this.draw(this.#curves)).observe(frame);
   }
 
-  /** @param threads {from, to, weight}: two elements (null for a word that is not shown), and 0 (a hair) to 1. */
-  draw(threads) {
-    this.#threads = threads.filter(({ from, to }) => from?.isConnected && to?.isConnected);
+  /** @param curves {from, to, weight}: two elements (null for a word that is not shown), and 0 (thin) to 1. */
+  draw(curves) {
+    this.#curves = curves.filter(({ from, to }) => from?.isConnected && to?.isConnected);
     const frame = this.#svg.getBoundingClientRect();
-    const strongestLast = [...this.#threads].sort((one, other) => one.weight - other.weight);
-    this.#svg.replaceChildren(...strongestLast.map((thread) => drawn(thread, frame)));
+    const strongestLast = [...this.#curves].sort((one, other) => one.weight - other.weight);
+    this.#svg.replaceChildren(...strongestLast.map((one) => curve(one, frame)));
   }
 
   clear() {
@@ -23,8 +23,8 @@ export class Links {
   }
 }
 
-/** From the middle below a word to the middle above the other, leaving and arriving upright. */
-function drawn({ from, to, weight }, frame) {
+/** A curve from the bottom center of one word to the top center of the other, vertical at both ends. */
+function curve({ from, to, weight }, frame) {
   const [start, end] = [from.getClientRects()[0], to.getClientRects()[0]];
   const [x, y] = [start.x + start.width / 2 - frame.x, start.bottom - frame.y];
   const [across, down] = [end.x + end.width / 2 - frame.x, end.top - frame.y];

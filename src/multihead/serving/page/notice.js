@@ -1,63 +1,63 @@
-// What keeps all lines from going on, said in words, with the way out of it: a countdown where the server is busy, a
-// look every few seconds where it is gone, a field where it wants a token. `go` is called when it may go on.
+// Shows a problem that stops all lines, and its remedy: a countdown if the server is busy, a check every few seconds if
+// it is offline, an input if it requires a token. Calls `resume` when translating can go on.
 
-const LOOK = 2000;
+const CHECK_INTERVAL = 2000; // milliseconds
 
 export class Notice {
   #element;
   #server;
-  #go;
+  #resume;
   #timer = 0;
 
-  constructor(element, server, go) {
+  constructor(element, server, resume) {
     this.#element = element;
     this.#server = server;
-    this.#go = go;
-    this.#part("#retry").addEventListener("click", () => this.#over());
-    this.#part("#token-form").addEventListener("submit", (event) => {
+    this.#resume = resume;
+    this.#find("#retry").addEventListener("click", () => this.#done());
+    this.#find("#token-form").addEventListener("submit", (event) => {
       event.preventDefault();
-      server.token = this.#part("#token").value;
-      this.#over();
+      server.token = this.#find("#token").value;
+      this.#done();
     });
   }
 
   show(problem) {
     clearTimeout(this.#timer);
-    const known = !this.#element.hidden && !this.#part("#token-form").hidden;
+    const asked = !this.#element.hidden && !this.#find("#token-form").hidden;
     this.#element.hidden = false;
     this.#element.className = `notice ${problem.kind}`;
-    this.#part("#token-form").hidden = problem.kind !== "token";
-    this.#part("#retry").hidden = problem.kind === "token";
-    this.#say(problem.message);
-    if (problem.kind === "token" && !known) this.#part("#token").focus();
-    if (problem.kind === "busy") this.#count(problem.message, Math.ceil(problem.after));
-    if (problem.kind === "gone") this.#look();
+    this.#find("#token-form").hidden = problem.kind !== "token";
+    this.#find("#retry").hidden = problem.kind === "token";
+    this.#setText(problem.message);
+    if (problem.kind === "token" && !asked) this.#find("#token").focus();
+    if (problem.kind === "busy") this.#countDown(problem.message, Math.ceil(problem.after));
+    if (problem.kind === "offline") this.#checkLater();
   }
 
-  #count(message, seconds) {
-    if (seconds <= 0) return this.#over();
-    this.#say(`${message} Trying again in ${seconds} s.`);
-    this.#timer = setTimeout(() => this.#count(message, seconds - 1), 1000);
+  #countDown(message, seconds) {
+    if (seconds <= 0) return this.#done();
+    this.#setText(`${message} Trying again in ${seconds} s.`);
+    this.#timer = setTimeout(() => this.#countDown(message, seconds - 1), 1000);
   }
 
-  #look() {
+  #checkLater() {
     this.#timer = setTimeout(async () => {
-      if (await this.#server.alive()) this.#over();
-      else if (!this.#element.hidden) this.#look();
-    }, LOOK);
+      if (await this.#server.alive()) this.#done();
+      else if (!this.#element.hidden) this.#checkLater();
+    }, CHECK_INTERVAL);
   }
 
-  #over() {
+  #done() {
     clearTimeout(this.#timer);
     this.#element.hidden = true;
-    this.#go();
+    this.#resume();
   }
 
-  #say(words) {
-    this.#part("#notice-text").textContent = words;
+  #setText(text) {
+    this.#find("#notice-text").textContent = text;
   }
 
-  #part(selector) {
+  #find(selector) {
     return this.#element.querySelector(selector);
   }
 }

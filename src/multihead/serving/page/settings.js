@@ -1,88 +1,88 @@
-// How is it searched: the small form, remembered in this browser. A field that is empty is the model's own.
+// The search settings form, stored in this browser. An empty field means the model's own value.
 
 const KEY = "multihead.settings";
-const LISTED = 5;
-const ALTERNATIVES = 6;
-const LOOKED = 6000; // bytes of a line up to which it is asked where words looked: answers grow with the square
+const N_BEST = 5; // translations listed by default
+const ALTERNATIVES = 6; // for each word
+const MAX_ALIGNED_BYTES = 6000; // longer lines are requested without alignment: its size grows with the square
 
 export class Settings {
   #form;
   #summary;
-  #own = { beam: 5, alignment: false };
+  #model = { beam: 5, alignment: false };
 
   constructor(form, summary, changed) {
     this.#form = form;
     this.#summary = summary;
-    this.#recall();
+    this.#restore();
     form.addEventListener("submit", (event) => event.preventDefault());
     form.addEventListener("change", () => {
       if (!form.reportValidity()) return;
-      this.#keep();
+      this.#store();
       changed();
     });
     form.addEventListener("reset", () => setTimeout(() => {
-      this.#keep();
+      this.#store();
       changed();
     }));
   }
 
-  /** What the model does when nothing is said, and the most that the server allows. */
-  learn({ beam, alpha, guard, alignment, limits }) {
-    this.#own = { beam, alignment };
+  /** Sets the defaults of the model and the limits of the server. */
+  setDefaults({ beam, alpha, guard, alignment, limits }) {
+    this.#model = { beam, alignment };
     const fields = this.#form.elements;
     fields.beam.placeholder = String(beam);
     fields.beam.max = fields.n_best.max = String(limits.beam);
-    fields.n_best.placeholder = String(Math.min(LISTED, beam));
+    fields.n_best.placeholder = String(Math.min(N_BEST, beam));
     fields.alpha.placeholder = String(alpha);
     for (const option of fields.guard.options) option.defaultSelected = option.value === guard;
     fields.guard.value = guard;
-    this.#recall();
+    this.#restore();
   }
 
-  /** The part of a request for this text that is not the text. */
-  wish(text = "") {
+  /** The settings of a request for this text. */
+  request(text = "") {
     const { beam, n_best: listed, alpha, guard } = this.#form.elements;
-    const width = Number(beam.value) || this.#own.beam;
+    const width = Number(beam.value) || this.#model.beam;
     return {
       ...(beam.value ? { beam: width } : {}),
       ...(alpha.value === "" ? {} : { alpha: Number(alpha.value) }),
-      n_best: Math.min(Number(listed.value) || LISTED, width),
+      n_best: Math.min(Number(listed.value) || N_BEST, width),
       guard: guard.value,
-      ...(this.#own.alignment && new TextEncoder().encode(text).length <= LOOKED
+      ...(this.#model.alignment && new TextEncoder().encode(text).length <= MAX_ALIGNED_BYTES
         ? { alignment: true, alternatives: ALTERNATIVES }
         : {}),
     };
   }
 
-  #keep() {
-    this.#say();
+  #store() {
+    this.#summarize();
     try {
-      const chosen = [...new FormData(this.#form)].filter(([name, value]) => value !== this.#usual(name));
+      const chosen = [...new FormData(this.#form)].filter(([name, value]) => value !== this.#default(name));
       localStorage.setItem(KEY, JSON.stringify(Object.fromEntries(chosen)));
     } catch {
-      // then they are forgotten with the page
+      // storage is disabled: settings last until the page is closed
     }
   }
 
-  /** What a field says when nobody has chosen anything. */
-  #usual(name) {
+  /** The default value of a field. */
+  #default(name) {
     const field = this.#form.elements[name];
     return field.options ? [...field.options].find((option) => option.defaultSelected)?.value : "";
   }
 
-  #recall() {
+  #restore() {
     try {
-      const kept = JSON.parse(localStorage.getItem(KEY) ?? "{}");
-      for (const field of this.#form.elements) if (field.id in kept) field.value = kept[field.id];
+      const stored = JSON.parse(localStorage.getItem(KEY) ?? "{}");
+      for (const field of this.#form.elements) if (field.id in stored) field.value = stored[field.id];
       if (!this.#form.checkValidity()) this.#form.reset();
     } catch {
-      // nothing is kept, or nothing that could be read
+      // nothing is stored, or it cannot be read
     }
-    this.#say();
+    this.#summarize();
   }
 
-  #say() {
-    const { beam = this.#own.beam, n_best: listed } = this.wish();
+  #summarize() {
+    const { beam = this.#model.beam, n_best: listed } = this.request();
     this.#summary.textContent = `beam ${beam}, ${listed} listed`;
   }
 }

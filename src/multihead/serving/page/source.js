@@ -1,5 +1,5 @@
-// The text that is typed, with the words shaded that a word of the translation looked at. A textarea cannot shade its
-// words: a mirror with the same letters, invisible but for the shades, lies beneath it and also gives it its height.
+// The source text, with words shaded by attention weight. A textarea cannot shade words, so a mirror with the same text
+// lies below it: only its shades are visible, and it determines the height of the textarea.
 import { fill, locate } from "./words.js";
 
 export class Source {
@@ -19,17 +19,17 @@ export class Source {
     this.#area.value = value;
   }
 
-  /** The mirror, letter for letter. */
+  /** Copies the text to the mirror, without shades. */
   reflect() {
     this.#mirror.replaceChildren(...this.text.split("\n").map((text) => row(text)));
   }
 
-  /** Shades the words of one line by weight (0 to 1); gives the element of each word, null where it is not found. */
+  /** Shades the words of a line by weight (0 to 1); returns the element of each word, null if it is not marks. */
   shade(number, words, weights) {
     this.reflect();
-    const found = words.map(() => null);
+    const marks = words.map(() => null);
     const line = this.text.split("\n")[number];
-    if (line === undefined) return found;
+    if (line === undefined) return marks;
     fill(this.#mirror.children[number], line, locate(line, words), (place, word) => {
       const mark = document.createElement("span");
       mark.className = "mark";
@@ -37,15 +37,15 @@ export class Source {
       mark.dataset.weight = weights[place].toFixed(3);
       mark.style.setProperty("--weight", String(weights[place]));
       mark.textContent = word;
-      found[place] = mark;
+      marks[place] = mark;
       return mark;
     });
-    return found;
+    return marks;
   }
 }
 
 function row(text) {
   const element = document.createElement("div");
-  element.textContent = text || "\u200b"; // an empty line has a height, too
+  element.textContent = text || "\u200b"; // gives an empty line its height
   return element;
 }

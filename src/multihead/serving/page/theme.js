@@ -1,10 +1,10 @@
-// Light or dark: what was chosen before, and otherwise what the system says. Runs before the first paint, so that a
-// dark page never flashes white; that is why it is no module. The switch itself is wired in app.js.
+// Light or dark theme: the stored choice, otherwise the system's. Runs before the first paint, so that a dark page
+// never flashes white; modules run too late for that. app.js handles the switch.
 (() => {
   try {
     const chosen = localStorage.getItem("multihead.theme");
     if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
   } catch {
-    // storage may be forbidden: the system's choice stands
+    // storage is disabled: use the system's theme
   }
 })();

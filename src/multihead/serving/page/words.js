@@ -1,7 +1,7 @@
-// Where words stand in a text. The server names them in order; here they are found again, so that what is shown is the
-// text itself, with every space and sign, and not the words joined anew.
+// Positions of words in a text. The server lists the words in order; locating them keeps every space and punctuation
+// mark of the text, which joining the words would not.
 
-/** [[start, end], ...], one for each word, in order; null for one that is not found after the one before it. */
+/** [[start, end], ...] for each word, in order; null for a word not found after the previous one. */
 export function locate(text, words) {
   let from = 0;
   return words.map((word) => {
@@ -12,7 +12,7 @@ export function locate(text, words) {
   });
 }
 
-/** Fills `element` with `text`, each place in an element of `make(number, word)`; text stays text, never HTML. */
+/** Fills `element` with `text`; the words at `places` are elements from `make(number, word)`. Never parses HTML. */
 export function fill(element, text, places, make) {
   const parts = [];
   let from = 0;
@@ -26,7 +26,7 @@ export function fill(element, text, places, make) {
   return element;
 }
 
-/** A probability for people. */
+/** Formats a probability. */
 export function percent(share) {
   if (share < 0.001) return "< 0.1 %";
   if (share < 0.01) return `${(share * 100).toFixed(1)} %`;
