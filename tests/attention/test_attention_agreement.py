@@ -1,6 +1,6 @@
-"""Every backend, every mask, every type, every length, with and without grouped heads: one result.
+"""All backends agree for every mask, type and length, with and without grouped heads.
 
-The reference is the explicit path in float64. Blocks are made small, so that these little shapes have many of them.
+The reference is the explicit backend in float64. Blocks are made small, so that these small shapes have many of them.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def inputs(queries: int, kv_heads: int, dtype: torch.dtype) -> tuple[Tensor, Ten
 def with_gradients(
     backend: BackendName | None, tensors: tuple[Tensor, ...], mask: Mask | None, bias: Tensor | Bias | None
 ) -> list[Tensor]:
-    """Output and gradients; backend None = the definition itself, in float64."""
+    """Output and gradients; backend None = the reference, in float64."""
     wide = torch.float64 if backend is None else tensors[0].dtype
     leaves = [tensor.detach().to(wide).requires_grad_() for tensor in tensors]
     queries = tensors[0].shape[2]
@@ -136,7 +136,7 @@ def test_forwards_and_backwards(kind: str, length: str, kv_heads: int) -> None:
         assert_agree(inputs(queries, kv_heads, dtype), mask)
     half = inputs(queries, kv_heads, torch.bfloat16)
     exact, _ = attention(*(tensor.double() for tensor in half), mask=mask, backend="explicit")  # type: ignore[misc]
-    for backend in TRAINABLE:  # nothing to train: computed in half precision itself
+    for backend in TRAINABLE:  # without training, half types are computed in half precision
         assert choose(*half, mask=mask, backend=backend).compute_dtype is None
         output, _ = attention(*half, mask=mask, backend=backend)
         torch.testing.assert_close(output.double(), exact, **CLOSE[torch.bfloat16])

@@ -1,4 +1,4 @@
-"""Which kernel is chosen: the choice and its reason follow from kinds, shapes, types and flags alone."""
+"""The choice of a backend and its reasons follow from kinds, shapes, types and flags alone."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_lowering(mask: Mask | None, queries: int, is_causal: bool, shape: list[
 
 
 def test_the_choice_reads_no_values() -> None:
-    """On the meta device there are none to read."""
+    """Tensors on the meta device have no values to read."""
     query, key, value = tensors(5, 5, device="meta")
     lengths = torch.ones(2, dtype=torch.long, device="meta")
     dense = Dense(torch.ones(5, 5, dtype=torch.bool, device="meta"))
@@ -105,7 +105,7 @@ def test_half_precision_trains_in_float32_on_a_cpu(dtype: torch.dtype) -> None:
     assert choose(query, key, value).compute_dtype is None
     learned = key.clone().requires_grad_()
     assert choose(query, learned, value, bias=torch.zeros(5, 5)).compute_dtype == torch.float32
-    short = choose(query, learned, value)  # whose kernel reads bfloat16 and computes in float32 of its own accord
+    short = choose(query, learned, value)  # its kernel reads bfloat16 and computes in float32
     assert short.compute_dtype == (None if short.kernel == "short" else torch.float32)
     with torch.no_grad():
         assert choose(query, key.clone().requires_grad_(), value).compute_dtype is None
@@ -116,9 +116,9 @@ def test_autocast_decides_the_type_except_for_training_on_a_cpu() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert choose(query, key, value).compute_dtype == torch.bfloat16
         assert choose(query.bfloat16(), key, value).compute_dtype == torch.bfloat16
-        free = torch.zeros(5, 5)  # a bias, which the kernel for short sequences does not take
-        assert choose(query.requires_grad_(), key, value, bias=free).compute_dtype is None
-        assert choose(query.bfloat16(), key, value, bias=free).compute_dtype == torch.float32
+        bias = torch.zeros(5, 5)  # a bias, which the short backend refuses
+        assert choose(query.requires_grad_(), key, value, bias=bias).compute_dtype is None
+        assert choose(query.bfloat16(), key, value, bias=bias).compute_dtype == torch.float32
         short = choose(query, key, value)
         assert short.compute_dtype == (torch.bfloat16 if short.kernel == "short" else None)
     double = tensors(5, 5, torch.float64)
@@ -169,7 +169,7 @@ for forward in calls:
 
 
 def test_one_compilation_serves_every_length() -> None:
-    """Nothing ties compiled code to a size. In a fresh interpreter: shape checks cannot be compiled."""
+    """Compiled code is not specialized to sizes. In a fresh interpreter, because shape checks cannot be compiled."""
     result = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
 

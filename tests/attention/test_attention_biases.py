@@ -1,24 +1,14 @@
-"""ALiBi, relative positions, learned tensors: what the papers say, for any length, on every backend."""
+"""ALiBi, relative positions and learned tensors follow their papers, for any length, on every backend."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
-import jaxtyping
 import pytest
 import torch
 
 from multihead.attention import ALiBi, Bias, Causal, MultiHeadAttention, RelativeBias, attention
 from multihead.errors import ConfigurationError, MaskError, ShapeError
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Without jaxtyping's checks, as in production: our own message is what the caller gets."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def relative(**settings: object) -> RelativeBias:
@@ -30,7 +20,7 @@ def relative(**settings: object) -> RelativeBias:
 
 @pytest.mark.parametrize("heads", [1, 2, 4, 8, 16, 64])
 def test_slopes_are_a_geometric_sequence(heads: int) -> None:
-    """Section 3: it starts at 2^(-8/n), and that is its ratio too."""
+    """Section 3: both its first element and its ratio are 2^(-8/n)."""
     ratio = 2 ** (-8 / heads)
     assert ALiBi(heads).slopes == pytest.approx([ratio ** (h + 1) for h in range(heads)])
 
@@ -54,7 +44,7 @@ def test_alibi_is_the_distance_times_the_slope() -> None:
 
 
 def test_under_a_causal_mask_only_the_key_counts() -> None:
-    """The softmax does not see what is the same for a whole row: m (j - i) and m j are one bias."""
+    """The softmax is invariant to a constant per row, so m (j - i) and m j are the same bias."""
     torch.manual_seed(0)
     query, key, value = (torch.randn(2, 4, 5, 4, dtype=torch.float64) for _ in range(3))
     place = torch.arange(5, dtype=torch.float64)
@@ -137,7 +127,7 @@ def test_a_bias_takes_the_type_of_the_query() -> None:
 
 
 def test_numbers_below_the_range_of_the_type_forbid() -> None:
-    """-1e9 is -inf in float16: a row of nothing else yields zeros, as under a mask."""
+    """-1e9 is -inf in float16: a row with nothing else yields zeros, as under a mask."""
     query = torch.randn(1, 2, 3, 4, dtype=torch.float16, requires_grad=True)
     bias = torch.tensor([[0.0, -1e9, -1e9], [-1e9, -1e9, -1e9], [0.0, 0.0, 0.0]])
     for backend in ("explicit", "sdpa", "blockwise"):

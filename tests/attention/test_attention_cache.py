@@ -1,4 +1,4 @@
-"""What is kept between steps: appended, selected, padded and joined without changing a single value."""
+"""Caches are appended, selected, padded and joined without changing a value."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_append_concatenates_in_time() -> None:
     assert both.length == 4
     assert equal(KeyValue(both.key[:, :, :3], both.value[:, :, :3]), first)
     assert equal(KeyValue(both.key[:, :, 3:], both.value[:, :, 3:]), second)
-    assert first.length == 3  # a new value; the old one is as it was
+    assert first.length == 3  # a new cache; the old one is unchanged
 
 
 def test_select_takes_rows_in_order_and_repeats_them() -> None:

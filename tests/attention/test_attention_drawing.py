@@ -1,4 +1,4 @@
-"""Masks draw themselves as text and as a picture: the same cells, the same labels."""
+"""Masks as text and as pictures have the same cells and labels."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def labels(axes: Axes) -> tuple[list[str], list[str]]:
 
 
 def test_the_figures_of_document_000() -> None:
-    """3: no word sees a later one. 4 and 5: nobody sees the padding of 我 是 谁 P P."""
+    """3: no word sees a later one. 4 and 5: no word sees the padding of 我 是 谁 P P."""
     assert Causal().show(5, query_labels=TOKENS, key_labels=TOKENS).splitlines() == [
         "   我 是 谁 P P",
         "我 ■  ·  ·  · ·",
@@ -65,7 +65,7 @@ def test_a_picture_can_be_saved_and_put_beside_others(tmp_path: Path) -> None:
 
 
 def test_a_label_gets_a_font_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Serif has ᴥ, Sans has not; a font of last resort is none."""
+    """ᴥ is in Serif but not in Sans; a font of last resort does not count."""
     folder = Path(get_data_path(), "fonts", "ttf")
     axes = Causal().plot(1, query_labels=["ᴥ"])
     assert axes.get_yticklabels()[0].get_fontproperties().get_file() != str(folder / "DejaVuSans.ttf")

@@ -1,6 +1,6 @@
 """The ten numbered equations of the introduction that the library follows, each as the call that computes it.
 
-There inputs are columns, X = [x_1 .. x_N] in R^{D x N}; here they are rows, and a batch stands in front.
+There inputs are columns, X = [x_1 .. x_N] in R^{D x N}; here they are rows, behind a batch axis.
 """
 
 from __future__ import annotations

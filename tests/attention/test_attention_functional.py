@@ -1,11 +1,9 @@
-"""The two paths compute the same, forwards and backwards; a query with nothing to attend to yields zeros."""
+"""Explicit and fused attention agree, forwards and backwards; a query with nothing to attend to yields zeros."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import product
 
-import jaxtyping
 import pytest
 import torch
 import torch.nn.functional as F
@@ -25,14 +23,6 @@ from multihead.errors import ConfigurationError, MaskError, ShapeError
 
 BATCH, HEADS, KEYS, DIM = 3, 4, 5, 6
 LENGTHS = {"equal": KEYS, "shorter": 2, "one": 1, "longer": 7}
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Without jaxtyping's checks, as in production: our own message is what the caller gets."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def inputs(
@@ -133,7 +123,7 @@ def test_minus_infinity_in_a_bias_is_a_mask() -> None:
 def test_mask_and_bias_together_can_leave_nothing() -> None:
     query, key, value = inputs(KEYS)
     bias = torch.zeros(KEYS, KEYS, dtype=torch.float64)
-    bias[KEYS - 1] = -torch.inf  # the row that the causal mask leaves whole
+    bias[KEYS - 1] = -torch.inf  # the only row that the causal mask does not restrict
     for backend in ("explicit", "sdpa"):
         output, _ = attention(query, key, value, mask=Causal(), bias=bias, backend=backend)
         for result in with_gradients((query, key, value), output):

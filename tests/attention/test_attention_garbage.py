@@ -1,4 +1,4 @@
-"""Whatever stands in the padding reaches nothing, where a mask has lengths: NaN and infinity included."""
+"""Where a mask has lengths, nothing spreads from the padding, not even NaN and infinity."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MASKS: dict[str, Mask] = {
 
 
 def inputs(garbage: float, spoil_queries: bool) -> tuple[list[Tensor], list[Tensor]]:
-    """The same queries, keys and values, with zeros and with garbage behind the lengths."""
+    """The same queries, keys and values twice: with zeros and with garbage behind the lengths."""
     draw = torch.Generator().manual_seed(0)
     clean = [torch.randn(BATCH, HEADS, LENGTH, DIM, generator=draw) for _ in range(3)]
     padding = (torch.arange(LENGTH) >= torch.tensor(LENGTHS)[:, None])[:, None, :, None]
@@ -68,7 +68,7 @@ def test_padding_on_the_left() -> None:
 
 
 def test_an_infinite_key_that_leaves_the_output_alone_does_not_reach_a_gradient() -> None:
-    """Its score is -inf, like that of a masked key; but 0 * inf would come back with the gradients."""
+    """Its score is -inf, like that of a masked key; but the gradients would contain 0 * inf."""
     query, value = torch.ones(1, 1, 1, 2, requires_grad=True), torch.ones(1, 1, 2, 2)
     key = torch.tensor([[[[0.5, 1.0], [-math.inf, -math.inf]]]])
     for backend in ("explicit", "sdpa"):
@@ -113,7 +113,7 @@ def test_clean_padding_costs_no_second_run(monkeypatch: pytest.MonkeyPatch) -> N
     attention(*clean, mask=Padding(LENGTHS))  # type: ignore[misc]
     assert len(calls) == 1
     attention(*spoilt, mask=Dense(torch.ones(LENGTH, LENGTH, dtype=torch.bool)))  # type: ignore[misc]
-    assert len(calls) == 2  # no lengths: nothing is known of any padding
+    assert len(calls) == 2  # no lengths, so the padding is unknown
     attention(*spoilt, mask=Padding(LENGTHS))  # type: ignore[misc]
     assert len(calls) == 4
 

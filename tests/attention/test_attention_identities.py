@@ -1,4 +1,4 @@
-"""What is true of attention whatever computes it: theorems, checked on every trainable backend."""
+"""Theorems about attention, checked on every trainable backend."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ MASKS: list[Mask] = [Full(), Causal(), Padding([7, 3]), SlidingWindow(2), SOME]
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("mask", MASKS, ids=repr)
 def test_keys_are_a_set_and_queries_are_asked_one_by_one(mask: Mask, backend: BackendName) -> None:
-    """Permuting keys with their values changes nothing; permuting queries permutes the answers."""
+    """Permuting keys with their values changes nothing; permuting queries permutes the outputs."""
     query, key, value = inputs()
     plain, _ = attention(query, key, value, mask=mask, backend=backend)
     order = torch.randperm(LENGTH, generator=torch.Generator().manual_seed(0))
@@ -96,7 +96,7 @@ def test_the_scale_is_that_of_a_head(backend: BackendName) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("groups", [1, 2, 6])
-def test_query_heads_share_key_heads_in_neighbouring_groups(groups: int, backend: BackendName) -> None:
+def test_query_heads_share_key_heads_in_neighboring_groups(groups: int, backend: BackendName) -> None:
     query, key, value = draw(BATCH, 6, LENGTH, DIM), draw(BATCH, groups, LENGTH, DIM), draw(BATCH, groups, LENGTH, DIM)
     shared, _ = attention(query, key, value, mask=SlidingWindow(2), backend=backend)
     for head in range(6):
@@ -138,7 +138,7 @@ END_ALIGNED: list[Mask] = [
 @pytest.mark.parametrize("mask", END_ALIGNED, ids=repr)
 @pytest.mark.parametrize("queries", [1, 3])
 def test_the_last_queries_alone_are_the_last_rows_of_the_whole(mask: Mask, queries: int) -> None:
-    """What makes cached decoding right: queries are the last positions of their keys."""
+    """Cached decoding relies on it: queries are the last positions of their keys."""
     whole = mask.dense(LENGTH, LENGTH)
     alone = mask.dense(queries, LENGTH)
     shape = (BATCH, 1, queries, LENGTH)

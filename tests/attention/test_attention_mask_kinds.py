@@ -1,13 +1,11 @@
-"""Each kind of mask means what it says, index by index; its several forms are one mask; misuse says what to write."""
+"""Each kind of mask is correct index by index, its forms agree, and errors say what to write."""
 
 from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Iterator
 from itertools import pairwise, product
 
-import jaxtyping
 import pytest
 import torch
 from hypothesis import given, settings
@@ -33,14 +31,6 @@ from multihead.errors import ConfigurationError, MaskError, ShapeError
 
 QUERIES, KEYS, BATCH, HEADS = 4, 6, 3, 2
 IDS = [[0, 0, 1, 1, 1, 2], [5, 5, 5, 5, 5, 5], [3, 1, 1, 0, 0, 0]]
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Without jaxtyping's checks, as in production: our own message is what the caller gets."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def kinds() -> list[Mask]:
@@ -78,7 +68,7 @@ def whole(mask: Mask) -> Tensor:
 
 
 def by_index(mask: Mask) -> Tensor:
-    """The rule, asked for one query and key after the other."""
+    """The rule, evaluated for one query and key after the other."""
     rule = mask.rule(QUERIES, KEYS, "cpu")
     sizes = (BATCH, HEADS, QUERIES, KEYS)
     answers = [rule(*map(torch.tensor, place)).item() for place in product(*map(range, sizes))]
@@ -148,7 +138,7 @@ def test_meaning_index_by_index() -> None:
 
 @pytest.mark.parametrize("size", range(1, 6))
 def test_window_sizes_of_the_field(size: int) -> None:
-    """FlashAttention's (left, right); Hugging Face's sliding_window=w counts the query itself: k > q - w."""
+    """FlashAttention has (left, right); Hugging Face's sliding_window=w counts the query itself: k > q - w."""
     q, k = torch.arange(8)[:, None], torch.arange(8)
     assert torch.equal(SlidingWindow(size - 1).dense(8, 8)[0, 0], (k > q - size) & (k <= q))
     assert torch.equal(SlidingWindow(size, 1).dense(8, 8)[0, 0], (k >= q - size) & (k <= q + 1))
@@ -182,7 +172,7 @@ def test_documents_from_lengths_and_from_ids() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 3), min_size=7, max_size=7), min_size=1, max_size=3))
 def test_any_ids_at_all(ids: list[list[int]]) -> None:
-    """Where documents are in several pieces the host makes no statement; where it does, it is right."""
+    """Documents in several pieces have no intervals; all other intervals are correct."""
     mask = Document(ids)
     tensor = torch.tensor(ids)
     assert torch.equal(mask.dense(7, 7)[:, 0], tensor[:, :, None] == tensor[:, None, :])
@@ -243,7 +233,7 @@ def test_functions_that_cannot_be(unchecked: None) -> None:
 
 
 def test_what_was_lowered_is_kept_and_shared() -> None:
-    """The layers of a network share the mask, so they share its lowered form; other lengths get their own."""
+    """The layers of a network share the mask, so they share its lowered form; other lengths have their own."""
     from multihead.attention import choose
 
     query, short = torch.randn(2, 2, 5, 4), torch.randn(2, 2, 4, 4)
@@ -274,7 +264,7 @@ def test_a_mask_lowered_in_inference_mode_serves_training() -> None:
 
 
 def test_a_mask_is_a_value() -> None:
-    """What it was made from may change afterwards."""
+    """The tensors that it was made from may change afterwards."""
     lengths, ids = torch.tensor([1, 2]), torch.tensor([[0, 0, 1], [0, 1, 1]])
     masks = (Padding(lengths), PrefixLM(lengths), Document(ids))
     before = [mask.dense(3, 3).clone() for mask in masks]

@@ -1,11 +1,9 @@
-"""Masks: the algebra holds, the lowered form is right and as small as can be, misuse says what to write."""
+"""The algebra of masks, their lowered forms (correct and as small as possible), and errors that say what to write."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import product
 
-import jaxtyping
 import pytest
 import torch
 
@@ -27,14 +25,6 @@ from multihead.attention import (
 from multihead.errors import ConfigurationError, MaskError, ShapeError
 
 QUERIES, KEYS, BATCH, HEADS = 4, 6, 3, 2
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Without jaxtyping's checks, as in production: our own message is what the caller gets."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def random_dense(*shape: int, seed: int = 0) -> Dense:

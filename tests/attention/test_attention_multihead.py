@@ -1,4 +1,4 @@
-"""The module equals PyTorch's with copied weights, and its ways of use equal one another."""
+"""The module equals PyTorch's with copied weights, and its call patterns agree."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def module(**settings: object) -> MultiHeadAttention:
     attention = MultiHeadAttention(WIDTH, HEADS, **settings).double()  # type: ignore[arg-type]
     for name, parameter in attention.named_parameters():
         if name.endswith("bias"):
-            nn.init.normal_(parameter)  # zero biases would hide a mistake
+            nn.init.normal_(parameter)  # zero biases would hide mistakes
     return attention
 
 
@@ -150,7 +150,7 @@ def test_step_by_step_equals_the_whole(sizes: list[int], kv_heads: int) -> None:
 
 
 def test_rows_selected_padded_and_joined_go_on_as_if_alone() -> None:
-    """Two caches of different lengths in one batch, masked with ~Padding(pad), equal each row by itself."""
+    """Two caches of different lengths in one batch, masked with ~Padding(pad), equal each row computed alone."""
     ours = module()
     long, short = sequence(4, seed=5), sequence(2, seed=6)
     rows = torch.tensor([2, 0])
@@ -208,7 +208,7 @@ def test_dropout_only_while_training_and_weights_before_it() -> None:
 
 
 def test_every_projection_is_drawn_by_itself() -> None:
-    """Xavier-uniform's bound is sqrt(6 / (in + out)) of each map, wider than that of the packed matrix."""
+    """Xavier-uniform's bound of each map, sqrt(6 / (in + out)), is wider than that of the packed matrix."""
     torch.manual_seed(0)
     width, kv_width = 64, 16
     ours = MultiHeadAttention(width, 4, kv_heads=1)

@@ -1,11 +1,9 @@
-"""Rotary positions: products depend on distances alone, lengths do not change, a cache is the whole."""
+"""Rotary positions: products depend on distances alone, lengths do not change, cached equals uncached."""
 
 from __future__ import annotations
 
 import cmath
-from collections.abc import Iterator
 
-import jaxtyping
 import pytest
 import torch
 from torch import Tensor
@@ -14,14 +12,6 @@ from multihead.attention import Causal, KeyValue, Padding, attention, rotary
 from multihead.errors import ConfigurationError, ShapeError
 
 LAYOUTS = ["interleaved", "halves"]
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Without jaxtyping's checks, as in production: our own message is what the caller gets."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -79,7 +69,7 @@ def test_offsets_of_rows() -> None:
 
 
 def test_cached_equals_whole_also_with_padding_on_the_left() -> None:
-    """Rows of different lengths, aligned at their ends: each is as if it were alone."""
+    """Rows of different lengths, aligned at their ends, are computed as if each were alone."""
     pad = torch.tensor([0, 2])
     query, key, value = (draw(2, 2, 6, 4, seed=seed) for seed in range(3))
     alone = [

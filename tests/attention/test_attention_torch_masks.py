@@ -1,10 +1,7 @@
-"""PyTorch's two mask arguments: to them and back, with their meaning turned round."""
+"""Conversion to PyTorch's two mask arguments and back, where True has the opposite meaning."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import jaxtyping
 import pytest
 import torch
 from torch import nn
@@ -37,14 +34,6 @@ MASKS: list[Mask | None] = [
     Dense(torch.rand(BATCH, HEADS, LENGTH, LENGTH, generator=DRAW) < 0.7) | Causal(),
     MaskFunction(lambda b, h, q, k: (q - k).abs() <= b + h),
 ]
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Without jaxtyping's checks, as in production: our own message is what the caller gets."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.parametrize("mask", MASKS, ids=repr)

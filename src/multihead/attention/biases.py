@@ -1,9 +1,9 @@
-"""Terms that are added to the scores before the softmax: ALiBi, relative positions.
+"""Biases, added to the scores before the softmax: ALiBi, relative positions.
 
-A bias is added where a mask intersects, so the two are kept apart: ``attention(..., mask=Causal(), bias=ALiBi(8))``.
-Any tensor is a bias too; what stands here are those that know how to make theirs for any length. Where there are more
-keys than queries, the queries are the last positions, as in masks. Rotary positions, which turn queries and keys
-instead, are in :mod:`multihead.attention.rotary`.
+Biases are added and masks intersect, so they are separate arguments: ``attention(..., mask=Causal(), bias=ALiBi(8))``.
+Any tensor is a bias too; those here are defined for any length. If there are more keys than queries, the queries are
+the last positions, as in masks. Rotary positions, which rotate queries and keys instead, are in
+:mod:`multihead.attention.rotary`.
 """
 
 from __future__ import annotations
@@ -25,53 +25,53 @@ ScoreRule = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 class Bias(ABC):
-    """A bias that depends on head and positions alone, for any lengths."""
+    """A bias for any lengths, which depends on head and positions alone."""
 
     heads: int
 
     @abstractmethod
     def at(self, queries: Int[Tensor, " query"], keys: Int[Tensor, " key"]) -> Float[Tensor, "1 heads query key"]:
-        """The term for queries and keys at these places of the sequence, on the places' device."""
+        """The bias for queries and keys at these positions of the sequence, on their device."""
 
     @property
     def learned(self) -> bool:
-        """Whether a gradient is wanted for it."""
+        """Whether it needs a gradient."""
         return False
 
     def dense(
         self, q_len: int, kv_len: int, dtype: torch.dtype | None = None, device: Device = None
     ) -> Float[Tensor, "1 heads query key"]:
-        """The whole term; the last query stands at the last key."""
+        """The bias of all queries and keys; the last query is at the last key."""
         term = self.at(torch.arange(q_len, device=device) + (kv_len - q_len), torch.arange(kv_len, device=device))
         return term if dtype is None else term.to(dtype)
 
     def part(
         self, queries: range, keys: range, offset: int, dtype: torch.dtype | None = None, device: Device = None
     ) -> Float[Tensor, "1 heads query key"]:
-        """The same for some queries and keys; query q stands at key q + ``offset``."""
-        places = torch.arange(queries.start, queries.stop, device=device) + offset
-        term = self.at(places, torch.arange(keys.start, keys.stop, device=device))
+        """The bias of some queries and keys; query q is at key q + ``offset``."""
+        positions = torch.arange(queries.start, queries.stop, device=device) + offset
+        term = self.at(positions, torch.arange(keys.start, keys.stop, device=device))
         return term if dtype is None else term.to(dtype)
 
     def score_rule(self, q_len: int, kv_len: int, device: Device = None) -> ScoreRule:
-        """The same as a function of indices, for FlexAttention; it reads from the whole term."""
+        """The bias as a function of indices, for FlexAttention; by default it reads the `dense` one."""
         term = self.dense(q_len, kv_len, device=device)
         return lambda score, b, h, q, k: score + term[0, h, q, k]  # noqa: ARG005
 
 
 class ALiBi(Bias):
-    r"""Attention with linear biases (Press, Smith & Lewis 2022, section 3): nearer keys count for more.
+    r"""Attention with linear biases (Press, Smith & Lewis 2022, section 3), which favor near keys.
 
     .. math::
         \mathrm{bias}_{hij} = m_h (j - i), \qquad m_h = 2^{-8h/H} \quad (h = 1 \ldots H)
 
-    for a number of heads H that is a power of two. For any other the paper's own code takes the slopes of the power
-    of two below it, and then every other one of the next power: so does this. Meant for causal attention, where
+    for a number of heads H that is a power of two. For any other number, as in the paper's code, the slopes are those
+    of the next lower power of two, followed by every other one of the next higher. Meant for causal attention, where
     j <= i. ``symmetric`` gives -m |i - j|, for attention to both sides.
 
     Args:
         heads: H.
-        symmetric: punish distance to both sides.
+        symmetric: penalize distance to both sides.
 
     Raises:
         ConfigurationError: there is no head.
@@ -94,7 +94,7 @@ class ALiBi(Bias):
         return torch.tensor(self.slopes, device=keys.device)[None, :, None, None] * distance
 
     def score_rule(self, q_len: int, kv_len: int, device: Device = None) -> ScoreRule:
-        """By arithmetic, without the whole term."""
+        """The bias as a function of indices, computed without a tensor of scores."""
         slopes, offset = torch.tensor(self.slopes, device=device), torch.full((), kv_len - q_len, device=device)
         if self.symmetric:
             return lambda score, b, h, q, k: score - slopes[h] * (k - q - offset).abs()  # noqa: ARG005
@@ -105,16 +105,16 @@ class ALiBi(Bias):
 
 
 class RelativeBias(nn.Module, Bias):
-    """A learned number for each head and each range of distances (Raffel et al. 2020, section 2.1; T5).
+    """A learned bias for each head and each range of distances (Raffel et al. 2020, section 2.1; T5).
 
-    bias_hij = table[bucket(j - i), h]. Half of the buckets stand for one distance each, the other half for ranges
-    that grow logarithmically up to ``max_distance``, beyond which all share the last one. Attention to both sides
-    (``causal=False``) has half of the buckets for keys after the query.
+    bias_hij = table[bucket(j - i), h]. Half of the buckets hold one distance each, the other half ranges that grow
+    logarithmically up to ``max_distance``; all greater distances share the last bucket. With attention to both sides
+    (``causal=False``) half of the buckets are for keys after the query.
 
     T5 shares one such module between its layers and does not scale its scores (``scale=1.0``).
 
     Args:
-        heads: how many.
+        heads: the number of heads.
         buckets: rows of the table.
         max_distance: where the last bucket begins.
         causal: whether queries see earlier keys only (later ones then share the bucket of distance 0).
@@ -136,7 +136,7 @@ class RelativeBias(nn.Module, Bias):
         self.table = nn.Parameter(torch.zeros(buckets, heads))
 
     def bucket(self, distance: Int[Tensor, "*axes"]) -> Int[Tensor, "*axes"]:
-        """The row of the table for key minus query."""
+        """The row of the table for each distance, key minus query."""
         before = -distance
         first = torch.zeros_like(distance)
         if self.causal:
@@ -151,18 +151,17 @@ class RelativeBias(nn.Module, Bias):
         return first + torch.where(before < exact, before, far)
 
     def at(self, queries: Int[Tensor, " query"], keys: Int[Tensor, " key"]) -> Float[Tensor, "1 heads query key"]:
-        """The table's numbers."""
+        """table[bucket(j - i)], by head."""
         return self.table[self.bucket(keys - queries[:, None])].permute(2, 0, 1)[None]
 
     @property
     def learned(self) -> bool:
-        """Whether the table is."""
+        """Whether the table needs a gradient."""
         return self.table.requires_grad
 
     def forward(self, q_len: int, kv_len: int | None = None) -> Float[Tensor, "1 heads query key"]:
-        """The whole term as a tensor, to be made once and given to several layers."""
+        """The bias as a tensor, to compute once and pass to several layers."""
         return self.dense(q_len, q_len if kv_len is None else kv_len, device=self.table.device)
 
     def extra_repr(self) -> str:
-        """What ``print(module)`` shows."""
         return f"heads={self.heads}, buckets={self.buckets}, max_distance={self.max_distance}, causal={self.causal}"

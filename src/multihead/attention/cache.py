@@ -1,7 +1,7 @@
-"""Projected keys and values, kept between the steps of a decoder (or for the whole of a source sentence).
+"""The cache of a decoder: projected keys and values of earlier positions, or of a source.
 
-A value, never an attribute: every method returns a new one. What has been padded on the left is the caller's
-to remember and to mask, with ``~Padding(pad)`` where ``pad`` counts the positions in front of each row.
+A cache is a value, never an attribute of a module: every method returns a new one. The caller keeps count of padding on
+the left and masks it, with ``~Padding(pad)`` where ``pad`` holds the number of padded positions of each row.
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ class KeyValue:
 
     @property
     def length(self) -> int:
-        """How many positions are kept, padding included."""
+        """The number of cached positions, including padding."""
         return self.key.shape[2]
 
     def append(self, other: KeyValue) -> KeyValue:
-        """The same rows, with the later positions ``other`` behind these.
+        """The same rows, with the later positions ``other`` appended.
 
         Raises:
-            ShapeError: other rows, heads or widths.
+            ShapeError: the numbers of rows or heads or the widths differ.
         """
         self._check_same(other, "append", axes=(0, 1, 3))
         return KeyValue(torch.cat([self.key, other.key], dim=2), torch.cat([self.value, other.value], dim=2))
 
     def select(self, rows: Int[Tensor, " rows"]) -> KeyValue:
-        """The given rows of the batch, in that order; a row may be taken several times, or not at all."""
+        """These rows of the batch, in this order; a row may occur several times or not at all."""
         return KeyValue(self.key.index_select(0, rows), self.value.index_select(0, rows))
 
     def pad_left(self, count: int) -> KeyValue:
-        """The same with ``count`` positions of zeros in front, to be masked by the caller."""
+        """The cache with ``count`` positions of zeros in front, which the caller has to mask."""
         if count == 0:
             return self
         return KeyValue(F.pad(self.key, (0, 0, count, 0)), F.pad(self.value, (0, 0, count, 0)))
 
     def join(self, other: KeyValue) -> KeyValue:
-        """The rows of both, these first. The shorter is padded on the left: the last positions coincide.
+        """The rows of both caches, these first. The shorter one is padded on the left, so the last positions coincide.
 
         A row's padding grows by ``joined.length`` minus the length of the cache that it came from.
 
         Raises:
-            ShapeError: other heads or widths.
+            ShapeError: the numbers of heads or the widths differ.
         """
         self._check_same(other, "join", axes=(1, 3))
         length = max(self.length, other.length)

@@ -1,7 +1,7 @@
 """Multi-head attention: projections around :func:`multihead.attention.attention`.
 
-Vaswani et al. 2017, "Attention Is All You Need", section 3.2.2. One class for self, cross and cached use:
-they are call patterns. Caches are arguments and results (:mod:`multihead.attention.cache`).
+Vaswani et al. 2017, "Attention Is All You Need", section 3.2.2. One class serves self-attention, cross-attention and
+cached decoding, which differ only in the call. Caches are arguments and results (:mod:`multihead.attention.cache`).
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ Weights = Float[Tensor, "batch heads query key"] | None
 
 
 class PackedLinear(nn.Module):
-    """Several linear maps of one input, stored as one: y_i = x W_i^T + b_i, all of them in a single product.
+    """Several linear maps of one input, y_i = x W_i^T + b_i, computed as a single product.
 
-    ``weight`` [sum of sizes, in_features] holds the maps one below the other; every map is initialised by
-    itself, Xavier-uniform (the bound of the packed matrix would be smaller), and biases are zero.
+    ``weight`` [sum of sizes, in_features] holds the maps one below the other. Each map is initialized separately,
+    Xavier-uniform (the bound of the packed matrix would be smaller), and biases are zero.
 
     Args:
         in_features: width of the input.
         sizes: widths of the outputs.
-        bias: whether the maps have one.
+        bias: whether the maps have biases.
     """
 
     def __init__(self, in_features: int, sizes: tuple[int, ...], bias: bool = True) -> None:
@@ -45,7 +45,7 @@ class PackedLinear(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the matrices anew."""
+        """Initialize the parameters."""
         with torch.no_grad():
             for part in self.weight.split_with_sizes(self.sizes):
                 nn.init.xavier_uniform_(part)
@@ -55,10 +55,10 @@ class PackedLinear(nn.Module):
     def forward(
         self, x: Float[Tensor, "*axes width"], first: int = 0, last: int | None = None
     ) -> tuple[Float[Tensor, "*axes _"], ...]:
-        """The outputs of maps ``first`` up to (not including) ``last``; all of them by default.
+        """The outputs of the maps from ``first`` up to (not including) ``last``; all maps by default.
 
         Raises:
-            ShapeError: the input has another width.
+            ShapeError: the input has the wrong width.
         """
         if x.shape[-1] != self.in_features:
             raise ShapeError(f"the input has shape {list(x.shape)}, but its last axis must be {self.in_features}")
@@ -71,7 +71,6 @@ class PackedLinear(nn.Module):
         return packed.split_with_sizes(sizes, dim=-1)
 
     def extra_repr(self) -> str:
-        """What ``print(module)`` shows."""
         return f"{self.in_features} -> {' + '.join(map(str, self.sizes))}, bias={self.bias is not None}"
 
 
@@ -82,21 +81,20 @@ class MultiHeadAttention(nn.Module):
         \mathrm{MultiHead}(Q, K, V) &= \mathrm{Concat}(\mathrm{head}_1, \ldots, \mathrm{head}_h) W^O \\
         \mathrm{head}_i &= \mathrm{Attention}(Q W_i^Q, K W_i^K, V W_i^V)
 
-    The W^Q, W^K and W^V of all heads lie in one matrix, ``in_projection.weight`` [q + k + v, width], when
-    queries and memory have the same width: self-attention is then a single product, and cross-attention uses
-    slices of it. With another ``memory_width`` there are ``query_projection`` [q, width] and
-    ``memory_projection`` [k + v, memory_width] instead. W^O is ``output_projection`` [width, v].
+    If queries and memory have the same width, W^Q, W^K and W^V of all heads are one matrix, ``in_projection.weight``
+    [q + k + v, width]: self-attention projects with a single product, and cross-attention with slices of the matrix.
+    With another ``memory_width`` there are ``query_projection`` [q, width] and ``memory_projection`` [k + v,
+    memory_width] instead. W^O is ``output_projection`` [width, v].
 
     Args:
         width: of the queries and of the output (the paper's d_model).
-        heads: how many (the paper's h).
-        kv_heads: how many heads keys and values have (default: ``heads``); fewer = grouped queries.
-        key_width: of all heads' queries together (default: ``width``); a head's d_k is key_width / heads.
-        value_width: of all heads' outputs together (default: ``width``); a head's d_v is value_width / heads.
-        memory_width: of what keys and values are made from (default: ``width``).
-        bias: whether the projections add one.
-        dropout: the probability with which a weight is dropped while training. Above 0 the fused kernel is
-            lost on a CPU.
+        heads: the number of heads (the paper's h).
+        kv_heads: the number of heads of keys and values (default: ``heads``); fewer = grouped queries.
+        key_width: of the queries of all heads together (default: ``width``); a head's d_k is key_width / heads.
+        value_width: of the outputs of all heads together (default: ``width``); a head's d_v is value_width / heads.
+        memory_width: of the input of keys and values (default: ``width``).
+        bias: whether the projections have biases.
+        dropout: the probability with which a weight is dropped in training. Above 0, attention on a CPU is unfused.
 
     Raises:
         ConfigurationError: heads that do not divide the widths, or an impossible dropout.
@@ -172,11 +170,10 @@ class MultiHeadAttention(nn.Module):
             mask: which query may attend to which key. Where a query may attend to nothing, the output is W^O's bias.
             bias: added to the scores, as in :func:`multihead.attention.attention`.
             need_weights: return the weights of every head too.
-            backend: the kernel, by name; as there.
+            backend: by name, as in :func:`multihead.attention.attention`.
 
         Returns:
-            The output [batch, query, width], and the weights [batch, heads, query, key] (before dropout) or
-            None.
+            The output [batch, query, width], and the weights [batch, heads, query, key] (before dropout) or None.
         """
         key = query if key is None else key
         value = key if value is None else value
@@ -202,7 +199,7 @@ class MultiHeadAttention(nn.Module):
         key: Float[Tensor, "batch key memory_width"],
         value: Float[Tensor, "batch key memory_width"] | None = None,
     ) -> KeyValue:
-        """The keys and values of every head, K W^K and V W^V: once for a source attended to in many steps."""
+        """The keys and values of every head, K W^K and V W^V, for use in many steps (see `attend`)."""
         if self.in_projection is None:
             assert self.memory_projection is not None
             maps, first = self.memory_projection, 0
@@ -224,7 +221,7 @@ class MultiHeadAttention(nn.Module):
         need_weights: bool = False,
         backend: BackendName = "auto",
     ) -> tuple[Float[Tensor, "batch query width"], Weights]:
-        """Attention of (unprojected) queries to keys and values that are projected already; otherwise `forward`."""
+        """The same as `forward`, with keys and values that `project` has projected already."""
         return self._attend(self.project_query(query), kv, mask, bias, need_weights, backend)
 
     def step(
@@ -237,21 +234,21 @@ class MultiHeadAttention(nn.Module):
         need_weights: bool = False,
         backend: BackendName = "auto",
     ) -> tuple[Float[Tensor, "batch query width"], Weights, KeyValue]:
-        """Self-attention of new positions to the cached ones and themselves; one product projects everything.
+        """Self-attention of new positions to the cached ones and to themselves.
 
         Args:
             x: the new positions.
-            cache: what earlier steps returned; None = there are no earlier positions.
+            cache: the keys and values of earlier positions, as the last step returned them; None = there are none.
             mask: over all keys, old and new; ``Causal()`` if there are several new positions.
             bias: over all keys too.
             need_weights: return the weights of every head too.
-            backend: the kernel, by name.
+            backend: by name.
 
         Returns:
             The output, the weights or None, and the cache with the new positions appended.
 
         Raises:
-            ShapeError: ``memory_width`` differs from ``width``, so there is no self-attention.
+            ShapeError: ``memory_width`` differs from ``width``, so self-attention is impossible.
         """
         if self.in_projection is None:
             raise ShapeError(
@@ -285,7 +282,6 @@ class MultiHeadAttention(nn.Module):
         return self.output_projection(join_heads(heads)), weights
 
     def extra_repr(self) -> str:
-        """What ``print(module)`` shows."""
         return f"heads={self.heads}, kv_heads={self.kv_heads}, dropout={self.dropout}"
 
 

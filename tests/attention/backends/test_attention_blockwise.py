@@ -38,7 +38,7 @@ def plan(
 
 
 def spelled_out(blocks: tuple[Block, ...], sizes: tuple[int, int, int, int]) -> Tensor:
-    """What the blocks let through; no query may be in two of them."""
+    """The boolean mask that the blocks amount to; no query may be in two of them."""
     allowed = torch.zeros(sizes, dtype=torch.bool)
     covered = torch.zeros(sizes[0], sizes[2], dtype=torch.long)
     for block in blocks:
@@ -156,7 +156,7 @@ def test_when_blocks_pay(mask: Mask | None, kernel: str) -> None:
 
 
 def test_is_causal_and_a_bias_exclude_one_another() -> None:
-    """So that with a bias a causal mask goes block by block."""
+    """So with a bias a causal mask is computed block by block."""
     query = torch.zeros(1, 2, 2048, 8)
     whole = choose(query, query, query, mask=Causal())
     assert isinstance(whole, SdpaPlan)

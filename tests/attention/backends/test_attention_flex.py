@@ -1,4 +1,4 @@
-"""FlexAttention: blocks are those of the mask, training on a CPU is refused, one compilation serves all lengths."""
+"""FlexAttention: blocks follow the mask, training on a CPU is refused, one compilation serves all lengths."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_training_on_a_cpu_is_refused(backend: str) -> None:
 
 
 def test_it_is_never_picked_on_a_cpu() -> None:
-    """Nobody wants to wait half a minute for a compiler that they have not asked for."""
+    """Compiling takes half a minute, so it must be requested."""
     query = torch.randn(1, 1, 2000, 8)
     for mask in (None, Causal(), SlidingWindow(5), Causal() | Padding([3])):
         assert not choose(query, query, query, mask=mask).kernel.startswith("flex")
@@ -93,6 +93,6 @@ check(256, bias=ALiBi(4))
 
 @pytest.mark.proof
 def test_causal_with_padding_on_the_compiled_kernel() -> None:
-    """Variable lengths in a batch. In a fresh interpreter: shape checks cannot be compiled."""
+    """Variable lengths in a batch. In a fresh interpreter, because shape checks cannot be compiled."""
     result = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr

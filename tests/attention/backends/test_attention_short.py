@@ -1,4 +1,4 @@
-"""The kernel for short sequences as a backend: taken where a mask is one for it, equal to the definition or refused."""
+"""The backend for short sequences is taken for the masks that it knows, equals the reference, or refuses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WORDS, OTHERS = torch.tensor([3, 1, 4]), torch.tensor([2, 5, 1])
 
 
 def tensors(rows: int, queries: int, keys: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
-    """Queries, keys and values of two heads, to be learned from."""
+    """Queries, keys and values of two heads, which require gradients."""
     draw = torch.Generator().manual_seed(queries + keys)
     return tuple(
         torch.randn(rows, 2, length, 8, generator=draw).to(dtype).requires_grad_() for length in (queries, keys, keys)

@@ -1,6 +1,6 @@
 """Packing sequences end to end and unpacking them again is exact; masks that cannot be packed are refused.
 
-The kernel itself needs CUDA and has not been run; here a plain one that takes the same arguments stands in for it.
+The kernel itself needs CUDA and has not been run; a plain one with the same arguments replaces it here.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def plain_kernel(
     window_size: tuple[int, int],
     enable_gqa: bool,
 ) -> Tensor:
-    """What PyTorch documents of its kernel: one sequence after the other, ends aligned, (left, right) windows."""
+    """The kernel as PyTorch documents it: one sequence after the other, ends aligned, (left, right) windows."""
     assert cu_seq_q.dtype == cu_seq_k.dtype == torch.int32
     assert (cu_seq_q.diff().max(), cu_seq_k.diff().max()) == (max_q, max_k)
     assert enable_gqa == (query.shape[1] != key.shape[1])
@@ -110,7 +110,7 @@ def test_packed_equals_padded(mask: Mask | None, queries: int) -> None:
     "mask",
     [
         Padding(torch.tensor([6, 1, 3])),
-        Padding([6, 1, 3]) & Causal(),  # padded queries see a whole sentence: not aligned at its end
+        Padding([6, 1, 3]) & Causal(),  # padded queries see a whole sentence, so the ends are not aligned
         PrefixLM([1, 2, 3]),
         Causal(align="start") & Full(),
         ~Causal(),
@@ -136,7 +136,7 @@ def test_on_a_cpu_it_is_refused_with_what_to_write() -> None:
 
 
 def test_what_it_can_and_cannot_do_on_cuda() -> None:
-    """The choice reads no values, so tensors that have none will do."""
+    """The choice reads no values, so fake tensors suffice."""
     mask = Causal() & Document(IDS)
     with FakeTensorMode():
         query = torch.empty(BATCH, HEADS, LENGTH, DIM, device="cuda", dtype=torch.bfloat16)

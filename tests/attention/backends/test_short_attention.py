@@ -1,4 +1,4 @@
-"""The kernel for short sequences is the reference: values, gradients, lengths, and nothing from the padding."""
+"""The compiled kernel for short sequences equals the reference: values, gradients, lengths; padding does not spread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from multihead.kernels.native import VARIABLE, forget, native
 
 
 def heads_of(batch, heads, length, width, dtype, seed):
-    """As a projection leaves them: a slice of something wider, heads side by side."""
+    """Heads as a projection returns them: a slice of a wider tensor, heads side by side."""
     generator = torch.Generator().manual_seed(seed)
     wide = torch.randn(batch, length, heads * width + 16, generator=generator).to(dtype)
     return wide[..., 16:].view(batch, length, heads, width).transpose(1, 2).requires_grad_()
@@ -81,7 +81,7 @@ def test_padding_reaches_nothing(compiled):
         assert not gradient[1].any()
 
 
-def test_rows_do_not_talk(compiled):
+def test_rows_do_not_affect_each_other(compiled):
     query, key, value = (heads_of(5, 2, 12, 16, torch.bfloat16, seed) for seed in range(3))
     lengths = torch.tensor([12, 3, 7, 1, 12])
     together = short_attention(query, key, value, key_lengths=lengths)
