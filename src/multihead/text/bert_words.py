@@ -1,8 +1,9 @@
-"""The words of a BERT: text to ids and back, where words begin, and the four symbols that no text contains.
+"""The vocabulary of a BERT: text to ids and back, and where words begin.
 
-Two kinds: `BpeWords`, our byte-pair encoding, which gives every text back exactly, and `WordPieces`, the ``vocab.txt``
-of the published models (Devlin et al. 2019, section 3). Cutting itself is done by `text.tokenizer` and by the
-``tokenizers`` library. Which words are hidden is for `data.bert.batches` to say.
+There are two kinds: `BpeWords`, multihead's byte-pair encoding, which restores every text exactly, and `WordPieces`,
+the ``vocab.txt`` of published models (Devlin et al. 2019, section 3). The segmentation itself is done by
+`text.tokenizer` and by the ``tokenizers`` library. Which words are hidden in training is decided in
+`data.bert.batches`.
 """
 
 from __future__ import annotations
@@ -26,39 +27,39 @@ from multihead.text.tokenizer import Tokenizer
 from multihead.text.vocabulary import BYTE_TOKENS, FIRST_BYTE, MARK, Specials, check_unicode
 
 HIDDEN = "[MASK]"
-"""How a hidden word is written by people."""
+"""How a hidden word is written in texts."""
 
 BERT_SPECIALS = Specials(pad="[PAD]", unk=HIDDEN, bos="[CLS]", eos="[SEP]")
-"""The four special symbols of our subwords for a BERT. What stands for an unknown word in the file format is never
-produced (`text.vocabulary.Specials`), so a hidden word takes its place: old tokenizer files are read as they were."""
+"""The special symbols of `BpeWords`. The symbol for unknown words, which the file format requires, is never produced
+(`text.vocabulary.Specials`), so the hidden word takes its place; the file format is the same as for translators."""
 
 
 class Symbols(NamedTuple):
-    """The ids of the special symbols that a model reads."""
+    """The ids of a model's special symbols."""
 
     pad: int
     first: int
-    """[CLS]: begins every row; its state stands for the row."""
+    """[CLS]: begins every row; its state represents the row."""
     end: int
     """[SEP]: ends each of the two parts of a row."""
     hidden: int
-    """[MASK]: stands in the place of a word that is to be told."""
+    """[MASK]: replaces a word to be predicted."""
 
 
 class BertWords(ABC):
-    """A vocabulary, and how to apply and undo it."""
+    """A vocabulary of words or subwords, applied to texts and undone."""
 
     symbols: Symbols
     special: tuple[int, ...]
-    """Ids that are no words: never hidden, never drawn, never an answer."""
+    """Ids that are not words: never hidden, never drawn, never predicted."""
 
     @abstractmethod
     def __len__(self) -> int:
-        """Entries of the vocabulary."""
+        """Size of the vocabulary."""
 
     @abstractmethod
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text, without symbols.
+        """The ids of each text, without special symbols.
 
         Raises:
             DataError: a text has a lone surrogate.
@@ -66,43 +67,43 @@ class BertWords(ABC):
 
     @abstractmethod
     def encode_with_hidden(self, text: str) -> list[int]:
-        """The ids of a text in which each "[MASK]" is one hidden piece of a word.
+        """The ids of a text in which each "[MASK]" is one hidden subword.
 
         Raises:
-            DataError: as in `encode`.
+            DataError: as `encode`.
         """
 
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids; symbols are skipped."""
+        """The text of ids; special symbols are skipped."""
 
     @abstractmethod
     def show(self, index: int) -> str:
-        """An entry as people read it: a word, or the part of one with what marks it so."""
+        """An entry for display: a word, or a part of one, marked as such."""
 
     @property
     @abstractmethod
     def begins_word(self) -> NDArray[np.bool_]:
-        """Of each entry, whether a word begins with it; none does with a symbol."""
+        """For each entry, whether it begins a word; False for special symbols."""
 
     @property
     @abstractmethod
     def digest(self) -> str:
-        """SHA-256: equal digests, equal ids."""
+        """SHA-256 of the vocabulary: equal digests give equal ids."""
 
     @abstractmethod
     def save(self, folder: Path) -> None:
-        """Writes the files that `read_words` reads; meant for drafts of folders."""
+        """Write the files that `read_words` reads; not atomic, so for folders that are being prepared."""
 
 
 class BpeWords(BertWords):
-    """Our byte-pair encoding, learned with `BERT_SPECIALS`.
+    """multihead's byte-pair encoding, learned with `BERT_SPECIALS`.
 
     Args:
-        tokenizer: so learned.
+        tokenizer: the tokenizer.
 
     Raises:
-        FormatError: it has other special symbols, as those of translators have.
+        FormatError: the tokenizer has other special symbols, such as those of translators.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -119,11 +120,10 @@ class BpeWords(BertWords):
         return len(self.tokenizer)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """As `BertWords.encode`."""
         return self.tokenizer.encode_batch(texts)
 
     def encode_with_hidden(self, text: str) -> list[int]:
-        """As `BertWords.encode_with_hidden`; a space in front of a hidden word is part of it."""
+        # A space in front of a hidden word is part of the word.
         first, *rest = text.split(HIDDEN)
         ids = self.tokenizer.encode(first.removesuffix(" ") if rest else first)
         for number, part in enumerate(rest, start=1):
@@ -132,17 +132,16 @@ class BpeWords(BertWords):
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """As `BertWords.decode`."""
         return self.tokenizer.decode(ids)
 
     def show(self, index: int) -> str:
-        """As `BertWords.show`: what goes on with a word has "##" in front, as a word piece has."""
+        # Entries that continue a word are prefixed with "##", like word pieces.
         piece = self.tokenizer.pieces([index])[0]
         return piece.removeprefix(MARK) or piece if self.begins_word[index] else f"##{piece}"
 
     @cached_property
     def begins_word(self) -> NDArray[np.bool_]:
-        """As `BertWords.begins_word`: with a word mark or a symbol one begins; punctuation is a word of its own."""
+        # A word begins at a word mark; punctuation is a word of its own.
         entries = self.tokenizer.parts.vocabulary
         begins = np.array([entry.startswith(MARK) or _is_punctuation(entry) for entry in entries])
         begins[list(self.special)] = False
@@ -150,17 +149,16 @@ class BpeWords(BertWords):
 
     @property
     def digest(self) -> str:
-        """As `BertWords.digest`."""
         return self.tokenizer.digest
 
     def save(self, folder: Path) -> None:
-        """Writes tokenizer.json, and tokenizer_config.json, which tells other programs what the symbols are for."""
+        """Write tokenizer.json, and tokenizer_config.json, which names the special symbols for other programs."""
         self.tokenizer.save(folder / SUBWORDS)
         pad, _, first, end = BERT_SPECIALS.strings
         hidden: dict[str, Any] = {"__type": "AddedToken", "content": HIDDEN, "special": True, "normalized": False}
-        hidden |= {"single_word": False, "lstrip": True, "rstrip": True}  # the spaces beside it are marks of words
+        hidden |= {"single_word": False, "lstrip": True, "rstrip": True}  # spaces beside it are word marks
         names = {"pad_token": pad, "cls_token": first, "sep_token": end, "mask_token": hidden}
-        _describe(folder, {"tokenizer_class": "PreTrainedTokenizerFast", **names})
+        _write_description(folder, {"tokenizer_class": "PreTrainedTokenizerFast", **names})
 
 
 def _is_punctuation(entry: str) -> bool:
@@ -168,16 +166,16 @@ def _is_punctuation(entry: str) -> bool:
 
 
 class WordPieces(BertWords):
-    """The vocabulary of a published model: words, and pieces within words, which begin with "##".
+    """The vocabulary of a published model: words, and pieces that continue words, which begin with "##".
 
-    The longest piece that fits is taken, again and again, from the left (Wu et al. 2016, section 4.1).
+    A word is segmented from the left, each time by its longest prefix in the vocabulary (Wu et al. 2016, section 4.1).
 
     Args:
         vocabulary: the entries in the order of their ids.
-        lowercase: texts are written small, and without accents, before they are cut.
+        lowercase: convert texts to lower case without accents first.
 
     Raises:
-        FormatError: a special symbol is missing, or an entry stands there twice.
+        FormatError: a special symbol is missing, or an entry is duplicated.
     """
 
     def __init__(self, vocabulary: Sequence[str], *, lowercase: bool) -> None:
@@ -198,56 +196,52 @@ class WordPieces(BertWords):
         return len(self.vocabulary)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """As `BertWords.encode`."""
         for number, text in enumerate(texts, start=1):
             check_unicode(text, f"text {number} of {len(texts)}")
         return [encoding.ids for encoding in self._backend.encode_batch(list(texts))]
 
     def encode_with_hidden(self, text: str) -> list[int]:
-        """As `BertWords.encode_with_hidden`; a hidden piece is a word, as spaces are not seen."""
+        # A hidden subword is a whole word here, since word pieces ignore spaces.
         first, *rest = self.encode(text.split(HIDDEN))
         return [*first, *(index for part in rest for index in (self.symbols.hidden, *part))]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """As `BertWords.decode`; letters that were written small stay small."""
+        # Lowercased texts stay in lower case.
         found: str = self._backend.decode([index for index in ids if index not in self.special])
         return found
 
     def show(self, index: int) -> str:
-        """As `BertWords.show`."""
         return self.vocabulary[index]
 
     @cached_property
     def begins_word(self) -> NDArray[np.bool_]:
-        """As `BertWords.begins_word`."""
         begins = np.array([not entry.startswith("##") for entry in self.vocabulary])
         begins[list(self.symbols)] = False
         return begins
 
     @cached_property
     def digest(self) -> str:
-        """As `BertWords.digest`."""
         canonical = json.dumps([self.vocabulary, self.lowercase], ensure_ascii=False, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
     def save(self, folder: Path) -> None:
-        """Writes vocab.txt and tokenizer_config.json, as published models have them."""
+        """Write vocab.txt and tokenizer_config.json, as in published models."""
         (folder / WORD_PIECES).write_text("".join(f"{entry}\n" for entry in self.vocabulary), encoding="utf-8")
-        _describe(folder, {"tokenizer_class": "BertTokenizer", "do_lower_case": self.lowercase})
+        _write_description(folder, {"tokenizer_class": "BertTokenizer", "do_lower_case": self.lowercase})
 
 
 SUBWORDS, WORD_PIECES, DESCRIPTION = "tokenizer.json", "vocab.txt", "tokenizer_config.json"
 
 
-def _describe(folder: Path, values: dict[str, Any]) -> None:
+def _write_description(folder: Path, values: dict[str, Any]) -> None:
     (folder / DESCRIPTION).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
 
 def read_words(folder: Path) -> BertWords:
-    """The words of a model folder: ours, or a published model's ``vocab.txt`` or ``tokenizer.json``.
+    """The vocabulary of a model folder: multihead's, or a published model's ``vocab.txt`` or ``tokenizer.json``.
 
     Raises:
-        FormatError: there are none, or they are damaged.
+        FormatError: the folder has no vocabulary, or it is damaged.
     """
     if (folder / WORD_PIECES).is_file():
         try:
@@ -255,7 +249,7 @@ def read_words(folder: Path) -> BertWords:
         except (OSError, UnicodeDecodeError) as error:
             raise FormatError(f"{folder / WORD_PIECES}: cannot be read ({error})") from None
         described = _json(folder / DESCRIPTION) if (folder / DESCRIPTION).is_file() else {}
-        # Models that do not say so are the first ones, which were all uncased.
+        # The first published models have no such setting, and were all uncased.
         return _word_pieces(folder / WORD_PIECES, entries, described.get("do_lower_case", True))
     content = _json(folder / SUBWORDS)
     match content:

@@ -1,7 +1,7 @@
-"""Learn characters and merges from text: byte-pair encoding (Sennrich, Haddow and Birch 2016, section 3.2).
+"""Learn characters and merges from text: byte-pair encoding.
 
-The counting and merging is done by the ``tokenizers`` library; this file decides what it sees and what
-becomes of the result. The same lines give the same merges, on any number of threads.
+Sennrich, Haddow and Birch 2016, section 3.2. The ``tokenizers`` library counts and merges; this module prepares its
+input and checks its result. The same lines give the same merges, on any number of threads.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from multihead.text.vocabulary import (
 )
 
 LONGEST = 24
-"""Characters of the longest token: a longer one is a repetition (a ruler of dashes, a whole sentence)."""
+"""Maximum number of characters per token: longer ones are repetitions (a row of dashes, a whole sentence)."""
 
 NEVER_LEARNED = frozenset(f" {MARK}\r\n")
-"""Never entries nor part of one: a space is a mark; a literal mark is bytes, and so are line breaks, so that
-forbidding two ids keeps a search from emitting any."""
+"""Characters without entries: a space becomes a mark; a literal mark and line breaks become bytes, so that forbidding
+the bytes LF and CR prevents a search from emitting line breaks."""
 
 
 def learn(lines: Iterable[str], vocab_size: int, specials: Specials, coverage: float, min_frequency: int) -> Parts:
-    """The parts of a tokenizer learned from these lines; see ``Tokenizer.learn``."""
+    """Learn the parts of a tokenizer; see ``Tokenizer.learn``."""
     if not 0.0 < coverage <= 1.0:
         raise ConfigurationError(f"coverage is {coverage}: it is a share of characters, above 0 and at most 1")
     if min_frequency < 1:
@@ -53,17 +53,17 @@ def learn(lines: Iterable[str], vocab_size: int, specials: Specials, coverage: f
     learned = learn_merges(without(corpus, counts.keys() - set(kept)), room, min_frequency)
     reserved = (*specials.strings, *BYTE_TOKENS)
     merges = possible_merges(learned, kept, frozenset(reserved))
-    # Two merges can have one result ("a"+"bc", "ab"+"c"): the dictionary keeps the first place of each.
+    # Two merges can have the same result ("a"+"bc", "ab"+"c"); the dictionary keeps the first place.
     vocabulary = dict.fromkeys((*reserved, *kept, *(left + right for left, right in merges)))
     return Parts(tuple(vocabulary), tuple(merges))
 
 
 def count_characters(corpus: Sequence[str]) -> Counter[str]:
-    """How often each character occurs.
+    """The frequency of each character.
 
     Raises:
-        DataError: a line with a lone surrogate.
-        InputError: no line has anything but spaces.
+        DataError: a line has a lone surrogate.
+        InputError: there is no text but spaces.
     """
     counts: Counter[str] = Counter()
     for line in corpus:
@@ -80,7 +80,7 @@ def count_characters(corpus: Sequence[str]) -> Counter[str]:
 
 
 def characters_to_keep(counts: Counter[str], coverage: float) -> list[str]:
-    """The word mark and the fewest other characters that make up the share ``coverage`` of a text, sorted."""
+    """The word mark and the most frequent other characters that cover the share ``coverage`` of a text, sorted."""
     candidates = sorted(counts.keys() - NEVER_LEARNED, key=lambda character: (-counts[character], character))
     wanted = coverage * sum(counts[character] for character in candidates)
     kept, covered = [MARK], 0
@@ -93,24 +93,26 @@ def characters_to_keep(counts: Counter[str], coverage: float) -> list[str]:
 
 
 def other_remedy(counts: Counter[str], coverage: float, room: int) -> str:
-    """How far to lower the coverage so that the characters fit into ``room``, where that helps."""
+    """Advice on lowering the coverage so that the characters fit into ``room``; empty if that does not help."""
     frequencies = sorted((counts[character] for character in counts.keys() - NEVER_LEARNED), reverse=True)
-    # One place is the word mark's. Rounded down to what a person would type.
+    # One place is needed for the word mark. The share is rounded down to three decimals.
     share = math.floor(sum(frequencies[: max(room - 1, 0)]) / sum(frequencies) * 1000) / 1000
     if not share:
         return ""
-    return f", or lower coverage from {coverage:g} to {share:g}, so that more of the rare characters are spelt in bytes"
+    return (
+        f", or lower coverage from {coverage:g} to {share:g}, so that more of the rare characters are spelled in bytes"
+    )
 
 
 def without(corpus: Sequence[str], characters: Iterable[str]) -> Iterator[str]:
-    """The lines with LF in place of these characters (spaces stay): a place where pieces are cut."""
+    """The lines with these characters (except spaces) replaced by LF, at which pieces are cut."""
     unwanted = sorted({*characters, *NEVER_LEARNED} - {" "})
     pattern = re.compile(f"[{re.escape(''.join(unwanted))}]")
     return (pattern.sub("\n", line) for line in corpus)
 
 
 def learn_merges(lines: Iterable[str], vocab_size: int, min_frequency: int) -> list[tuple[str, str]]:
-    """The merges that fill a vocabulary of this size, counted with the characters of the lines."""
+    """The merges for a vocabulary of this size, which includes the characters of the lines."""
     backend = tokenizers.Tokenizer(models.BPE())
     backend.normalizer = spaces_to_marks()
     backend.pre_tokenizer = pre_tokenizers.Sequence(
@@ -123,7 +125,7 @@ def learn_merges(lines: Iterable[str], vocab_size: int, min_frequency: int) -> l
         vocab_size=vocab_size, min_frequency=min_frequency, max_token_length=LONGEST, show_progress=False
     )
     backend.train_from_iterator(lines, trainer)
-    # The library tells merges only through its file format.
+    # The library exposes merges only in its file format.
     merges = json.loads(backend.to_str())["model"]["merges"]
     return [(left, right) for left, right in merges]
 
@@ -131,7 +133,7 @@ def learn_merges(lines: Iterable[str], vocab_size: int, min_frequency: int) -> l
 def possible_merges(
     merges: Iterable[tuple[str, str]], characters: Iterable[str], reserved: frozenset[str]
 ) -> list[tuple[str, str]]:
-    """The merges that spell no reserved string and need none that does: no text becomes a control symbol."""
+    """The merges that do not spell a reserved string, directly or indirectly, so that no text becomes one."""
     known = set(characters)
     possible = []
     for left, right in merges:

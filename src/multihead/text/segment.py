@@ -1,16 +1,15 @@
-"""BPE-dropout: another segmentation of the same text each time it is seen (Provilkov, Emelianenko and Voita 2020,
-section 3, algorithm 1).
+"""BPE-dropout: a new segmentation of the same text in each epoch.
 
-A piece of text starts as characters. At every step each merge that is possible is left out with probability p; of the
-rest the one that was learned first is applied, the leftmost of equals; when none is left, the piece is done. p = 0
-is ordinary byte-pair encoding, p = 1 leaves the characters.
+Provilkov, Emelianenko and Voita 2020, section 3, algorithm 1. A piece of text starts as characters. At every step each
+possible merge is dropped with probability p; of the rest, the merge learned first is applied, at its leftmost place; a
+piece is finished when no merge is left. p = 0 is ordinary byte-pair encoding, p = 1 keeps the characters.
 
-The ``tokenizers`` library can do this too, but not repeatably: its random numbers cannot be seeded. Here they are a
-function of what they are for (seed, epoch, side, key of the sentence, step, place in the sentence) and of nothing
-else: which sentences share a batch, in which order, in how many processes, makes no difference.
+The ``tokenizers`` library implements this too, but its random numbers cannot be seeded. Here they are a function of
+seed, epoch, side, key of the sentence, step and place in the sentence only: the other sentences of a batch, their order
+and the number of processes make no difference.
 
-Where pieces are cut is the tokenizer's word, and so is how a character without an entry is spelt in bytes. Nothing of
-this is written into tokenizer.json.
+The tokenizer cuts texts into pieces and spells characters without entries in bytes. Nothing of this is written to
+tokenizer.json.
 """
 
 from __future__ import annotations
@@ -30,22 +29,22 @@ Words = NDArray[np.uint64]
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _STEP = _GOLDEN << 32
-"""Places of a sentence are counted below 2^32, steps above."""
+"""Counters have the place in the sentence in their lower 32 bits and the step in the upper ones."""
 _WORD = (1 << 64) - 1
 _NEVER = 1 << 31
-"""The rank of a pair that no merge joins."""
+"""The rank of a pair without a merge."""
 
 
 class Segmenter:
     """Draws segmentations with BPE-dropout.
 
     Args:
-        tokenizer: whose merges they are.
-        dropout: p, the probability that a possible merge is left out at a step; 0.1 is the paper's.
-        seed: of the random numbers, any integer.
+        tokenizer: the tokenizer with the merges.
+        dropout: p, the probability that a possible merge is dropped at a step; the paper uses 0.1.
+        seed: seed of the random numbers, any integer.
 
     Raises:
-        ConfigurationError: a dropout that is no probability.
+        ConfigurationError: the dropout is not a probability.
     """
 
     def __init__(self, tokenizer: Tokenizer, dropout: float | int, seed: int) -> None:
@@ -58,23 +57,23 @@ class Segmenter:
         self._characters = _Characters(tokenizer.parts)
 
     def segment(self, ids: Sequence[Sequence[int]], keys: Sequence[int], epoch: int, side: int) -> list[list[int]]:
-        """A fresh segmentation of each sentence; `Tokenizer.decode` gives the same text as of the old one.
+        """A new segmentation of each sentence, which `Tokenizer.decode` maps to the same text.
 
         Args:
-            ids: the sentences, each as `Tokenizer.encode` gives it, without begin and end.
-            keys: which sentence each is (its place in the store): equal keys draw equal random numbers.
-            epoch: the pass over the corpus, so that the next one differs.
-            side: 0 for the source, 1 for the target, so that equal texts on both differ.
+            ids: the sentences, each encoded by `Tokenizer.encode`, without begin and end symbols.
+            keys: identifies each sentence (its place in the store); equal keys draw equal random numbers.
+            epoch: number of the epoch; every epoch draws other random numbers.
+            side: 0 for the source, 1 for the target; equal texts on both sides draw different random numbers.
 
         Raises:
-            InputError: ids that this tokenizer does not make of their text, or not one key a sentence.
+            InputError: the ids are not what this tokenizer makes of their text, or there is not one key per sentence.
         """
         if len(keys) != len(ids):
             raise InputError(f"got {len(ids)} sentences and {len(keys)} keys, expected one key for each")
         if not self._threshold:
             return [list(sentence) for sentence in ids]
         tokens, piece, sentence = self._pieces(ids)
-        symbols, token = self._characters.of(tokens)
+        symbols, token = self._characters.look_up(tokens)
         piece, sentence = piece[token], sentence[token]
         starts = np.searchsorted(sentence, np.arange(len(ids)))
         place = np.arange(len(symbols)) - starts[sentence]
@@ -86,7 +85,7 @@ class Segmenter:
         return [flat[start:stop] for start, stop in pairwise(accumulate(lengths, initial=0))]
 
     def _pieces(self, ids: Sequence[Sequence[int]]) -> tuple[Integers, Integers, Integers]:
-        """All tokens in a row; for each the piece that it stands in, counted through, and its sentence."""
+        """The concatenated tokens, and for each the number of its piece over all sentences, and its sentence."""
         found = self._tokenizer.encode_pieces(self._tokenizer.decode_batch(ids))
         for number, (given, (standard, _)) in enumerate(zip(ids, found, strict=True), 1):
             if list(given) != standard:
@@ -104,7 +103,7 @@ class Segmenter:
 
 
 class _Merges:
-    """Which pairs of ids are joined, in which order, and to what: a sorted table that is searched for many at once."""
+    """The merges as a sorted table, in which many pairs are looked up at once."""
 
     def __init__(self, parts: Parts) -> None:
         ids = {token: index for index, token in enumerate(parts.vocabulary)}
@@ -114,32 +113,32 @@ class _Merges:
             for rank, (left, right) in enumerate(parts.merges)
         }
         rows = sorted((pair, *merge) for pair, merge in table.items())
-        # The last row is larger than any pair, so that a search ends in the table.
+        # The last row is larger than any pair, so that every search ends within the table.
         columns = np.array([*rows, (np.iinfo(np.int64).max, _NEVER, 0)], dtype=np.int64).T
         self._pairs, self._ranks, self._results = (np.ascontiguousarray(column) for column in columns)
 
     def look_up(self, left: Integers, right: Integers) -> tuple[Integers, Integers]:
-        """The rank of each pair, `_NEVER` where no merge joins it, and the id that it becomes."""
+        """The rank of each pair's merge (`_NEVER` if there is none), and the id of its result."""
         pairs = left * self._size + right
         row = np.searchsorted(self._pairs, pairs)
         return np.where(self._pairs[row] == pairs, self._ranks[row], _NEVER), self._results[row]
 
 
 class _Characters:
-    """The ids of each entry's characters, of all entries in a row."""
+    """The characters of all entries, as concatenated ids."""
 
     def __init__(self, parts: Parts) -> None:
         ids = {token: index for index, token in enumerate(parts.vocabulary)}
-        spelt = [
+        spelled = [
             [ids.get(character, index) for character in token] if index >= FIRST_CHARACTER else [index]
             for index, token in enumerate(parts.vocabulary)
         ]
-        self._flat = np.array([character for entry in spelt for character in entry], dtype=np.int64)
-        self._counts = np.array([len(entry) for entry in spelt], dtype=np.int64)
+        self._flat = np.array([character for entry in spelled for character in entry], dtype=np.int64)
+        self._counts = np.array([len(entry) for entry in spelled], dtype=np.int64)
         self._starts = np.cumsum(self._counts) - self._counts
 
-    def of(self, tokens: Integers) -> tuple[Integers, Integers]:
-        """The characters of a row of tokens, and for each the token that it comes from."""
+    def look_up(self, tokens: Integers) -> tuple[Integers, Integers]:
+        """The characters of some tokens, and for each the index of its token."""
         counts = self._counts[tokens]
         token = np.repeat(np.arange(len(tokens)), counts)
         first = self._starts[tokens] - (np.cumsum(counts) - counts)
@@ -149,21 +148,22 @@ class _Characters:
 def merge_with_dropout(
     symbols: Integers, piece: Integers, counters: Words, merges: _Merges, threshold: int
 ) -> NDArray[np.bool_]:
-    """Joins symbols in place, all pieces in step, and says which of the places still hold one.
+    """Merge the symbols of all pieces in parallel, in place; returns which places still hold a symbol.
 
     Args:
-        symbols: the characters of all pieces in a row; at the end, a place that still holds a symbol has its id.
-        piece: the piece of each, ascending.
-        counters: where the random numbers of each place begin.
-        merges: what may be joined.
-        threshold: a merge is left out where its number, below 2^53, is below this.
+        symbols: the characters of all pieces, concatenated; afterwards, the ids at the places that still hold a symbol.
+        piece: the number of each symbol's piece, ascending.
+        counters: the first random counter of each place.
+        merges: the possible merges.
+        threshold: a merge is dropped if its random number, below 2^53, is below this.
     """
     size = len(symbols)
     alive = np.ones(size, dtype=np.bool_)
-    # One more place at the end, in a piece of its own, is what comes before the first and after the last.
+    # Linked list of places; an extra place at the end, in a piece of its own, precedes the first and follows the last.
     places = np.arange(size + 1)
     before, after = places - 1, np.minimum(places + 1, size)
     owner = np.append(piece, -1)
+    # Rank and result of the merge of each place with the next one in its piece.
     rank, result = np.full((2, size), _NEVER, dtype=np.int64)
     inside = np.flatnonzero(owner[:size] == owner[1:])
     rank[inside], result[inside] = merges.look_up(symbols[inside], symbols[inside + 1])
@@ -174,6 +174,7 @@ def merge_with_dropout(
         kept = possible[numbers >= np.uint64(threshold)]
         if not kept.size:
             break
+        # In each piece, the merge of lowest rank, and of those the leftmost.
         new = np.ones(kept.size, dtype=np.bool_)
         new[1:] = piece[kept][1:] != piece[kept][:-1]
         best = np.minimum.reduceat(rank[kept] << 32 | kept, np.flatnonzero(new)) & 0xFFFFFFFF
@@ -183,21 +184,22 @@ def merge_with_dropout(
         after[best] = after[joined]
         before[after[joined]] = best
         rank[joined] = rank[best] = _NEVER
+        # Look up the pairs on both sides of each new symbol.
         left, right = np.concatenate((before[best], best)), np.concatenate((best, after[best]))
         within = owner[left] == owner[right]
         left, right = left[within], right[within]
         rank[left], result[left] = merges.look_up(symbols[left], symbols[right])
-        # A piece in which every possible merge was left out is done, for good.
-        going_on = np.zeros(piece[-1] + 1, dtype=np.bool_)
-        going_on[piece[best]] = True
+        # A piece in which every possible merge was dropped is finished.
+        unfinished = np.zeros(piece[-1] + 1, dtype=np.bool_)
+        unfinished[piece[best]] = True
         possible = np.flatnonzero(rank < _NEVER)
-        possible = possible[going_on[piece[possible]]]
+        possible = possible[unfinished[piece[possible]]]
         step += 1
     return alive
 
 
 def scramble(*parts: Words) -> Words:
-    """A random-looking word for each row of words: the finaliser of SplitMix64 (Steele, Lea and Flood 2014)."""
+    """Hash rows of words with the finalizer of SplitMix64 (Steele, Lea and Flood 2014)."""
     word: Words = np.zeros(1, dtype=np.uint64)
     for part in parts:
         word = (word ^ part) + np.uint64(_GOLDEN)
@@ -208,7 +210,7 @@ def scramble(*parts: Words) -> Words:
 
 
 def _words(numbers: int | Sequence[int]) -> Words:
-    """Integers of any size and sign as words of 64 bits."""
+    """Integers of any magnitude and sign as 64-bit words."""
     row = [numbers] if isinstance(numbers, int) else numbers
     return np.array([number & _WORD for number in row], dtype=np.uint64)
 

@@ -1,21 +1,18 @@
-"""The fixed parts of every tokenizer: special symbols, byte tokens, word mark, splitting pattern, decoder.
+"""The parts of a tokenizer, and its file: special symbols, bytes, pieces.
 
-A text is prepared in two steps: spaces become the word mark U+2581 and one mark is put in front (Kudo and
-Richardson 2018, "SentencePiece"); a pattern then cuts it into pieces, and merges never cross a cut. Both, and
-the way back, are written with parts of the ``tokenizers`` library, so that a saved file means the same
-wherever it is read.
+A text is prepared in two steps: spaces become the word mark U+2581, with one mark in front (Kudo and Richardson 2018,
+"SentencePiece"); a pattern then cuts the text into pieces, which merges do not cross. Both, and the way back, are built
+from components of the ``tokenizers`` library, so that a saved file means the same wherever it is read.
 
-Why not the ready-made Metaspace: it maps runs of spaces, leading spaces and U+2581 itself onto each other.
-Why the special symbols and byte tokens are plain entries of the vocabulary: registered as "special", they
-would be looked for in the text, and a user's ``</s>`` or ``<0x41>`` would become an end symbol or an ``A``.
+The library's Metaspace is not used because it maps runs of spaces, leading spaces and U+2581 itself onto each other.
+The special symbols and byte tokens are plain entries of the vocabulary, because the library would search texts for
+"special" ones, and a user's ``</s>`` or ``<0x41>`` would become an end symbol or an ``A``.
 
-Learning a vocabulary is left to ``learning``, files to ``tokenizer_file``, use to ``tokenizer``.
+The file is the ``tokenizer.json`` of the ecosystem. The library reads any tokenizer, but this package guarantees more
+(exact round trips, no text that becomes a control symbol), which holds only for files with these parts. So a file is
+compared with the one that multihead would have written, and refused with the name of the first part that differs.
 
-The ecosystem's ``tokenizer.json``: read it with every check, write it whole or not at all.
-
-The library reads any tokenizer; this package promises more (exact round trips, no text that becomes a control
-symbol), which holds only for files with the parts of ``pipeline``. So a file is compared with the one that we
-would have written, and refused with the name of the first part that differs.
+Vocabularies are learned in `learning` and applied in `tokenizer`.
 """
 
 from __future__ import annotations
@@ -34,46 +31,46 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 from multihead.errors import ConfigurationError, DataError, FormatError, InputError, SurroundingsError
 
 MARK = "\u2581"
-"""The word mark: stands for a space, and stands in front of every line."""
+"""The word mark: represents a space, and is put in front of every text."""
 
 BYTE_TOKENS = tuple(f"<0x{byte:02X}>" for byte in range(256))
-"""The entries that spell what the vocabulary has no character for."""
+"""The entries that spell characters without an entry."""
 
 WORD = r"\p{L}[\p{L}\p{M}]*"
 
 PATTERN = "|".join(
     [
-        # A word: letters with their combining marks; a zero-width (non-)joiner between two letters belongs to
-        # it, as Persian and the scripts of India write it. One word mark in front belongs to the word.
+        # A word: letters with their combining marks, including zero-width (non-)joiners between letters, as used in
+        # Persian and the scripts of India. One word mark in front belongs to the word.
         rf"{MARK}?{WORD}(?:[\u200C\u200D]{WORD})*",
-        # Every digit for itself, so that numbers are spelt and not memorised.
+        # Single digits, so that numbers are spelled, not memorized.
         r"\p{N}",
         # A run of anything else (punctuation, symbols, emoji), with one word mark in front.
         rf"{MARK}?[^{MARK}\p{{L}}\p{{N}}]+",
-        # A run of word marks leaves the last one to what follows.
+        # A run of word marks, except the last one, which belongs to what follows.
         rf"{MARK}+(?={MARK})",
-        # What is left, a mark in front of a digit or at the end, is a piece too: the split keeps everything.
+        # The split keeps all other text, so a mark in front of a digit or at the end is a piece, too.
     ]
 )
-"""How a text is cut into pieces (syntax of the Oniguruma library)."""
+"""Matches the pieces of a text (syntax of the Oniguruma library)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Specials:
     """The strings of the four special symbols, which have the ids 0 to 3 in this order.
 
-    They are names for display only: no text can produce them, whatever it contains.
+    They are for display only: no text can produce them, whatever it contains.
 
     Args:
         pad: fills the end of short rows.
-        unk: required by the file format; never produced, as unknown characters are spelt in bytes.
+        unk: required by the file format; never produced, since unknown characters are spelled in bytes.
         bos: begins a target.
         eos: ends a source or target.
 
     Raises:
-        ConfigurationError: two are the same, one has fewer than two characters (a single one would be found
-            in texts), or one is the name of a byte token.
-        DataError: a lone surrogate.
+        ConfigurationError: two are equal, one has fewer than two characters (a single one would be found in texts), or
+            one is the name of a byte token.
+        DataError: one has a lone surrogate.
     """
 
     pad: str = "<blank>"
@@ -100,20 +97,20 @@ class Specials:
 
 
 FIRST_BYTE = 4
-"""The id of the token of byte 0; the special symbols stand before it."""
+"""The id of byte 0, after the special symbols."""
 
 FIRST_CHARACTER = FIRST_BYTE + len(BYTE_TOKENS)
-"""The id of the first character; characters and merges are what the pieces of a text are looked up in."""
+"""The id of the first character; pieces of text are made of characters and merges."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """All that tells one tokenizer from another.
+    """Everything that defines a tokenizer.
 
     Args:
-        vocabulary: the entries, by id: special symbols, byte tokens, characters, results of merges.
-        merges: the pairs to join, the first learned first.
-        pattern: how texts are cut into pieces.
+        vocabulary: the entries by id: special symbols, byte tokens, characters, results of merges.
+        merges: the pairs to join, in the order they were learned.
+        pattern: matches the pieces of a text.
     """
 
     vocabulary: tuple[str, ...]
@@ -122,10 +119,10 @@ class Parts:
 
 
 def assemble(parts: Parts) -> tokenizers.Tokenizer:
-    """The library's tokenizer of these parts.
+    """The library's tokenizer with these parts.
 
     Raises:
-        Exception: by the library, where the parts contradict each other.
+        Exception: raised by the library if the parts are inconsistent.
     """
     model = models.BPE(
         vocab={token: index for index, token in enumerate(parts.vocabulary)},
@@ -143,15 +140,15 @@ def assemble(parts: Parts) -> tokenizers.Tokenizer:
 
 
 def spaces_to_marks() -> normalizers.Normalizer:
-    """One mark in front of a text that is not empty, and one for every space."""
+    """Put one mark in front of a non-empty text, and replace every space by a mark."""
     return normalizers.Sequence([normalizers.Prepend(MARK), normalizers.Replace(" ", MARK)])
 
 
 def check_unicode(text: str, name: str) -> None:
-    """Say where a text is not valid Unicode.
+    """Check that a text is valid Unicode.
 
     Raises:
-        DataError: it holds a lone surrogate, half of a character, which has no bytes in UTF-8.
+        DataError: the text has a lone surrogate, half of a character, which cannot be encoded in UTF-8.
     """
     try:
         text.encode("utf-8")
@@ -163,11 +160,11 @@ def check_unicode(text: str, name: str) -> None:
 
 
 def read(text: str) -> Parts:
-    """The parts of a tokenizer from the text of its file.
+    """The parts of a tokenizer from the content of its file.
 
     Raises:
-        FormatError: it is not JSON, not a byte-pair encoding, or not one with our special symbols, byte
-            tokens, normaliser, pattern or decoder; the message names what is missing.
+        FormatError: the text is not JSON, not a byte-pair encoding, or has other special symbols, byte tokens,
+            normalizer, pattern or decoder than multihead writes; the message names what is missing.
     """
     try:
         content = json.loads(text)
@@ -175,7 +172,7 @@ def read(text: str) -> Parts:
         raise FormatError(f"this is not a tokenizer.json, as it is not JSON ({error})") from error
     vocabulary = read_vocabulary(content)
     try:
-        # Through the library, so that files of its older and newer versions look alike.
+        # The library normalizes files written by its older and newer versions.
         content = json.loads(tokenizers.Tokenizer.from_str(text).to_str())
     except Exception as error:  # the library raises nothing more specific
         raise refusal(f"the tokenizers library cannot read it ({error})") from error
@@ -190,7 +187,7 @@ def read(text: str) -> Parts:
 
 
 def read_vocabulary(content: object) -> tuple[str, ...]:
-    """The entries by id, after checking those that must be there."""
+    """The entries by id, with checks of the required ones."""
     match content:
         case {"model": {"type": "BPE", "vocab": dict(ids)}}:
             tokens = {index: token for token, index in ids.items() if isinstance(index, int)}
@@ -214,7 +211,7 @@ def read_vocabulary(content: object) -> tuple[str, ...]:
 
 
 def check_merges(parts: Parts) -> None:
-    """No merge may take part of a special symbol or byte token, or spell one: text would turn into it."""
+    """Check that no merge uses or spells a special symbol or byte token, which would let text turn into one."""
     reserved = frozenset(parts.vocabulary[:FIRST_CHARACTER])
     for left, right in parts.merges:
         if not reserved.isdisjoint((left, right, left + right)):
@@ -222,7 +219,7 @@ def check_merges(parts: Parts) -> None:
 
 
 def check_rest(content: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    """Everything else must be as we write it."""
+    """Check that everything else is as multihead writes it."""
     for part in ("added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder"):
         if content[part] != expected[part]:
             raise refusal(f"its {part} is {shown(content[part])}, expected {shown(expected[part])}")
@@ -236,12 +233,12 @@ def check_rest(content: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
 
 
 def refusal(reason: str) -> FormatError:
-    """The error for a file that is somebody else's."""
+    """The error for a file written by another program."""
     return FormatError(f"this tokenizer.json was not written by multihead: {reason}; learn one with Tokenizer.learn")
 
 
 def shown(part: object) -> str:
-    """A part of the file, short enough for a message."""
+    """A part of the file, shortened for a message."""
     text = json.dumps(part, ensure_ascii=False)
     return text if len(text) <= 200 else text[:200] + "..."
 
@@ -250,7 +247,7 @@ def load(path: Path) -> Parts:
     """The parts of a tokenizer from its file.
 
     Raises:
-        FormatError: as ``read``, with the file's name, or no file of this name.
+        FormatError: as ``read``, with the name of the file; or there is no such file.
         SurroundingsError: the file cannot be read.
     """
     try:
@@ -268,7 +265,7 @@ def load(path: Path) -> Parts:
 
 
 def save(text: str, path: Path) -> None:
-    """Write the file whole or not at all: into a neighbour first, which then takes its name.
+    """Write the file atomically: into a temporary file, which is then renamed.
 
     Raises:
         InputError: the folder does not exist, or the path is a folder.

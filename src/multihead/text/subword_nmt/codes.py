@@ -1,11 +1,11 @@
-"""The codes files of subword-nmt (Sennrich, Haddow and Birch 2016): merges in text, read and written.
+"""Codes files of subword-nmt: merges in a text file, read and written.
 
-A file has one merge a line, two symbols with a space between them, the first learned first. ``</w>`` ends a word. In
-version 0.2, which the first line names, it is part of the word's last character from the start (``t</w>``); in version
-0.1, which is meant where no line names one, it is a symbol of its own.
+A file (Sennrich, Haddow and Birch 2016) has one merge per line, two symbols separated by a space, in the order they
+were learned. ``</w>`` ends a word. In version 0.2, named in the first line, it is part of the word's last character
+from the start (``t</w>``); in version 0.1, the default without such a line, it is a symbol of its own.
 
-A line that begins with ``#`` and is no merge is a comment. The package refuses such a line, so none is written.
-What is done with codes is in ``subword_nmt``, learning them in ``subword_nmt_learning``.
+A line that begins with ``#`` and is not a merge is a comment. The package refuses such lines, so none is written. Codes
+are applied in `segmenting` and learned in `learning`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from multihead.errors import ConfigurationError, FormatError, SurroundingsError
 from multihead.files import write_text
 
 END = "</w>"
-"""Ends a word."""
+"""The end of a word."""
 EDGES = "\r\n "
-"""What is taken off the ends of lines; any other white space is part of a word."""
+"""Characters stripped from both ends of lines; any other white space is part of a word."""
 VERSIONS = ("0.1", "0.2")
 
 
@@ -31,7 +31,7 @@ class Codes:
     """The content of a codes file.
 
     Args:
-        merges: the pairs to join, the first learned first.
+        merges: the pairs to join, in the order they were learned.
         version: "0.1" or "0.2".
     """
 
@@ -40,15 +40,15 @@ class Codes:
 
     @classmethod
     def read(cls, lines: Iterable[str], name: str | os.PathLike[str] = "codes", most: int | None = None) -> Codes:
-        """The codes from the lines of a file.
+        """Parse the lines of a file.
 
         Args:
-            lines: without LF.
-            name: what messages call the file.
-            most: take this many merges at most, from the beginning.
+            lines: the lines, without LF.
+            name: the name of the file in error messages.
+            most: maximum number of merges to use, from the first one.
 
         Raises:
-            FormatError: a line that is not two symbols, or a version that is not known; names the line.
+            FormatError: a line is not two symbols, or the version is unknown; names the line.
             ConfigurationError: ``most`` is negative.
         """
         if most is not None and most < 0:
@@ -61,7 +61,7 @@ class Codes:
                 version = read_version(line, name)
                 continue
             symbols = line.strip(EDGES).split(" ")
-            if symbols == [""]:  # fine at the end of the file, and nowhere else
+            if symbols == [""]:  # allowed at the end of the file only
                 blank = blank or number
             elif blank:
                 raise FormatError(f"{name}:{blank}: empty, expected two symbols with a space between them, as `t h`")
@@ -76,11 +76,11 @@ class Codes:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], most: int | None = None) -> Codes:
-        """The codes from a file; see `read`.
+        """Read a file; see `read`.
 
         Raises:
-            FormatError: as `read`; there is no such file, or it is not UTF-8 text.
-            SurroundingsError: it cannot be read.
+            FormatError: as `read`; or there is no such file, or it is not UTF-8 text.
+            SurroundingsError: the file cannot be read.
         """
         path = Path(path)
         try:
@@ -94,10 +94,10 @@ class Codes:
         return cls.read(text.split("\n"), path, most)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the file, whole or not at all; the package reads it.
+        """Write the file atomically, readable by the package.
 
         Raises:
-            SurroundingsError: no such folder, no space left, no permission.
+            SurroundingsError: the folder does not exist, no space is left, or permission is missing.
         """
         write_text(Path(path), self.text())
 
@@ -107,15 +107,15 @@ class Codes:
         return "".join(f"{line}\n" for line in lines)
 
     def symbols(self, word: str) -> list[str]:
-        """What merging a word begins with: its characters and its end."""
+        """The symbols of a word before merging: its characters and its end."""
         return [*word, END] if self.version == "0.1" else [*word[:-1], word[-1] + END]
 
 
 def read_version(line: str, name: str | os.PathLike[str]) -> str:
-    """The version that the first line of a file names.
+    """The version in the first line of a file.
 
     Raises:
-        FormatError: it is not known.
+        FormatError: the version is unknown.
     """
     written = line.removeprefix("#version:").strip()
     version = re.sub(r"(\.0+)+$", "", written)

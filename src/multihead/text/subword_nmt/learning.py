@@ -1,18 +1,20 @@
-"""Learn codes as subword-nmt does: the same merges, in the same order (Sennrich, Haddow and Birch 2016, algorithm 1).
+"""Learn the same codes as subword-nmt, in the same order.
 
-The words of a text are counted; each is a row of characters, the last with ``</w>``. The pair of neighbours that is
-most frequent over all words, the largest in the order of strings among equals, becomes one symbol; and so on.
+Sennrich, Haddow and Birch 2016, algorithm 1: the words of a text are counted; each is a sequence of characters, the
+last with ``</w>``. The most frequent pair of adjacent symbols over all words (of equals, the largest in string order)
+becomes one symbol, repeatedly.
 
-Which pair is the most frequent is what takes the package its time: it looks through all counts at each merge. Here a
-heap knows. What is counted is what the package counts, though, to the digit, since its codes are the measure:
+The package is slow because it searches all counts for each merge; here a heap has the most frequent pair. The counts
+themselves follow the package exactly, including its quirks, since its codes are the reference:
 
-* A count is changed by the neighbours of a merge alone. Where its result stood in a word before (``abc`` from ``a bc``,
-  and now from ``ab c``), they are counted once more.
-* Rare pairs are set aside, and looked at again when no frequent one is left. One that turns up anew while it is aside
-  starts from 0, and what was counted before is lost (seen in small texts; Multi30k gives the same without).
-* Symbols are found by an expression for which any white space (a tab, U+00A0, U+3000) ends one.
+* A merge updates the counts of its neighbors only. If its result was in a word before (``abc`` from ``a bc``, and now
+  from ``ab c``), they are counted once more.
+* Rare pairs are set aside, and restored when no frequent one is left. A pair that reappears meanwhile starts from 0,
+  and its previous count is lost (this happens in small texts; Multi30k gives the same codes without it).
+* Symbols are found by a regular expression in which any white space (a tab, U+00A0, U+3000) ends a symbol.
 
-A CR or LF in a line parts words like a space, as no codes file could hold it. Applying is left to ``subword_nmt``.
+A CR or LF within a line separates words like a space, since no codes file could contain it. Codes are applied in
+`segmenting`.
 """
 
 from __future__ import annotations
@@ -30,20 +32,20 @@ Pair = tuple[str, str]
 Word = tuple[str, ...]
 
 _BREAKS = str.maketrans(dict.fromkeys(EDGES, " "))
-_AT_ONCE = 100
-"""Merges between two times that rare pairs are set aside."""
+_MERGES_PER_ROUND = 100
+"""Rare pairs are set aside again after this many merges."""
 
 
 def learn(lines: Iterable[str], merges: int = 10_000, min_frequency: int = 2) -> Codes:
-    """The codes learned from lines of text, of version 0.2.
+    """Learn codes, of version 0.2.
 
     Args:
-        lines: the text; words are what stands between spaces.
-        merges: how many to learn; a small text gives fewer.
-        min_frequency: how often a pair must occur to be merged.
+        lines: the text, with words separated by spaces.
+        merges: number of merges to learn; a small text gives fewer.
+        min_frequency: number of occurrences that a pair needs to be merged.
 
     Raises:
-        InputError: no text; or a number below 1.
+        InputError: there is no text, or a number is below 1.
     """
     for name, value in (("merges", merges), ("min_frequency", min_frequency)):
         if value < 1:
@@ -60,36 +62,36 @@ def learn(lines: Iterable[str], merges: int = 10_000, min_frequency: int = 2) ->
             break
         text.merge(best, statistics)
         statistics.counts[best] = 0
-        if len(learned) % _AT_ONCE == 0:
+        if len(learned) % _MERGES_PER_ROUND == 0:
             statistics.set_aside()
         learned.append(best)
     return Codes(tuple(learned))
 
 
 class _Statistics:
-    """How often each pair stands in the text, and which pair does most often."""
+    """The counts of all pairs, and the most frequent pair."""
 
     def __init__(self, counts: dict[Pair, int]) -> None:
         self.counts = counts
-        """Of the pairs that are looked at."""
+        """Counts of the active pairs."""
         self._all = dict(counts)
-        """Of those set aside too; of those looked at as it was when they last came from here."""
+        """Counts of all pairs; for an active pair, its count when it was last restored."""
         self._threshold = max(counts.values(), default=0) / 10
         self._keys: dict[str, tuple[int, ...]] = {}
         self._heap: list[tuple[int, tuple[tuple[int, ...], tuple[int, ...]], Pair]] = []
         self._fill()
 
     def add(self, pair: Pair, count: int) -> None:
-        """Adds to a count; the heap is told by `risen`."""
+        """Change a count; call `push` for counts that have grown."""
         self.counts[pair] = self.counts.get(pair, 0) + count
 
-    def risen(self, pairs: Iterable[Pair]) -> None:
-        """Tells the heap that counts have grown. That one has fallen it finds out when the pair comes up."""
+    def push(self, pairs: Iterable[Pair]) -> None:
+        """Push pairs whose counts have grown; counts that have fallen are corrected when they reach the top."""
         for pair in pairs:
             heapq.heappush(self._heap, self._entry(pair))
 
     def most_frequent(self, learned: int) -> Pair | None:
-        """The most frequent pair, if any is left; ``learned`` merges came before."""
+        """The most frequent pair after ``learned`` merges, if any is left."""
         best = self._top()
         if best is None or (learned and self.counts[best] < self._threshold):
             self.set_aside()
@@ -102,7 +104,7 @@ class _Statistics:
         return best
 
     def set_aside(self) -> None:
-        """Stops looking at rare pairs."""
+        """Deactivate rare pairs."""
         rare = [(pair, count) for pair, count in self.counts.items() if count < self._threshold]
         for pair, count in rare:
             del self.counts[pair]
@@ -116,7 +118,7 @@ class _Statistics:
                 return pair
             if 0 < now < -count:
                 heapq.heapreplace(self._heap, self._entry(pair))
-            else:  # gone, or grown and in the heap a second time
+            else:  # no longer in the text, or grown and pushed again
                 heapq.heappop(self._heap)
         return None
 
@@ -125,18 +127,18 @@ class _Statistics:
         heapq.heapify(self._heap)
 
     def _entry(self, pair: Pair) -> tuple[int, tuple[tuple[int, ...], tuple[int, ...]], Pair]:
-        """Smaller for a larger count, and among equals for a larger pair."""
+        """A heap entry that is smaller for larger counts, and for equal counts for larger pairs."""
         return -self.counts[pair], (self._key(pair[0]), self._key(pair[1])), pair
 
     def _key(self, symbol: str) -> tuple[int, ...]:
-        """Numbers in the reverse order of strings: a string comes before its own beginnings."""
+        """A key in the reverse order of strings: a string sorts before its own prefixes."""
         if symbol not in self._keys:
             self._keys[symbol] = (*(-ord(character) for character in symbol), 1)
         return self._keys[symbol]
 
 
 class _Text:
-    """The different words as rows of symbols, how often each occurs, and where each pair stands."""
+    """The distinct words as sequences of symbols, their frequencies, and the words of each pair."""
 
     def __init__(self, counted: dict[str, int]) -> None:
         self._words: list[Word] = [(*word[:-1], word[-1] + END) for word in counted]
@@ -145,7 +147,7 @@ class _Text:
         self._where: dict[Pair, dict[int, int]] = defaultdict(lambda: defaultdict(int))
 
     def count_pairs(self) -> dict[Pair, int]:
-        """The count of each pair; notes where it stands."""
+        """The count of each pair; also records its words."""
         counts: dict[Pair, int] = defaultdict(int)
         for number, (word, weight) in enumerate(zip(self._words, self._weights, strict=True)):
             for pair in pairwise(word):
@@ -154,27 +156,27 @@ class _Text:
         return dict(counts)
 
     def merge(self, pair: Pair, statistics: _Statistics) -> None:
-        """Joins a pair in every word, and counts what was its neighbour before and what is now."""
-        standing = [number for number, times in self._where.pop(pair, {}).items() if times > 0]
+        """Join a pair in every word, and update the counts of its neighbors before and after."""
+        containing = [number for number, times in self._where.pop(pair, {}).items() if times > 0]
         new = "".join(pair)
         grown: set[Pair] = set()
-        for number in standing:
+        for number in containing:
             old, weight = self._words[number], self._weights[number]
             places = _places(old, pair)
             word = _joined_by_expression(old, pair) if number in self._spaced else _joined(old, places, new)
             self._words[number] = word
-            for lost in _neighbours_before(old, places):
+            for lost in _neighbors_before(old, places):
                 statistics.add(lost, -weight)
                 self._where[lost][number] -= 1
-            for gained in _neighbours_after(word, new):
+            for gained in _neighbors_after(word, new):
                 statistics.add(gained, weight)
                 self._where[gained][number] += 1
                 grown.add(gained)
-        statistics.risen(grown)
+        statistics.push(grown)
 
 
 def _places(word: Word, pair: Pair) -> list[int]:
-    """Where a pair stands in a word, from the left, without overlaps."""
+    """The places of a pair in a word, from the left, without overlaps."""
     first, second = pair
     places = []
     place, last = 0, len(word) - 1
@@ -195,13 +197,13 @@ def _joined(word: Word, places: list[int], new: str) -> Word:
 
 
 def _joined_by_expression(word: Word, pair: Pair) -> Word:
-    """The same in a word with white space, next to which a symbol may be part of one."""
+    """Join a pair in a word with white space, where the package's expression may match within a symbol."""
     expression = rf"(?<!\S){re.escape(' '.join(pair))}(?!\S)"
     return tuple(re.sub(expression, lambda _: "".join(pair), " ".join(word)).split(" "))
 
 
-def _neighbours_before(word: Word, places: list[int]) -> Iterator[Pair]:
-    """The pairs that end when those at ``places`` are joined; one between two of them is the later one's."""
+def _neighbors_before(word: Word, places: list[int]) -> Iterator[Pair]:
+    """The pairs that disappear when those at ``places`` are joined; one between two places is listed once."""
     for place, after in pairwise([*places, -1]):
         if place:
             yield word[place - 1], word[place]
@@ -209,8 +211,8 @@ def _neighbours_before(word: Word, places: list[int]) -> Iterator[Pair]:
             yield word[place + 1], word[place + 2]
 
 
-def _neighbours_after(word: Word, new: str) -> Iterator[Pair]:
-    """The pairs with the new symbol."""
+def _neighbors_after(word: Word, new: str) -> Iterator[Pair]:
+    """The pairs that contain the new symbol."""
     for place, symbol in enumerate(word):
         if symbol == new:
             if place:

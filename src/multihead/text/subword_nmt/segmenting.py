@@ -1,13 +1,13 @@
-"""Apply and undo the codes of subword-nmt: ``low er`` becomes ``lo@@ w er`` (Sennrich, Haddow and Birch 2016).
+"""Apply and undo codes of subword-nmt: ``low er`` becomes ``lo@@ w er``.
 
-For those who have codes files, or data made with them. `SubwordNMT.apply` gives what the package gives, line for line:
-words are what stands between spaces, runs of spaces in a line become one, and where a word was cut a separator says
-so. It cannot be undone exactly; `Tokenizer` can, and is what training uses, which knows nothing of this file.
+For users with codes files, or data made with them (Sennrich, Haddow and Birch 2016). `SubwordNMT.apply` gives the same
+output as the package, line for line: words are separated by spaces, runs of spaces become one, and a separator follows
+each unit that does not end its word. This cannot be undone exactly; `Tokenizer`, which training uses, can.
 
-Where the package stops with an error or loses text, this does not: an expression for a glossary that has groups
-repeats nothing, and a CR after a glossary in the middle of a line stays.
+Where the package raises an error or loses text, this does not: a glossary expression with groups does not repeat text,
+and a CR after a glossary within a line is kept.
 
-The files are in ``subword_nmt_codes``, learning in ``subword_nmt_learning``.
+Codes files are read in `codes`; codes are learned in `learning`.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ from multihead.text.subword_nmt.codes import EDGES, END, Codes
 SEPARATOR = "@@"
 
 _CACHED = 1 << 18
-"""Words whose segmentation is remembered."""
+"""Maximum number of words whose segmentation is cached."""
 
 
 class SubwordNMT:
-    """Codes, ready to be applied.
+    """Applies codes to text.
 
     Args:
         codes: the merges.
-        separator: stands behind every unit that is not the last of its word.
-        vocabulary: units as they are printed, separator and all. A unit that is not among them is taken apart again
-            along its merges, until its parts are, or are characters.
-        glossaries: regular expressions; what matches one inside a word is a unit of its own, and stays whole.
+        separator: follows every unit that is not the last of its word.
+        vocabulary: units as they are printed, with separator. Other units are split again along their merges, until
+            their parts are in the vocabulary or are characters.
+        glossaries: regular expressions; matches within a word are units of their own, and stay whole.
 
     Raises:
-        ConfigurationError: an empty separator, one with a space, an empty vocabulary, or an expression that is none.
+        ConfigurationError: the separator is empty or contains a space, the vocabulary is empty, or an expression is
+            not valid.
     """
 
     def __init__(
@@ -54,8 +55,8 @@ class SubwordNMT:
         self._codes = codes
         self._separator, self._between = separator, f"{separator} "
         self._vocabulary = None if vocabulary is None else frozenset(vocabulary)
-        # Of a merge that stands there twice the first counts. Of two that give the same unit, that one is undone whose
-        # last place comes first.
+        # If a merge is listed twice, the first counts. If two merges give the same unit, the one whose last place comes
+        # first is undone.
         self._ranks = {pair: rank for rank, pair in reversed(list(enumerate(codes.merges)))}
         self._parts = {left + right: (left, right) for left, right in self._ranks}
         self._glossaries = [(_expression(f"^{text}$", text), _expression(text, text)) for text in glossaries]
@@ -64,63 +65,63 @@ class SubwordNMT:
         self._cache: dict[str, str] = {}
 
     def apply(self, line: str, dropout: float | int = 0.0, draw: Callable[[], float] | None = None) -> str:
-        """A line in units, with the separator behind those that are not the last of their word.
+        """The units of a line, with the separator after those that do not end their word.
 
         Args:
-            line: without LF. White space at its ends stays.
-            dropout: BPE-dropout (Provilkov et al. 2020): the probability that a possible merge is left out at a step.
-                Where a pair stands in a word several times, all of its places that are not left out are joined at
-                once, as in the package (`Segmenter` joins one at a step, as the paper has it).
-            draw: gives the random numbers for it, in [0, 1); the same numbers give the same units.
+            line: the line, without LF. White space at its ends is kept.
+            dropout: BPE-dropout (Provilkov et al. 2020): the probability that a possible merge is dropped at a step.
+                If a pair is in a word several times, all its places that are not dropped are joined at once, as in
+                the package (`Segmenter` joins one per step, as in the paper).
+            draw: draws random numbers in [0, 1) for dropout; the same numbers give the same units.
 
         Raises:
-            ConfigurationError: a dropout that is no probability, or one without ``draw``.
+            ConfigurationError: the dropout is not a probability, or ``draw`` is missing.
         """
         if not 0.0 <= dropout <= 1.0:
             raise ConfigurationError(f"dropout is {dropout}: it is a probability, from 0 to 1")
         if dropout and draw is None:
             raise ConfigurationError("dropout needs random numbers: give draw, such as random.Random(1).random")
-        left_out = (lambda: draw() < dropout) if dropout and draw is not None else None
+        dropped = (lambda: draw() < dropout) if dropout and draw is not None else None
         words = line.strip(EDGES)
         if not words:
             return line
-        cut = " ".join([self._cut(word, left_out) for word in words.split(" ") if word])
+        cut = " ".join([self._cut(word, dropped) for word in words.split(" ") if word])
         leading, trailing = len(line) - len(line.lstrip(EDGES)), len(line.rstrip(EDGES))
         return line[:leading] + cut + line[trailing:]
 
-    def _cut(self, word: str, left_out: Callable[[], bool] | None) -> str:
+    def _cut(self, word: str, dropped: Callable[[], bool] | None) -> str:
         """The units of a word, with separators between them."""
-        if left_out is not None:
-            return self._between.join(self._units(word, left_out))
+        if dropped is not None:
+            return self._between.join(self._units(word, dropped))
         if word not in self._cache:
             if len(self._cache) >= _CACHED:
                 self._cache.clear()
             self._cache[word] = self._between.join(self._units(word, None))
         return self._cache[word]
 
-    def _units(self, word: str, left_out: Callable[[], bool] | None) -> Iterator[str]:
+    def _units(self, word: str, dropped: Callable[[], bool] | None) -> Iterator[str]:
         for part in self._around_glossaries(word):
             if len(part) == 1 or (self._whole is not None and self._whole.match(part)):
                 yield part
             else:
-                yield from self._segment(part, left_out)
+                yield from self._segment(part, dropped)
 
     def _around_glossaries(self, word: str) -> list[str]:
-        """The word, cut before and after what matches a glossary; each part is then treated like a word."""
+        """The word, split before and after glossary matches; each part is then treated like a word."""
         parts = [word]
         for whole, inside in self._glossaries:
             parts = [cut for part in parts for cut in ([part] if whole.match(part) else _cut_around(inside, part))]
         return parts
 
-    def _segment(self, word: str, left_out: Callable[[], bool] | None) -> Iterator[str]:
-        units = _merged(self._codes.symbols(word), self._ranks, left_out)
+    def _segment(self, word: str, dropped: Callable[[], bool] | None) -> Iterator[str]:
+        units = _merged(self._codes.symbols(word), self._ranks, dropped)
         units = [*units[:-1], units[-1].removesuffix(END)]
         units = units if units[-1] else units[:-1]
         last = len(units) - 1
         return (part for place, unit in enumerate(units) for part in self._known(unit, final=place == last))
 
     def _known(self, unit: str, final: bool) -> Iterator[str]:
-        """The unit, or the parts that it is taken apart into because the vocabulary does not have it."""
+        """The unit, or its parts if it is not in the vocabulary."""
         printed = unit if final else unit + self._separator
         known = self._vocabulary is None or printed in self._vocabulary
         parts = None if known else self._parts.get(unit + END if final else unit)
@@ -132,9 +133,9 @@ class SubwordNMT:
 
 
 def undo(line: str, separator: str = SEPARATOR) -> str:
-    """The line with its words whole again: without separators that a space, or the end of the line, follows.
+    """The line without separators that are followed by a space or the end of the line, which joins its words.
 
-    It is ``sed -r 's/(@@ )|(@@ ?$)//g'``, which the package's own description gives.
+    This is ``sed -r 's/(@@ )|(@@ ?$)//g'``, as recommended by the package.
     """
     return re.sub(rf"{re.escape(separator)}(?: |\Z)", "", line)
 
@@ -143,12 +144,12 @@ def read_vocabulary(lines: Iterable[str], threshold: int | None = None, name: st
     """The units of a vocabulary file, which has a unit, a space and its frequency on each line.
 
     Args:
-        lines: without LF.
-        threshold: leave out what is less frequent.
-        name: what messages call the file.
+        lines: the lines, without LF.
+        threshold: leave out less frequent units.
+        name: the name of the file in error messages.
 
     Raises:
-        DataError: a line without a unit and a count, or no unit is frequent enough.
+        DataError: a line is not a unit and a count, or no unit is frequent enough.
     """
     units = set()
     for number, line in enumerate(lines, 1):
@@ -164,14 +165,12 @@ def read_vocabulary(lines: Iterable[str], threshold: int | None = None, name: st
     return frozenset(units)
 
 
-def _merged(
-    symbols: list[str], ranks: dict[tuple[str, str], int], left_out: Callable[[], bool] | None
-) -> Sequence[str]:
-    """The symbols after all merges: at each step those of the pair with the lowest rank, from the left."""
+def _merged(symbols: list[str], ranks: dict[tuple[str, str], int], dropped: Callable[[], bool] | None) -> Sequence[str]:
+    """The symbols after all merges; each step joins all places of the pair of lowest rank, from the left."""
     while len(symbols) > 1:
         possible = [(ranks[pair], place) for place, pair in enumerate(pairwise(symbols)) if pair in ranks]
-        if left_out is not None:
-            possible = [merge for merge in possible if not left_out()]
+        if dropped is not None:
+            possible = [merge for merge in possible if not dropped()]
         if not possible:
             break
         best = min(possible)[0]
@@ -185,7 +184,7 @@ def _merged(
 
 
 def _cut_around(inside: re.Pattern[str], word: str) -> list[str]:
-    """The word in parts: what matches, and what stands between."""
+    """The word, split into matches and the text between them."""
     ends = [place for match in inside.finditer(word) for place in match.span()]
     parts = (word[start:stop] for start, stop in pairwise([0, *ends, len(word)]))
     return [part for part in parts if part]
