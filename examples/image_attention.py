@@ -1,13 +1,12 @@
-"""Attention for images, trained: one small classifier with each of the eight modules, and with none.
+"""Compare eight image attention modules in one small classifier.
 
     python examples/image_attention.py [--attention NAME ...] [--updates N] [--rate R] [--widths N ...] [--seed N]
                                        [--block 1|2|3] [--maps FILE] [--quick]
 
-Pictures of six shapes on textures are drawn by the project, and what is on them is to be said. All networks see the
-same pictures in the same order, and differ in what weights the features of their blocks, and in nothing else. For each
-it is printed how large it is, what a picture costs, how many of a thousand new pictures are named rightly, and how
-much more weight the first block's map has on the shape than beside it. ``--maps`` draws the maps themselves.
-`docs/images.md` explains it all.
+The networks classify generated pictures of six shapes on textures. They see the same pictures in the same order and
+differ only in the attention module of their blocks. The table shows the number of parameters, the multiply-adds per
+picture, the accuracy on a thousand new pictures, and how much larger the first block's map is on the shape than beside
+it. ``--maps`` plots the maps. `docs/images.md` explains the results.
 """
 
 from __future__ import annotations
@@ -31,84 +30,86 @@ from multihead.training.optimizer import build_optimizer, learning_rate
 from multihead.training.step import train_step
 
 NAMES: tuple[ImageAttentionName, ...] = get_args(ImageAttentionName)
-"""What is compared, ``none`` first: the only setting in which the networks differ."""
+"""The networks to compare, ``none`` first; they differ in this setting only."""
 
 ROWS = 64
-"""Pictures of an update."""
+"""Pictures per update."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is learned, and from what."""
+    """The data and the settings of training, the same for all networks."""
 
     pictures: Pictures
     batches: list[PictureBatch]
-    """One an update: the same for all."""
+    """One batch per update."""
     test: PictureBatch
-    """Pictures that no network was trained on."""
+    """Pictures that are not used in training."""
     rate: float
-    """The highest learning rate."""
+    """The peak learning rate."""
     seed: int
-    """Of the first values of all parameters, too."""
+    """Seed of initialization and training."""
     widths: tuple[int, ...] = (8, 16, 32)
     """Channels of the blocks."""
 
 
 @dataclass(frozen=True)
-class Judged:
+class Evaluation:
     """A row of the table."""
 
     parameters: int
-    """Of the whole network."""
+    """Number of parameters of the whole network."""
     of_attention: int
-    """Of its attention alone."""
+    """Number of parameters of the attention modules."""
     multiply_adds: int
-    """For one picture."""
+    """Multiply-adds per picture."""
     accuracy: float
-    """Share of the test's pictures that are named rightly."""
+    """Share of test pictures classified correctly."""
     on_shape: float | None
-    """The mean of the map's numbers on the shape over their mean elsewhere; None: it knows no places."""
+    """Mean of the map on the shape divided by its mean elsewhere; None for a map without places."""
     seconds: float
-    """Processor time of training."""
+    """CPU time of training."""
 
 
-def task(pictures: Pictures, updates: int, tested: int = 1000, rate: float = 0.004, seed: int = 1) -> Task:
-    """Pictures to train with and to test with; all of it a function of the arguments."""
+def make_task(pictures: Pictures, updates: int, tested: int = 1000, rate: float = 0.004, seed: int = 1) -> Task:
+    """The training and test pictures, determined by the arguments."""
     batches = list(islice(pictures.batches(ROWS, seed), updates))
     return Task(pictures, batches, pictures.held_out(tested, seed), rate, seed)
 
 
-def train(given: Task, name: ImageAttentionName) -> tuple[ImageClassifier, float]:
-    """A network from nothing, and the seconds it took."""
-    torch.manual_seed(given.seed)
-    network = ImageClassifier(ImageConfig(classes=len(SHAPES), widths=given.widths, attention=name))
+def train(task: Task, name: ImageAttentionName) -> tuple[ImageClassifier, float]:
+    """A network trained from scratch, and the CPU seconds of training."""
+    torch.manual_seed(task.seed)
+    network = ImageClassifier(ImageConfig(classes=len(SHAPES), widths=task.widths, attention=name))
     config = TrainingConfig(
-        seed=given.seed, updates=len(given.batches), learning_rate=given.rate, warmup=20, smoothing=0.0
+        seed=task.seed, updates=len(task.batches), learning_rate=task.rate, warmup=20, smoothing=0.0
     )
     optimizer, began = build_optimizer(network, config), time.process_time()
-    for step, batch in enumerate(given.batches, 1):
-        train_step(network, optimizer, [batch], config, step, learning_rate(config, step, given.widths[-1]))
+    for step, batch in enumerate(task.batches, 1):
+        train_step(network, optimizer, [batch], config, step, learning_rate(config, step, task.widths[-1]))
     return network.eval(), time.process_time() - began
 
 
 @torch.no_grad()
-def judge(given: Task, network: ImageClassifier, seconds: float, block: int = 0) -> Judged:
-    """How large, how dear, how good it is, and where the map of a block is large."""
-    pieces = [given.test.part(start, start + 250) for start in range(0, len(given.test), 250)]
-    found = [network(piece.images, need_maps=True) for piece in pieces]
-    guesses = torch.cat([piece.logits.argmax(1) for piece in found])
-    return Judged(
+def evaluate(task: Task, network: ImageClassifier, seconds: float, block: int = 0) -> Evaluation:
+    """Evaluate size, cost, accuracy and the map of a block."""
+    pieces = [task.test.part(start, start + 250) for start in range(0, len(task.test), 250)]
+    outputs = [network(piece.images, need_maps=True) for piece in pieces]
+    predictions = torch.cat([output.logits.argmax(1) for output in outputs])
+    return Evaluation(
         parameters=sum(parameter.numel() for parameter in network.parameters()),
         of_attention=sum(p.numel() for module in network.attention for p in module.parameters()),
-        multiply_adds=multiply_adds(network, given.test.images[:1]),
-        accuracy=(guesses == given.test.labels).double().mean().item(),
-        on_shape=on_shape(torch.cat([one.maps[block] for one in found]), given.test.cover) if found[0].maps else None,
+        multiply_adds=multiply_adds(network, task.test.images[:1]),
+        accuracy=(predictions == task.test.labels).double().mean().item(),
+        on_shape=on_shape(torch.cat([output.maps[block] for output in outputs]), task.test.cover)
+        if outputs[0].maps
+        else None,
         seconds=seconds,
     )
 
 
 def on_shape(maps: Tensor, cover: Tensor) -> float | None:
-    """The maps' mean on the shapes over their mean elsewhere; None if they have one number for all places."""
+    """Mean of the maps on the shapes divided by their mean elsewhere; None for maps without places."""
     if maps.shape[2:] == (1, 1):
         return None
     height, width = maps.shape[2:]
@@ -119,26 +120,22 @@ def on_shape(maps: Tensor, cover: Tensor) -> float | None:
 
 
 @torch.no_grad()
-def examples_of_maps(
-    given: Task, networks: dict[str, ImageClassifier], block: int
-) -> tuple[list[int], dict[str, Tensor]]:
-    """The first of the test's pictures of each shape, and every module's map of them."""
-    rows = [int((given.test.labels == shape).nonzero()[0]) for shape in range(len(SHAPES))]
-    images = given.test.images[rows]
+def collect_maps(task: Task, networks: dict[str, ImageClassifier], block: int) -> tuple[list[int], dict[str, Tensor]]:
+    """The first test picture of each shape, and the map of every module for it."""
+    rows = [int((task.test.labels == shape).nonzero()[0]) for shape in range(len(SHAPES))]
+    images = task.test.images[rows]
     found = {name: network(images, need_maps=True).maps for name, network in networks.items()}
     return rows, {name: maps[block] for name, maps in found.items() if maps}
 
 
-def table(given: Task, names: Sequence[ImageAttentionName], block: int) -> dict[str, ImageClassifier]:
-    """Trains, judges, prints."""
-    print(
-        f"{given.pictures}, {len(given.batches)} updates of {ROWS} pictures, widths {given.widths}, seed {given.seed}\n"
-    )
+def compare(task: Task, names: Sequence[ImageAttentionName], block: int) -> dict[str, ImageClassifier]:
+    """Train, evaluate and print a row for each network."""
+    print(f"{task.pictures}, {len(task.batches)} updates of {ROWS} pictures, widths {task.widths}, seed {task.seed}\n")
     print("attention   parameters  of attention  multiply-adds  accuracy  on shape  seconds")
     networks: dict[str, ImageClassifier] = {}
     for name in names:
-        networks[name], seconds = train(given, name)
-        row = judge(given, networks[name], seconds, block)
+        networks[name], seconds = train(task, name)
+        row = evaluate(task, networks[name], seconds, block)
         ratio = "-" if row.on_shape is None else f"{row.on_shape:.2f}"
         print(
             f"{name:12}{row.parameters:10,}{row.of_attention:14,}{row.multiply_adds:15,}{row.accuracy:10.1%}{ratio:>10}"
@@ -148,36 +145,36 @@ def table(given: Task, names: Sequence[ImageAttentionName], block: int) -> dict[
     return networks
 
 
-def options(words: Sequence[str] | None) -> argparse.Namespace:
-    """What was asked for."""
-    described, _, rest = (__doc__ or "").partition("\n\n")
-    asked = argparse.ArgumentParser(description=described, epilog=rest, formatter_class=argparse.RawTextHelpFormatter)
-    asked.add_argument("--attention", choices=NAMES, nargs="+", default=NAMES, help="default: all")
-    asked.add_argument("--updates", type=int, help="of each network, default: 400")
-    asked.add_argument("--rate", type=float, default=0.004, help="the highest learning rate, default: 0.004")
-    asked.add_argument(
-        "--widths", type=int, nargs="+", default=(8, 16, 32), help="channels of blocks, default: 8 16 32"
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line."""
+    summary, _, rest = (__doc__ or "").partition("\n\n")
+    parser = argparse.ArgumentParser(description=summary, epilog=rest, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--attention", choices=NAMES, nargs="+", default=NAMES, help="default: all")
+    parser.add_argument("--updates", type=int, help="updates of each network, default: 400")
+    parser.add_argument("--rate", type=float, default=0.004, help="peak learning rate, default: 0.004")
+    parser.add_argument(
+        "--widths", type=int, nargs="+", default=(8, 16, 32), help="channels of the blocks, default: 8 16 32"
     )
-    asked.add_argument("--seed", type=int, default=1)
-    asked.add_argument(
-        "--block", type=int, default=1, choices=(1, 2, 3), help="whose map is judged and drawn, default: 1"
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--block", type=int, default=1, choices=(1, 2, 3), help="block whose map is evaluated and plotted, default: 1"
     )
-    asked.add_argument("--maps", metavar="FILE", help="a picture of the maps: .png, .svg or .pdf")
-    asked.add_argument("--quick", action="store_true", help="a quarter of the updates")
-    return asked.parse_args(words)
+    parser.add_argument("--maps", metavar="FILE", help="plot of the maps: .png, .svg or .pdf")
+    parser.add_argument("--quick", action="store_true", help="a quarter of the updates")
+    return parser.parse_args(argv)
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """The table, and the picture if it is asked for."""
-    asked = options(words)
-    updates = asked.updates or (100 if asked.quick else 400)
-    given = replace(task(Pictures(), updates, rate=asked.rate, seed=asked.seed), widths=tuple(asked.widths))
-    networks = table(given, asked.attention, asked.block - 1)
-    if asked.maps:
-        rows, maps = examples_of_maps(given, networks, asked.block - 1)
-        image_maps(given.test.images[rows], maps, asked.maps, names=SHAPES)
+def main(argv: Sequence[str] | None = None) -> None:
+    """Print the table, and plot the maps if requested."""
+    args = parse_arguments(argv)
+    updates = args.updates or (100 if args.quick else 400)
+    task = replace(make_task(Pictures(), updates, rate=args.rate, seed=args.seed), widths=tuple(args.widths))
+    networks = compare(task, args.attention, args.block - 1)
+    if args.maps:
+        rows, maps = collect_maps(task, networks, args.block - 1)
+        image_maps(task.test.images[rows], maps, args.maps, names=SHAPES)
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)  # networks this small are trained fastest by one
+    torch.set_num_threads(1)  # one thread is fastest for networks this small
     main()

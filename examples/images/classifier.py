@@ -1,12 +1,12 @@
-r"""A small convolutional classifier with attention in every block: what the modules of `attention.vision` are for.
+r"""A small convolutional image classifier with attention in every block.
 
     block      y = ReLU(S x + A(N(C_2 ReLU(N(C_1 x)))))
     network    logits = W mean_{HW}(block_3(block_2(block_1(ReLU(N(C_0 x))))))
 
 C are 3 x 3 convolutions (C_1 halves height and width), N batch norms, S a 1 x 1 convolution with a norm, and A one of
-the eight modules, or nothing. It stands where its papers put it, between the last norm of a residual branch and the sum
-(Hu et al. 2018, figure 3; Woo et al. 2018, figure 3; the residual network is He et al. 2016's, with one block a stage).
-Training and data are left to others.
+the eight modules of `multihead.attention.vision`, or the identity. A is placed between the last norm of a residual
+branch and the sum (Hu et al. 2018, figure 3; Woo et al. 2018, figure 3). The residual network follows He et al. 2016,
+with one block per stage.
 """
 
 from __future__ import annotations
@@ -40,50 +40,50 @@ ImageAttentionName = Literal["none", "se", "eca", "cbam", "bam", "shuffle", "sge
 
 
 class ImageConfig(Settings):
-    """Everything that fixes the parameters of an image classifier and what they compute."""
+    """The settings of an `ImageClassifier`."""
 
     architecture: Literal["image"] = "image"
-    """Which network this is."""
+    """Name of the architecture."""
     classes: int = Field(ge=2)
-    """What an image can show."""
+    """Number of classes."""
     channels: int = Field(default=3, ge=1)
-    """Numbers of a pixel: 3 of a colour, 1 of a grey."""
+    """Channels of an image: 3 for color, 1 for gray."""
     widths: tuple[int, ...] = Field(default=(8, 16, 32), min_length=1)
-    """Channels of each block; from one to the next, height and width are halved."""
+    """Channels of each block; every block halves height and width."""
     attention: ImageAttentionName = "none"
-    """What weights the features of each block (`attention.vision`)."""
+    """Attention module of each block (`multihead.attention.vision`)."""
     reduction: int = Field(default=4, ge=1)
-    """Of 'se', 'cbam', 'bam' and 'coordinate': their bottlenecks are channels / reduction wide."""
+    """For 'se', 'cbam', 'bam' and 'coordinate': bottlenecks have channels / reduction channels."""
     groups: int = Field(default=4, ge=1)
-    """Of 'shuffle' and 'sge': groups of channels."""
+    """For 'shuffle' and 'sge': number of channel groups."""
 
     @model_validator(mode="after")
-    def _fits(self) -> ImageConfig:
+    def _check_widths(self) -> ImageConfig:
         step = {"shuffle": 2 * self.groups, "sge": self.groups}.get(self.attention, 1)
         for width in self.widths:
             if width < 1 or width % step:
                 raise ValueError(
-                    f"every one of widths must be a multiple of {step} for attention = '{self.attention}' in "
-                    f"{self.groups} groups, got {width}: take {(max(width, 0) // step + 1) * step}"
+                    f"all widths must be a multiple of {step} for attention = '{self.attention}' in {self.groups} "
+                    f"groups, got {width}: take {(max(width, 0) // step + 1) * step}"
                 )
         return self
 
 
 class Classified(NamedTuple):
-    """What a whole pass gives."""
+    """The result of a forward pass."""
 
     logits: Float[Tensor, "batch classes"]
     maps: tuple[Float[Tensor, "b c h w"], ...]
-    """`ImageAttention.gate` of each block, on request; empty without attention."""
+    """`ImageAttention.gate` of each block, if requested; empty without attention."""
 
 
 class Block(nn.Module):
-    """Two convolutions, attention, and the input beside them; half as high and half as wide.
+    """A residual block: two convolutions and attention; halves height and width.
 
     Args:
-        before: channels that come in.
-        width: channels that go out.
-        config: which attention.
+        before: number of input channels.
+        width: number of output channels.
+        config: the settings of the attention module.
     """
 
     def __init__(self, before: int, width: int, config: ImageConfig) -> None:
@@ -96,18 +96,18 @@ class Block(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch before height width"], need_map: bool = False
     ) -> tuple[Float[Tensor, "batch after h w"], Float[Tensor, "b c p q"] | None]:
-        """The result; and what the features were multiplied with, on request and if there is attention."""
+        """The output, and the gate of the attention module if requested."""
         features: Tensor = self.second(F.relu(self.first(x)))
-        found = self.attention.gate(features) if need_map and self.attention is not None else None
+        gate = self.attention.gate(features) if need_map and self.attention is not None else None
         weighted = features if self.attention is None else self.attention(features)
-        return F.relu(self.shortcut(x) + weighted), found
+        return F.relu(self.shortcut(x) + weighted), gate
 
 
 class ImageClassifier(nn.Module):
-    """Images to classes.
+    """The image classifier.
 
     Args:
-        config: its sizes; parameters are drawn from PyTorch's current generator.
+        config: the settings; parameters are drawn from PyTorch's default generator.
     """
 
     def __init__(self, config: ImageConfig) -> None:
@@ -120,19 +120,19 @@ class ImageClassifier(nn.Module):
 
     @property
     def attention(self) -> tuple[ImageAttention, ...]:
-        """The modules, one a block; none without attention."""
-        found = (block.attention for block in self.blocks)
-        return tuple(module for module in found if isinstance(module, ImageAttention))
+        """The attention modules, one per block; empty without attention."""
+        modules = (block.attention for block in self.blocks)
+        return tuple(module for module in modules if isinstance(module, ImageAttention))
 
     def forward(self, images: Float[Tensor, "batch channels height width"], *, need_maps: bool = False) -> Classified:
-        """Logits of the classes, and the maps of attention.
+        """The logits of the classes, and the attention maps.
 
         Args:
-            images: of any height and width.
-            need_maps: also return what each block's features were multiplied with.
+            images: images of any height and width.
+            need_maps: also return the gate of each block.
 
         Raises:
-            ShapeError: not [batch, channels, height, width], or other channels.
+            ShapeError: the images are not [batch, channels, height, width] with the right number of channels.
         """
         hidden, maps = self._blocks(images, need_maps)
         return Classified(self.output(hidden), maps)
@@ -144,33 +144,32 @@ class ImageClassifier(nn.Module):
         *,
         smoothing: float,
     ) -> Loss:
-        """Label-smoothed cross-entropy of the right class, summed over the images."""
+        """Label-smoothed cross-entropy, summed over the images."""
         hidden, _ = self._blocks(images, need_maps=False)
         return linear_cross_entropy(hidden, self.output.weight, labels, smoothing)
 
     def _blocks(self, images: Tensor, need_maps: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The means of the last block's features over all places; and the maps."""
+        """The features of the last block averaged over places, and the maps."""
         if images.dim() != 4 or images.shape[1] != self.config.channels:
             raise ShapeError(
-                f"this network was made for images [batch, {self.config.channels}, height, width], got "
-                f"{list(images.shape)}"
+                f"this network expects images [batch, {self.config.channels}, height, width], got {list(images.shape)}"
             )
         x, maps = F.relu(self.stem(images)), []
         for block in self.blocks:
-            x, found = block(x, need_maps)
-            maps += [] if found is None else [found]
+            x, gate = block(x, need_maps)
+            maps += [] if gate is None else [gate]
         return x.mean((2, 3)), tuple(maps)
 
 
 def multiply_adds(module: nn.Module, *inputs: Any) -> int:
-    """How many products are multiplied and added up by ``module(*inputs)``: convolutions and matrix products.
+    """The number of multiply-adds in ``module(*inputs)``, for convolutions and matrix products.
 
-    What is done to each number by itself (norms, activations, a map times features) and sums without products are not
-    counted, as is usual in tables of vision papers; they take time all the same. Batch norms are not trained by it.
+    Elementwise operations (norms, activations, products with a map) and plain sums are not counted, as is usual in the
+    tables of vision papers, although they take time too. Batch norm statistics do not change.
 
     Args:
-        module: any module; it is run once, as in evaluation and without gradients.
-        inputs: what it is called with.
+        module: the module; it runs once in evaluation mode without gradients.
+        inputs: the arguments of the call.
     """
     training = module.training
     try:
@@ -178,12 +177,12 @@ def multiply_adds(module: nn.Module, *inputs: Any) -> int:
             module.eval()(*inputs)
     finally:
         module.train(training)
-    # Two operations each: a multiplication and an addition.
+    # A multiply-add is two operations.
     return int(counter.get_total_flops()) // 2
 
 
 def _attention(width: int, config: ImageConfig) -> ImageAttention | None:
-    """The module that the settings name, for so many channels."""
+    """The attention module selected by the settings."""
     match config.attention:
         case "none":
             return None
@@ -206,6 +205,6 @@ def _attention(width: int, config: ImageConfig) -> ImageAttention | None:
 
 
 def _convolution(before: int, after: int, kernel: int = 3, stride: int = 1) -> nn.Sequential:
-    """A convolution that keeps height and width (over ``stride``), and its batch norm, which makes a bias idle."""
+    """A convolution that preserves height and width (divided by ``stride``), and a batch norm."""
     convolution = nn.Conv2d(before, after, kernel, stride=stride, padding=kernel // 2, bias=False)
     return nn.Sequential(convolution, nn.BatchNorm2d(after))

@@ -1,4 +1,4 @@
-"""Pictures of attention for images: a row an image, a column a module, in the style of `inspection.plots`."""
+"""Plots of image attention maps: one row per image, one column per module."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from multihead.inspection.plots import FAINT, check_path, render_figure, style_t
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_SIDE = 0.6  # inches of a panel
-_COLOURS = "Blues"
+_SIDE = 0.6  # inches per panel
+_COLORS = "Blues"
 
 
 def image_maps(
@@ -29,20 +29,20 @@ def image_maps(
     *,
     names: Sequence[str],
 ) -> None:
-    """Draws images and what their features were multiplied with, into a PNG, SVG or PDF file, whole or not at all.
+    """Plot images and their attention maps into a PNG, SVG or PDF file, written atomically.
 
-    A map with places is drawn as places, the mean over its channels. One without is drawn as its channels, a square
-    each, in rows from the first. Below a column stands from which number (white) to which (dark) it goes.
+    A spatial map is shown as the mean over its channels. A map without places is shown as one square per channel, in
+    rows. The range of values, from white to dark, is printed below each column.
 
     Args:
         images: red, green and blue between 0 and 1.
-        maps: by the name of a module, `ImageAttention.gate` for these images.
-        path: the file; its name ends in ``.png``, ``.svg`` or ``.pdf`` and its folder exists.
-        names: of the images, one a row.
+        maps: `ImageAttention.gate` of these images, by the name of the module.
+        path: the output file, ending in ``.png``, ``.svg`` or ``.pdf``, in an existing folder.
+        names: names of the images, one per row.
 
     Raises:
-        ShapeError: images, maps and names are not equally many, or there are none.
-        InputError: the file cannot be one.
+        ShapeError: the numbers of images, maps and names differ or are zero.
+        InputError: the path is not valid.
         MissingDependencyError: matplotlib, or a font for the names, is not installed.
         SurroundingsError: the file could not be written.
     """
@@ -51,14 +51,14 @@ def image_maps(
     if len(counts) != 1 or not len(images):
         raise ShapeError(
             f"{len(images)} images, {len(names)} names and maps of {[len(found) for found in maps.values()]} images: "
-            "expected equally many, one at least"
+            "expected the same number of each, at least one"
         )
     fonts = Fonts([*names, *maps])
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure((_SIDE * (1 + len(maps)), _SIDE * len(images)))
-    FigureCanvasAgg(figure)  # puts itself in the figure: drawing into memory, on any machine
+    FigureCanvasAgg(figure)  # attaches itself to the figure and draws in memory, without a display
     grid = figure.subplots(len(images), 1 + len(maps), squeeze=False, gridspec_kw={"hspace": 0.12, "wspace": 0.12})
     for axes, image, name in zip(grid[:, 0], images, names, strict=True):
         axes.imshow(image.detach().clamp(0, 1).permute(1, 2, 0).double().cpu().numpy(), interpolation="nearest")
@@ -70,7 +70,7 @@ def image_maps(
         drawn = [_flat(one) for one in found.detach().double().cpu()]
         least, most = (extreme(float(extreme(one[one.isfinite()])) for one in drawn) for extreme in (min, max))
         for axes, one in zip(column, drawn, strict=True):
-            axes.imshow(one.numpy(), cmap=_COLOURS, vmin=least, vmax=most, interpolation="nearest")
+            axes.imshow(one.numpy(), cmap=_COLORS, vmin=least, vmax=most, interpolation="nearest")
         style_text(column[-1].set_xlabel(f"{least:.2f} – {most:.2f}"), fonts.default, 5.0)
     for axes in grid.flat:
         _tidy(axes)
@@ -78,7 +78,7 @@ def image_maps(
 
 
 def _flat(found: Tensor) -> Tensor:
-    """One image's map [channels, height, width] as what is drawn of it: its places, or else its channels."""
+    """The map [channels, height, width] of one image as a 2-D panel: its places, or else its channels."""
     if found.shape[1:] != (1, 1):
         return found.mean(0)
     columns = math.ceil(len(found) ** 0.5)

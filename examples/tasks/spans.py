@@ -1,14 +1,13 @@
-"""A planted span: which letter is the most frequent one between two places that nobody names?
+"""Planted spans: find a span and the most frequent letter in it.
 
     e C e b a a c f B d A B F B A c B C a F b d a b C a b f        ->  b
                     [-----------------]
 
-Letters are drawn independently, all alike, inside the span and outside. Inside most are capital, outside most are
-small, but not all: one capital letter says little, many neighbours say where the span is. What stands outside tells
-nothing of what stands inside, so there is no way to the answer but to find the span. Weights that each word gets by
-itself add up whatever is capital; the marginals of a chain, in which neighbours influence one another, can be the
-probabilities of being inside. (A task for the segmentation attention of Kim et al. 2017, section 4.2, made here.)
-Learning it is left to others.
+All letters are drawn independently from the same distribution. Inside the span most are uppercase, outside most are
+lowercase: a single uppercase letter says little, many neighbors reveal the span. Letters outside say nothing about
+those inside, so the span must be found to answer. Weights computed for each letter by itself add up all uppercase
+letters; the marginals of a chain, in which neighbors influence each other, can be the probabilities of being inside the
+span. (A task for the segmentation attention of Kim et al. 2017, section 4.2, designed for this project.)
 """
 
 from __future__ import annotations
@@ -33,51 +32,51 @@ _ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 
 
 class Planted(NamedTuple):
-    """A text and its span; letters are counted from 0."""
+    """A text and its span; letters are numbered from 0."""
 
     letters: tuple[int, ...]
-    """What stands at each place."""
+    """The letter at each position."""
     capital: tuple[bool, ...]
-    """Whether it is a capital letter there."""
+    """Whether the letter at each position is uppercase."""
     start: int
-    """The first place of the span."""
+    """The first position of the span."""
     width: int
-    """The places of the span."""
+    """The number of positions of the span."""
 
     @property
     def answer(self) -> int:
-        """The letter that the span has most of."""
+        """The most frequent letter of the span."""
         inside = Counter(self.letters[self.start : self.start + self.width])
         return max(inside, key=lambda letter: (inside[letter], -letter))
 
     @property
     def lead(self) -> int:
-        """By how many places it is more frequent there than any other letter."""
+        """How often the answer occurs in the span beyond the second most frequent letter."""
         first, second = (*Counter(self.letters[self.start : self.start + self.width]).most_common(2), (0, 0))[:2]
         return first[1] - second[1]
 
     def __str__(self) -> str:
-        """For people: ``e C e b``."""
+        """The letters of the text, such as ``e C e b``."""
         pairs = zip(self.letters, self.capital, strict=True)
         return " ".join(_ALPHABET[letter].upper() if capital else _ALPHABET[letter] for letter, capital in pairs)
 
 
 @dataclass(frozen=True)
 class PlantedSpans:
-    """The task in one size.
+    """The task, with its sizes.
 
     Args:
-        alphabet: different letters, 2 to 26.
-        shortest: the least places of a text.
-        longest: the most.
-        narrowest: the least places of a span.
-        widest: the most; less than the shortest text has.
-        inside: how often a letter is a capital in the span.
-        outside: how often elsewhere; less often.
-        lead: by how many places at least the answer is more frequent in the span than any other letter.
+        alphabet: number of different letters, 2 to 26.
+        shortest: minimum length of a text.
+        longest: maximum length of a text.
+        narrowest: minimum width of a span.
+        widest: maximum width of a span; less than ``shortest``.
+        inside: probability that a letter in the span is uppercase.
+        outside: probability that a letter elsewhere is uppercase; less than ``inside``.
+        lead: minimum difference between the counts of the answer and of any other letter in the span.
 
     Raises:
-        ConfigurationError: numbers that make no task.
+        ConfigurationError: the sizes do not make a task.
     """
 
     alphabet: int = 6
@@ -91,41 +90,41 @@ class PlantedSpans:
 
     def __post_init__(self) -> None:
         if not 2 <= self.alphabet <= len(_ALPHABET):
-            raise ConfigurationError(f"alphabet={self.alphabet}: 2 to {len(_ALPHABET)} letters are needed")
+            raise ConfigurationError(f"alphabet={self.alphabet}: expected 2 to {len(_ALPHABET)} letters")
         if not 1 <= self.lead <= self.narrowest <= self.widest < self.shortest <= self.longest:
             raise ConfigurationError(
                 f"lead={self.lead}, narrowest={self.narrowest}, widest={self.widest}, shortest={self.shortest}, "
-                f"longest={self.longest}: must be in this order, at least 1, and spans less than whole texts"
+                f"longest={self.longest}: expected this order, at least 1, and spans shorter than texts"
             )
         if not 0 <= self.outside < self.inside <= 1:
             raise ConfigurationError(
-                f"outside={self.outside}, inside={self.inside}: probabilities are needed, capitals more probable inside"
+                f"outside={self.outside}, inside={self.inside}: expected probabilities, with outside < inside"
             )
 
     @property
     def source_vocab(self) -> int:
-        """Ids of a text: small letters, then capital ones, after padding, begin and end."""
+        """Vocabulary size of a text: padding, begin and end, then lowercase and uppercase letters."""
         return FIRST + 2 * self.alphabet
 
     @property
     def target_vocab(self) -> int:
-        """Ids of an answer: letters, after padding, begin and end."""
+        """Vocabulary size of an answer: padding, begin and end, then letters."""
         return FIRST + self.alphabet
 
     def draw(self, random: Random) -> Planted:
-        """A text: length, width and place of the span, then letters, each evenly; again, until one letter leads."""
+        """Draw length, width, start and letters uniformly; repeat until one letter has the required lead."""
         while True:
             length, width = random.randint(self.shortest, self.longest), random.randint(self.narrowest, self.widest)
             start = random.randint(0, length - width)
             letters = tuple(random.choices(range(self.alphabet), k=length))
             within = range(start, start + width)
             capital = (random.random() < (self.inside if place in within else self.outside) for place in range(length))
-            found = Planted(letters, tuple(capital), start, width)
-            if found.lead >= self.lead:
-                return found
+            text = Planted(letters, tuple(capital), start, width)
+            if text.lead >= self.lead:
+                return text
 
     def batch(self, examples: Sequence[Planted]) -> Batch:
-        """Texts and their answers, in this order, as tensors."""
+        """Texts and their answers as tensors, in the given order."""
         sources = [
             [FIRST + letter + self.alphabet * capital for letter, capital in zip(one.letters, one.capital, strict=True)]
             for one in examples
@@ -134,19 +133,19 @@ class PlantedSpans:
         return collate(store, np.arange(len(examples)), pad_id=PADDING, bos_id=BEGIN, eos_id=END)
 
     def batches(self, rows: int, seed: int) -> Iterator[Batch]:
-        """Batches of so many texts, without end: the same ones for the same seed."""
+        """An endless stream of batches of ``rows`` texts, determined by the seed."""
         random = Random(f"spans {seed}")
         while True:
             yield self.batch([self.draw(random) for _ in range(rows)])
 
     def held_out(self, count: int, seed: int) -> list[Planted]:
-        """So many texts to test with, from other random numbers than the batches': texts this long are never alike."""
+        """``count`` texts for testing, from other random numbers than the batches; texts this long never coincide."""
         random = Random(f"held out spans {seed}")
         return [self.draw(random) for _ in range(count)]
 
 
 def covered(examples: Sequence[Planted], batch: Batch) -> Bool[Tensor, "batch source"]:
-    """Which places of the batch's texts are in the span; the end symbol and padding are not."""
+    """Whether each position of the batch's texts is in the span; False for end symbols and padding."""
     place = torch.arange(batch.source.shape[1])
     start = torch.tensor([one.start for one in examples])[:, None]
     width = torch.tensor([one.width for one in examples])[:, None]

@@ -167,7 +167,7 @@ def test_questions_are_a_function_of_the_seed_and_held_out_patterns_are_not_trai
 
 @pytest.mark.parametrize("text", ["a -", "- a", "a b c", "", "a - - b c"])
 def test_what_is_no_expression(text: str) -> None:
-    with pytest.raises(InputError, match="is no expression"):
+    with pytest.raises(InputError, match="is not an expression"):
         heads(text.split())
 
 

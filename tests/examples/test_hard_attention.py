@@ -19,13 +19,13 @@ def figures(printed: str, name: str) -> list[float]:
 def test_hard_attention_learns_where_to_look(example: ModuleType) -> None:
     """From rewards alone: shorter sequences than the example's, and a share of its updates."""
     task = Reordering("reverse", symbols=6, shortest=2, longest=4)
-    sizes = example.Sizes(task, width=32, rows=96, updates=140, looked_at=(0.1,), draws=40)
+    sizes = example.Sizes(task, width=32, rows=96, updates=140, measured_at=(0.1,), draws=40)
     held_out = task.held_out(100, seed=1)
     trained = example.train("hard", sizes, held_out)
-    before = example.judge(sizes.network("hard"), task, held_out)
+    before = example.evaluate(sizes.network("hard"), task, held_out)
     assert before.positions < 0.5
-    assert trained.judged.positions >= 0.95
-    assert trained.judged.sequences >= 0.9
+    assert trained.evaluation.positions >= 0.95
+    assert trained.evaluation.sequences >= 0.9
     (seen,) = trained.variances
     assert seen.with_it < 0.5 * seen.without
 
@@ -62,7 +62,7 @@ def test_what_the_page_says_of_the_example(example: ModuleType, capsys: pytest.C
 @pytest.mark.parametrize("task", ["reverse", "copy"])
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_hard_attention_learns_whatever_the_seed(example: ModuleType, wiring: str, task: str, seed: int) -> None:
-    sizes = example.Sizes(Reordering(task), wiring=wiring, seed=seed, looked_at=())  # type: ignore[arg-type]
+    sizes = example.Sizes(Reordering(task), wiring=wiring, seed=seed, measured_at=())  # type: ignore[arg-type]
     judged = example.train("hard", sizes, sizes.task.held_out(200, seed)).judged
     assert judged.positions >= 0.95
     assert judged.sequences >= 0.95

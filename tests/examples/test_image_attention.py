@@ -18,9 +18,9 @@ SMALL = Pictures(side=16, smallest=4.0, largest=6.0, scraps=1)
 
 def test_a_network_with_attention_learns_the_shapes(example: ModuleType) -> None:
     """From a share of the example's pictures; a sixth would be right by chance."""
-    given = example.task(SMALL, updates=150, rate=0.006, tested=300)
-    network, seconds = example.train(given, "bam")
-    found = example.judge(given, network, seconds)
+    task = example.make_task(SMALL, updates=150, rate=0.006, tested=300)
+    network, seconds = example.train(task, "bam")
+    found = example.evaluate(task, network, seconds)
     assert found.accuracy >= 0.7
     assert found.on_shape is not None
 
@@ -28,19 +28,19 @@ def test_a_network_with_attention_learns_the_shapes(example: ModuleType) -> None
 @pytest.mark.parametrize("name", ["se", "eca", "cbam", "bam", "shuffle", "sge", "polarized", "coordinate"])
 def test_every_module_trains(example: ModuleType, name: ImageAttentionName) -> None:
     """Trained on a few pictures only, a network learns them by heart, and all that its module has has moved."""
-    given = example.task(SMALL, updates=1, rate=0.01)
-    few = given.batches[0].part(0, 24)
-    given = example.Task(SMALL, [few] * 25, few, given.rate, given.seed, widths=(8, 16))
-    torch.manual_seed(given.seed)
-    fresh = ImageClassifier(ImageConfig(classes=len(SHAPES), widths=given.widths, attention=name))
-    network, seconds = example.train(given, name)
+    task = example.make_task(SMALL, updates=1, rate=0.01)
+    few = task.batches[0].part(0, 24)
+    task = example.Task(SMALL, [few] * 25, few, task.rate, task.seed, widths=(8, 16))
+    torch.manual_seed(task.seed)
+    fresh = ImageClassifier(ImageConfig(classes=len(SHAPES), widths=task.widths, attention=name))
+    network, seconds = example.train(task, name)
     with torch.no_grad():
         before, after = (one.train().loss(*few.inputs, smoothing=0.0).nll.item() for one in (fresh, network))
     assert after < before / 2
     for began, ended in zip(fresh.attention, network.attention, strict=True):
         moved = [not torch.equal(*pair) for pair in zip(began.parameters(), ended.parameters(), strict=True)]
         assert all(moved)
-    assert example.judge(given, network.eval(), seconds).of_attention > 0
+    assert example.evaluate(task, network.eval(), seconds).of_attention > 0
 
 
 def test_maps_on_and_beside_the_shape(example: ModuleType) -> None:
@@ -72,6 +72,6 @@ def test_what_it_prints_and_draws(example: ModuleType, capsys: pytest.CaptureFix
 
 def test_every_name_is_compared_and_a_wrong_one_refused(example: ModuleType) -> None:
     assert len(example.NAMES) == 9
-    assert list(example.options(["--quick"]).attention) == list(example.NAMES)
+    assert list(example.parse_arguments(["--quick"]).attention) == list(example.NAMES)
     with pytest.raises(SystemExit):
-        example.options(["--attention", "cbma"])
+        example.parse_arguments(["--attention", "cbma"])

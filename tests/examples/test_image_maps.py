@@ -39,7 +39,7 @@ def test_places_are_drawn_as_the_mean_of_channels_and_channels_in_rows() -> None
 def test_what_cannot_be_drawn_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(ShapeError, match="2 images, 1 names"):
         image_maps(IMAGES, MAPS, tmp_path / "maps.png", names=["one"])
-    with pytest.raises(ShapeError, match="expected equally many"):
+    with pytest.raises(ShapeError, match="expected the same number of each"):
         image_maps(IMAGES, {"one": torch.rand(1, 4, 5, 5)}, tmp_path / "maps.png", names=["one", "two"])
     with pytest.raises(InputError, match=r"\.png"):
         image_maps(IMAGES, MAPS, tmp_path / "maps.bmp", names=["one", "two"])

@@ -83,7 +83,7 @@ def test_a_shape_lies_on_its_picture_and_within_its_circle(shape: int) -> None:
     pictures = [picture._replace(shape=shape) for picture in drawn(task)]
     middle = torch.arange(task.side) + 0.5
     for picture, cover in zip(pictures, task.batch(pictures).cover, strict=True):
-        (x, y), radius = picture.centre, picture.radius
+        (x, y), radius = picture.center, picture.radius
         assert radius <= min(x, y, task.side - x, task.side - y)
         away = torch.hypot(middle[None] - x, middle[:, None] - y)
         # Distances are those to lines: past a corner of less than a right angle that is half of the way to the corner.
@@ -94,7 +94,7 @@ def test_a_turned_shape_is_the_shape_turned() -> None:
     """By a right angle around the middle of the picture, pixels go to pixels."""
     task = Pictures(side=32, scraps=0)
     for picture in drawn(task, 30):
-        middle = picture._replace(centre=(16.0, 16.0))
+        middle = picture._replace(center=(16.0, 16.0))
         turned = middle._replace(angle=picture.angle + pi / 2)
         (upright, rotated) = task.batch([middle, turned]).cover
         torch.testing.assert_close(rotated, upright.rot90(-1), atol=1e-4, rtol=0)
@@ -119,7 +119,7 @@ def test_a_pixel_is_the_shapes_if_its_middle_is(shape: int) -> None:
     pictures = [picture._replace(shape=shape) for picture in drawn(task, 3, seed=shape)]
     for picture, cover in zip(pictures, task.batch(pictures).cover.tolist(), strict=True):
         for row, column in product(range(task.side), repeat=2):
-            place = complex(column + 0.5 - picture.centre[0], row + 0.5 - picture.centre[1])
+            place = complex(column + 0.5 - picture.center[0], row + 0.5 - picture.center[1])
             own = place * complex(cos(picture.angle), -sin(picture.angle)) / picture.radius
             assert within(SHAPES[shape], own.real, own.imag) == (cover[row][column] > 0.5)
 
@@ -133,7 +133,7 @@ def test_behind_are_the_waves(texture: int) -> None:
             (x, y), (right, down) = (column + 0.5, row + 0.5), picture.wave
             one, other = sin(right * x + down * y + picture.phase), sin(right * y - down * x + picture.phase)
             wave = {"stripes": one, "checks": tanh(8 * one * other), "bumps": (one + other) / 2}[TEXTURES[texture]]
-            expected = [a + (b - a) * (1 + wave) / 2 for a, b in zip(*picture.colours, strict=True)]
+            expected = [a + (b - a) * (1 + wave) / 2 for a, b in zip(*picture.colors, strict=True)]
             assert batch.images[0, :, row, column].tolist() == pytest.approx(expected, abs=1e-5)
 
 
@@ -149,7 +149,7 @@ def test_what_a_shape_covers_is_ink() -> None:
 
 def test_scraps_are_ink_where_the_shape_is_not() -> None:
     task = Pictures(scraps=1)
-    corner = drawn(task, 1)[0]._replace(centre=(22.0, 22.0), radius=5.0, scraps=((4.5, 6.5),))
+    corner = drawn(task, 1)[0]._replace(center=(22.0, 22.0), radius=5.0, scraps=((4.5, 6.5),))
     batch = task.batch([corner])
     torch.testing.assert_close(batch.images[0, :, 6, 4], torch.tensor(corner.ink))
     assert batch.cover[0, 6, 4] == 0

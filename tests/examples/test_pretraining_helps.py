@@ -35,13 +35,13 @@ def multi30k(tmp_path: Path) -> Path:
 
 def test_a_label_is_what_the_other_side_says_and_only_that(example: ModuleType) -> None:
     captions = [("eins", "A man is Sitting."), ("zwei", "He is sitting and playing."), ("drei", "A dog on the beach.")]
-    assert example.labelled(captions, "activity") == [("sitting", "eins")]
-    assert example.labelled(captions, "topic") == [("water", "drei")]
-    rows = example.labelled(pairs(40), "activity")
+    assert example.select_labeled(captions, "activity") == [("sitting", "eins")]
+    assert example.select_labeled(captions, "topic") == [("water", "drei")]
+    rows = example.select_labeled(pairs(40), "activity")
     assert all(VERBS[label] in text for label, text in rows)
-    few = example.few(rows, 16, 1)
+    few = example.sample(rows, 16, 1)
     assert {label: sum(own == label for own, _ in few) for label in VERBS} == dict.fromkeys(VERBS, 2)
-    assert example.few(rows, 16, 1) == few
+    assert example.sample(rows, 16, 1) == few
 
 
 def test_a_document_has_one_caption_with_its_label(example: ModuleType) -> None:

@@ -92,5 +92,5 @@ def test_what_is_no_task_is_named() -> None:
 
 def test_another_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # our message, not that of the checks of types
-    with pytest.raises(ConfigurationError, match=r"name='sort'.*'copy' and 'reverse'"):
+    with pytest.raises(ConfigurationError, match=r"name='sort'.*'copy' or 'reverse'"):
         Reordering("sort")  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ def test_a_chain_learns_to_find_a_span_that_a_softmax_does_not(example: ModuleTy
     spans = PlantedSpans(alphabet=4, shortest=40, longest=40, narrowest=10, widest=12, inside=0.9, outside=0.35)
     task = example.span_task(spans, updates=300, seed=1, examples=200)
     scores = {
-        name: task.judge(example.train(task, name, 0.01, seed=1)[0], True) for name in ("softmax", "segmentation")
+        name: task.measure(example.train(task, name, 0.01, seed=1)[0], True) for name in ("softmax", "segmentation")
     }
     assert scores["segmentation"]["right answers"] >= 0.85
     assert scores["segmentation"]["F1 of span"] >= 0.7
@@ -29,7 +29,7 @@ def test_a_chain_learns_to_find_a_span_that_a_softmax_does_not(example: ModuleTy
 def test_trees_learn_what_a_softmax_does_not(example: ModuleType) -> None:
     """Shorter expressions than the example's, and a share of its updates."""
     task = example.tree_task(Expressions(2, 4, operands=6), updates=250, seed=1, examples=200)
-    scores = {name: task.judge(example.train(task, name, 0.004, seed=1)[0], True) for name in ("softmax", "tree")}
+    scores = {name: task.measure(example.train(task, name, 0.004, seed=1)[0], True) for name in ("softmax", "tree")}
     assert scores["tree"]["right answers"] >= 0.7
     assert scores["tree"]["before 1st fault"] >= 0.8
     assert scores["softmax"]["right answers"] <= scores["tree"]["right answers"] - 0.2
@@ -63,7 +63,7 @@ def test_what_it_prints(example: ModuleType, capsys: pytest.CaptureFixture[str])
         example.tree_task(Expressions(1, 2, operands=4), updates=1, seed=1, examples=10),
     )
     for task in tasks:
-        scores = example.table(task, [0.001, 0.002], seed=1)
+        scores = example.compare(task, [0.001, 0.002], seed=1)
         printed = capsys.readouterr().out
         assert printed.startswith(f"{task.title}, 1 updates of 64 rows, seed 1\n\nattention ")
         for name, found in scores.items():
@@ -87,20 +87,20 @@ def test_a_rate_is_chosen_by_other_examples_than_those_of_the_table(example: Mod
     task = example.tree_task(Expressions(1, 2, operands=4), updates=1, seed=1, examples=10)
     asked = []
 
-    def judge(network: object, final: bool) -> dict[str, float]:
+    def measure(network: object, final: bool) -> dict[str, float]:
         asked.append(final)
         return {"right answers": float(len(asked) == 2)}
 
-    task = example.replace(task, judge=judge)
-    _, rate, _ = example.best(task, "none", [0.001, 0.002, 0.003], seed=1)
+    task = example.replace(task, measure=measure)
+    _, rate, _ = example.train_best(task, "none", [0.001, 0.002, 0.003], seed=1)
     assert (asked, rate) == ([False] * 3, 0.002)
 
 
 def test_the_measures(example: ModuleType) -> None:
-    assert example.agreeing([1, 2, 3], [1, 2, 3]) == 3
-    assert example.agreeing([1, 9, 3], [1, 2, 3]) == 1
-    assert example.agreeing([1, 2], [1, 2, 3]) == 2
-    assert example.agreeing([], [1]) == 0
+    assert example.correct_prefix([1, 2, 3], [1, 2, 3]) == 3
+    assert example.correct_prefix([1, 9, 3], [1, 2, 3]) == 1
+    assert example.correct_prefix([1, 2], [1, 2, 3]) == 2
+    assert example.correct_prefix([], [1]) == 0
     planted = torch.tensor([[False, True, True, False]])
     assert example.overlap(planted.float(), planted, 0.5) == 1
     assert example.overlap(torch.tensor([[0.9, 0.9, 0.1, 0.1]]), planted, 0.5) == pytest.approx(0.5)
