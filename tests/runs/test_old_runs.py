@@ -50,7 +50,7 @@ def test_it_goes_on_and_translates(old, numbers):
 
 def test_its_settings_are_still_compared(old, numbers):
     settings = TrainSettings(width=8, updates=12, source="train.de")
-    work_folder.check_same(old, work_folder.asked_for(settings), read_run(old).asked)
+    work_folder.check_same_settings(old, work_folder.given_settings(settings), read_run(old).asked)
     with pytest.raises(ConfigurationError, match="width was 8, now 16"):
         numbers.learn(old, width=16)
 
