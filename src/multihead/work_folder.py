@@ -1,11 +1,10 @@
-"""Whose folder is it: a run's, one in the making, an empty one, or somebody else's, which is not touched.
+"""Folders of runs and of prepared text: who may write there, and what a folder holds.
 
-A run has begun once its ``run.json`` stands there; a folder of `multihead prepare` is finished once its
-``prepared.json`` does. Before that a marker stands in the folder and says that all of it is to be made again; whoever
-stops with an error in that time leaves nothing behind, not even the folder. One process at a time works in a folder:
-whoever means to asks by `locked`, before anything else. What is in a run is said in `runs.translator.train`, what is
-in the
-other one in `preparing.prepare`.
+A run has begun once its ``run.json`` exists, and a folder of `multihead prepare` is finished once its ``prepared.json``
+does. Until then a marker in the folder says that everything in it will be made again; an error during that time leaves
+nothing behind, not even the folder. Only one process at a time works in a folder (`locked`), and a folder that holds
+anything else is not touched. What a run consists of is in `runs.run`, what prepared text consists of in
+`preparing.prepared`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 from multihead.configuration import Settings
 from multihead.errors import ConfigurationError, FormatError
@@ -23,36 +22,36 @@ from multihead.files import is_unfinished, lock_holder, remove, remove_unfinishe
 
 _MARKER = ".multihead-preparing"
 RUN, PREPARED = "run.json", "prepared.json"
-TRANSLATOR, POINTER, CLASSIFIER, PRETRAIN = "translator", "pointer", "classifier", "pretrain"
-"""What a run's ``kind`` can be; the runs of translators do not say theirs."""
+_DEFAULT_KIND = "translator"
+"""The kind of a run whose ``run.json`` names none."""
 _KINDS = {
-    TRANSLATOR: ("`multihead train`", "translator"),
-    POINTER: ("`multihead pointer train`", "pointer network"),
-    CLASSIFIER: ("`multihead classify train`", "classifier"),
-    PRETRAIN: ("`multihead pretrain`", "BERT"),
+    _DEFAULT_KIND: ("`multihead train`", "translator"),
+    "pointer": ("`multihead pointer train`", "pointer network"),
+    "classifier": ("`multihead classify train`", "classifier"),
+    "pretrain": ("`multihead pretrain`", "BERT"),
 }
-"""The command that makes a run of each, and the name of what is trained."""
+"""For each ``kind`` of run: the command that makes it, and the name of what it trains."""
 
-Decided = TypeVar("Decided", bound=Settings)
-_MADE = (_MARKER, "data", "left-out.tsv", "checkpoints")
-"""What stands in a folder in the making."""
-_WHOSE = {RUN: "a run", PREPARED: "what `multihead prepare` wrote"}
+Config = TypeVar("Config", bound=Settings)
+_UNFINISHED_CONTENT = (_MARKER, "data", "left-out.tsv", "checkpoints")
+"""Names that may exist in a folder under construction."""
+_DESCRIPTIONS = {RUN: "a run", PREPARED: "what `multihead prepare` wrote"}
 _REMEDIES = {RUN: "Go on with it by `multihead train`", PREPARED: "Train from it by --data"}
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keeps ``folder``, which is made if need be, for this process until it leaves the block or ends, however it ends.
+    """Lock ``folder`` for this process until the block or the process ends; create it if necessary.
 
-    Who leaves with an exception leaves no empty folder where there was none.
+    If the block raises, folders that were created and are still empty are removed.
 
     Raises:
         ConfigurationError: another process works in the folder, or it is a file.
-        SurroundingsError: it cannot be made.
+        SurroundingsError: it cannot be created.
     """
-    _standing(folder)
+    _nearest_existing(folder)
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    descriptor = None if os.name == "nt" else _locked(folder)
+    descriptor = None if os.name == "nt" else _open_locked(folder)
     try:
         yield
     except BaseException:
@@ -65,17 +64,15 @@ def locked(folder: Path) -> Iterator[None]:
             os.close(descriptor)
 
 
-def _locked(folder: Path) -> int:
-    """The folder, open and locked."""
+def _open_locked(folder: Path) -> int:
+    """The descriptor of the folder, locked."""
     while True:
         try:
-            with (
-                write_errors(folder),
-                contextlib.suppress(FileExistsError),
-            ):  # it may be gone again before it is looked at
+            # Another process may remove the folder between mkdir and its check of what exists.
+            with write_errors(folder), contextlib.suppress(FileExistsError):
                 folder.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(folder, os.O_RDONLY)
-        except FileNotFoundError:  # its maker has given it up in this moment
+        except FileNotFoundError:  # removed since by the process that created it
             continue
         if not take_lock(descriptor):
             who = lock_holder(descriptor)
@@ -86,75 +83,76 @@ def _locked(folder: Path) -> int:
             )
         if folder.is_dir() and folder.stat().st_ino == os.fstat(descriptor).st_ino:
             return descriptor
-        os.close(descriptor)  # given up and removed before it was ours
+        os.close(descriptor)  # removed before it was locked
 
 
-def _standing(folder: Path) -> Path:
-    """``folder`` or the nearest above it that exists.
+def _nearest_existing(folder: Path) -> Path:
+    """``folder`` or its nearest ancestor that exists.
 
     Raises:
         ConfigurationError: that is a file.
     """
-    standing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not standing.is_dir():
-        raise ConfigurationError(f"{standing}: is a file; --output names a folder")
-    return standing
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        raise ConfigurationError(f"{existing}: is a file; --output names a folder")
+    return existing
 
 
 def is_begun(folder: Path, final: str) -> bool:
-    """Whether the file ``final``, `RUN` or `PREPARED`, stands in ``folder``; if not, it can be made there.
+    """Whether ``folder`` contains the file ``final``, `RUN` or `PREPARED`; if not, it can be made there.
 
     Raises:
         ConfigurationError: the folder is a file, or holds something else.
     """
-    if _standing(folder) != folder:
+    if _nearest_existing(folder) != folder:
         return False
     if (folder / final).exists():
         return True
     (other,) = {RUN, PREPARED} - {final}
     if (folder / other).exists():
         raise ConfigurationError(
-            f"{folder}: holds {_WHOSE[other]}, not {_WHOSE[final]}; nothing was touched. {_REMEDIES[other]}, "
-            "or choose a new folder"
+            f"{folder}: holds {_DESCRIPTIONS[other]}, not {_DESCRIPTIONS[final]}; nothing was touched. "
+            f"{_REMEDIES[other]}, or choose a new folder"
         )
-    made = _MADE if (folder / _MARKER).exists() else ()
-    if not all(path.name in made or is_unfinished(path) for path in folder.iterdir()):
+    expected = _UNFINISHED_CONTENT if (folder / _MARKER).exists() else ()
+    if not all(path.name in expected or is_unfinished(path) for path in folder.iterdir()):
         raise ConfigurationError(
-            f"{folder}: holds something that is not {_WHOSE[final]}; nothing was touched. Choose a new folder"
+            f"{folder}: holds something that is not {_DESCRIPTIONS[final]}; nothing was touched. Choose a new folder"
         )
     return False
 
 
 def require_output(folder: Path | None) -> Path:
-    """The run folder that was asked for.
+    """The run folder in the settings.
 
     Raises:
-        ConfigurationError: none was.
+        ConfigurationError: there is none.
     """
     if folder is None:
         raise ConfigurationError("the run folder is not named: output missing (--output FOLDER)")
     return folder
 
 
-def read(folder: Path, cls: type[Decided], kind: str, newest: int) -> Decided | None:
-    """What ``run.json`` says, of whichever kind of run; ``None`` where one can begin. Changes nothing.
+def read(folder: Path, cls: type[Config]) -> Config | None:
+    """Read ``run.json``; ``None`` if a run can begin in ``folder``.
 
     Args:
-        folder: where the run stands.
-        cls: what it is to be.
-        kind: `TRANSLATOR`, or another of those above.
-        newest: the version of this file that this multihead writes.
+        folder: the run folder.
+        cls: the settings of the expected kind of run. The only value of its field ``kind`` names the kind, and the
+            default of its ``format_version`` is the newest version that can be read.
 
     Raises:
         ConfigurationError: the folder is a file, or holds something that is not a run, or another kind of run.
-        FormatError: run.json is damaged, or from a newer version.
+        FormatError: run.json is damaged, or of a newer version.
     """
     if not is_begun(folder, RUN):
         return None
     path = folder / RUN
+    field = cls.model_fields.get("kind")
+    kind = _DEFAULT_KIND if field is None else get_args(field.annotation)[0]
     try:
         text = path.read_text(encoding="utf-8")
-        found = json.loads(text).get("kind", TRANSLATOR)
+        found = json.loads(text).get("kind", _DEFAULT_KIND)
         if found != kind and found in _KINDS:
             raise ConfigurationError(
                 f"{folder}: holds a run of {_KINDS[found][0]}, not of a {_KINDS[kind][1]}; nothing was touched. "
@@ -164,6 +162,7 @@ def read(folder: Path, cls: type[Decided], kind: str, newest: int) -> Decided | 
     except (OSError, ValueError, AttributeError) as error:
         raise FormatError(f"{path}: damaged or from another version: {str(error).splitlines()[0]}") from None
     version: int = getattr(config, "format_version", 0)
+    newest: int = cls.model_fields["format_version"].default
     if not 1 <= version <= newest:
         known = "version 1" if newest == 1 else f"versions 1 to {newest}"
         raise FormatError(
@@ -173,13 +172,13 @@ def read(folder: Path, cls: type[Decided], kind: str, newest: int) -> Decided | 
     return config
 
 
-def check_same_settings(folder: Path, asked: dict[str, object], begun_with: dict[str, object]) -> None:
-    """Refuses to go on with a run whose settings are not those that it was begun with; fewer are as good.
+def check_same_settings(folder: Path, given: dict[str, object], begun_with: dict[str, object]) -> None:
+    """Check that every given setting equals the one with which the run began; settings may be left out.
 
     Raises:
-        ConfigurationError: some differ; they are named.
+        ConfigurationError: some differ; the message names each.
     """
-    changes = changed_settings(asked, begun_with)
+    changes = changed_settings(given, begun_with)
     if changes:
         raise ConfigurationError(
             f"{folder}: holds a run with other settings ({changes}). To go on with it leave them as they were, "
@@ -188,19 +187,19 @@ def check_same_settings(folder: Path, asked: dict[str, object], begun_with: dict
 
 
 def changed_settings(now: dict[str, object], before: dict[str, object]) -> str:
-    """Which settings are others than before, in words; nothing where none is."""
+    """A list of the settings that differ from those before, in words; empty if none does."""
     differing = [name for name, value in now.items() if before.get(name) != value]
     return ", ".join(f"{name} was {before.get(name, 'not given')}, now {now[name]}" for name in differing)
 
 
 def given_settings(settings: Settings) -> dict[str, object]:
-    """The settings that were given, as run.json keeps them."""
+    """The settings given by the user, as run.json records them."""
     return settings.model_dump(mode="json", exclude_none=True, exclude={"output"})
 
 
 @contextlib.contextmanager
 def preparing(folder: Path, final: str = RUN) -> Iterator[None]:
-    """Marks ``folder`` as one in the making; it is left as it was found where the making ends in an exception."""
+    """Mark ``folder`` as under construction; if the block raises, the folder is left as it was found."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         with write_errors(folder):
@@ -221,19 +220,19 @@ def preparing(folder: Path, final: str = RUN) -> Iterator[None]:
 
 
 def _empty(folder: Path) -> None:
-    """Removes everything but the marker: `is_begun` has seen that nothing else is anybody's."""
+    """Remove everything but the marker; `is_begun` has checked that nothing else is in the folder."""
     for path in list(folder.iterdir()):
         if path.name != _MARKER:
             remove(path)
 
 
 def write(folder: Path, config: Settings) -> None:
-    """Freezes the decisions: from here on the run goes on instead of being prepared again."""
+    """Write ``run.json``: from here on the run resumes instead of being prepared again."""
     write_text(folder / RUN, config.model_dump_json(indent=2) + "\n")
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Removes what a killed process may have left in a run that has begun."""
+    """Remove what a killed process may have left in a run that has begun."""
     remove_unfinished(folder)
     with write_errors(folder):
         (folder / _MARKER).unlink(missing_ok=True)

@@ -14,7 +14,7 @@ from multihead.configuration import build
 from multihead.errors import ConfigurationError
 from multihead.machine import Machine
 from multihead.models.config import ARCHITECTURES, Architecture, GenerationConfig, NetworkConfig, preset
-from multihead.planning.settings import Choices, TrainSettings
+from multihead.planning.settings import Choices, TrainSettings, usual_average, usual_intervals
 from multihead.training.config import TrainingConfig
 from multihead.training.progress import format_duration
 
@@ -244,16 +244,16 @@ def choose_training(
     updates = choose_updates(choices, corpus, lambda: pace(trial))
     schedule = take("schedule", lambda: ("linear", "ends at 0 when the run ends, the best for a known length"))
     warmup = take("warmup", lambda: choose_warmup(choices, updates))
-    horizon = 1 - 1 / max(0.06 * updates, 10.0)
+    often = usual_intervals(updates)
     values |= {
         "updates": updates,
         "schedule": schedule,
         "warmup": warmup,
         "learning_rate": take("learning_rate", lambda: choose_rate(choices, schedule, model.width, warmup)),
-        "average": take("average", lambda: (min(round(horizon, 5), 0.99999), "remembers about 6% of the run")),
-        "validate_every": take("validate_every", lambda: (max(updates // 16, 10), "16 times a run")),
+        "average": take("average", lambda: usual_average(updates)),
+        "validate_every": take("validate_every", lambda: often["validate_every"]),
         "patience": take("patience", lambda: choose_patience(schedule)),
-        "log_every": take("log_every", lambda: (max(min(updates // 60, 100), 1), "some 60 lines")),
+        "log_every": take("log_every", lambda: often["log_every"]),
     }
     usual = ("smoothing", "clip", "skip_above", "skip_limit", "weight_decay")
     for name in (*usual, "keep_checkpoints", "tensorboard"):

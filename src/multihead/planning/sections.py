@@ -63,6 +63,42 @@ def _words(value: object) -> object:
     return value.split() if isinstance(value, str) else value
 
 
+# --------------------------------------------------------------------------- fields that several commands share
+
+Schedule = Literal["linear", "cosine", "trapezoid", "inverse_sqrt", "noam", "constant"]
+
+VocabSize = Annotated[int | None, Field(ge=1, description="Entries of the subword vocabulary.")]
+Width = Annotated[int | None, Field(description="Model width D.")]
+EncoderLayers = Annotated[int | None, Field(description="Layers of the encoder.")]
+Heads = Annotated[int | None, Field(description="Attention heads.")]
+Inner = Annotated[int | None, Field(description="Width of the feed-forward network's hidden layer.")]
+AttentionDropout = Annotated[float | None, Field(description="Dropout of attention weights.")]
+Updates = Annotated[int | None, Field(description="Updates in all.")]
+Accumulate = Annotated[int | None, Field(description="Batches to an update.")]
+ScheduleName = Annotated[Schedule | None, Field(description="How the learning rate goes on after the warm-up.")]
+LearningRate = Annotated[float | None, Field(description="The highest learning rate.")]
+Warmup = Annotated[int | None, Field(description="Updates of rising learning rate.")]
+Smoothing = Annotated[float | None, Field(description="Label smoothing.")]
+WeightDecay = Annotated[float | None, Field(description="Decoupled weight decay of matrices.")]
+AverageDecay = Annotated[float | None, Field(description="Decay of the moving average of the weights; 0 for none.")]
+ValidateEvery = Annotated[int | None, Field(description="Updates between validations.")]
+Patience = Annotated[int | None, Field(description="Validations without gain before training ends; 0 for never.")]
+Device = Annotated[Literal["cpu", "cuda"] | None, Field(description="Where to train.")]
+LogEvery = Annotated[int | None, Field(description="Updates between lines of the log.")]
+
+
+class Output(Settings):
+    """Where to write."""
+
+    heading: ClassVar[str] = "Folders"
+
+    output: Path | None = None
+    """The folder to write: new, empty, or one that was begun, which then goes on."""
+
+
+# --------------------------------------------------------------------------- sections
+
+
 class Text(Settings):
     """What is learned from."""
 
@@ -97,8 +133,7 @@ class Subwords(Settings):
 
     heading: ClassVar[str] = "Subwords"
 
-    vocab_size: int | None = Field(default=None, ge=1)
-    """Entries of the subword vocabulary."""
+    vocab_size: VocabSize = None
     shared_vocabulary: bool | None = None
     """One vocabulary for both languages (the default), or one each."""
     min_frequency: int | None = Field(default=None, ge=1)
@@ -119,10 +154,8 @@ class Model(Settings):
     preset: str | None = None
     """Model size: tiny, small, base or big; or attention-is-all-you-need-pytorch, which fixes more than sizes. Of
     recurrent networks: tiny, small, bahdanau or luong."""
-    width: int | None = None
-    """Model width D."""
-    heads: int | None = None
-    """Attention heads."""
+    width: Width = None
+    heads: Heads = None
     kv_heads: int | None = None
     """Heads of keys and values, each shared by a group of the attention heads; as many as those by default."""
     key_dim: int | None = None
@@ -131,12 +164,10 @@ class Model(Settings):
     """Width of a head's values; D / heads by default."""
     attention_bias: bool | None = None
     """Biases in the projections of attention."""
-    inner: int | None = None
-    """Width of the feed-forward network's hidden layer."""
+    inner: Inner = None
     feed_forward: Literal["relu", "gelu", "reglu", "geglu", "swiglu"] | None = None
     """Its activation; the last three are gated and have a third matrix."""
-    encoder_layers: int | None = None
-    """Layers of the encoder."""
+    encoder_layers: EncoderLayers = None
     decoder_layers: int | None = None
     """Layers of the decoder."""
     positions: Literal["sinusoidal", "learned"] | None = None
@@ -155,8 +186,7 @@ class Model(Settings):
     """Dropout of each sub-layer's output."""
     feed_forward_dropout: float | None = None
     """Dropout of the feed-forward network's hidden layer."""
-    attention_dropout: float | None = None
-    """Dropout of attention weights."""
+    attention_dropout: AttentionDropout = None
     norm: Literal["post", "pre"] | None = None
     """Layer norm after each residual sum (the paper) or before each sub-layer."""
     final_norm: bool | None = None
@@ -200,24 +230,19 @@ class Training(Settings):
 
     heading: ClassVar[str] = "Training"
 
-    updates: int | None = None
-    """Updates in all."""
+    updates: Updates = None
     budget: Duration | None = None
     """Time to train for (25m, 1h30m): the number of updates is set by a measurement at the start."""
     batch_tokens: int | None = None
     """Padded tokens a side in a batch."""
-    accumulate: int | None = None
-    """Batches to an update."""
+    accumulate: Accumulate = None
     optimizer: Literal["adam", "muon"] | None = None
     """What moves the weights: Adam, or Muon, which learns more from each sentence."""
-    schedule: Literal["linear", "cosine", "trapezoid", "inverse_sqrt", "noam", "constant"] | None = None
-    """How the learning rate goes on after the warm-up."""
+    schedule: ScheduleName = None
     learning_rate: float | None = None
     """The highest learning rate; lr_mul for noam."""
-    warmup: int | None = None
-    """Updates of rising learning rate."""
-    smoothing: float | None = None
-    """Label smoothing."""
+    warmup: Warmup = None
+    smoothing: Smoothing = None
     bpe_dropout: float | None = None
     """How often a merge of subwords is passed over, so that each epoch sees other segmentations (0.1 for small
     corpora)."""
@@ -228,14 +253,10 @@ class Training(Settings):
     only what is no finite number."""
     skip_limit: int | None = None
     """Updates of the last 100 that may have been skipped before the run stops."""
-    weight_decay: float | None = None
-    """Decoupled weight decay of matrices."""
-    average: float | None = None
-    """Decay of the moving average of the weights; 0 for none."""
-    validate_every: int | None = None
-    """Updates between validations."""
-    patience: int | None = None
-    """Validations without gain before training ends; 0 for never."""
+    weight_decay: WeightDecay = None
+    average: AverageDecay = None
+    validate_every: ValidateEvery = None
+    patience: Patience = None
     compile: bool | None = None
     """Let PyTorch compile the Transformer (torch.compile), for GPUs; a minute at the start."""
 
@@ -255,13 +276,11 @@ class Search(Settings):
     """Tokens that a translation has at most, however long its source is."""
 
 
-class Place(Settings):
-    """Where from, where to."""
+class Place(Output):
+    """Folders to write and to start from."""
 
     heading: ClassVar[str] = "Folders"
 
-    output: Path | None = None
-    """The folder to write: new, empty, or one that was begun, which then goes on."""
     from_model: Path | None = None
     """Fine-tuning: the model or run folder that training starts from, with its weights, sizes and subwords."""
 
@@ -275,14 +294,23 @@ class Machine(Settings):
     """Type of the matrix products in training."""
     threads: int | None = None
     """Processor threads, of all processes of a machine together."""
-    device: Literal["cpu", "cuda"] | None = None
-    """Where to train."""
-    log_every: int | None = None
-    """Updates between lines of the log."""
+    device: Device = None
+    log_every: LogEvery = None
     keep_checkpoints: int | None = None
     """Checkpoints to keep; `multihead average` can make one model of them."""
     tensorboard: bool | None = None
     """Also write the log for TensorBoard, into the folder tensorboard of the run."""
+
+
+class BasicMachine(Settings):
+    """Where a small network is trained, and how often it reports."""
+
+    heading: ClassVar[str] = "Run"
+
+    threads: int | None = None
+    """Processor threads."""
+    device: Device = None
+    log_every: LogEvery = None
 
 
 class Chance(Settings):

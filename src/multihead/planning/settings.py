@@ -6,10 +6,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pydantic import model_validator
 
@@ -21,6 +21,26 @@ from multihead.planning.sections import Chance, Machine, Model, Place, Recurrent
 from multihead.training.config import TrainingConfig
 
 T = TypeVar("T")
+
+
+class BaseRunConfig(Settings):
+    """What the ``run.json`` of every kind of run holds: all decisions, with their reasons.
+
+    Each kind declares these fields itself, because their order is the order in the file.
+    """
+
+    if TYPE_CHECKING:
+        format_version: int
+        """Newer code reads older versions; the default is the newest."""
+        versions: dict[str, str]
+        """Of multihead and what it depends on, when the run began."""
+        asked: dict[str, object]
+        """The settings given by the user."""
+        model: Any
+        """The sizes of the network; all have a ``width``."""
+        training: TrainingConfig
+        reasons: dict[str, str]
+        """The reason of each choice."""
 
 
 class PrepareSettings(Place, Text, Subwords, Chance):
@@ -95,6 +115,34 @@ class Choices:
         value, reason = (requested, "as asked") if requested is not None else choose()
         self.reasons[name] = reason
         return value
+
+    def override(
+        self, chosen: Mapping[str, Any], reasons: Mapping[str, str], fields: Container[str] | None = None
+    ) -> dict[str, Any]:
+        """The chosen values, with the user's in place of those that were given.
+
+        Args:
+            chosen: values by name.
+            reasons: why they were chosen.
+            fields: the settings that may override; all if ``None``.
+        """
+        given = work_folder.given_settings(self.settings)
+        given = {name: value for name, value in given.items() if fields is None or name in fields}
+        self.reasons |= {**reasons, **dict.fromkeys(given, "as asked")}
+        return {**chosen, **given}
+
+
+def usual_average(updates: int) -> tuple[float, str]:
+    """The decay of the moving average of the weights in a run of so many updates, and the reason."""
+    return min(round(1 - 1 / max(0.06 * updates, 10.0), 5), 0.99999), "remembers about 6% of the run"
+
+
+def usual_intervals(updates: int) -> dict[str, tuple[int, str]]:
+    """How often a run of so many updates is validated and logged, each with its reason."""
+    return {
+        "validate_every": (max(updates // 16, 10), "16 times a run"),
+        "log_every": (max(min(updates // 60, 100), 1), "some 60 lines"),
+    }
 
 
 class TextFile(Settings):
@@ -182,7 +230,7 @@ RUN_VERSION = 3
 """Of run.json: newer code reads older ones."""
 
 
-class RunConfig(Settings):
+class RunConfig(BaseRunConfig):
     """Everything decided about a run: run.json."""
 
     format_version: int = RUN_VERSION
@@ -207,4 +255,4 @@ def read_run(folder: Path) -> RunConfig | None:
         ConfigurationError: the folder is a file, or holds something that is not a run, or another kind of run.
         FormatError: run.json is damaged, or from a newer version.
     """
-    return work_folder.read(folder, RunConfig, work_folder.TRANSLATOR, RUN_VERSION)
+    return work_folder.read(folder, RunConfig)

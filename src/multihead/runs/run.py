@@ -1,204 +1,296 @@
-"""What all runs have in common, whatever they train: how they begin or go on, and how they end.
+"""Drive a run of any kind: begin or resume it, train, report its end.
 
-What is decided, what is learned from and how models are judged is the business of the workflow that calls this:
-`runs.pointer.train`, `runs.bert.train`, `runs.classifier.train`. A translator's run (`runs.translator.train`), which
-several
-processes may share, begins in its own way (`runs.translator.begin`) and ends as all do.
+Each kind of run (`runs.translator`, `runs.bert`, `runs.classifier`, `runs.pointer`) is a `RunKind`: it says what is
+decided, prepared, trained on, trained and judged. `execute` does everything else, in the same order for all:
+
+    1. lock the folder, then read ``run.json`` or begin: check, prepare, decide, write ``run.json``
+    2. require the device, set the threads, seed the random numbers
+    3. build network, batches and judge, and train from the newest checkpoint to the end
+
+Several processes can train one run (`training.parallel`). The first one locks the folder, decides, writes and reports;
+the others receive its decisions in `RunKind.follow`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import platform
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
 from multihead import work_folder
 from multihead.configuration import Settings
+from multihead.data.order import Array
 from multihead.files import sha256_of
 from multihead.kernels.native import native
 from multihead.machine import require_device
 from multihead.model_folder import locate
-from multihead.planning.settings import GivenModel
-from multihead.training.checkpoint import Checkpoint, RunState
-from multihead.training.config import TrainingConfig
-from multihead.training.loss import Model
-from multihead.training.parallel import SINGLE_PROCESS, Processes
-from multihead.training.progress import RunLog, SilentLog
+from multihead.planning.settings import BaseRunConfig, GivenModel
+from multihead.training.checkpoint import Checkpoint, RunState, save
+from multihead.training.context import RunContext
+from multihead.training.loss import Examples, Model
+from multihead.training.progress import ModelFlops, RunLog, SilentLog
 from multihead.training.tensorboard import TensorBoard
-from multihead.training.trainer import Trainer, TrainerInputs
+from multihead.training.trainer import Trainer, TrainerInputs, Validation
+
+Config = TypeVar("Config", bound=BaseRunConfig)
+Data = TypeVar("Data")
 
 
-@runtime_checkable
-class Decided(Protocol):
-    """What ``run.json`` says of every kind of run."""
-
-    @property
-    def asked(self) -> dict[str, Any]:
-        """The settings that were given."""
+class BatchStream(Protocol):
+    """An endless sequence of batches."""
 
     @property
-    def versions(self) -> dict[str, str]:
-        """Of what it was begun with."""
+    def position(self) -> tuple[int, int]:
+        """Epoch of the next batch and its index in the epoch."""
 
-    @property
-    def training(self) -> TrainingConfig:
-        """How it is trained."""
-
-    @property
-    def reasons(self) -> dict[str, str]:
-        """Why, by setting."""
-
-
-Run = TypeVar("Run", bound=Settings)
-Ended = TypeVar("Ended")
+    def take(self) -> Examples:
+        """The next batch."""
 
 
 @dataclass(frozen=True)
-class Kind(Generic[Run]):
-    """A kind of run, as its folder says it."""
+class BatchSource:
+    """The batches of a run, and how messages name them."""
 
-    name: str
-    """One of `work_folder`'s."""
-    decisions: type[Run]
-    version: int
-    """Of its ``run.json``, the newest that is known."""
+    stream: BatchStream
+    source_lines: Callable[[Array], Mapping[str, list[int]]]
+    """Maps indices of examples to the lines of each file that they come from."""
+    largest: Callable[[], Sequence[Examples]] = tuple
+    """The batches that need most memory, to be tried before the first update."""
+
+
+class Judge(ABC, Generic[Model]):
+    """Evaluates models on the validation set and saves the best one."""
+
+    @abstractmethod
+    def evaluate(self, model: Model) -> Validation:
+        """The scores of a model."""
+
+    @abstractmethod
+    def save(self, model: Model, folder: Path, metrics: dict[str, Any]) -> None:
+        """Write a model folder; called in a thread, with a copy of the model that does not change."""
+
+
+class NewRun(ABC, Generic[Config, Data]):
+    """A run that begins. Its constructor checks the settings and writes nothing."""
+
+    @abstractmethod
+    def prepare(self) -> Data:
+        """Write what training reads into the run folder."""
+
+    @abstractmethod
+    def decide(self, data: Data) -> Config:
+        """Choose every setting that the user left open."""
+
+    def first_checkpoint(self, config: Config) -> Checkpoint | None:
+        """The checkpoint of update 0 of a run that starts from given weights."""
+        del config
+        return None
+
+    @abstractmethod
+    def report(self, config: Config, data: Data, log: RunLog) -> None:
+        """Log what was decided and why."""
+
+
+class RunKind(ABC, Generic[Config, Data, Model]):
+    """What a kind of run brings.
+
+    Args:
+        settings: the user's.
+        folder: the run folder.
+        context: how to report, and what stops the run.
+    """
+
+    config_class: type[Config]
+    """What the run's ``run.json`` holds."""
+    outcome: str
+    """How the score of the best model is reported: ", gets {:.2f}% right and is in"."""
+
+    def __init__(self, settings: Settings, folder: Path, context: RunContext) -> None:
+        self.folder, self.context = folder, context
+        self.given = work_folder.given_settings(settings)
+
+    @abstractmethod
+    def begin(self) -> NewRun[Config, Data]:
+        """Check the settings of a new run."""
+
+    @abstractmethod
+    def open(self, config: Config) -> Data:
+        """Open what training reads, as it was prepared."""
+
+    @abstractmethod
+    def network(self, config: Config) -> Model:
+        """A network with its first values, drawn from PyTorch's current generator, on its device."""
+
+    @abstractmethod
+    def batches(self, config: Config, data: Data, position: tuple[int, int]) -> BatchSource:
+        """Training batches, starting at ``position`` (epoch and index in it)."""
+
+    @abstractmethod
+    def judge(self, config: Config, data: Data) -> Judge[Model]:
+        """The judge of the models of this run."""
+
+    def given_again(self, config: Config) -> dict[str, object]:
+        """The given settings that must equal those with which a run to resume began."""
+        del config
+        return self.given
+
+    def start_message(self, config: Config) -> str | None:
+        """Logged when training begins with given weights."""
+        del config
+        return None
+
+    def flops(self, config: Config, model: Model) -> ModelFlops | None:
+        """The cost of a token and the speed of the machine, if they are to be logged."""
+        del config, model
+        return None
+
+    def follow(self) -> tuple[Config, Data]:
+        """Receive the decisions of the first process, in every other one."""
+        config: Config = self.context.processes.broadcast(None)
+        return config, self.open(config)
 
 
 @dataclass(frozen=True)
-class Finished:
+class RunResult:
     """A finished run."""
 
     folder: Path
     updates: int
     best_step: int
+    """The update after which the best model was validated."""
     best_score: float
-    """What the best model is chosen by."""
+    """The score by which the best model was chosen."""
 
 
-def carry_out(
-    folder: Path,
-    kind: Kind[Run],
-    asked: dict[str, object],
-    begin: Callable[[], Run],
-    work: Callable[[Run], Ended],
-    use_threads: Callable[[int], None],
-) -> Ended:
-    """Begins a run in ``folder``, or goes on with the one that is there, as the only process that does.
+Result = TypeVar("Result", bound=RunResult)
 
-    Args:
-        folder: where it is, or will be.
-        kind: what it is.
-        asked: the settings that were given now.
-        begin: decides everything and writes ``run.json``.
-        work: trains it to its end.
-        use_threads: is told how many threads it is frozen to.
+
+def execute(kind: RunKind[Config, Data, Model], result: type[Result]) -> Result:
+    """Begin a run, or resume the one in its folder, and train it to its end.
 
     Raises:
         InputError: the folder holds something else, or a run with other settings; nothing was overwritten.
+        Interrupted: the run was asked to stop; the same call resumes it.
+        PeerEnded: another process has ended; the same call resumes the run.
     """
-    with work_folder.locked(folder):
-        config = work_folder.read(folder, kind.decisions, kind.name, kind.version)
-        if config is None:
-            config = begin()
-        else:
-            assert isinstance(config, Decided)
-            work_folder.check_same_settings(folder, asked, config.asked)
-            work_folder.remove_leftovers(folder)
-        assert isinstance(config, Decided)
+    context, processes = kind.context, kind.context.processes
+    with work_folder.locked(kind.folder) if processes.is_first else contextlib.nullcontext():
+        config, data = _begin_or_resume(kind) if processes.is_first else kind.follow()
         require_device(config.training.device)
-        use_threads(config.training.threads)
-        with torch.random.fork_rng():
-            return work(config)
+        processes.require_devices(config.training.device)
+        context.use_threads(processes.threads_per_process(config.training.threads))
+        with torch.random.fork_rng(range(torch.cuda.device_count())):
+            torch.manual_seed(config.training.seed)
+            state = _train(kind, config, data)
+    assert state.best_score is not None
+    return result(kind.folder, state.step, state.best_step, state.best_score)
 
 
-def show(config: Decided, shown: dict[str, object], log: RunLog) -> None:
-    """Says what was decided and why, a line each."""
-    for name, value in shown.items():
-        log.say(f"  {name:<14} {value}  ({config.reasons.get(name, 'the usual value')})")
+def _begin_or_resume(kind: RunKind[Config, Data, Model]) -> tuple[Config, Data]:
+    config = work_folder.read(kind.folder, kind.config_class)
+    if config is None:
+        config, data = _begin(kind)
+    else:
+        work_folder.check_same_settings(kind.folder, kind.given_again(config), config.asked)
+        work_folder.remove_leftovers(kind.folder)
+        data = kind.open(config)
+    kind.context.processes.broadcast(config)
+    return config, data
 
 
-def train_to_the_end(
-    model: Model,
-    width: int,
-    config: Decided,
-    folder: Path,
-    say: Callable[[str], None],
-    around: Callable[[RunState], TrainerInputs[Model]],
-    *,
-    merit: str,
-    start: str | None = None,
-    processes: Processes = SINGLE_PROCESS,
-) -> Finished:
-    """Trains, from the newest checkpoint if there is one, and says how it ended.
+def _begin(kind: RunKind[Config, Data, Model]) -> tuple[Config, Data]:
+    """Begin a run; if that fails, leave the folder as it was."""
+    folder, new = kind.folder, kind.begin()
+    with work_folder.preparing(folder):
+        data = new.prepare()
+        config = new.decide(data)
+        checkpoint = new.first_checkpoint(config)
+        if checkpoint is not None:
+            save(folder / "checkpoints", checkpoint, keep=1)
+        work_folder.write(folder, config)
+    new.report(config, data, RunLog(folder, kind.context.say))
+    return config, data
 
-    Args:
-        model: with its first values, on its device.
-        width: of the model, for the schedule.
-        config: of the run.
-        folder: of the run.
-        say: is told each line of progress.
-        around: what the loop is given, from the state in which it begins.
-        merit: what is said between the update of the best model and its folder, as in ", gets {:.2f}% right and is in".
-        start: what is said where it begins with a checkpoint of update 0.
-        processes: those that train it together; the first one speaks and writes.
-    """
-    if not processes.is_first:
-        say = lambda _: None  # noqa: E731
-    log = RunLog(folder, say) if processes.is_first else SilentLog(folder, say)
+
+def _train(kind: RunKind[Config, Data, Model], config: Config, data: Data) -> RunState:
+    """Train from the newest checkpoint, if there is one, and report the outcome."""
+    folder, processes = kind.folder, kind.context.processes
+    model = kind.network(config)
+    log = RunLog(folder, kind.context.say) if processes.is_first else SilentLog(folder, kind.context.say)
     checkpoint = Trainer.newest_checkpoint(folder, log.say, processes)
     trainer = Trainer(
-        model, config.training, width=width, folder=folder, log=log, checkpoint=checkpoint, processes=processes
+        model,
+        config.training,
+        width=config.model.width,
+        folder=folder,
+        log=log,
+        checkpoint=checkpoint,
+        processes=processes,
     )
     if trainer.finished:
-        say(f"this run is finished: {_outcome(trainer.state, folder, merit)}. For another one choose a new folder")
-        return _finished(trainer.state, folder)
+        if processes.is_first:
+            outcome = _outcome(kind, trainer.state)
+            kind.context.say(f"this run is finished: {outcome}. For another one choose a new folder")
+        return trainer.state
     log.rewind(trainer.state.logged)
     if config.training.tensorboard and processes.is_first:
         log.copy_to(TensorBoard(folder, after=trainer.state.logged))
-    _say_from_where(config, checkpoint, start, log)
-    state = trainer.run(around(trainer.state))
-    log.say(f"done: {_outcome(state, folder, merit)}")
-    return _finished(state, folder)
+    if checkpoint is not None:
+        _report_start(kind, config, checkpoint.state, log)
+    batches, judge = kind.batches(config, data, trainer.state.position), kind.judge(config, data)
+    state = trainer.run(
+        TrainerInputs(
+            next_batch=batches.stream.take,
+            position=lambda: batches.stream.position,
+            evaluate=judge.evaluate,
+            save_best=lambda best, metrics: judge.save(best, folder / "best", metrics),
+            stop_signal=kind.context.stop_signal,
+            source_lines=batches.source_lines,
+            largest_batches=batches.largest,
+            flops=kind.flops(config, model),
+        )
+    )
+    log.say(f"done: {_outcome(kind, state)}")
+    return state
 
 
-def _say_from_where(config: Decided, checkpoint: Checkpoint | None, start: str | None, log: RunLog) -> None:
-    """Nothing where a new run begins."""
-    if checkpoint is None:
-        return
-    again = f"going on after update {checkpoint.state.step} of {config.training.updates}"
-    log.say(start if start is not None and checkpoint.state.step == 0 else again)
-    tell_other_versions(config.versions, log)
+def _report_start(kind: RunKind[Config, Data, Model], config: Config, state: RunState, log: RunLog) -> None:
+    start = kind.start_message(config) if state.step == 0 else None
+    log.say(start or f"going on after update {state.step} of {config.training.updates}")
+    now = installed_versions()
+    if config.versions != now:
+        log.say(f"  begun with {config.versions}, now {now}: the result may differ in its last digits")
 
 
-def _outcome(state: RunState, folder: Path, merit: str) -> str:
-    best = f"the best model, of update {state.best_step}{merit.format(state.best_score)}"
-    return f"{state.step} updates; {best} {folder / 'best'}"
+def _outcome(kind: RunKind[Config, Data, Model], state: RunState) -> str:
+    best = f"the best model, of update {state.best_step}{kind.outcome.format(state.best_score)}"
+    return f"{state.step} updates; {best} {kind.folder / 'best'}"
 
 
-def _finished(state: RunState, folder: Path) -> Finished:
-    assert state.best_score is not None
-    return Finished(folder, state.step, state.best_step, state.best_score)
+def log_decisions(config: BaseRunConfig, values: Mapping[str, object], log: RunLog) -> None:
+    """Log values with the reason of each, a line each."""
+    for name, value in values.items():
+        log.say(f"  {name:<14} {value}  ({config.reasons.get(name, 'the usual value')})")
 
 
-def versions() -> dict[str, str]:
-    """What a run depends on, and which kernels compute it: compiled ones differ from plain ones in the last digits."""
+def installed_versions() -> dict[str, str]:
+    """The versions that a run depends on, and which kernels compute it.
+
+    Compiled kernels differ from plain ones in the last digits.
+    """
     return {
         "multihead": version("multihead"),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "kernels": "plain" if native().library is None else "compiled",
     }
-
-
-def tell_other_versions(begun_with: dict[str, str], log: RunLog) -> None:
-    """Says so where a run goes on with others than it began with."""
-    if begun_with != versions():
-        log.say(f"  begun with {begun_with}, now {versions()}: the result may differ in its last digits")
 
 
 def given_model(folder: Path) -> GivenModel:

@@ -1,22 +1,19 @@
-"""Text files become a translator: a run begins or goes on, and everything it needs is joined together here.
+"""Train a translator: the kind of run behind `multihead.train`, and how it judges models.
 
-A run is a folder (contract 8 of the design; see ARCHITECTURE.md):
+A run is a folder:
 
-    run.json            everything decided, with reasons: a `RunConfig`; written once, before the first update
-    data/               what training reads (`preparing.prepare`), unless it was prepared in a folder of its own
+    run.json            every decision with its reason: a `RunConfig`; written once, before the first update
+    data/               what training reads (`preparing.prepared`), unless it was prepared in another folder
     log.txt, log.jsonl, timing.jsonl
-    checkpoints/        where the run can go on; of a fine-tuned one also where it began
+    checkpoints/        where the run resumes; of a fine-tuned run also where it started
     best/               the model folder of the best validation so far
     left-out.tsv        pairs that could not be used
 
-How a new run is decided stands in `runs.translator.begin`, how models are judged and kept in
-`runs.translator.validation`. Several
-processes can train one run (`training.parallel`): the first one holds the folder, decides, writes and speaks.
+How a new run is decided is in `runs.translator.begin`, what happens in which order in `runs.run`.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
@@ -31,23 +28,25 @@ from multihead.bundle import Bundle, save_bundle
 from multihead.configuration import build
 from multihead.data.batching import collate
 from multihead.data.order import batches_by_tokens
-from multihead.machine import require_device
 from multihead.metrics.scores import score
 from multihead.models.network import Network
-from multihead.planning.settings import RunConfig, TrainSettings, read_run
-from multihead.preparing.prepared import PreparedText
-from multihead.runs.run import Finished, train_to_the_end
-from multihead.runs.translator.begin import begin, follow, network_for, reopened
+from multihead.planning.settings import RunConfig, TrainSettings
+from multihead.preparing.prepared import PreparedText, open_training_text
+from multihead.runs.run import BatchSource, Judge, RunKind, RunResult, execute
+from multihead.runs.translator.begin import NewTranslatorRun, assist_measurement, build_network_for
 from multihead.text.tokenizer import Tokenizer
-from multihead.training.checkpoint import RunState
+from multihead.training.context import RunContext
 from multihead.training.loss import sequence_loss
 from multihead.training.parallel import SINGLE_PROCESS, Processes, interleave
 from multihead.training.progress import ModelFlops, measure_flops
-from multihead.training.trainer import TrainerInputs, Validation
+from multihead.training.trainer import Validation
 from multihead.translating.translator import Translator
 
+_SENTENCES = 1000
+"""Sentences translated at each validation; the loss is that of all."""
 
-class Result(Finished):
+
+class TrainResult(RunResult):
     """A finished run; its score is the BLEU of greedy search on the validation set."""
 
     def translator(self) -> Translator:
@@ -61,123 +60,93 @@ def train(
     stop_signal: Callable[[], int | None] = lambda: None,
     use_threads: Callable[[int], None] = lambda _: None,
     processes: Processes = SINGLE_PROCESS,
-    **wishes: Any,
-) -> Result:
-    """Trains a translator, or goes on with one that was stopped.
+    **settings: Any,
+) -> TrainResult:
+    """Train a translator, or resume a run that was stopped.
 
     Args:
-        say: is told each line of progress.
-        stop_signal: is asked between updates for the number of a signal that wants the run to stop.
-        use_threads: is told how many threads the run is frozen to. Commands set them for their process; a library
-            call leaves them alone, and results on another number than the run began with differ in the last bits.
-        processes: those that train this run together, all of which call this: ``training.parallel.join_processes()``.
-        **wishes: fields of `TrainSettings`: ``source``, ``target`` and ``output`` are needed for a new run.
+        say: called with each line of output.
+        stop_signal: called between updates; returns the number of a signal that asks the run to stop.
+        use_threads: called with the number of threads that the run is frozen to. Commands set the threads of their
+            process; a library call leaves them alone, and results computed with another number than the run began
+            with differ in the last bits.
+        processes: the processes that train this run together, each of which calls this function:
+            ``training.parallel.join_processes()``.
+        **settings: fields of `TrainSettings`; ``source``, ``target`` and ``output`` are needed for a new run.
 
     Raises:
-        InputError: files, settings or the output folder are not what they should be; nothing was overwritten.
-        Interrupted: ``stop_signal`` gave one, in whichever process; the run can go on.
-        Elsewhere: another process has ended; the run can go on.
+        InputError: files, settings or the output folder are invalid; nothing was overwritten.
+        Interrupted: ``stop_signal`` returned a signal in one of the processes; the same call resumes the run.
+        PeerEnded: another process has ended; the same call resumes the run.
     """
-    settings = build(TrainSettings, wishes, "the settings")
-    folder = work_folder.require_output(settings.output)
-    with work_folder.locked(folder) if processes.is_first else contextlib.nullcontext():
-        if processes.is_first:
-            config, prepared = _begin_or_go_on(settings, folder, say, stop_signal, use_threads, processes)
-        else:
-            config, prepared = follow(settings, folder, use_threads, processes)
-        require_device(config.training.device)
-        processes.require_devices(config.training.device)
-        use_threads(processes.threads_per_process(config.training.threads))
-        with torch.random.fork_rng(range(torch.cuda.device_count())):
-            return _train(config, prepared, folder, say, stop_signal, processes)
+    given = build(TrainSettings, settings, "the settings")
+    folder = work_folder.require_output(given.output)
+    kind = TranslatorRun(given, folder, RunContext(say, stop_signal, use_threads, processes))
+    return execute(kind, TrainResult)
 
 
-def _begin_or_go_on(
-    settings: TrainSettings,
-    folder: Path,
-    say: Callable[[str], None],
-    stop_signal: Callable[[], int | None],
-    use_threads: Callable[[int], None],
-    processes: Processes,
-) -> tuple[RunConfig, PreparedText]:
-    """What the first process does while the others `follow`."""
-    config = read_run(folder)
-    if config is None:
-        config, prepared = begin(settings, folder, say, stop_signal, use_threads, processes)
-    else:
-        asked = work_folder.given_settings(settings)
-        if config.data.prepared is not None:
-            asked.pop("data", None)  # that folder may have moved: what is in it is checked when it is read
-        work_folder.check_same_settings(folder, asked, config.asked)
-        work_folder.remove_leftovers(folder)
-        prepared = reopened(config.data, folder, settings)
-    processes.broadcast(config)
-    return config, prepared
+class TranslatorRun(RunKind[RunConfig, PreparedText, Network]):
+    """A run that trains a translator, in one or several processes."""
+
+    config_class = RunConfig
+    outcome = " with a validation BLEU of {:.2f} (greedy), is in"
+
+    def __init__(self, settings: TrainSettings, folder: Path, context: RunContext) -> None:
+        super().__init__(settings, folder, context)
+        self.settings = settings
+
+    def begin(self) -> NewTranslatorRun:
+        """Check the settings of a new run."""
+        return NewTranslatorRun(self.settings, self.folder, self.context)
+
+    def open(self, config: RunConfig) -> PreparedText:
+        """Open the stored text, in the run or in a prepared folder, which may have moved."""
+        return open_training_text(self.folder, config.data, self.settings.data)
+
+    def network(self, config: RunConfig) -> Network:
+        """A new network on its device."""
+        return build_network_for(config.model, config.training)
+
+    def batches(self, config: RunConfig, data: PreparedText, position: tuple[int, int]) -> BatchSource:
+        """Batches of sentence pairs."""
+        stream = data.batches(config.training, position)
+        return BatchSource(stream, data.lines, lambda: data.largest(config.training))
+
+    def judge(self, config: RunConfig, data: PreparedText) -> TranslatorJudge:
+        """Loss and BLEU on the validation set."""
+        return TranslatorJudge(config, data, self.context.processes)
+
+    def given_again(self, config: RunConfig) -> dict[str, object]:
+        """All given settings but a prepared folder, whose content is checked when it is opened."""
+        moved = ("data",) if config.data.prepared is not None else ()
+        return {name: value for name, value in self.given.items() if name not in moved}
+
+    def start_message(self, config: RunConfig) -> str | None:
+        """The model that is fine-tuned."""
+        return None if config.from_model is None else f"fine-tuning the model of {config.from_model.path}"
+
+    def flops(self, config: RunConfig, model: Network) -> ModelFlops:
+        """The cost of a token, and the summed speed of all processes, measured while all of them compute."""
+        own = measure_flops(model, model.output, config.training.device, config.training.precision)
+        return replace(own, peak_flops=sum(self.context.processes.all_gather(own.peak_flops)))
+
+    def follow(self) -> tuple[RunConfig, PreparedText]:
+        """Receive the decisions of the first process, and take part in its measurement of the pace."""
+        config = assist_measurement(self.settings, self.folder, self.context)
+        return config, self.open(config)
 
 
-def _train(
-    config: RunConfig,
-    prepared: PreparedText,
-    folder: Path,
-    say: Callable[[str], None],
-    stop_signal: Callable[[], int | None],
-    processes: Processes,
-) -> Result:
-    training = config.training
-    torch.manual_seed(training.seed)
-    model = network_for(config.model, training)
-
-    def around(state: RunState) -> TrainerInputs[Network]:
-        stream, best = prepared.batches(training, state.position), Best(config, prepared, folder, processes)
-        return TrainerInputs(
-            stream.take,
-            lambda: stream.position,
-            best.evaluate,
-            best.keep,
-            stop_signal,
-            source_lines=prepared.lines,
-            largest_batches=lambda: prepared.largest(training),
-            flops=_effort(model, config, processes),
-        )
-
-    done = train_to_the_end(
-        model,
-        config.model.width,
-        config,
-        folder,
-        say,
-        around,
-        merit=" with a validation BLEU of {:.2f} (greedy), is in",
-        start=None if config.from_model is None else f"fine-tuning the model of {config.from_model.path}",
-        processes=processes,
-    )
-    return Result(**vars(done))
-
-
-def _effort(model: Network, config: RunConfig, processes: Processes) -> ModelFlops:
-    """What all processes could do is what each can while the others do, too."""
-    own = measure_flops(model, model.output, config.training.device, config.training.precision)
-    return replace(own, peak_flops=sum(processes.all_gather(own.peak_flops)))
-
-
-_SENTENCES = 1000
-"""Sentences decoded at each validation; the loss is of all."""
-
-
-class Best:
-    """Judges models on the validation set and keeps the best one.
+class TranslatorJudge(Judge[Network]):
+    """Judges models on the validation set, whose work the processes share.
 
     Args:
-        config: everything decided about the run.
+        config: the decisions of the run.
         prepared: its text.
-        folder: the run folder; the best model goes to ``folder/best``.
-        processes: those that train together.
+        processes: the processes that train together; each gets the result of all.
     """
 
-    def __init__(
-        self, config: RunConfig, prepared: PreparedText, folder: Path, processes: Processes = SINGLE_PROCESS
-    ) -> None:
-        self.config, self.prepared, self.folder = config, prepared, folder
+    def __init__(self, config: RunConfig, prepared: PreparedText, processes: Processes = SINGLE_PROCESS) -> None:
+        self.config, self.prepared = config, prepared
         self._processes, self._share = processes, slice(processes.rank, None, processes.size)
         lengths = [
             int(a) + int(b) + 2
@@ -188,7 +157,7 @@ class Best:
         self._batches = [collate(prepared.valid, np.array(group), **ids) for group in groups]
 
     def evaluate(self, model: Network) -> Validation:
-        """Loss of all pairs; BLEU and chrF of greedy translations of the first ones."""
+        """The loss of all pairs; BLEU and chrF of greedy translations of the first `_SENTENCES`."""
         sources = self.prepared.valid_sources[:_SENTENCES]
         translator = Translator(self._bundle(model))
         shares = self._processes.all_gather(
@@ -217,20 +186,20 @@ class Best:
 
     @torch.no_grad()
     def _losses(self, model: Network) -> list[tuple[float, int, int]]:
-        """Of each batch of this process: the loss, the tokens guessed right, and all of them."""
-        found = []
+        """For each batch of this process: the loss, and how many tokens are correct, of how many."""
+        losses = []
         for batch in self._batches[self._share]:
             sums = sequence_loss(model, batch.to(self.config.training.device), 0.0)
-            found.append((sums.nll.item(), int(sums.correct.item()), batch.target_tokens))
-        return found
+            losses.append((sums.nll.item(), int(sums.correct.item()), batch.target_tokens))
+        return losses
 
-    def keep(self, model: Network, metrics: dict[str, Any]) -> None:
-        """Writes run/best."""
+    def save(self, model: Network, folder: Path, metrics: dict[str, Any]) -> None:
+        """Write the model folder of the best model."""
         shown = {name: value for name, value in metrics.items() if name != "sample"}
-        save_bundle(self.folder / "best", self._bundle(model), shown, self._made_by())
+        save_bundle(folder, self._bundle(model), shown, self._origin())
 
-    def _made_by(self) -> str:
-        """A sentence for the card."""
+    def _origin(self) -> str:
+        """A sentence for the model card."""
         tool, pairs, given = f"multihead {version('multihead')}", self.config.data.pairs, self.config.from_model
         if given is None:
             return f"Trained by {tool} on {pairs:,} sentence pairs."
