@@ -23,7 +23,7 @@ from multihead.kernels import native as native_module
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
 
-    from multihead.runs.translator.train import Result
+    from multihead.runs.translator.train import TrainResult
 
 WORDS = dict(
     zip(
@@ -88,7 +88,7 @@ class Numbers:
         return {"source": self.folder / "test.de", "target": self.folder / "test.en"}
 
     @staticmethod
-    def learn(output: Path, **wishes: Any) -> Result:
+    def learn(output: Path, **wishes: Any) -> TrainResult:
         """`train` without a word, on one thread, as a command that is asked for one would."""
         from multihead import train
 

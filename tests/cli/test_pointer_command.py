@@ -8,7 +8,9 @@ import sys
 import pytest
 
 from multihead.errors import Interrupted
-from multihead.runs.pointer.train import Pointer, evaluate, train
+from multihead.runs.pointer.evaluation import evaluate
+from multihead.runs.pointer.model import Pointer
+from multihead.runs.pointer.train import train
 
 TINY = {
     "width": 32,

@@ -136,13 +136,13 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize(
-    ("place", "after"), [("work_folder.write", False), ("work_folder.write", True), ("Best.keep", True)]
+    ("place", "after"), [("work_folder.write", False), ("work_folder.write", True), ("TranslatorJudge.save", True)]
 )
 def test_killed_around_its_beginning(trained, tuned, news, numbers, tmp_path, monkeypatch, place, after):
     from multihead.runs.translator import begin, train
 
     owner, name = place.split(".")
-    owner = {"work_folder": begin.work_folder, "Best": train.Best}[owner]
+    owner = {"work_folder": begin.work_folder, "TranslatorJudge": train.TranslatorJudge}[owner]
     original = getattr(owner, name)
 
     def dies(*args, **kwargs):

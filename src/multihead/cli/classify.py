@@ -15,7 +15,7 @@ import click
 
 from multihead.cli.options import Command, flags_of, merge_config_file
 from multihead.errors import ConfigurationError, DataError, InputError
-from multihead.runs.classifier.settings import ClassifySettings, ClassifyWishes, Files
+from multihead.runs.classifier.settings import DEFAULTS, ClassifyOptions, ClassifySettings, Files
 
 if TYPE_CHECKING:
     from multihead.inspection.shades import ShadedDocument
@@ -53,7 +53,7 @@ def _file(name: str, metavar: str) -> Callable[[F], F]:
     metavar="FILE",
     help="TOML file with any of these settings.",
 )
-@flags_of(ClassifyWishes)
+@flags_of(ClassifyOptions, lambda name: f"[{DEFAULTS[name]}]" if name in DEFAULTS else "")
 def train(config: Path | None, **flags: Any) -> None:
     """Train a classifier; the same command goes on with a run that was stopped.
 
@@ -191,7 +191,7 @@ def evaluate(model: Path, data: Path, as_json: bool, device: str) -> None:
     from multihead.cli.streams import counter
 
     configure_process()
-    from multihead.runs.classifier.train import DocumentClassifier
+    from multihead.runs.classifier.model import DocumentClassifier
     from multihead.runs.classifier.train import evaluate as run
 
     with counter("classified", "documents") as count:

@@ -17,7 +17,7 @@ import click
 
 from multihead.cli.options import Command, check_search, flags_of, merge_config_file
 from multihead.errors import ConfigurationError, DataError, InputError
-from multihead.runs.pointer.settings import PROBLEM_NAMES, PointerSettings, ProblemName
+from multihead.runs.pointer.settings import DEFAULTS, PROBLEM_NAMES, PointerSettings, ProblemName
 
 if TYPE_CHECKING:
     from multihead.runs.pointer.model import Answer, Pointer
@@ -51,7 +51,7 @@ def pointer() -> None:
     metavar="FILE",
     help="TOML file with any of the settings below.",
 )
-@flags_of(PointerSettings)
+@flags_of(PointerSettings, lambda name: f"[{DEFAULTS[name]}]" if name in DEFAULTS else "")
 def train(problem: ProblemName, config: Path | None, **flags: Any) -> None:
     """Train a network to sort numbers, or to find convex hulls; the same command goes on with a run that was stopped.
 
@@ -148,7 +148,7 @@ def evaluate(
     check_search(beam, None)
     wanted = None if lengths is None else _lengths(lengths)
     configure_process()
-    from multihead.runs.pointer.train import evaluate as run
+    from multihead.runs.pointer.evaluation import evaluate as run
 
     with counter("answered", "problems") as count_up:
         table = run(
@@ -177,7 +177,7 @@ def _run(
     _refuse_options(words)
     rows = [[parse(word) for word in words]]
     configure_process()
-    from multihead.runs.pointer.train import Pointer
+    from multihead.runs.pointer.model import Pointer
 
     network = Pointer.of(problem, model)
     if words:

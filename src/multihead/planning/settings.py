@@ -132,6 +132,11 @@ class Choices:
         return {**chosen, **given}
 
 
+def pick_fields(cls: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that are fields of ``cls``."""
+    return {name: value for name, value in values.items() if name in cls.model_fields}
+
+
 def usual_average(updates: int) -> tuple[float, str]:
     """The decay of the moving average of the weights in a run of so many updates, and the reason."""
     return min(round(1 - 1 / max(0.06 * updates, 10.0), 5), 0.99999), "remembers about 6% of the run"

@@ -20,9 +20,10 @@ from multihead.models.bert.config import BertConfig
 from multihead.models.bert.network import Bert
 from multihead.models.pointer.config import PointerConfig
 from multihead.models.pointer.network import PointerNetwork
+from multihead.planning.settings import Choices
 from multihead.runs.bert.fill_mask import MaskFiller
 from multihead.runs.bert.model import PretrainedBert
-from multihead.runs.bert.settings import Facts, PretrainRun, PretrainSettings, decide, decide_rows
+from multihead.runs.bert.settings import PretrainFacts, PretrainRunConfig, PretrainSettings, choose_rows, decide
 from multihead.runs.bert.train import pretrain
 from multihead.text.bert_words import WordPieces
 from multihead.training.loss import Examples, Trainable
@@ -150,7 +151,7 @@ def test_a_finished_run_says_so_and_changes_nothing(tiny, numbers):
 
 
 def test_a_run_says_what_it_is_made_of(tiny, corpus):
-    config = PretrainRun.model_validate_json((tiny / "run.json").read_text())
+    config = PretrainRunConfig.model_validate_json((tiny / "run.json").read_text())
     assert config.asked == {"text": str(corpus), **TINY}
     stated = config.text
     assert (stated.documents, stated.held_out, stated.next_sentence, stated.left_out) == (80, 2, True, 0)
@@ -227,24 +228,27 @@ def test_the_end_of_a_single_document_or_another_text_validates(tmp_path):
     corpus.write_bytes(("a b c\n" * 150).encode() + b"\xff\n" + b"d e\n" * 4)
     few = {"vocab_size": 270, "updates": 1, "validate_every": 1}
     run(corpus, tmp_path / "one", **few, say=said.append)
-    config = PretrainRun.model_validate_json((tmp_path / "one" / "run.json").read_text())
+    config = PretrainRunConfig.model_validate_json((tmp_path / "one" / "run.json").read_text())
     assert (config.text.held_out, config.text.next_sentence, config.text.left_out) == (3, False, 1)
     assert any("text:151: not valid UTF-8" in line for line in said)
     run(corpus, tmp_path / "two", **few, valid_text=corpus)
-    config = PretrainRun.model_validate_json((tmp_path / "two" / "run.json").read_text())
+    config = PretrainRunConfig.model_validate_json((tmp_path / "two" / "run.json").read_text())
     assert config.text.held_out == 0
     assert config.text.valid == config.text.text
 
 
 def test_every_choice_has_a_reason():
-    facts = Facts(sentences=10_000, vocab=8000, padding_id=0, batches=50, threads=2, device="cpu", fast_bfloat16=False)
-    settings, reasons = build(PretrainSettings, {"layers": 3}, "the settings"), {}
-    model, training = decide(settings, facts, 128, reasons)
+    facts = PretrainFacts(
+        sentences=10_000, vocab=8000, padding_id=0, batches=50, threads=2, device="cpu", fast_bfloat16=False
+    )
+    choices = Choices(build(PretrainSettings, {"layers": 3}, "the settings"))
+    model, training = decide(choices, facts, 128)
+    reasons = choices.reasons
     assert (model.width, model.layers, training.updates, training.warmup) == (128, 3, 2000, 200)
     assert reasons["layers"] == "as asked"
     assert {"width", "learning_rate", "initial_deviation", "preset"} < set(reasons)
     for documents, sentences, paired in ((1, 100, False), (100, 100, False), (50, 200, True)):
-        assert decide_rows(settings, documents, sentences, reasons)[1] is paired
+        assert choose_rows(choices, documents, sentences)[1] is paired
 
 
 # --------------------------------------------------------------------------- what is learned

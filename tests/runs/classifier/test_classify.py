@@ -19,8 +19,9 @@ from multihead.models.classifier.config import HierarchicalConfig
 from multihead.runs.bert.model import PretrainedBert
 from multihead.runs.bert.train import pretrain
 from multihead.runs.classifier.data import hold_out
-from multihead.runs.classifier.settings import ClassifyRun, ClassifySettings, network_of
-from multihead.runs.classifier.train import DocumentClassifier, evaluate, train
+from multihead.runs.classifier.model import DocumentClassifier
+from multihead.runs.classifier.settings import ClassifyRunConfig, ClassifySettings, choose_network
+from multihead.runs.classifier.train import evaluate, train
 from multihead.text.bert_words import BERT_SPECIALS, BpeWords
 from multihead.text.tokenizer import Tokenizer
 
@@ -193,7 +194,7 @@ def test_a_planted_paragraph_is_found_by_three_levels(tmp_path):
 
 
 def test_what_is_frozen_says_what_was_chosen_and_why(learned, files):
-    config = ClassifyRun.model_validate_json((learned / "run.json").read_text(encoding="utf-8"))
+    config = ClassifyRunConfig.model_validate_json((learned / "run.json").read_text(encoding="utf-8"))
     assert config.reading.labels == ("bad", "good")
     assert (config.data.documents, config.data.held_out) == (360, 40)
     assert isinstance(config.model, HierarchicalConfig)
@@ -229,7 +230,7 @@ def test_a_given_encoder_is_where_training_begins(files, given, tmp_path):
     start = PretrainedBert.load(given)
     assert found.words.digest == start.words.digest
     assert found.reading.max_tokens == 48
-    config = ClassifyRun.model_validate_json((tmp_path / "run" / "run.json").read_text(encoding="utf-8"))
+    config = ClassifyRunConfig.model_validate_json((tmp_path / "run" / "run.json").read_text(encoding="utf-8"))
     assert config.reasons["width"] == "the given model's"
     assert "depth" not in config.reasons
     assert config.from_model is not None
@@ -294,7 +295,7 @@ def test_pre_training_tells_the_label_of_words_that_nobody_has_labelled(tmp_path
 )
 def test_settings_of_the_other_network_are_refused(wishes, words):
     with pytest.raises(ConfigurationError, match=words):
-        network_of(build(ClassifySettings, wishes, "the settings"))
+        choose_network(build(ClassifySettings, wishes, "the settings"))
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,10 @@ from multihead.models.config import TransformerConfig
 from multihead.models.pointer.config import BEGIN, END, FIRST, PointerConfig
 from multihead.models.pointer.network import PointerNetwork
 from multihead.models.transformer import Transformer
-from multihead.runs.pointer.evaluation import judge
-from multihead.runs.pointer.settings import RECIPES, PointerRun, PointerSettings, Task, decide
-from multihead.runs.pointer.train import Answer, Examples, Pointer, evaluate, train
+from multihead.runs.pointer.evaluation import evaluate, measure
+from multihead.runs.pointer.model import Answer, Pointer
+from multihead.runs.pointer.settings import RECIPES, PointerRunConfig, PointerSettings, Task, decide
+from multihead.runs.pointer.train import ExampleStream, train
 
 TINY = {
     "width": 16,
@@ -132,7 +133,7 @@ def test_a_translator_does_not_go_on_with_a_run_of_ours(tiny, numbers):
 
 
 def test_what_is_frozen_is_read_again(tiny, tmp_path):
-    config = PointerRun.model_validate_json((tiny / "run.json").read_text(encoding="utf-8"))
+    config = PointerRunConfig.model_validate_json((tiny / "run.json").read_text(encoding="utf-8"))
     assert config.asked == {"problem": "sort", "largest": 4, **TINY}
     assert (config.task.smallest, config.task.largest, config.model.width) == (2, 4, 16)
     newer = tmp_path / "newer"
@@ -146,8 +147,8 @@ def test_what_is_frozen_is_read_again(tiny, tmp_path):
 
 
 def test_the_examples_of_an_update_are_a_function_of_seed_and_update(tiny):
-    config = PointerRun.model_validate_json((tiny / "run.json").read_text(encoding="utf-8"))
-    one_by_one, anew = Examples(config, 0), Examples(config, 2)
+    config = PointerRunConfig.model_validate_json((tiny / "run.json").read_text(encoding="utf-8"))
+    one_by_one, anew = ExampleStream(config, 0), ExampleStream(config, 2)
     batches = [one_by_one.take() for _ in range(3)]
     assert one_by_one.position == (0, 3)
     again = anew.take()
@@ -307,15 +308,15 @@ def test_the_right_answers_are_judged_right_and_others_are_not(problem):
     pointer = network(problem)
     examples = pointer.problem.draw(generator(3), 50, 5, 9)
     right = [Answer(tuple((example.answer + 1).tolist()), 0.0, True) for example in examples]
-    perfect = judge(pointer, examples, right)
+    perfect = measure(pointer, examples, right)
     assert perfect.exact == 1
     if problem == "hull":
         assert perfect.coverage == pytest.approx(1)
         assert perfect.invalid == 0
     cut = [Answer(answer.places, 0.0, False) for answer in right[:25]] + right[25:]
-    assert judge(pointer, examples, cut).exact == 0.5
+    assert measure(pointer, examples, cut).exact == 0.5
     shorter = [Answer(answer.places[:2], 0.0, True) for answer in right]
-    worse = judge(pointer, examples, shorter)
+    worse = measure(pointer, examples, shorter)
     assert worse.exact == 0
     assert worse.as_dict() == ({"exact": 0.0, "invalid": 1.0} if problem == "hull" else {"exact": 0.0})
 
@@ -328,7 +329,7 @@ def test_the_table_is_that_of_the_answers(tiny):
         examples = pointer.problem.draw(generator(1, 2, line.length), 40, line.length, line.length)
         for name, beam in (("greedy", 1), ("beam 2", 2)):
             answers = pointer.answers([example.inputs for example in examples], beam=beam)
-            assert line.measured[name] == judge(pointer, examples, answers)
+            assert line.measured[name] == measure(pointer, examples, answers)
     assert table.mean("greedy") == table.lines[0].measured["greedy"]
     assert [row.split()[0] for row in str(table).splitlines()[3:]] == ["3", "6*", "mean"]
     beyond = evaluate("sort", tiny, lengths=[6], count=5, beam=1)

@@ -1,8 +1,8 @@
 """Settings of BERT pre-training: what users may set, what is decided, and by which rules.
 
 `PretrainSettings` are what a user may set, each a flag of ``multihead pretrain``; `decide` completes them to a
-`PretrainConfig`, with the reason of each choice. What depends only on the text (its vocabulary, how much of it is held
-out) is decided before it is stored, in `runs.bert.text`. No torch here: ``--help`` reads this file.
+`PretrainRunConfig`, with the reason of each choice. What depends only on the text (its vocabulary, how much of it is
+held out) is decided before it is stored, in `runs.bert.text`. No torch here: ``--help`` reads this file.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class PretrainText(Settings):
     whole_words: bool
 
 
-class PretrainConfig(BaseRunConfig):
+class PretrainRunConfig(BaseRunConfig):
     """The run.json of a pre-training."""
 
     format_version: int = RUN_VERSION

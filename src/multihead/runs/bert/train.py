@@ -2,7 +2,7 @@
 
 A run is a folder:
 
-    run.json            every decision with its reason: a `PretrainConfig`; written once, before the first update
+    run.json            every decision with its reason: a `PretrainRunConfig`; written once, before the first update
     data/               subwords and stored documents (`runs.bert.text`)
     log.txt, log.jsonl, timing.jsonl
     checkpoints/        where the run resumes
@@ -30,8 +30,8 @@ from multihead.models.bert.network import Bert
 from multihead.planning.settings import Choices
 from multihead.runs.bert.model import PretrainedBert
 from multihead.runs.bert.settings import (
-    PretrainConfig,
     PretrainFacts,
+    PretrainRunConfig,
     PretrainSettings,
     PretrainText,
     choose_batch,
@@ -87,7 +87,7 @@ def pretrain(
     return execute(PretrainRun(given, folder, RunContext(say, stop_signal, use_threads)), PretrainResult)
 
 
-class NewPretrainRun(NewRun[PretrainConfig, StoredText]):
+class NewPretrainRun(NewRun[PretrainRunConfig, StoredText]):
     """A pre-training that begins."""
 
     def __init__(self, settings: PretrainSettings, folder: Path, context: RunContext) -> None:
@@ -115,7 +115,7 @@ class NewPretrainRun(NewRun[PretrainConfig, StoredText]):
         self._text = store_text(self._settings, self._folder, self._choices, self._context)
         return open_text(self._folder)
 
-    def decide(self, data: StoredText) -> PretrainConfig:
+    def decide(self, data: StoredText) -> PretrainRunConfig:
         """Choose model and training."""
         text, machine = self._text, self._machine
         seed = 1 if self._settings.seed is None else self._settings.seed
@@ -131,7 +131,7 @@ class NewPretrainRun(NewRun[PretrainConfig, StoredText]):
             fast_bfloat16=machine.fast_bfloat16 and self._device == machine.device,
         )
         model, training = decide(self._choices, facts, text.max_tokens)
-        return PretrainConfig(
+        return PretrainRunConfig(
             kind="pretrain",
             versions=installed_versions(),
             asked=work_folder.given_settings(self._settings),
@@ -141,7 +141,7 @@ class NewPretrainRun(NewRun[PretrainConfig, StoredText]):
             reasons=self._choices.reasons,
         )
 
-    def report(self, config: PretrainConfig, data: StoredText, log: RunLog) -> None:
+    def report(self, config: PretrainRunConfig, data: StoredText, log: RunLog) -> None:
         """Log the decisions."""
         del data
         text, training = config.text, config.training
@@ -155,10 +155,10 @@ class NewPretrainRun(NewRun[PretrainConfig, StoredText]):
         log_decisions(config, shown, log)
 
 
-class PretrainRun(RunKind[PretrainConfig, StoredText, Bert]):
+class PretrainRun(RunKind[PretrainRunConfig, StoredText, Bert]):
     """A run that pre-trains a BERT."""
 
-    config_class = PretrainConfig
+    config_class = PretrainRunConfig
     outcome = ", tells {:.2f}% of the hidden words of the validation set and is in"
 
     def __init__(self, settings: PretrainSettings, folder: Path, context: RunContext) -> None:
@@ -169,16 +169,16 @@ class PretrainRun(RunKind[PretrainConfig, StoredText, Bert]):
         """Check the settings of a new run."""
         return NewPretrainRun(self.settings, self.folder, self.context)
 
-    def open(self, config: PretrainConfig) -> StoredText:
+    def open(self, config: PretrainRunConfig) -> StoredText:
         """Open the stored text."""
         del config
         return open_text(self.folder)
 
-    def network(self, config: PretrainConfig) -> Bert:
+    def network(self, config: PretrainRunConfig) -> Bert:
         """A new BERT on its device."""
         return Bert(config.model).to(config.training.device)
 
-    def batches(self, config: PretrainConfig, data: StoredText, position: tuple[int, int]) -> BatchSource:
+    def batches(self, config: PretrainRunConfig, data: StoredText, position: tuple[int, int]) -> BatchSource:
         """Batches of rows with hidden words."""
         training = config.training
         rows = _rows(data.words, data.train, config.text, training.seed)
@@ -188,7 +188,7 @@ class PretrainRun(RunKind[PretrainConfig, StoredText, Bert]):
             lambda: [Batches(*rows, 0, training.batch_tokens).largest],
         )
 
-    def judge(self, config: PretrainConfig, data: StoredText) -> PretrainJudge:
+    def judge(self, config: PretrainRunConfig, data: StoredText) -> PretrainJudge:
         """Accuracy on the hidden words of the validation set."""
         return PretrainJudge(config, data)
 
@@ -205,7 +205,7 @@ def _rows(words: BertWords, store: DocumentStore, text: PretrainText, seed: int)
 class PretrainJudge(Judge[Bert]):
     """Judges models on rows whose hidden words and passages are drawn once for the whole run."""
 
-    def __init__(self, config: PretrainConfig, stored: StoredText) -> None:
+    def __init__(self, config: PretrainRunConfig, stored: StoredText) -> None:
         self.config, self.words = config, stored.words
         rows = _rows(stored.words, stored.valid, config.text, config.training.seed)
         batches = Batches(*rows, 0, config.training.batch_tokens)

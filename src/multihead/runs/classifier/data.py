@@ -21,7 +21,7 @@ from multihead.data.labeled import LabeledDocument, check_labels, labels_of, rea
 from multihead.data.nested import encode_parts, flatten_document
 from multihead.data.store import ParallelStore, ParallelWriter
 from multihead.errors import ConfigurationError, DataError
-from multihead.runs.classifier.settings import ClassifyData, ClassifySettings, Reading, vocabulary_size
+from multihead.runs.classifier.settings import ClassifyData, ClassifySettings, DocumentFormat, choose_vocabulary
 from multihead.text.bert_words import BERT_SPECIALS, BertWords, BpeWords
 from multihead.text.sentences import PARAGRAPH, split_paragraphs
 from multihead.text.tokenizer import Tokenizer
@@ -33,7 +33,7 @@ _LARGEST = 1 << 31
 
 
 @dataclass(frozen=True)
-class Read:
+class DocumentSplit:
     """The documents of a run, by what they are for."""
 
     train: list[LabeledDocument]
@@ -47,7 +47,7 @@ class Read:
         return any(PARAGRAPH in document.text for document in self.train)
 
 
-def read(settings: ClassifySettings, seed: int) -> Read:
+def read_split(settings: ClassifySettings, seed: int) -> DocumentSplit:
     """Reads the files and holds a part out where there is only one.
 
     Raises:
@@ -67,7 +67,7 @@ def read(settings: ClassifySettings, seed: int) -> Read:
         check_labels(valid, labels, settings.valid)
     path = None if settings.valid is None else str(settings.valid)
     counted = {"documents": len(train), "held_out": len(valid)}
-    return Read(train, valid, labels, ClassifyData(path=str(settings.data), valid=path, **counted))
+    return DocumentSplit(train, valid, labels, ClassifyData(path=str(settings.data), valid=path, **counted))
 
 
 def hold_out(
@@ -100,14 +100,14 @@ def hold_out(
 
 
 def learn_words(settings: ClassifySettings, documents: Sequence[LabeledDocument]) -> BpeWords:
-    """Subwords, learned from the documents to train on."""
+    """BpeWords, learned from the documents to train on."""
     lines = (paragraph for document in documents for paragraph in document.text.split(PARAGRAPH))
-    size = vocabulary_size(settings, len(documents))
+    size = choose_vocabulary(settings, len(documents))
     return BpeWords(Tokenizer.learn(lines, size, specials=BERT_SPECIALS))
 
 
 def write_store(
-    path: Path, documents: Sequence[LabeledDocument], reading: Reading, words: BertWords, file: str
+    path: Path, documents: Sequence[LabeledDocument], reading: DocumentFormat, words: BertWords, file: str
 ) -> ParallelStore:
     """Encodes documents into a store, which appears whole or not at all.
 
@@ -135,6 +135,6 @@ def write_store(
     return ParallelStore.open(path)
 
 
-def parts_of(texts: Sequence[str], reading: Reading, words: BertWords) -> list[list[list[list[int]]]]:
+def parts_of(texts: Sequence[str], reading: DocumentFormat, words: BertWords) -> list[list[list[list[int]]]]:
     """The subwords of each sentence of each paragraph of each text."""
     return [encode_parts(split_paragraphs(text, reading.separator), words, reading.max_words) for text in texts]

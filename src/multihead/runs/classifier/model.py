@@ -23,7 +23,7 @@ from multihead.machine import require_device
 from multihead.models.classifier.config import BertClassifierConfig, HierarchicalConfig
 from multihead.models.classifier.network import Classifier, build_classifier
 from multihead.runs.classifier.data import parts_of
-from multihead.runs.classifier.settings import Reading
+from multihead.runs.classifier.settings import DocumentFormat
 from multihead.text.bert_words import BertWords, read_words
 
 _AT_ONCE = 1 << 14
@@ -64,7 +64,7 @@ class DocumentClassifier:
         ``DocumentClassifier.load("run").classify(["It was a bad film."])[0].label`` is ``'negative'``
     """
 
-    def __init__(self, model: Classifier, words: BertWords, reading: Reading) -> None:
+    def __init__(self, model: Classifier, words: BertWords, reading: DocumentFormat) -> None:
         self.model, self.words, self.reading = model, words, reading
 
     @classmethod
@@ -82,7 +82,7 @@ class DocumentClassifier:
             folder, config, _CONFIGS, "classifier", "multihead classify train"
         )
         file = folder / model_folder.CONFIG
-        reading = model_folder.parse_settings(Reading, config.get("reading"), file)
+        reading = model_folder.parse_settings(DocumentFormat, config.get("reading"), file)
         sizes = model_folder.parse_settings(_CONFIGS[architecture], config["model"], file)
         words = read_words(folder)
         if words.digest != config.get("words"):
@@ -115,10 +115,7 @@ class DocumentClassifier:
 
     def batch(self, documents: Sequence[StoredDocument], indices: Array | None = None) -> DocumentBatch:
         """Documents as the network reads them."""
-        config = self.model.config
-        if isinstance(config, HierarchicalConfig):
-            return collate_nested(documents, config.depth, config.padding_id, indices)
-        return collate_segmented(documents, self.reading.max_tokens, self.words.symbols, indices)
+        return collate_documents(self.model.config, self.words, self.reading, documents, indices)
 
     def classify(self, texts: Sequence[str], progress: Callable[[int], None] = lambda _: None) -> list[Answer]:
         """The class of each text; a tab ends a paragraph.
@@ -195,6 +192,19 @@ class DocumentClassifier:
         shown = ["", *(self.words.decode(ids[:stop]) for stop in [*starts[1:], len(ids)])]
         texts = [after.removeprefix(before) for before, after in pairwise(shown)]
         return [(text, stop - start) for text, start, stop in zip(texts, starts, [*starts[1:], len(ids)], strict=True)]
+
+
+def collate_documents(
+    config: HierarchicalConfig | BertClassifierConfig,
+    words: BertWords,
+    reading: DocumentFormat,
+    documents: Sequence[StoredDocument],
+    indices: Array | None = None,
+) -> DocumentBatch:
+    """A batch of documents, as a network with this configuration reads them."""
+    if isinstance(config, HierarchicalConfig):
+        return collate_nested(documents, config.depth, config.padding_id, indices)
+    return collate_segmented(documents, reading.max_tokens, words.symbols, indices)
 
 
 Words = Callable[[list[int]], list[tuple[str, int]]]

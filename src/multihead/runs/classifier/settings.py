@@ -1,7 +1,8 @@
-"""What a user may say about a classifier, what is chosen otherwise, and what is written down. No torch here.
+"""Settings of classifiers: what users may set, what is decided, and by which rules.
 
-`ClassifySettings` are wishes, each a flag of ``multihead classify train``; `decide` turns them into a `ClassifyRun`, in
-which nothing is open, with the reason of each choice. What the rules rest on stands in docs/classification.md.
+`ClassifySettings` are what a user may set, each a flag of ``multihead classify train``; `decide` completes them to a
+`ClassifyRunConfig`, with the reason of each choice. What the rules rest on is in docs/classification.md. No torch here:
+``--help`` reads this file.
 """
 
 from __future__ import annotations
@@ -15,17 +16,33 @@ from multihead.configuration import Settings, build
 from multihead.errors import ConfigurationError
 from multihead.models.bert.config import BertConfig
 from multihead.models.classifier.config import BertClassifierConfig, HierarchicalConfig
-from multihead.planning.sections import Chance
-from multihead.planning.settings import GivenModel
+from multihead.planning.sections import (
+    AverageDecay,
+    BasicMachine,
+    Chance,
+    Heads,
+    Inner,
+    LearningRate,
+    Patience,
+    Smoothing,
+    Updates,
+    ValidateEvery,
+    VocabSize,
+    Warmup,
+    WeightDecay,
+    Width,
+)
+from multihead.planning.settings import BaseRunConfig, Choices, GivenModel, pick_fields
 from multihead.training.config import TrainingConfig
+from multihead.work_folder import given_settings
 
 ModelName = Literal["hierarchical", "bert"]
 
-# --------------------------------------------------------------------------- wishes
+# --------------------------------------------------------------------------- what users may set
 
 
 class Files(Settings):
-    """Where from, where to; flags of their own, since these names are folders elsewhere."""
+    """Files and folders; their flags are declared in the command, since the same names mean folders elsewhere."""
 
     data: Path | None = None
     """Documents to learn from: label TAB text, one a line; further tabs end paragraphs. Plain, gzip, xz or zstd."""
@@ -41,42 +58,37 @@ class _Text(Settings):
     heading: ClassVar[str] = "Text"
 
     held_out: int | None = Field(default=None, ge=1)
-    """Documents to hold out where there is no file of them. [a tenth, 1,000 at most]"""
+    """Documents to hold out where there is no file of them."""
     separator: str | None = Field(default=None, min_length=1)
-    """What stands between sentences. [they end where ends of sentences are]"""
+    """What stands between sentences."""
     max_words: int | None = Field(default=None, ge=1)
-    """Subwords of a sentence; what is longer becomes several. [64]"""
+    """Subwords of a sentence; what is longer becomes several."""
     max_tokens: int | None = Field(default=None, ge=8)
-    """Of a BERT: subwords of a document, the rest is not read. [256, or what the given model can read]"""
+    """Of a BERT: subwords of a document, the rest is not read."""
 
 
 class _Subwords(Settings):
     heading: ClassVar[str] = "Subwords"
 
-    vocab_size: int | None = Field(default=None, ge=1)
-    """Entries of the subword vocabulary. [by the number of documents]"""
+    vocab_size: VocabSize = None
 
 
 class _Model(Settings):
     heading: ClassVar[str] = "Model"
 
     model: ModelName | None = None
-    """Which network: hierarchical attention, or a BERT. [hierarchical; bert with --from-model]"""
+    """Which network: hierarchical attention, or a BERT."""
     depth: int | None = None
-    """Levels of a hierarchical network: 1 words, 2 and sentences, 3 and paragraphs. [2; 3 where there are tabs]"""
+    """Levels of a hierarchical network: 1 words, 2 and sentences, 3 and paragraphs."""
     encoder: Literal["gru", "transformer", "none"] | None = None
-    """What reads the parts of each of its levels. [gru]"""
+    """What reads the parts of each of its levels."""
     pool: Literal["first", "mean", "attention"] | None = None
-    """What stands for a document in a BERT: its pooled first state, the mean of all, or one weighted by attention.
-    [mean]"""
-    width: int | None = None
-    """Model width D. [128]"""
+    """What stands for a document in a BERT: its pooled first state, the mean of all, or one weighted by attention."""
+    width: Width = None
     layers: int | None = None
-    """Layers of a BERT, or of each level's encoder. [2, or 1]"""
-    heads: int | None = None
-    """Attention heads. [4]"""
-    inner: int | None = None
-    """Width of the feed-forward network's hidden layer. [4 D]"""
+    """Layers of a BERT, or of each level's encoder."""
+    heads: Heads = None
+    inner: Inner = None
     dropout: float | None = None
     """Dropout."""
 
@@ -84,125 +96,130 @@ class _Model(Settings):
 class _Training(Settings):
     heading: ClassVar[str] = "Training"
 
-    updates: int | None = None
-    """Updates in all. [20 times through the documents, 200 at least]"""
+    updates: Updates = None
     batch_tokens: int | None = None
-    """Subwords in a batch: documents times the longest. [by their number]"""
-    learning_rate: float | None = None
-    """The highest learning rate."""
-    warmup: int | None = None
-    """Updates of rising learning rate. [a tenth]"""
-    smoothing: float | None = None
-    """Label smoothing. [0]"""
-    weight_decay: float | None = None
-    """Decoupled weight decay of matrices. [0.01]"""
-    average: float | None = None
-    """Decay of the moving average of the weights; 0 for none. [0.9]"""
-    validate_every: int | None = None
-    """Updates between validations. [20 times a run]"""
-    patience: int | None = None
-    """Validations without gain before training ends; 0 for never. [0]"""
+    """Subwords in a batch: documents times the longest."""
+    learning_rate: LearningRate = None
+    warmup: Warmup = None
+    smoothing: Smoothing = None
+    weight_decay: WeightDecay = None
+    average: AverageDecay = None
+    validate_every: ValidateEvery = None
+    patience: Patience = None
 
 
-class _Machine(Settings):
-    heading: ClassVar[str] = "Run"
-
-    threads: int | None = None
-    """Processor threads."""
-    device: Literal["cpu", "cuda"] | None = None
-    """Where to train. [cpu]"""
-    log_every: int | None = None
-    """Updates between lines of the log. [20 times a run]"""
+class ClassifyOptions(_Text, _Subwords, _Model, _Training, Chance, BasicMachine):
+    """All settings but the files."""
 
 
-class ClassifyWishes(_Text, _Subwords, _Model, _Training, Chance, _Machine):
-    """What is not a file."""
+class ClassifySettings(Files, ClassifyOptions):
+    """Settings of a run; all but the files may be left open."""
 
 
-class ClassifySettings(Files, ClassifyWishes):
-    """Wishes for a run; all but the files may be left open."""
+DEFAULTS = {
+    "held_out": "a tenth, 1,000 at most",
+    "separator": "they end where ends of sentences are",
+    "max_words": "64",
+    "max_tokens": "256, or what the given model can read",
+    "vocab_size": "by the number of documents",
+    "model": "hierarchical; bert with --from-model",
+    "depth": "2; 3 where there are tabs",
+    "encoder": "gru",
+    "pool": "mean",
+    "width": "128",
+    "layers": "2, or 1",
+    "heads": "4",
+    "inner": "4 D",
+    "updates": "20 times through the documents, 200 at least",
+    "batch_tokens": "by their number",
+    "warmup": "a tenth",
+    "smoothing": "0",
+    "weight_decay": "0.01",
+    "average": "0.9",
+    "validate_every": "20 times a run",
+    "patience": "0",
+    "device": "cpu",
+    "log_every": "20 times a run",
+}
+"""What is chosen for a setting that is left open, as ``--help`` puts it."""
 
 
 # --------------------------------------------------------------------------- what is decided
 
 RUN_VERSION = 1
-"""Of a classifier's run.json: newer code reads older ones."""
+"""Newest format version of run.json; older versions can be read."""
 
 
-class Reading(Settings):
-    """How a text becomes what the network reads, and what its answers are called."""
+class DocumentFormat(Settings):
+    """How texts are segmented, and the names of the classes."""
 
     labels: tuple[str, ...] = Field(min_length=2)
     """The classes, in the order of the network's outputs."""
     separator: str | None = None
-    """What stands between sentences; None: they end where ends of sentences are."""
+    """The string between sentences; ``None``: sentences are detected."""
     max_words: int = Field(default=64, ge=1)
-    """Subwords of a sentence."""
+    """Maximum number of subwords of a sentence."""
     max_tokens: int = Field(default=256, ge=8)
-    """Of a BERT: ids of a row."""
+    """Maximum number of tokens of a row of a BERT."""
 
 
 class ClassifyData(Settings):
-    """What was learned from."""
+    """The documents of a run."""
 
     path: str
     """The file, as it was given."""
     documents: int
-    """Those that are trained on."""
+    """Training documents."""
     held_out: int
-    """Those that the best model is chosen by."""
+    """Validation documents."""
     valid: str | None
-    """The file where those stand; None: they were held out of the first one."""
+    """The file of the validation documents; ``None`` if they were held out of the first one."""
 
 
-class ClassifyRun(Settings):
-    """Everything decided about a run: run.json."""
+class ClassifyRunConfig(BaseRunConfig):
+    """The run.json of a classifier."""
 
     format_version: int = RUN_VERSION
     kind: Literal["classifier"]
-    """What tells it from a translator's."""
     versions: dict[str, str]
-    """What it was started with."""
     asked: dict[str, object]
-    """The settings that were given, rather than chosen."""
     data: ClassifyData
-    reading: Reading
+    reading: DocumentFormat
     from_model: GivenModel | None
-    """The BERT that it began with."""
+    """The BERT that the run starts from."""
     model: HierarchicalConfig | BertClassifierConfig = Field(discriminator="architecture")
     training: TrainingConfig
     reasons: dict[str, str]
-    """Why each choice was made."""
 
 
-class Facts(NamedTuple):
-    """What decisions depend on."""
+class ClassifyFacts(NamedTuple):
+    """What the decisions depend on besides the user's settings."""
 
     data: ClassifyData
-    reading: Reading
+    reading: DocumentFormat
     vocab: int
     """Entries of the vocabulary."""
     padding_id: int
     tokens: int
-    """Subwords that an epoch has."""
+    """Subwords in an epoch."""
     paragraphs: bool
-    """Whether a document has several."""
+    """Whether a document has several paragraphs."""
     threads: int
-    """What PyTorch computes with here."""
+    """Threads that PyTorch uses."""
     versions: dict[str, str]
     given: tuple[GivenModel, BertConfig] | None
-    """The BERT to begin with."""
+    """The BERT to start from."""
 
 
 _SHAPE = ("width", "layers", "heads", "inner")
-"""What a given model has settled."""
+"""Sizes that a given model has decided."""
 
 
-def network_of(settings: ClassifySettings) -> ModelName:
-    """Which network is meant.
+def choose_network(settings: ClassifySettings) -> ModelName:
+    """The kind of network.
 
     Raises:
-        ConfigurationError: settings of the other one, or of a given model that cannot be changed.
+        ConfigurationError: a setting belongs to the other kind, or a given model has decided it.
     """
     name: ModelName = settings.model or ("hierarchical" if settings.from_model is None else "bert")
     foreign: tuple[str, ...] = ("max_tokens", "pool") if name == "hierarchical" else ("depth", "encoder", "max_words")
@@ -218,106 +235,100 @@ def network_of(settings: ClassifySettings) -> ModelName:
     return name
 
 
-def vocabulary_size(settings: ClassifySettings, documents: int) -> int:
-    """Entries of a vocabulary that is to be learned: few where words are seen seldom."""
+def choose_vocabulary(settings: ClassifySettings, documents: int) -> int:
+    """Entries of a vocabulary to be learned: few where words occur seldom."""
     return settings.vocab_size or (2_000 if documents < 2_000 else 4_000 if documents < 20_000 else 8_000)
 
 
-def reading_of(settings: ClassifySettings, labels: tuple[str, ...], most: int | None) -> Reading:
-    """How texts are cut.
+def choose_format(settings: ClassifySettings, labels: tuple[str, ...], most: int | None) -> DocumentFormat:
+    """How texts are segmented.
 
     Args:
-        settings: the wishes.
+        settings: the user's.
         labels: the classes.
-        most: ids of a row that the given BERT can read; None where there is none.
+        most: maximum number of tokens that the given BERT can read; ``None`` if no model is given.
 
     Raises:
-        ConfigurationError: more are asked for.
+        ConfigurationError: more are requested.
     """
-    asked = _of(Reading, settings.model_dump(exclude_none=True))
-    usual = Reading.model_fields["max_tokens"].default
-    found = build(Reading, {"labels": labels, "max_tokens": min(usual, most or usual), **asked}, "the settings")
-    if most is not None and found.max_tokens > most:
-        raise ConfigurationError(f"max_tokens is {found.max_tokens}, but the given model reads {most} at most")
-    return found
+    given = {name: value for name, value in settings if name in DocumentFormat.model_fields and value is not None}
+    usual = DocumentFormat.model_fields["max_tokens"].default
+    chosen = build(DocumentFormat, {"labels": labels, "max_tokens": min(usual, most or usual), **given}, "the settings")
+    if most is not None and chosen.max_tokens > most:
+        raise ConfigurationError(f"max_tokens is {chosen.max_tokens}, but the given model reads {most} at most")
+    return chosen
 
 
-_CHOSEN: dict[str, Any] = {"seed": 1, "device": "cpu", "smoothing": 0.0, "weight_decay": 0.01, "average": 0.9}
+_COMMON: dict[str, Any] = {"seed": 1, "device": "cpu", "smoothing": 0.0, "weight_decay": 0.01, "average": 0.9}
 _MODELS: dict[ModelName, dict[str, Any]] = {
     "hierarchical": {"width": 128, "layers": 1, "heads": 4, "encoder": "gru", "dropout": 0.2, "learning_rate": 2e-3},
     "bert": {"width": 128, "layers": 2, "heads": 4, "pool": "mean", "dropout": 0.1, "learning_rate": 5e-4},
 }
-_EPOCHS, _FEWEST = 20, 200
-_OFTEN = 20
-"""Validations, and lines of the log, a run."""
+_EPOCHS, _MIN_UPDATES = 20, 200
+_INTERVALS = 20
+"""Validations, and lines of the log, in a run."""
 
 
-def decide(settings: ClassifySettings, facts: Facts) -> ClassifyRun:
-    """Everything that the user left open.
+def decide(settings: ClassifySettings, facts: ClassifyFacts) -> ClassifyRunConfig:
+    """Choose every setting that the user left open.
 
     Raises:
-        ConfigurationError: a wish that cannot be, or two that exclude each other.
+        ConfigurationError: a setting is out of range, or two settings exclude each other.
     """
-    asked = settings.model_dump(mode="json", exclude_none=True, exclude={"output"})
-    name = network_of(settings)
-    chosen = {**_CHOSEN, **_MODELS[name], "threads": facts.threads, **_by_size(facts, asked)}
+    name, choices = choose_network(settings), Choices(settings)
+    chosen = {**_COMMON, **_MODELS[name], "threads": facts.threads, **_by_size(facts, settings)}
     reasons = dict.fromkeys(chosen, "found by trial") | {
         "threads": "what PyTorch uses here",
         "pool": "the first state is of use where next sentences were predicted",
         "batch_tokens": f"for {facts.tokens:,} subwords",
-        "updates": f"{_EPOCHS} times through the documents, {_FEWEST} at least",
+        "updates": f"{_EPOCHS} times through the documents, {_MIN_UPDATES} at least",
         "depth": "the documents have paragraphs" if facts.paragraphs else "the documents have one paragraph each",
     }
     if facts.given is not None:
         chosen["learning_rate"] = round(5e-5 * 768 / facts.given[1].width, 7)
         reasons["learning_rate"] = "5e-5 for a width of 768 (Devlin et al. 2019), more for less"
         reasons |= dict.fromkeys(_SHAPE, "the given model's")
-    reasons |= dict.fromkeys(asked, "as asked")
-    values = {**chosen, **asked}
+    values = choices.override(chosen, reasons)
     values.setdefault("inner", 4 * values["width"])
     values.setdefault("warmup", max(values["updates"] // 10, 1))
-    for often in ("validate_every", "log_every"):
-        values.setdefault(often, max(values["updates"] // _OFTEN, 1))
+    for interval in ("validate_every", "log_every"):
+        values.setdefault(interval, max(values["updates"] // _INTERVALS, 1))
     origin = "the settings"
-    model = _network(name, values, facts, origin)
-    training = build(TrainingConfig, _of(TrainingConfig, values), origin)
-    known = {*type(model).model_fields, *TrainingConfig.model_fields, *asked, *(_SHAPE if name == "bert" else ())}
-    return ClassifyRun(
+    model = _build_network(name, values, facts, origin)
+    training = build(TrainingConfig, pick_fields(TrainingConfig, values), origin)
+    given = given_settings(settings)
+    known = {*type(model).model_fields, *TrainingConfig.model_fields, *given, *(_SHAPE if name == "bert" else ())}
+    return ClassifyRunConfig(
         kind="classifier",
         versions=facts.versions,
-        asked=asked,
+        asked=given,
         data=facts.data,
         reading=facts.reading,
         from_model=None if facts.given is None else facts.given[0],
         model=model,
         training=training,
-        reasons={field: reason for field, reason in reasons.items() if field in known},
+        reasons={field: reason for field, reason in choices.reasons.items() if field in known},
     )
 
 
-def _by_size(facts: Facts, asked: dict[str, Any]) -> dict[str, Any]:
-    """What depends on how much there is to learn from: some hundred updates an epoch, of documents that fit."""
-    batch = asked.get("batch_tokens") or min(max(facts.tokens // 100, 512), 4096)
-    updates = max(_EPOCHS * facts.tokens // batch, _FEWEST)
+def _by_size(facts: ClassifyFacts, settings: ClassifySettings) -> dict[str, Any]:
+    """What depends on the amount of text: some hundred updates an epoch, on batches that hold whole documents."""
+    batch = settings.batch_tokens or min(max(facts.tokens // 100, 512), 4096)
+    updates = max(_EPOCHS * facts.tokens // batch, _MIN_UPDATES)
     return {"batch_tokens": batch, "updates": updates, "depth": 3 if facts.paragraphs else 2}
 
 
-def _network(
-    name: ModelName, values: dict[str, Any], facts: Facts, origin: str
+def _build_network(
+    name: ModelName, values: dict[str, Any], facts: ClassifyFacts, origin: str
 ) -> HierarchicalConfig | BertClassifierConfig:
     sizes = {"classes": len(facts.reading.labels), "dropout": values["dropout"]}
+    vocabulary = {"vocab": facts.vocab, "padding_id": facts.padding_id}
     if name == "hierarchical":
-        known = {**_of(HierarchicalConfig, values), "vocab": facts.vocab, "padding_id": facts.padding_id}
-        return build(HierarchicalConfig, known | sizes, origin)
+        return build(HierarchicalConfig, pick_fields(HierarchicalConfig, values) | vocabulary | sizes, origin)
     dropouts = {"dropout": values["dropout"], "attention_dropout": 0.0}
     if facts.given is None:
-        shape = {**_of(BertConfig, values), "vocab": facts.vocab, "padding_id": facts.padding_id}
+        shape = {**pick_fields(BertConfig, values), **vocabulary}
         encoder = build(BertConfig, {**shape, **dropouts, "max_positions": facts.reading.max_tokens}, origin)
     else:
         encoder = build(BertConfig, {**facts.given[1].model_dump(), **dropouts}, origin)
     return build(BertClassifierConfig, {"encoder": encoder, "pool": values["pool"], **sizes}, origin)
-
-
-def _of(cls: type[Settings], values: dict[str, Any]) -> dict[str, Any]:
-    """Those of the values that are fields of ``cls``."""
-    return {name: value for name, value in values.items() if name in cls.model_fields}

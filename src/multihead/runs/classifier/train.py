@@ -1,59 +1,69 @@
-"""Labelled documents become a classifier: a run begins or goes on.
+"""Train and evaluate a document classifier: the kind of run behind ``multihead classify``.
 
-A run is a folder, as a translator's is (`runs.translator.train`):
+A run is a folder:
 
-    run.json            everything decided, with reasons: a `ClassifyRun`; written once, before the first update
+    run.json            every decision with its reason: a `ClassifyRunConfig`; written once, before the first update
     data/               what training reads (`runs.classifier.data`)
     log.txt, log.jsonl, timing.jsonl
-    checkpoints/        where the run can go on; of one that began with a pre-trained encoder also where it began
+    checkpoints/        where the run resumes; of one that starts from a pre-trained encoder also where it started
     best/               the model folder of the best validation so far
 
-What is chosen is in `runs.classifier.settings`, what classifies in `runs.classifier.model`, how good it is says
-`runs.classifier.evaluation`.
+The rules are in `runs.classifier.settings`, the classifier itself in `runs.classifier.model`, and what happens in which
+order in `runs.run`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from multihead import work_folder
 from multihead.configuration import build
-from multihead.data.labeled import count_labels
-from multihead.data.nested import DocumentStream
+from multihead.data.labeled import check_labels, count_labels, read_labeled
+from multihead.data.nested import DocumentStream, read_documents
+from multihead.data.order import batches_by_tokens
 from multihead.data.store import ParallelStore
-from multihead.files import write_errors, write_text
+from multihead.files import write_errors
 from multihead.machine import inspect_machine, require_device
-from multihead.models.bert.network import Bert
+from multihead.metrics.classification import Classification, score_predictions
 from multihead.models.classifier.config import BertClassifierConfig
 from multihead.models.classifier.network import BertClassifier, Classifier, build_classifier
 from multihead.runs.bert.model import PretrainedBert
-from multihead.runs.classifier.data import Read, learn_words, read, write_store
-from multihead.runs.classifier.evaluation import Best, evaluate
-from multihead.runs.classifier.model import Answer, DocumentClassifier
+from multihead.runs.classifier.data import learn_words, read_split, write_store
+from multihead.runs.classifier.model import DocumentClassifier, collate_documents
 from multihead.runs.classifier.settings import (
-    RUN_VERSION,
-    ClassifyRun,
+    ClassifyFacts,
+    ClassifyRunConfig,
     ClassifySettings,
-    Facts,
+    choose_format,
+    choose_network,
     decide,
-    network_of,
-    reading_of,
 )
-from multihead.runs.run import given_model, versions
-from multihead.text.bert_words import read_words
-from multihead.training.checkpoint import Checkpoint, RunState, save
+from multihead.runs.run import (
+    BatchSource,
+    Judge,
+    NewRun,
+    RunKind,
+    RunResult,
+    execute,
+    given_model,
+    installed_versions,
+    log_decisions,
+)
+from multihead.text.bert_words import BertWords, read_words
+from multihead.training.checkpoint import Checkpoint, RunState
+from multihead.training.context import RunContext
+from multihead.training.loss import sequence_loss
 from multihead.training.progress import RunLog
-from multihead.training.trainer import TrainerInputs
-
-__all__ = ["Answer", "DocumentClassifier", "Result", "evaluate", "train"]
-from multihead.runs.run import Finished, Kind, carry_out, show, train_to_the_end
+from multihead.training.trainer import Validation
 
 
-class Result(Finished):
+class ClassifyResult(RunResult):
     """A finished run; its score is the accuracy on the validation set, in percent."""
 
     def classifier(self) -> DocumentClassifier:
@@ -66,130 +76,202 @@ def train(
     say: Callable[[str], None] = print,
     stop_signal: Callable[[], int | None] = lambda: None,
     use_threads: Callable[[int], None] = lambda _: None,
-    **wishes: Any,
-) -> Result:
-    """Trains a classifier, or goes on with one that was stopped.
+    **settings: Any,
+) -> ClassifyResult:
+    """Train a classifier, or resume a run that was stopped.
 
     Args:
-        say: is told each line of progress.
-        stop_signal: is asked between updates for the number of a signal that wants the run to stop.
-        use_threads: is told how many threads the run is frozen to: see `runs.translator.train.train`.
-        **wishes: fields of `ClassifySettings`: ``data`` and ``output`` are needed for a new run.
+        say: called with each line of output.
+        stop_signal: called between updates; returns the number of a signal that asks the run to stop.
+        use_threads: called with the number of threads that the run is frozen to: see `runs.translator.train.train`.
+        **settings: fields of `ClassifySettings`; ``data`` and ``output`` are needed for a new run.
 
     Raises:
-        InputError: files, settings or the output folder are not what they should be; nothing was overwritten.
-        Interrupted: ``stop_signal`` gave one; the run can go on.
+        InputError: files, settings or the output folder are invalid; nothing was overwritten.
+        Interrupted: ``stop_signal`` returned a signal; the same call resumes the run.
     """
-    settings = build(ClassifySettings, wishes, "the settings")
-    folder = work_folder.require_output(settings.output)
-    return carry_out(
-        folder,
-        Kind(work_folder.CLASSIFIER, ClassifyRun, RUN_VERSION),
-        work_folder.given_settings(settings),
-        begin=lambda: _begin(settings, folder, say),
-        work=lambda config: _train(config, folder, say, stop_signal),
-        use_threads=use_threads,
-    )
+    given = build(ClassifySettings, settings, "the settings")
+    folder = work_folder.require_output(given.output)
+    return execute(ClassifyRun(given, folder, RunContext(say, stop_signal, use_threads)), ClassifyResult)
 
 
-def _begin(settings: ClassifySettings, folder: Path, say: Callable[[str], None]) -> ClassifyRun:
-    """Reads the documents, decides everything, says so, and freezes it."""
-    network_of(settings)
-    require_device(settings.device or "cpu")
-    machine, found = inspect_machine(), read(settings, 1 if settings.seed is None else settings.seed)
-    given = described = None
-    if settings.from_model is not None:
-        given, described = PretrainedBert.load(settings.from_model), given_model(settings.from_model)
-    words = learn_words(settings, found.train) if given is None else given.words
-    reading = reading_of(settings, found.labels, None if given is None else given.model.config.max_positions)
-    with work_folder.preparing(folder):
-        data = folder / "data"
+class StoredDocuments(NamedTuple):
+    """What training reads."""
+
+    words: BertWords
+    train: ParallelStore
+    valid: ParallelStore
+
+
+class NewClassifyRun(NewRun[ClassifyRunConfig, StoredDocuments]):
+    """A classifier's run that begins."""
+
+    def __init__(self, settings: ClassifySettings, folder: Path) -> None:
+        self._settings, self._folder = settings, folder
+        choose_network(settings)
+        require_device(settings.device or "cpu")
+        self._documents = read_split(settings, 1 if settings.seed is None else settings.seed)
+        self._given = None if settings.from_model is None else PretrainedBert.load(settings.from_model)
+        given, documents = self._given, self._documents
+        self._words = learn_words(settings, documents.train) if given is None else given.words
+        most = None if given is None else given.model.config.max_positions
+        self._format = choose_format(settings, documents.labels, most)
+
+    def prepare(self) -> StoredDocuments:
+        """Store vocabulary and documents."""
+        data, documents, words = self._folder / "data", self._documents, self._words
         with write_errors(data):
             (data / "words").mkdir(parents=True)
         words.save(data / "words")
-        store = write_store(data / "train", found.train, reading, words, found.data.path)
-        write_store(data / "valid", found.valid, reading, words, found.data.valid or found.data.path)
-        facts = Facts(
-            found.data,
-            reading,
-            len(words),
-            words.symbols.pad,
-            int(store.source.lengths.sum()),
-            found.paragraphs,
-            machine.threads,
-            versions(),
-            None if given is None or described is None else (described, given.model.config),
+        train = write_store(data / "train", documents.train, self._format, words, documents.data.path)
+        valid_path = documents.data.valid or documents.data.path
+        return StoredDocuments(
+            words, train, write_store(data / "valid", documents.valid, self._format, words, valid_path)
         )
-        config = decide(settings, facts)
-        if given is not None:
-            _write_start(folder, config, given.model)
-        write_text(folder / work_folder.RUN, config.model_dump_json(indent=2) + "\n")
-    _show(config, found, store, RunLog(folder, say))
-    return config
+
+    def decide(self, data: StoredDocuments) -> ClassifyRunConfig:
+        """Choose model and training."""
+        given = None
+        if self._given is not None:
+            assert self._settings.from_model is not None
+            given = (given_model(self._settings.from_model), self._given.model.config)
+        facts = ClassifyFacts(
+            data=self._documents.data,
+            reading=self._format,
+            vocab=len(data.words),
+            padding_id=data.words.symbols.pad,
+            tokens=int(data.train.source.lengths.sum()),
+            paragraphs=self._documents.paragraphs,
+            threads=inspect_machine().threads,
+            versions=installed_versions(),
+            given=given,
+        )
+        return decide(self._settings, facts)
+
+    def first_checkpoint(self, config: ClassifyRunConfig) -> Checkpoint | None:
+        """The given encoder with a new layer on top."""
+        if self._given is None:
+            return None
+        with torch.random.fork_rng():
+            torch.manual_seed(config.training.seed)
+            model = build_classifier(config.model)
+        assert isinstance(model, BertClassifier)
+        model.take_encoder(self._given.model)
+        weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
+        return Checkpoint(RunState(), weights, weights if config.training.average else {}, {})
+
+    def report(self, config: ClassifyRunConfig, data: StoredDocuments, log: RunLog) -> None:
+        """Log the labels and the decisions."""
+        counts, format_, training = config.data, config.reading, config.training
+        log.say(
+            f"{counts.documents:,} documents to learn from, {counts.held_out:,} to choose the best model by; labels:"
+        )
+        train, valid = count_labels(self._documents.train), count_labels(self._documents.valid)
+        for label in format_.labels:
+            log.say(f"  {label:<14} {train.get(label, 0):,} and {valid.get(label, 0):,}")
+        if isinstance(config.model, BertClassifierConfig):
+            cut = int((data.train.source.lengths > format_.max_tokens - 3).sum())
+            if cut:
+                log.say(f"  {cut:,} documents are longer than {format_.max_tokens} subwords; their rest is not read")
+        log.say("decided (run.json has it all):")
+        fields = ("batch_tokens", "updates", "learning_rate", "warmup", "average", "threads")
+        shown = {
+            "model": config.model.summary,
+            "dropout": config.model.dropout,
+            **{name: getattr(training, name) for name in fields},
+        }
+        log_decisions(config, shown, log)
 
 
-def _write_start(folder: Path, config: ClassifyRun, given: Bert) -> None:
-    """The checkpoint of update 0: the given encoder with a new layer on top, and an optimiser that knows nothing."""
-    with torch.random.fork_rng():
-        model = _drawn(config)
-    assert isinstance(model, BertClassifier)
-    model.take_encoder(given)
-    weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
-    save(
-        folder / "checkpoints", Checkpoint(RunState(), weights, weights if config.training.average else {}, {}), keep=1
+class ClassifyRun(RunKind[ClassifyRunConfig, StoredDocuments, Classifier]):
+    """A run that trains a document classifier."""
+
+    config_class = ClassifyRunConfig
+    outcome = ", gets {:.2f}% of the validation set right and is in"
+
+    def __init__(self, settings: ClassifySettings, folder: Path, context: RunContext) -> None:
+        super().__init__(settings, folder, context)
+        self.settings = settings
+
+    def begin(self) -> NewClassifyRun:
+        """Check the settings and read the documents of a new run."""
+        return NewClassifyRun(self.settings, self.folder)
+
+    def open(self, config: ClassifyRunConfig) -> StoredDocuments:
+        """Open vocabulary and stored documents."""
+        del config
+        data = self.folder / "data"
+        return StoredDocuments(read_words(data / "words"), *map(ParallelStore.open, (data / "train", data / "valid")))
+
+    def network(self, config: ClassifyRunConfig) -> Classifier:
+        """A new network on its device."""
+        return build_classifier(config.model).to(config.training.device)
+
+    def batches(self, config: ClassifyRunConfig, data: StoredDocuments, position: tuple[int, int]) -> BatchSource:
+        """Batches of documents."""
+        collate = partial(collate_documents, config.model, data.words, config.reading)
+        stream = DocumentStream(data.train, config.training.batch_tokens, config.training.seed, collate, position)
+        return BatchSource(stream, lambda rows: {config.data.path: sorted(data.train.lines[rows].tolist())})
+
+    def start_message(self, config: ClassifyRunConfig) -> str | None:
+        """The encoder that the run starts from."""
+        return None if config.from_model is None else f"beginning with the encoder of {config.from_model.path}"
+
+    def judge(self, config: ClassifyRunConfig, data: StoredDocuments) -> ClassifyJudge:
+        """Accuracy on the validation set."""
+        return ClassifyJudge(config, data)
+
+
+class ClassifyJudge(Judge[Classifier]):
+    """Judges models by their accuracy on the validation set."""
+
+    def __init__(self, config: ClassifyRunConfig, data: StoredDocuments) -> None:
+        self.config, self.words, self.valid = config, data.words, data.valid
+        self._groups = batches_by_tokens(data.valid.source.lengths.tolist(), 4 * config.training.batch_tokens)
+
+    def evaluate(self, model: Classifier) -> Validation:
+        """Accuracy in percent, macro-F1, and the loss per document."""
+        classifier, nll, actual, predicted = self._classifier(model), 0.0, list[int](), list[int]()
+        for group in self._groups:
+            indices = np.array(group)
+            batch = classifier.batch(read_documents(self.valid, indices), indices).to(self.config.training.device)
+            predicted += classifier.predictions(batch)
+            actual += batch.labels.tolist()
+            nll += sequence_loss(model, batch, 0.0).nll.item()
+        scores = score_predictions(actual, predicted, self.config.reading.labels)
+        loss = nll / len(actual)
+        values = {"loss": loss, **scores.as_dict()}
+        summary = f"loss {loss:.4f}  accuracy {scores.accuracy:.2%}  macro-F1 {scores.macro_f1:.2%}"
+        return Validation(100 * scores.accuracy, loss, values, summary)
+
+    def save(self, model: Classifier, folder: Path, metrics: dict[str, Any]) -> None:
+        """Write the model folder of the best model."""
+        self._classifier(model).save(folder, metrics)
+
+    def _classifier(self, model: Classifier) -> DocumentClassifier:
+        return DocumentClassifier(model, self.words, self.config.reading)
+
+
+def evaluate(
+    model: str | Path | DocumentClassifier, data: str | Path, *, progress: Callable[[int], None] = lambda _: None
+) -> Classification:
+    """Evaluate a classifier on labeled documents.
+
+    Args:
+        model: a run or model folder, or a loaded classifier.
+        data: a file in the format of the training file.
+        progress: called with the number of newly classified documents.
+
+    Raises:
+        DataError: a line is not a labeled document, or its label is unknown to the model.
+        FormatError: the folder holds no classifier.
+    """
+    documents = read_labeled(data)
+    classifier = model if isinstance(model, DocumentClassifier) else DocumentClassifier.load(model)
+    labels = classifier.reading.labels
+    check_labels(documents, labels, data)
+    indices = {label: index for index, label in enumerate(labels)}
+    answers = classifier.classify([document.text for document in documents], progress)
+    return score_predictions(
+        [indices[document.label] for document in documents], [indices[answer.label] for answer in answers], labels
     )
-
-
-def _drawn(config: ClassifyRun) -> Classifier:
-    """The network with its first values, a function of the seed."""
-    torch.manual_seed(config.training.seed)
-    return build_classifier(config.model)
-
-
-def _show(config: ClassifyRun, found: Read, store: ParallelStore, log: RunLog) -> None:
-    """Says what was decided and why."""
-    data, reading, training = config.data, config.reading, config.training
-    log.say(f"{data.documents:,} documents to learn from, {data.held_out:,} to choose the best model by; labels:")
-    learned, held = count_labels(found.train), count_labels(found.valid)
-    for label in reading.labels:
-        log.say(f"  {label:<14} {learned.get(label, 0):,} and {held.get(label, 0):,}")
-    if isinstance(config.model, BertClassifierConfig):
-        cut = int((store.source.lengths > reading.max_tokens - 3).sum())
-        if cut:
-            log.say(f"  {cut:,} documents are longer than {reading.max_tokens} subwords; their rest is not read")
-    log.say("decided (run.json has it all):")
-    shown = {
-        "model": config.model.summary,
-        **{name: getattr(config.model, name) for name in ("dropout",)},
-        **{
-            name: getattr(training, name)
-            for name in ("batch_tokens", "updates", "learning_rate", "warmup", "average", "threads")
-        },
-    }
-    show(config, shown, log)
-
-
-def _train(
-    config: ClassifyRun, folder: Path, say: Callable[[str], None], stop_signal: Callable[[], int | None]
-) -> Result:
-    training, data = config.training, folder / "data"
-    words, learned, valid = read_words(data / "words"), *map(ParallelStore.open, (data / "train", data / "valid"))
-    model = _drawn(config).to(training.device)
-    batch = DocumentClassifier(model, words, config.reading).batch
-
-    def around(state: RunState) -> TrainerInputs[Classifier]:
-        stream = DocumentStream(learned, training.batch_tokens, training.seed, batch, state.position)
-        best = Best(config, words, valid, folder)
-        return TrainerInputs(
-            stream.take,
-            lambda: stream.position,
-            best.evaluate,
-            best.keep,
-            stop_signal,
-            source_lines=lambda rows: {config.data.path: sorted(learned.lines[rows].tolist())},
-        )
-
-    start = None if config.from_model is None else f"beginning with the encoder of {config.from_model.path}"
-    merit = ", gets {:.2f}% of the validation set right and is in"
-    done = train_to_the_end(model, config.model.width, config, folder, say, around, merit=merit, start=start)
-    return Result(**vars(done))

@@ -10,23 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
-import torch
-
-from multihead.data.toy.pointing import Example, Hull, collate, generator
+from multihead.data.toy.pointing import Example, Hull, generator
 from multihead.errors import ConfigurationError
-from multihead.models.pointer.network import PointerNetwork
 from multihead.runs.pointer.model import Answer, Pointer
-from multihead.runs.pointer.settings import PointerRun, ProblemName
-from multihead.training.loss import sequence_loss
-from multihead.training.trainer import Validation
+from multihead.runs.pointer.settings import ProblemName
 
 TRAINING, VALIDATION, TEST = 0, 1, 2
 """What random numbers are drawn for, so that no two of these share an example but by chance: see `generator`."""
 
-_AT_ONCE = 250
-"""Of the validation set, how many have their loss computed together."""
 _BEYOND = {"sort": (12, 15, 20), "hull": (25, 30, 50)}
 """Lengths to be measured besides those that are usually learned from."""
 
@@ -54,7 +46,7 @@ class Measured:
         return f"{shown}  area {covered}  invalid {self.invalid:6.2%}"
 
 
-def judge(pointer: Pointer, examples: Sequence[Example], answers: Sequence[Answer]) -> Measured:
+def measure(pointer: Pointer, examples: Sequence[Example], answers: Sequence[Answer]) -> Measured:
     """Compares answers with the right ones."""
     indices = [[place - 1 for place in answer.places] for answer in answers]
     exact = sum(
@@ -66,46 +58,6 @@ def judge(pointer: Pointer, examples: Sequence[Example], answers: Sequence[Answe
     covered = [Hull.area_coverage(example.inputs, found) for example, found in zip(examples, indices, strict=True)]
     valid = [share for share in covered if share is not None]
     return Measured(exact, sum(valid) / len(valid) if valid else None, 1 - len(valid) / len(covered))
-
-
-# --------------------------------------------------------------------------- while training
-
-
-class Best:
-    """Judges the models of a run on its validation set, and writes the best one to the folder ``best``.
-
-    Args:
-        config: the run.
-        folder: its folder.
-    """
-
-    def __init__(self, config: PointerRun, folder: Path) -> None:
-        self.config, self.folder = config, folder
-        task = config.task
-        problem = Pointer.problem_of(task)
-        random = generator(config.training.seed, VALIDATION)
-        self.examples = problem.draw(random, config.held_out, task.smallest, task.largest)
-
-    def evaluate(self, model: PointerNetwork) -> Validation:
-        """The share that greedy search gets exactly right, in percent; and the loss a symbol."""
-        pointer = Pointer(model, self.config.task)
-        answers = pointer.answers([example.inputs for example in self.examples])
-        measured, loss = judge(pointer, self.examples, answers), self._loss(model)
-        return Validation(
-            100 * measured.exact, loss, {"loss": loss, **measured.as_dict()}, f"loss {loss:.4f}  {measured}"
-        )
-
-    @torch.no_grad()
-    def _loss(self, model: PointerNetwork) -> float:
-        nll, tokens = 0.0, 0
-        for start in range(0, len(self.examples), _AT_ONCE):
-            batch = collate(self.examples[start : start + _AT_ONCE]).to(self.config.training.device)
-            nll, tokens = nll + sequence_loss(model, batch, 0.0).nll.item(), tokens + batch.target_tokens
-        return nll / tokens
-
-    def keep(self, model: PointerNetwork, metrics: dict[str, Any]) -> None:
-        """Writes the folder ``best`` of the run."""
-        Pointer(model, self.config.task).save(self.folder / "best", metrics)
 
 
 # --------------------------------------------------------------------------- a table
@@ -202,7 +154,7 @@ def evaluate(
         measured = {}
         for width in dict.fromkeys((1, beam)):
             answers = pointer.answers(inputs, beam=width, repeats=repeats)
-            measured["greedy" if width == 1 else f"beam {width}"] = judge(pointer, examples, answers)
+            measured["greedy" if width == 1 else f"beam {width}"] = measure(pointer, examples, answers)
             if progress is not None:
                 progress(count)
         lines.append(Line(length, pointer.task.smallest <= length <= pointer.task.largest, measured))

@@ -1,8 +1,8 @@
-"""What a user may say about a pointer network, what is chosen otherwise, and what is written down. No torch here.
+"""Settings of pointer networks: what users may set, what is decided, and by which rules.
 
-`PointerSettings` are wishes, each a flag of ``multihead pointer train``; `decide` turns them into a `PointerRun`, in
-which nothing is open, with the reason of each choice. `RECIPES` were found by trial, which docs/pointer-networks.md and
-docs/lab-notes.md tell of.
+`PointerSettings` are what a user may set, each a flag of ``multihead pointer train``; `decide` completes them to a
+`PointerRunConfig`, with the reason of each choice. The `RECIPES` were found by trial: see docs/pointer-networks.md and
+docs/lab-notes.md. No torch here: ``--help`` reads this file.
 """
 
 from __future__ import annotations
@@ -14,39 +14,45 @@ from pydantic import Field, model_validator
 
 from multihead.configuration import Settings, build
 from multihead.models.pointer.config import PointerConfig
-from multihead.planning.sections import Chance
+from multihead.planning.sections import (
+    AverageDecay,
+    BasicMachine,
+    Chance,
+    EncoderLayers,
+    LearningRate,
+    Output,
+    Updates,
+    ValidateEvery,
+    Warmup,
+    Width,
+)
+from multihead.planning.settings import BaseRunConfig, Choices, pick_fields
 from multihead.training.config import TrainingConfig
+from multihead.work_folder import given_settings
 
 ProblemName = Literal["sort", "hull"]
 EncoderName = Literal["recurrent", "bidirectional", "transformer"]
 
 PROBLEM_NAMES: tuple[ProblemName, ...] = get_args(ProblemName)
-"""What `multihead.data.toy.pointing` can draw; named here, too, because ``--help`` does not wait for torch."""
+"""The problems of `multihead.data.toy.pointing`, repeated here because ``--help`` does not import torch."""
 
 FEATURES: dict[ProblemName, int] = {"sort": 1, "hull": 2}
-"""How many numbers an input has."""
+"""Numbers per input."""
 
 
 def default_folder(problem: ProblemName) -> Path:
-    """Where a run stands unless one says otherwise: in the current folder."""
+    """The default run folder, in the current folder."""
     return Path(f"pointer-{problem}")
 
 
-# --------------------------------------------------------------------------- wishes
-
-
-class _Place(Settings):
-    heading: ClassVar[str] = "Folders"
-
-    output: Path | None = None
-    """The folder to write: new, empty, or one that was begun, which then goes on. [pointer-sort or pointer-hull]"""
+# --------------------------------------------------------------------------- what users may set
 
 
 class _Task(Settings):
     heading: ClassVar[str] = ""
 
     ascending: bool | None = None
-    """Sort the least number first. [the greatest first]"""
+    """Sort the least number first."""
     smallest: int | None = Field(default=None, ge=1)
     """The fewest numbers, or points, of an example."""
     largest: int | None = Field(default=None, ge=1)
@@ -57,11 +63,9 @@ class _Model(Settings):
     heading: ClassVar[str] = "Model"
 
     encoder: EncoderName | None = None
-    """What reads the inputs: an LSTM as in the paper, one in each direction, or self-attention. [recurrent]"""
-    width: int | None = None
-    """Model width D."""
-    layers: int | None = None
-    """Layers of the encoder."""
+    """What reads the inputs: an LSTM as in the paper, one in each direction, or self-attention."""
+    width: Width = None
+    layers: EncoderLayers = None
     heads: int | None = None
     """Attention heads of a Transformer's encoder."""
     inner: int | None = None
@@ -77,50 +81,43 @@ class _Model(Settings):
 class _Training(Settings):
     heading: ClassVar[str] = "Training"
 
-    updates: int | None = None
-    """Updates in all."""
+    updates: Updates = None
     batch: int | None = Field(default=None, ge=1)
     """Examples in a batch; all of them are drawn anew."""
-    learning_rate: float | None = None
-    """The highest learning rate."""
-    warmup: int | None = None
-    """Updates of rising learning rate."""
-    average: float | None = None
-    """Decay of the moving average of the weights; 0 for none."""
-    validate_every: int | None = None
-    """Updates between validations."""
+    learning_rate: LearningRate = None
+    warmup: Warmup = None
+    average: AverageDecay = None
+    validate_every: ValidateEvery = None
     held_out: int | None = Field(default=None, ge=1)
     """Examples of the validation set."""
 
 
-class _Machine(Settings):
-    heading: ClassVar[str] = "Run"
-
-    threads: int | None = None
-    """Processor threads."""
-    device: Literal["cpu", "cuda"] | None = None
-    """Where to train. [cpu]"""
-    log_every: int | None = None
-    """Updates between lines of the log."""
+class PointerSettings(Output, _Task, _Model, _Training, Chance, BasicMachine):
+    """Settings of a run; everything may be left open."""
 
 
-class PointerSettings(_Place, _Task, _Model, _Training, Chance, _Machine):
-    """Wishes for a run; everything may be left open."""
+DEFAULTS = {
+    "output": "pointer-sort or pointer-hull",
+    "ascending": "the greatest first",
+    "encoder": "recurrent",
+    "device": "cpu",
+}
+"""What is chosen for a setting that is left open, as ``--help`` puts it."""
 
 
 # --------------------------------------------------------------------------- what is decided
 
 
 class Task(Settings):
-    """What a network was made to do."""
+    """What a network is trained to do."""
 
     problem: ProblemName
     ascending: bool = False
-    """Of sorting: the least number first."""
+    """Sort the least number first."""
     smallest: int = Field(ge=1)
-    """The fewest inputs of an example that was learned from."""
+    """The fewest inputs of a training example."""
     largest: int = Field(ge=1)
-    """The most."""
+    """The most inputs of a training example."""
 
     @model_validator(mode="after")
     def _agrees(self) -> Task:
@@ -134,22 +131,19 @@ class Task(Settings):
 
 
 CORNERS = 3
-"""The fewest points with a hull to speak of."""
+"""The fewest points that have a hull."""
 
 RUN_VERSION = 1
-"""Of a pointer network's run.json: newer code reads older ones."""
+"""Newest format version of run.json; older versions can be read."""
 
 
-class PointerRun(Settings):
-    """Everything decided about a run: run.json."""
+class PointerRunConfig(BaseRunConfig):
+    """The run.json of a pointer network."""
 
     format_version: int = RUN_VERSION
     kind: Literal["pointer"]
-    """What tells it from a translator's."""
     versions: dict[str, str]
-    """What it was started with."""
     asked: dict[str, object]
-    """The settings that were given, rather than chosen."""
     task: Task
     batch: int = Field(ge=1)
     """Examples in a batch."""
@@ -158,7 +152,6 @@ class PointerRun(Settings):
     model: PointerConfig
     training: TrainingConfig
     reasons: dict[str, str]
-    """Why each choice was made."""
 
 
 _EVERYWHERE: dict[str, Any] = {
@@ -182,7 +175,7 @@ RECIPES: dict[tuple[ProblemName, EncoderName], dict[str, Any]] = {
     ("hull", "transformer"): _HULL
     | {"updates": 10_000, "learning_rate": 2e-3, "layers": 3, "heads": 4, "inner": 256, "positions": True},
 }
-"""What is taken where nothing was said."""
+"""What is chosen for settings that are left open."""
 
 _REASONS: dict[ProblemName, dict[str, str]] = {
     "sort": {
@@ -194,54 +187,46 @@ _REASONS: dict[ProblemName, dict[str, str]] = {
         "positions": "an answer begins with that corner which was given first",
     },
 }
-"""Why, where there is more to say than that it was tried."""
+"""The reasons of some choices; that of all others is that they were found by trial."""
 
 SIZES: dict[ProblemName, tuple[int, int]] = {"sort": (2, 10), "hull": (5, 20)}
-"""The fewest and the most inputs of an example."""
+"""The fewest and the most inputs of a training example."""
 
 
-def decide(problem: ProblemName, settings: PointerSettings, threads: int, versions: dict[str, str]) -> PointerRun:
-    """Everything that the user left open.
+def decide(problem: ProblemName, settings: PointerSettings, threads: int, versions: dict[str, str]) -> PointerRunConfig:
+    """Choose every setting that the user left open.
 
     Args:
         problem: what is to be learned.
-        settings: the wishes.
-        threads: what PyTorch computes with here.
-        versions: what the run depends on.
+        settings: the user's.
+        threads: the threads that PyTorch uses.
+        versions: the versions that the run depends on.
 
     Raises:
-        ConfigurationError: a wish that cannot be, or two that exclude each other.
+        ConfigurationError: a setting is out of range, or two settings exclude each other.
     """
-    asked = settings.model_dump(mode="json", exclude_none=True, exclude={"output"})
-    encoder: EncoderName = settings.encoder or "recurrent"
+    choices, encoder = Choices(settings), settings.encoder or "recurrent"
     smallest, largest = SIZES[problem]
     chosen = {"encoder": encoder, "smallest": smallest, "largest": largest, **_EVERYWHERE, **RECIPES[problem, encoder]}
     reasons = dict.fromkeys(chosen, f"found by trial for '{problem}', encoder '{encoder}'")
     reasons |= {"encoder": "as in the paper", "threads": "what PyTorch uses here", "validate_every": "ten times a run"}
     reasons |= {name: reason for name, reason in _REASONS[problem].items() if name in chosen}
-    reasons |= dict.fromkeys(asked, "as asked")
-    values = {"seed": 1, "threads": threads, "device": "cpu", "held_out": 1000, **chosen, **asked}
+    values = choices.override({"seed": 1, "threads": threads, "device": "cpu", "held_out": 1000, **chosen}, reasons)
     values.setdefault("validate_every", max(values["updates"] // 10, 1))
-    task = build(Task, {"problem": problem, **_of(Task, values)}, "the settings")
-    shape = {"features": FEATURES[problem], "no_repeats": not values["repeats"], **_of(PointerConfig, values)}
-    model = build(PointerConfig, shape, "the settings")
-    tokens = values["batch"] * (task.largest + 1)
-    training = build(
-        TrainingConfig, {"smoothing": 0.0, "batch_tokens": tokens, **_of(TrainingConfig, values)}, "the settings"
-    )
-    return PointerRun(
+    origin = "the settings"
+    task = build(Task, {"problem": problem, **pick_fields(Task, values)}, origin)
+    shape = {"features": FEATURES[problem], "no_repeats": not values["repeats"], **pick_fields(PointerConfig, values)}
+    model = build(PointerConfig, shape, origin)
+    usual = {"smoothing": 0.0, "batch_tokens": values["batch"] * (task.largest + 1)}
+    training = build(TrainingConfig, usual | pick_fields(TrainingConfig, values), origin)
+    return PointerRunConfig(
         kind="pointer",
         versions=versions,
-        asked={"problem": problem, **asked},
+        asked={"problem": problem, **given_settings(settings)},
         task=task,
         batch=values["batch"],
         held_out=values["held_out"],
         model=model,
         training=training,
-        reasons=reasons,
+        reasons=choices.reasons,
     )
-
-
-def _of(cls: type[Settings], values: dict[str, Any]) -> dict[str, Any]:
-    """Those of the values that are fields of ``cls``."""
-    return {name: value for name, value in values.items() if name in cls.model_fields}

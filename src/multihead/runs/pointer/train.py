@@ -1,15 +1,15 @@
-"""Pointer networks, from drawn problems to a model that solves them: a run begins or goes on.
+"""Train a pointer network: the kind of run behind ``multihead pointer train``.
 
-A run is a folder, as a translator's is (`runs.translator.train`), without text:
+A run is a folder without text:
 
-    run.json            everything decided, with reasons: a `PointerRun`; written once, before the first update
+    run.json            every decision with its reason: a `PointerRunConfig`; written once, before the first update
     log.txt, log.jsonl, timing.jsonl
-    checkpoints/        where the run can go on
+    checkpoints/        where the run resumes
     best/               the model folder of the best validation so far
 
-Its examples are drawn anew for each update, as a function of seed and update; so a run that was stopped goes on as if
-it had not been. What solves problems is `Pointer`, in `runs.pointer.model`; how good it is says `evaluate`, in
-`runs.pointer.evaluation`.
+The examples of each update are a function of the seed and its number, so a resumed run goes on as if it had not
+stopped. What solves problems is `Pointer`, in `runs.pointer.model`; fresh problems are measured by `evaluate`, in
+`runs.pointer.evaluation`; what happens in which order is in `runs.run`.
 """
 
 from __future__ import annotations
@@ -20,33 +20,34 @@ from typing import Any
 
 import torch
 
-from multihead import work_folder
 from multihead.configuration import build
 from multihead.data.batching import Batch
 from multihead.data.toy.pointing import collate, generator
-from multihead.files import write_text
 from multihead.machine import inspect_machine, require_device
 from multihead.models.pointer.network import PointerNetwork
-from multihead.runs.pointer.evaluation import TRAINING, Best, evaluate
-from multihead.runs.pointer.model import Answer, Pointer
-from multihead.runs.pointer.settings import (
-    RUN_VERSION,
-    PointerRun,
-    PointerSettings,
-    ProblemName,
-    decide,
-    default_folder,
+from multihead.runs.pointer.evaluation import TRAINING, VALIDATION, measure
+from multihead.runs.pointer.model import Pointer
+from multihead.runs.pointer.settings import PointerRunConfig, PointerSettings, ProblemName, decide, default_folder
+from multihead.runs.run import (
+    BatchSource,
+    Judge,
+    NewRun,
+    RunKind,
+    RunResult,
+    execute,
+    installed_versions,
+    log_decisions,
 )
-from multihead.runs.run import versions
-from multihead.training.checkpoint import RunState
+from multihead.training.context import RunContext
+from multihead.training.loss import sequence_loss
 from multihead.training.progress import RunLog
-from multihead.training.trainer import TrainerInputs
+from multihead.training.trainer import Validation
 
-__all__ = ["Answer", "Pointer", "Result", "evaluate", "train"]
-from multihead.runs.run import Finished, Kind, carry_out, show, train_to_the_end
+_AT_ONCE = 250
+"""Validation examples whose loss is computed together."""
 
 
-class Result(Finished):
+class PointerResult(RunResult):
     """A finished run; its score is the percentage of the validation set that greedy search gets exactly right."""
 
     def pointer(self) -> Pointer:
@@ -60,48 +61,105 @@ def train(
     say: Callable[[str], None] = print,
     stop_signal: Callable[[], int | None] = lambda: None,
     use_threads: Callable[[int], None] = lambda _: None,
-    **wishes: Any,
-) -> Result:
-    """Trains a pointer network, or goes on with one that was stopped.
+    **settings: Any,
+) -> PointerResult:
+    """Train a pointer network, or resume a run that was stopped.
 
     Args:
         problem: "sort" or "hull".
-        say: is told each line of progress.
-        stop_signal: is asked between updates for the number of a signal that wants the run to stop.
-        use_threads: is told how many threads the run is frozen to: see `runs.translator.train.train`.
-        **wishes: fields of `PointerSettings`; all of them may be left out.
+        say: called with each line of output.
+        stop_signal: called between updates; returns the number of a signal that asks the run to stop.
+        use_threads: called with the number of threads that the run is frozen to: see `runs.translator.train.train`.
+        **settings: fields of `PointerSettings`; all of them may be left out.
 
     Raises:
-        InputError: settings or the output folder are not what they should be; nothing was overwritten.
-        Interrupted: ``stop_signal`` gave one; the run can go on.
+        InputError: settings or the output folder are invalid; nothing was overwritten.
+        Interrupted: ``stop_signal`` returned a signal; the same call resumes the run.
     """
-    settings = build(PointerSettings, wishes, "the settings")
-    folder = settings.output or default_folder(problem)
-    return carry_out(
-        folder,
-        Kind(work_folder.POINTER, PointerRun, RUN_VERSION),
-        {"problem": problem, **work_folder.given_settings(settings)},
-        begin=lambda: _begin(problem, settings, folder, say),
-        work=lambda config: _train(config, folder, say, stop_signal),
-        use_threads=use_threads,
-    )
+    given = build(PointerSettings, settings, "the settings")
+    return execute(PointerRun(problem, given, RunContext(say, stop_signal, use_threads)), PointerResult)
 
 
-class Examples:
-    """The batches of a run, without end: a function of its seed and the number of the update.
+class NewPointerRun(NewRun[PointerRunConfig, None]):
+    """A pointer network's run that begins; it stores no data."""
+
+    def __init__(self, problem: ProblemName, settings: PointerSettings) -> None:
+        self._config = decide(problem, settings, inspect_machine().threads, installed_versions())
+        require_device(self._config.training.device)
+
+    def prepare(self) -> None:
+        """Nothing: the examples are drawn."""
+
+    def decide(self, data: None) -> PointerRunConfig:
+        """The decisions, which do not depend on data."""
+        del data
+        return self._config
+
+    def report(self, config: PointerRunConfig, data: None, log: RunLog) -> None:
+        """Log the decisions."""
+        del data
+        model, training, problem = config.model, config.training, config.task.problem
+        sizes = ("heads", "inner", "positions") if model.encoder == "transformer" else ()
+        fields = ("updates", "learning_rate", "warmup", "average", "threads")
+        shown = {
+            **config.task.model_dump(exclude={"problem"} if problem == "sort" else {"problem", "ascending"}),
+            **{name: getattr(model, name) for name in ("encoder", "layers", "width", *sizes, "dropout")},
+            "repeats": not model.no_repeats,
+            "batch": config.batch,
+            **{name: getattr(training, name) for name in fields},
+        }
+        log.say(f"a pointer network for '{problem}'; decided (run.json has it all):")
+        log_decisions(config, shown, log)
+
+
+class PointerRun(RunKind[PointerRunConfig, None, PointerNetwork]):
+    """A run that trains a pointer network."""
+
+    config_class = PointerRunConfig
+    outcome = ", gets {:.2f}% of the validation set exactly right (greedy) and is in"
+
+    def __init__(self, problem: ProblemName, settings: PointerSettings, context: RunContext) -> None:
+        super().__init__(settings, settings.output or default_folder(problem), context)
+        self.problem, self.settings = problem, settings
+        self.given = {"problem": problem, **self.given}
+
+    def begin(self) -> NewPointerRun:
+        """Decide a new run."""
+        return NewPointerRun(self.problem, self.settings)
+
+    def open(self, config: PointerRunConfig) -> None:
+        """Nothing is stored."""
+
+    def network(self, config: PointerRunConfig) -> PointerNetwork:
+        """A new network on its device."""
+        return PointerNetwork(config.model).to(config.training.device)
+
+    def batches(self, config: PointerRunConfig, data: None, position: tuple[int, int]) -> BatchSource:
+        """Batches of new examples."""
+        del data
+        return BatchSource(ExampleStream(config, position[1]), lambda rows: {"the store": sorted(rows.tolist())})
+
+    def judge(self, config: PointerRunConfig, data: None) -> PointerJudge:
+        """The share of exactly right answers on a fixed validation set."""
+        del data
+        return PointerJudge(config)
+
+
+class ExampleStream:
+    """An endless sequence of batches, each a function of the run's seed and the number of the batch.
 
     Args:
-        config: the run.
-        taken: batches that were taken already.
+        config: the decisions of the run.
+        taken: batches taken so far.
     """
 
-    def __init__(self, config: PointerRun, taken: int) -> None:
+    def __init__(self, config: PointerRunConfig, taken: int) -> None:
         self.config, self.taken = config, taken
         self._problem = Pointer.problem_of(config.task)
 
     @property
     def position(self) -> tuple[int, int]:
-        """Epoch, of which there is one, and place in it."""
+        """The epoch, always 0, and the number of batches taken."""
         return 0, self.taken
 
     def take(self) -> Batch:
@@ -111,44 +169,31 @@ class Examples:
         return collate(self._problem.draw(random, self.config.batch, task.smallest, task.largest))
 
 
-def _begin(problem: ProblemName, settings: PointerSettings, folder: Path, say: Callable[[str], None]) -> PointerRun:
-    """Decides everything, says so, and freezes it."""
-    machine = inspect_machine()
-    config = decide(problem, settings, machine.threads, versions())
-    require_device(config.training.device)
-    with work_folder.preparing(folder):
-        write_text(folder / work_folder.RUN, config.model_dump_json(indent=2) + "\n")
-    _show(config, RunLog(folder, say))
-    return config
+class PointerJudge(Judge[PointerNetwork]):
+    """Judges models on validation examples drawn once for the whole run."""
 
+    def __init__(self, config: PointerRunConfig) -> None:
+        self.config, task = config, config.task
+        random = generator(config.training.seed, VALIDATION)
+        self.examples = Pointer.problem_of(task).draw(random, config.held_out, task.smallest, task.largest)
 
-def _show(config: PointerRun, log: RunLog) -> None:
-    """Says what was decided and why."""
-    model, training = config.model, config.training
-    names = (
-        ["layers", "width", "heads", "inner", "positions"] if model.encoder == "transformer" else ["layers", "width"]
-    )
-    shown = {
-        **config.task.model_dump(exclude={"problem"} if config.task.problem == "sort" else {"problem", "ascending"}),
-        **{name: getattr(model, name) for name in ("encoder", *names, "dropout")},
-        "repeats": not model.no_repeats,
-        "batch": config.batch,
-        **{name: getattr(training, name) for name in ("updates", "learning_rate", "warmup", "average", "threads")},
-    }
-    log.say(f"a pointer network for '{config.task.problem}'; decided (run.json has it all):")
-    show(config, shown, log)
+    def evaluate(self, model: PointerNetwork) -> Validation:
+        """The percentage that greedy search gets exactly right, and the loss per symbol."""
+        pointer = Pointer(model, self.config.task)
+        answers = pointer.answers([example.inputs for example in self.examples])
+        measured, loss = measure(pointer, self.examples, answers), self._loss(model)
+        return Validation(
+            100 * measured.exact, loss, {"loss": loss, **measured.as_dict()}, f"loss {loss:.4f}  {measured}"
+        )
 
+    @torch.no_grad()
+    def _loss(self, model: PointerNetwork) -> float:
+        nll, tokens = 0.0, 0
+        for start in range(0, len(self.examples), _AT_ONCE):
+            batch = collate(self.examples[start : start + _AT_ONCE]).to(self.config.training.device)
+            nll, tokens = nll + sequence_loss(model, batch, 0.0).nll.item(), tokens + batch.target_tokens
+        return nll / tokens
 
-def _train(
-    config: PointerRun, folder: Path, say: Callable[[str], None], stop_signal: Callable[[], int | None]
-) -> Result:
-    torch.manual_seed(config.training.seed)
-    model = PointerNetwork(config.model).to(config.training.device)
-
-    def around(state: RunState) -> TrainerInputs[PointerNetwork]:
-        examples, best = Examples(config, state.position[1]), Best(config, folder)
-        return TrainerInputs(examples.take, lambda: examples.position, best.evaluate, best.keep, stop_signal)
-
-    merit = ", gets {:.2f}% of the validation set exactly right (greedy) and is in"
-    done = train_to_the_end(model, config.model.width, config, folder, say, around, merit=merit)
-    return Result(**vars(done))
+    def save(self, model: PointerNetwork, folder: Path, metrics: dict[str, Any]) -> None:
+        """Write the model folder of the best model."""
+        Pointer(model, self.config.task).save(folder, metrics)
