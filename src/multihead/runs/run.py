@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
 
@@ -43,6 +43,7 @@ Config = TypeVar("Config", bound=BaseRunConfig)
 Data = TypeVar("Data")
 
 
+@runtime_checkable
 class BatchStream(Protocol):
     """An endless sequence of batches."""
 
