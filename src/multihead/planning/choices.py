@@ -1,7 +1,8 @@
-"""Everything that a user left open is decided here, once, with a reason in words: see `Choices`.
+"""Rules that choose each setting of a translator's run that the user left open.
 
-The rules were found on validation sets (docs/results.md, docs/lab-notes.md); they look at the size of the corpus and
-at the machine, never at a test set. Whatever the user said is kept, and said to be the user's.
+`Choices` records every decision with its reason; a setting given by the user is always kept. The rules depend on the
+size of the corpus and on the machine. They were found on validation sets, never on a test set (docs/results.md,
+docs/lab-notes.md).
 """
 
 from __future__ import annotations
@@ -19,30 +20,30 @@ from multihead.training.config import TrainingConfig
 from multihead.training.progress import format_duration
 
 _UPDATING = 0.88
-"""Share of a run's time that goes into updates; the rest is for validation and for a machine with other work."""
+"""Share of a run's time spent in updates; the rest allows for validation and for other work on the machine."""
 
 _MUON = 10
-"""Tokens of an update for each unit of width from which Muon's products are less than a third of it."""
+"""Minimum tokens per update and unit of model width for which Muon's products take less than a third of an update."""
 
 _FINE_TUNING = 0.25
-"""How much of a new model's training one repays that has learned already."""
+"""Length of a fine-tuning run relative to training a new model."""
 
 
 @dataclass(frozen=True)
 class CorpusSize:
-    """What decisions depend on."""
+    """The properties of a corpus that decisions depend on."""
 
     pairs: int
     """Training pairs."""
     target_tokens: int
-    """Subwords of the targets that an epoch has, end symbols included."""
+    """Target subwords in an epoch, including end symbols."""
     source_vocab: int
     target_vocab: int
     padding_id: int
 
 
 def choose_vocabulary(choices: Choices, pairs: int) -> int:
-    """Entries of the vocabulary: small for small corpora, where rare subwords would never be learned."""
+    """The size of the vocabulary: small for small corpora, where rare subwords would never be learned."""
     size = next(
         (size for limit, size in ((5_000, 2_000), (100_000, 8_000), (1_000_000, 16_000)) if pairs < limit),
         32_000,
@@ -57,16 +58,17 @@ _GIVEN = "the given model's"
 
 
 def choose_model(choices: Choices, corpus: CorpusSize, machine: Machine) -> NetworkConfig:
-    """Which network, its size, dropout and layout: as asked; else the preset's; else by a rule; else the usual value.
+    """Choose the network, its sizes, dropout rates and layout.
+
+    Each value is the user's, or else the preset's, or else that of a rule, or else the default.
 
     Raises:
-        ConfigurationError: a preset that does not exist, a wish that this network knows nothing of, sizes that do not
-            fit.
+        ConfigurationError: the preset does not exist, a setting belongs to another network, or sizes do not fit.
     """
     architecture: Architecture = choices.take("model", lambda: ("transformer", "the best there is for most texts"))
     kind = ARCHITECTURES[architecture]
-    _refuse_others_fields(choices, architecture)
-    fixed = preset(choices.take("preset", lambda: _size(architecture, corpus, machine)), architecture)
+    _check_architecture(choices, architecture)
+    fixed = preset(choices.take("preset", lambda: _choose_preset(architecture, corpus, machine)), architecture)
     rules = _rules(choices, architecture, corpus)
     defaults = {name: (field.default, "the usual value") for name, field in kind.model_fields.items()}
     defaults |= rules | {name: (value, "the preset's") for name, value in fixed.items()}
@@ -84,16 +86,16 @@ def choose_model(choices: Choices, corpus: CorpusSize, machine: Machine) -> Netw
 
 
 def choose_given_model(choices: Choices, given: NetworkConfig) -> NetworkConfig:
-    """The network to fine-tune: the given sizes, and the dropout rates that were requested.
+    """Choose the network of a fine-tuning run: the given sizes, and the dropout rates that were requested.
 
     Raises:
-        ConfigurationError: settings that the given weights do not allow; the message names each.
+        ConfigurationError: requested sizes differ from those of the given weights; the message names each.
     """
     named, architecture = choices.requested("preset"), choices.requested("model")
     origin = choices.requested("from_model")
     if architecture not in (None, given.architecture):
         raise ConfigurationError(f"{origin}: a {given.architecture} model, asked for was {architecture}")
-    _refuse_others_fields(choices, given.architecture)
+    _check_architecture(choices, given.architecture)
     requested = {name: choices.requested(name) for name in type(given).model_fields if name not in FROM_TEXT}
     if named is not None:
         fixed = preset(named, given.architecture)
@@ -115,11 +117,11 @@ def choose_given_model(choices: Choices, given: NetworkConfig) -> NetworkConfig:
     return build(type(given), {**own, **free}, "the settings of the model")
 
 
-def _refuse_others_fields(choices: Choices, architecture: Architecture) -> None:
-    """A wish that only another network could fulfil would have to be ignored.
+def _check_architecture(choices: Choices, architecture: Architecture) -> None:
+    """Check that no setting of another network was given, since it would be ignored.
 
     Raises:
-        ConfigurationError: there is one; names it and the network that it is of.
+        ConfigurationError: one was given; the message names it and its network.
     """
     own = ARCHITECTURES[architecture].model_fields
     for name, other in ((name, kind) for kind, cls in ARCHITECTURES.items() for name in cls.model_fields.keys() - own):
@@ -130,8 +132,8 @@ def _refuse_others_fields(choices: Choices, architecture: Architecture) -> None:
             )
 
 
-def _size(architecture: Architecture, corpus: CorpusSize, machine: Machine) -> tuple[str, str]:
-    """The preset that suits the corpus and the machine."""
+def _choose_preset(architecture: Architecture, corpus: CorpusSize, machine: Machine) -> tuple[str, str]:
+    """The preset that suits the corpus and the machine, and the reason."""
     small_reason = f"{corpus.pairs:,} pairs are too few for a larger one"
     if corpus.pairs < 5_000:
         return "tiny", small_reason
@@ -143,7 +145,7 @@ def _size(architecture: Architecture, corpus: CorpusSize, machine: Machine) -> t
 
 
 def _rules(choices: Choices, architecture: Architecture, corpus: CorpusSize) -> dict[str, tuple[Any, str]]:
-    """What depends on the corpus, or on what else was asked for."""
+    """Values, with their reasons, that depend on the corpus or on other settings."""
     one_vocabulary = corpus.source_vocab == corpus.target_vocab and choices.requested("shared_vocabulary") is not False
     common: dict[str, tuple[Any, str]] = {
         "dropout": _dropout(choices, architecture, corpus),
@@ -162,24 +164,24 @@ def _rules(choices: Choices, architecture: Architecture, corpus: CorpusSize) -> 
 
 
 def _dropout(choices: Choices, architecture: Architecture, corpus: CorpusSize) -> tuple[float, str]:
-    """The less text and the more often it is seen, the more of it is forgotten."""
-    as_long_as_it_takes = choices.requested("budget") is None and choices.requested("updates") is None
-    if architecture == "transformer" and corpus.pairs < 100_000 and as_long_as_it_takes:
+    """The dropout rate, higher for a small corpus that is seen often."""
+    full_length = choices.requested("budget") is None and choices.requested("updates") is None
+    if architecture == "transformer" and corpus.pairs < 100_000 and full_length:
         return 0.3, f"for {corpus.pairs:,} pairs, each of which is seen dozens of times"
     return (0.2 if corpus.pairs < 500_000 else 0.1), f"for {corpus.pairs:,} pairs"
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast updates are on this machine; measured, see `runs.translator.train`."""
+    """The speed of updates on this machine, measured by `runs.translator.begin.measure`."""
 
     seconds_per_update: float
     tokens_per_update: float
-    """Real target tokens."""
+    """Target tokens, without padding."""
 
 
 def choose_batch(choices: Choices, corpus: CorpusSize, machine: Machine) -> tuple[int, int]:
-    """Tokens to a batch and batches to an update."""
+    """Tokens per batch, and batches per update."""
     largest = 4096 if machine.device == "cpu" else 16384
     size = max(256, min(largest, 1 << max(corpus.target_tokens // 32, 1).bit_length() - 1))
     reason = "fills the caches of a processor" if size == 4096 else "fills a GPU"
@@ -190,9 +192,9 @@ def choose_batch(choices: Choices, corpus: CorpusSize, machine: Machine) -> tupl
 
 
 def choose_updates(choices: Choices, corpus: CorpusSize, pace: Callable[[], Pace]) -> int:
-    """Length of the run: so many epochs as such a corpus repays, or what the time allows.
+    """Updates of the run: as many epochs as improve a model of such a corpus, or as fit into the time.
 
-    ``pace`` is only asked where the user did not give the number.
+    ``pace`` is called only if the user did not give the number of updates.
     """
 
     def chosen() -> tuple[int, str]:
@@ -222,7 +224,7 @@ def choose_training(
     machine: Machine,
     pace: Callable[[TrainingConfig], Pace],
 ) -> TrainingConfig:
-    """The settings of training; ``pace`` measures updates of some settings when it has to."""
+    """Choose the settings of training; ``pace`` measures the speed of updates, if that is needed."""
     take, own = choices.take, TrainingConfig.model_fields
     precision = "bfloat16" if machine.fast_bfloat16 else "float32"
     hardware = "the hardware multiplies it fastest" if machine.fast_bfloat16 else "there is no fast bfloat16 here"
@@ -262,7 +264,7 @@ def choose_training(
 
 
 def choose_optimizer(choices: Choices, model: NetworkConfig, tokens: int) -> tuple[str, str]:
-    """Adam or Muon, whose products take as long for a small batch as for a large one of so many ``tokens``."""
+    """Adam or Muon, whose cost does not depend on the ``tokens`` of an update."""
     if model.architecture != "transformer":
         return "adam", "Muon was tried with the Transformer alone"
     if choices.requested("from_model") is not None:
@@ -275,7 +277,7 @@ def choose_optimizer(choices: Choices, model: NetworkConfig, tokens: int) -> tup
 
 
 def choose_warmup(choices: Choices, updates: int) -> tuple[int, str]:
-    """Updates of rising learning rate."""
+    """Updates over which the learning rate rises."""
     if choices.requested("from_model") is not None:
         return max(min(100, updates // 8), 1), "Adam has to gather its means; the weights are no longer wild"
     if choices.requested("schedule") == "noam":
@@ -284,7 +286,7 @@ def choose_warmup(choices: Choices, updates: int) -> tuple[int, str]:
 
 
 def choose_rate(choices: Choices, schedule: str, width: int, warmup: int) -> tuple[float, str]:
-    """The highest learning rate; for noam the factor with which its peak is that rate."""
+    """The peak learning rate; for noam, the factor that gives this peak."""
     rate, reason = 0.64 / width, f"for width {width}"
     if schedule == "constant":
         rate, reason = rate / 2, f"for width {width}: half of what a rate may be that falls"
@@ -296,14 +298,14 @@ def choose_rate(choices: Choices, schedule: str, width: int, warmup: int) -> tup
 
 
 def choose_patience(schedule: str) -> tuple[int, str]:
-    """Validations without gain before training ends."""
+    """Validations without improvement before training ends."""
     if schedule in ("linear", "cosine", "trapezoid"):
         return 0, "the schedule has its best models at its end"
     return 10, "so many without gain are no accident"
 
 
 def choose_generation(choices: Choices, given: GenerationConfig | None = None) -> GenerationConfig:
-    """How the finished model is searched; ``given``: by the model that is fine-tuned."""
+    """The search settings of the finished model; ``given`` are those of the model that is fine-tuned."""
     usual = given or GenerationConfig()
     reason = "the usual value" if given is None else "the given model's"
     reasons = {"beam": "wider ones gain nothing", "alpha": "the mean log-probability of a token"} if not given else {}
@@ -315,16 +317,16 @@ def choose_generation(choices: Choices, given: GenerationConfig | None = None) -
 
 
 def rehearse(settings: TrainSettings, pairs: int, machine: Machine, model: NetworkConfig | None = None) -> None:
-    """Decides everything for an imagined corpus of so many pairs, so that what cannot be is said before the work.
+    """Decide everything for an imagined corpus, to refuse faulty settings before any work.
 
     Args:
-        settings: the wishes.
-        pairs: about as many as there are.
-        machine: where it will run.
-        model: what is decided already, as in fine-tuning.
+        settings: the user's.
+        pairs: approximate number of training pairs.
+        machine: where the run will be.
+        model: the network, if it is already decided, as in fine-tuning.
 
     Raises:
-        ConfigurationError: a preset that does not exist, a value that its setting cannot have, sizes that do not fit.
+        ConfigurationError: a preset does not exist, a value is out of range, or sizes do not fit.
     """
     choices, corpus = Choices(settings), CorpusSize(pairs, 20 * pairs, 8000, 8000, 0)
     model = model or choose_model(choices, corpus, machine)

@@ -1,7 +1,7 @@
-"""A user's files, looked through before anything is made from them: the corpora, their weights, what validates.
+"""Scan the user's text files: corpora, their weights, and validation pairs.
 
-Where there are no validation files, some pairs of the corpora are held out: of each corpus as many as the share of it
-in an epoch (pairs times weight), so that validation looks like training. Which ones depends on the seed alone.
+Without validation files, some pairs of the corpora are held out, from each corpus in proportion to its share of an
+epoch (pairs times weight), so that validation resembles training. Which pairs these are depends on the seed alone.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from multihead.planning.settings import Choices, PrepareSettings, TextFile, hold
 
 @dataclass(frozen=True)
 class WeightedCorpus:
-    """A corpus that was looked through, and how often its pairs are seen in an epoch."""
+    """A scanned corpus, and how often its pairs are seen in an epoch."""
 
     scan: CorpusScan
     weight: float
 
     @property
     def name(self) -> str:
-        """Its files, for people."""
+        """The names of its files, for messages."""
         return " + ".join(str(file.path) for file in self.scan.files)
 
 
 @dataclass(frozen=True)
 class TextFiles:
-    """The files, looked through: they exist, are text, and have equally many lines on both sides."""
+    """Scanned files: they exist, contain text, and have equally many lines on both sides."""
 
     train: tuple[WeightedCorpus, ...]
     valid: CorpusScan | None
 
     @property
     def lines(self) -> int:
-        """Candidates for training pairs."""
+        """The number of lines, each a candidate for a training pair."""
         return sum(corpus.scan.lines for corpus in self.train)
 
     def language(self, side: int) -> str | None:
-        """Of side 0, the source, or 1: the first that a file itself or its name says."""
+        """The first language that a file or its name gives for side 0 (source) or 1 (target)."""
         for corpus in self.train:
             found = corpus.scan.languages[side] or language_of(corpus.scan.path(side))
             if found:
@@ -53,15 +53,15 @@ class TextFiles:
 
 
 def file_records(scan: CorpusScan) -> tuple[TextFile, ...]:
-    """What run.json says of the files of a corpus."""
+    """What run.json records of the files of a corpus."""
     return tuple(TextFile(path=str(file.path), sha256=file.sha256, lines=file.lines) for file in scan.files)
 
 
 def scan_files(settings: PrepareSettings) -> TextFiles:
-    """Reads the files that ``settings`` name once, before anything is made from them.
+    """Read the files named in ``settings`` once, to check and hash them.
 
     Raises:
-        ConfigurationError: a file is not named.
+        ConfigurationError: no file is named.
         DataError: a file cannot be read as aligned text.
     """
     codes = (settings.source_language, settings.target_language)
@@ -87,7 +87,7 @@ def _named_corpora(settings: PrepareSettings) -> tuple[CorpusSettings, ...]:
 
 
 def choose_held_out(choices: Choices, files: TextFiles) -> list[frozenset[int]]:
-    """Which pairs of each corpus validate: places among its usable pairs, from 0; none where there are files for it.
+    """Choose the validation pairs: for each corpus, indices among its usable pairs; none if there are validation files.
 
     Raises:
         DataError: nothing would be left to train on.
@@ -95,44 +95,43 @@ def choose_held_out(choices: Choices, files: TextFiles) -> list[frozenset[int]]:
     if files.valid is not None:
         choices.reasons["held_out"] = "there are validation files"
         return [frozenset() for _ in files.train]
-    # The valid pairs alone are candidates: an empty line validates nothing.
+    # Only usable pairs are candidates; an empty line cannot validate.
     usable = [sum(1 for _ in corpus.scan.read(Report())) for corpus in files.train]
     total, size = sum(usable), min(max(sum(usable) // 50, 1), 1000)
-    wanted = choices.take(
-        "held_out", lambda: (size, f"no validation files: {size:,} of {total:,} pairs are kept apart")
-    )
-    limits = [count - 1 for count in usable]
-    if wanted > sum(limits):
+    count = choices.take("held_out", lambda: (size, f"no validation files: {size:,} of {total:,} pairs are kept apart"))
+    limits = [pairs - 1 for pairs in usable]
+    if count > sum(limits):
         many = "1 pair can be used" if total == 1 else f"{total:,} pairs can be used"
         raise DataError(
-            f"{many}, and {wanted:,} would be held out for validation: nothing would be left to train on. "
+            f"{many}, and {count:,} would be held out for validation: nothing would be left to train on. "
             "Give more text, validation files, or a smaller held_out",
             files.train[0].scan.path(0),
         )
-    shares = [count * corpus.weight for count, corpus in zip(usable, files.train, strict=True)]
-    parts = apportion(wanted, shares, limits)
-    seed = seed_of(choices)
+    shares = [pairs * corpus.weight for pairs, corpus in zip(usable, files.train, strict=True)]
+    parts = apportion(count, shares, limits)
+    seed = _seed(choices)
     return [
-        frozenset(random.Random(seed + place).sample(range(count), part))
-        for place, (count, part) in enumerate(zip(usable, parts, strict=True))
+        frozenset(random.Random(seed + index).sample(range(pairs), part))
+        for index, (pairs, part) in enumerate(zip(usable, parts, strict=True))
     ]
 
 
-def seed_of(choices: Choices) -> int:
-    """The seed of a run before its configuration is complete."""
+def _seed(choices: Choices) -> int:
+    """The seed of a run whose configuration is not complete yet."""
     return 1 if choices.requested("seed") is None else choices.requested("seed")
 
 
 def apportion(total: int, shares: Sequence[float | int], limits: Sequence[int]) -> list[int]:
-    """Divides ``total`` in proportion to ``shares``, none getting more than its limit; the parts add up to it.
+    """Divide ``total`` into integers in proportion to ``shares``, none above its limit.
 
-    Whose due is above its limit gets the limit, and the others divide what is left. Their dues are rounded by largest
-    remainders: each gets the whole part of its due, and those with the largest rest one more.
+    A part whose proportional value exceeds its limit is set to the limit, and the rest is divided among the others.
+    Rounding is by largest remainders: each part gets the integer part of its value, and those with the largest
+    fractions get one more.
 
     Args:
         total: at most the sum of the limits.
-        shares: how much is due to each; positive.
-        limits: the most that each can get.
+        shares: positive weights.
+        limits: the maximum of each part.
     """
     parts: dict[int, int] = {}
     while True:
