@@ -23,14 +23,13 @@ from multihead.bundle import load_bundle
 from multihead.data.batching import collate_source
 from multihead.data.order import batches_by_tokens
 from multihead.decoding.beam import beam_search
-from multihead.decoding.beams import Settings
 from multihead.decoding.greedy import greedy_search
 from multihead.decoding.hypothesis import Hypothesis
-from multihead.decoding.stepper import Symbols
-from multihead.decoding.stopping import Patience
+from multihead.decoding.search import Search, Symbols
+from multihead.decoding.task import SearchTask
 from multihead.engine.search import Engine
 from multihead.engine.weights import PRECISIONS
-from multihead.models.config import GenerationConfig, TransformerConfig
+from multihead.models.config import TransformerConfig
 from multihead.models.layers import sinusoid
 from multihead.models.transformer import Transformer
 
@@ -53,7 +52,7 @@ class Work:
         self.bundle = load_bundle(Path(given["folder"])) if given["folder"] else None
         forbidden = self.bundle.target_tokenizer.forbidden_in_output if self.bundle else (PAD, UNKNOWN, BEGIN)
         self.symbols = Symbols(BEGIN, END, forbidden)
-        self._limits = GenerationConfig()
+        self._limits = Search()
 
     def limits(self, sources: Sequence[Sequence[int]]) -> list[int]:
         """The most symbols of each translation, the end symbol counted."""
@@ -84,15 +83,18 @@ class Compiled:
     def __call__(self, sources: Ids, beam: int) -> Ids:
         """Translations."""
         found = self._engine.search(
-            sources, self._work.symbols, max_lengths=self._work.limits(sources), min_lengths=self._work.least,
-            beam=beam, stop=Patience(),
-        )  # fmt: skip
+            sources,
+            SearchTask(self._work.symbols, max_lengths=self._work.limits(sources), min_lengths=self._work.least),
+            Search(beam=beam, stopping="patience"),
+        )
         return [list(hypotheses[0].tokens) for hypotheses in found]
 
     def reordering(self, sources: Ids, beam: int) -> float:
         """The share of the steps' time that goes into reordering hypotheses with their keys and values."""
         limits = self._work.limits(sources)
-        with self._engine.open(Settings(self._work.symbols, beam, stop=Patience()), max(limits)) as running:
+        with self._engine.open(
+            SearchTask(self._work.symbols), Search(beam=beam, stopping="patience"), max(limits)
+        ) as running:
             for number, (source, limit) in enumerate(zip(sources, limits, strict=True)):
                 running.add(number, source, limit, self._work.least)
             while running.left:
@@ -108,11 +110,16 @@ def eager(work: Work) -> Translate:
         source, lengths = collate_source([row[:-1] for row in sources], PAD, END)
         limits = work.limits(sources)
         if beam == 1:
-            return greedy_search(work.model, source, lengths, work.symbols, max_lengths=limits, min_lengths=work.least)
+            return greedy_search(
+                work.model, source, lengths, SearchTask(work.symbols, max_lengths=limits, min_lengths=work.least)
+            )
         found = beam_search(
-            work.model, source, lengths, work.symbols, max_lengths=limits, min_lengths=work.least, beam=beam,
-            stop=Patience(),
-        )  # fmt: skip
+            work.model,
+            source,
+            lengths,
+            SearchTask(work.symbols, max_lengths=limits, min_lengths=work.least),
+            Search(beam=beam, stopping="patience"),
+        )
         return [hypotheses[0] for hypotheses in found]
 
     def translate(sources: Ids, beam: int) -> Ids:

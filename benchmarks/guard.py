@@ -29,7 +29,8 @@ from multihead.judging.guard import GuardedTranslation, assess, retry
 from multihead.judging.guard_signs import GuardSettings
 from multihead.judging.score import score as forced
 from multihead.metrics.scores import score, sentence_chrf
-from multihead.translating.translation import Translation
+from multihead.translating.request import TranslationRequest
+from multihead.translating.searching import Translation
 
 GOOD = 60.0
 """chrF of a sentence from which on a mark is a false alarm, whatever it says."""
@@ -129,7 +130,9 @@ def retried(
 ) -> dict[str, Any]:
     """The marked ones searched again: their scores before and after, and those of the whole test set."""
     start = time.process_time()
-    results = retry(translator, sources, plain, GuardSettings(mode="retry"))
+    results = retry(
+        translator, TranslationRequest(translator.search_settings(), sources), plain, GuardSettings(mode="retry")
+    )
     seconds = time.process_time() - start
     assert all(after.score <= before.score for before, after in zip(plain, results, strict=True))
     places = [place for place, each in enumerate(plain) if each.marked]

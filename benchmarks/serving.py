@@ -31,7 +31,8 @@ from common import machine, parser, write
 from decoding import text
 from multihead import Translator
 from multihead.bundle import Bundle, save_bundle
-from multihead.models.config import GenerationConfig, TransformerConfig
+from multihead.decoding.search import Search
+from multihead.models.config import TransformerConfig
 from multihead.models.transformer import Transformer
 from multihead.text.tokenizer import Tokenizer
 from training import SIZES, Contender
@@ -55,7 +56,7 @@ def write_model(folder: Path, size: str, steps: int) -> None:
     tokenizer = Tokenizer.learn(lines, VOCAB)
     torch.manual_seed(1)
     config = TransformerConfig(source_vocab=len(tokenizer), target_vocab=len(tokenizer), **SIZES[size])
-    generation = GenerationConfig(beam=5, min_length=steps - 1, max_length=steps)
+    generation = Search(beam=5, min_length=steps - 1, max_length=steps)
     bundle = Bundle(Transformer(config).eval(), tokenizer, tokenizer, generation, "de", "en")
     save_bundle(folder, bundle, {}, "Random weights, for measurements.")
 

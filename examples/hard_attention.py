@@ -24,7 +24,8 @@ from torch import Tensor, nn
 
 from multihead.data.batching import Batch
 from multihead.decoding.greedy import greedy_search
-from multihead.decoding.stepper import Symbols
+from multihead.decoding.search import Symbols
+from multihead.decoding.task import SearchTask
 from multihead.models.config import RecurrentConfig
 from multihead.models.network import AttentionWeights
 from multihead.models.recurrent.network import RecurrentTranslator
@@ -140,7 +141,9 @@ def evaluate(network: RecurrentTranslator, task: Reordering, sources: list[Ids])
     network.eval()
     batch = task.batch(sources)
     symbols = Symbols(BEGIN, END, forbidden=(PADDING, BEGIN))
-    found = greedy_search(network, batch.source, batch.source_lengths, symbols, max_lengths=task.longest + 3)
+    found = greedy_search(
+        network, batch.source, batch.source_lengths, SearchTask(symbols, max_lengths=task.longest + 3)
+    )
     exact = sum(hypothesis.tokens == task.target(source) for hypothesis, source in zip(found, sources, strict=True))
     right, known = share_right(attention_weights(network, batch), task.alignment(batch))
     return Evaluation(exact / len(sources), right / known)

@@ -28,7 +28,8 @@ from torch import Tensor
 from multihead.attention.structured import SegmentationAlignment
 from multihead.data.batching import Batch
 from multihead.decoding.greedy import greedy_search
-from multihead.decoding.stepper import Symbols
+from multihead.decoding.search import Symbols
+from multihead.decoding.task import SearchTask
 from multihead.models.config import RecurrentConfig
 from multihead.models.recurrent.network import RecurrentTranslator
 from multihead.training.config import TrainingConfig
@@ -148,7 +149,9 @@ def train_best(task: Task, name: str, rates: Sequence[float], seed: int) -> tupl
 def answers(network: RecurrentTranslator, batch: Batch, begin: int) -> list[tuple[int, ...]]:
     """Answers by greedy search, with the end symbol if it was reached."""
     symbols = Symbols(begin, END, forbidden=(PADDING, BEGIN))
-    found = greedy_search(network, batch.source, batch.source_lengths, symbols, max_lengths=batch.source.shape[1])
+    found = greedy_search(
+        network, batch.source, batch.source_lengths, SearchTask(symbols, max_lengths=batch.source.shape[1])
+    )
     return [(*hypothesis.tokens, END) if hypothesis.finished else hypothesis.tokens for hypothesis in found]
 
 

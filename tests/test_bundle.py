@@ -11,8 +11,9 @@ from safetensors.torch import load_file, save_file
 
 from multihead import Translator, model_folder
 from multihead.bundle import FORMAT_VERSION, Bundle, load_bundle, locate, save_bundle
+from multihead.decoding.search import Search
 from multihead.errors import FormatError, SurroundingsError
-from multihead.models.config import GenerationConfig, TransformerConfig
+from multihead.models.config import TransformerConfig
 from multihead.models.transformer import Transformer
 from multihead.text.tokenizer import Tokenizer
 
@@ -31,7 +32,7 @@ def two_vocabularies():
     torch.manual_seed(1)
     sizes = {"width": 8, "heads": 2, "inner": 8, "encoder_layers": 1, "decoder_layers": 1, "tie_embeddings": False}
     config = TransformerConfig(source_vocab=len(source), target_vocab=len(target), **sizes)
-    return Bundle(Transformer(config), source, target, GenerationConfig(beam=3, alpha=0.5, length_margin=7), "de", "en")
+    return Bundle(Transformer(config), source, target, Search(beam=3, alpha=0.5, length_margin=7), "de", "en")
 
 
 def refused(folder, *said):
@@ -94,7 +95,7 @@ def with_options(**changes):
     tokenizer = Tokenizer.learn(["eins zwei drei"] * 3, 270)
     sizes = {"width": 8, "heads": 2, "inner": 8, "encoder_layers": 1, "decoder_layers": 1}
     config = TransformerConfig(source_vocab=len(tokenizer), target_vocab=len(tokenizer), **{**sizes, **changes})
-    return Bundle(Transformer(config), tokenizer, tokenizer, GenerationConfig(min_length=2, max_length=9))
+    return Bundle(Transformer(config), tokenizer, tokenizer, Search(min_length=2, max_length=9))
 
 
 @pytest.mark.parametrize(

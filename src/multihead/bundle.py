@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from multihead.decoding.search import Search, refuse_unstored
 from multihead.errors import FormatError
 from multihead.model_folder import (
     CONFIG,
@@ -31,7 +32,7 @@ from multihead.model_folder import (
     save_folder,
     write_json,
 )
-from multihead.models.config import ARCHITECTURES, GenerationConfig, NetworkConfig, TransformerConfig
+from multihead.models.config import ARCHITECTURES, NetworkConfig, TransformerConfig
 from multihead.models.network import Network
 from multihead.models.recurrent.network import RecurrentTranslator
 from multihead.models.transformer import Transformer
@@ -55,7 +56,8 @@ class Bundle:
     model: Network
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
-    generation: GenerationConfig
+    generation: Search
+    """How it is searched by default; only the fields of `Search.stored` are kept."""
     source_language: str | None = None
     target_language: str | None = None
 
@@ -83,7 +85,7 @@ def save_bundle(
     def write_parts(draft: Path) -> dict[str, Any]:
         for name, tokenizer in tokenizers.items():
             tokenizer.save(draft / name)
-        write_json(draft / "generation.json", bundle.generation.model_dump(mode="json"))
+        write_json(draft / "generation.json", bundle.generation.stored_values())
         write_json(draft / "metrics.json", metrics)
         (draft / "README.md").write_text(_card(bundle, metrics, made_by), encoding="utf-8")
         return {
@@ -105,8 +107,7 @@ def load_bundle(folder: Path, device: str = "cpu") -> Bundle:
     folder = locate(folder)
     config = read_config(folder)
     network_config = _network_config(config, folder)
-    generation_path = folder / "generation.json"
-    generation = parse_settings(GenerationConfig, read_json(generation_path), generation_path)
+    generation = _read_search(folder / "generation.json")
     digests = config.get("tokenizers")
     if not isinstance(digests, dict) or tuple(sorted(digests)) not in (_SHARED, _SEPARATE):
         raise FormatError(f"{folder / CONFIG}: damaged: it names no tokenizers; {COPY_AGAIN}")
@@ -143,6 +144,15 @@ def _network_config(config: dict[str, Any], folder: Path) -> NetworkConfig:
         f"{folder / CONFIG}: describes a network '{architecture}', but there are {', '.join(ARCHITECTURES)}: "
         "a newer multihead wrote it, or the file is damaged"
     )
+
+
+def _read_search(path: Path) -> Search:
+    values = read_json(path)
+    try:
+        refuse_unstored(values)
+    except ValueError as error:
+        raise FormatError(f"{path}: {error}; the file is damaged: {COPY_AGAIN}") from None
+    return parse_settings(Search, values, path)
 
 
 def _read_tokenizer(path: Path, digest: object) -> Tokenizer:

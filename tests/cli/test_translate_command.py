@@ -16,9 +16,9 @@ import zstandard
 
 from multihead import Translator
 from multihead.lines import windows as lines
-from multihead.lines.long_lines import most_tokens
-from multihead.lines.rendering import Rendering
+from multihead.lines.windows import LineOptions
 from multihead.translating import translator as module
+from multihead.translating.lengths import most_tokens
 from multihead.translating.shortlist import FILE, shortlist
 
 SMALL = 14
@@ -202,11 +202,11 @@ def whole(trained, long_text):
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         translator = Translator.load(trained)
-        line, sentence = most_tokens(translator)
+        line, sentence = most_tokens(translator.lengths, translator.reach)
         search = translator.search_settings(beam=2)
-        rendering = Rendering(search, n_best=2, max_source=line, max_sentence=sentence)
+        options = LineOptions(TranslationRequest(search, n_best=2), max_source=line, max_sentence=sentence)
         given = long_text.read_text(encoding="utf-8").split("\n")[:-1]
-        windows = list(lines.translated(translator, iter(given), rendering))
+        windows = list(lines.translated(translator, iter(given), options))
         torch.set_num_threads(threads)
     return "".join(row + "\n" for window in windows for row in window.rows).encode()
 

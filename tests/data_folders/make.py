@@ -10,7 +10,8 @@ from multihead import Translator
 from multihead.bundle import FORMAT_VERSION, Bundle, save_bundle
 from multihead.data.batching import collate
 from multihead.data.store import ParallelStore
-from multihead.models.config import GenerationConfig, RecurrentConfig
+from multihead.decoding.search import Search
+from multihead.models.config import RecurrentConfig
 from multihead.models.recurrent.network import RecurrentTranslator
 from multihead.text.tokenizer import Tokenizer
 from multihead.training.config import TrainingConfig
@@ -34,7 +35,7 @@ NETWORK = {
     "dropout": 0.05,
 }
 """Since version 3: a network that is no Transformer, with its settings at other values than the defaults."""
-SEARCH = GenerationConfig(beam=3, alpha=0.7, min_length=1, max_length=30)
+SEARCH = Search(beam=3, alpha=0.7, min_length=1, max_length=30)
 TRAINING = TrainingConfig(updates=1500, learning_rate=0.01, warmup=50, smoothing=0.0)
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Self
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
 
 import pytest
 import torch
 
-from multihead.decoding.stepper import Symbols
+from multihead.configuration import build
+from multihead.decoding.search import Search, Symbols
+from multihead.decoding.task import SearchTask
 
 PAD, BEGIN, END = 0, 1, 2
 VOCABULARY = 6  # three words: 3, 4, 5
@@ -100,6 +102,13 @@ def padded(sources: list[Prefix], extra: int = 0) -> tuple[torch.Tensor, torch.T
     return torch.tensor(rows), torch.tensor([len(source) for source in sources])
 
 
+def split(symbols: Symbols, **settings: Any) -> tuple[SearchTask, Search]:
+    """The settings of a search as a task and a `Search`."""
+    names = {field.name for field in fields(SearchTask)} & settings.keys()
+    task = SearchTask(symbols, **{name: settings.pop(name) for name in names})
+    return task, build(Search, settings, "the search")
+
+
 class Toys:
     """What the tests of this folder share."""
 
@@ -109,6 +118,7 @@ class Toys:
     random = staticmethod(random_table)
     spelled = staticmethod(spelled)
     padded = staticmethod(padded)
+    split = staticmethod(split)
 
 
 @pytest.fixture(scope="session")

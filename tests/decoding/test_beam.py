@@ -12,9 +12,10 @@ import torch
 from multihead.decoding.beam import beam_search
 from multihead.decoding.greedy import greedy_search
 from multihead.decoding.hypothesis import Hypothesis
-from multihead.decoding.length_penalty import power, wu
+from multihead.decoding.ranking import Ahead, Exact, Patience
 from multihead.decoding.scoring import force
-from multihead.decoding.stopping import Ahead, Exact, Patience
+from multihead.decoding.search import Search, power, wu
+from multihead.decoding.task import SearchTask
 from multihead.errors import ConfigurationError, ShapeError
 
 END, WORDS = 2, (3, 4, 5)
@@ -85,9 +86,11 @@ def assert_same(got: list[Hypothesis], expected: list[Hypothesis]) -> None:
 def test_a_wide_beam_is_exhaustive_search(toys: Any, penalty: Any, alpha: float) -> None:
     table, sources, limit = toys.random(1), toys.sources[:3], 4
     found = beam_search(
-        toys.stepper(table), *toys.padded(sources), toys.symbols,
-        max_lengths=limit, beam=125, alpha=alpha, penalty=penalty, n_best=125,
-    )  # fmt: skip
+        toys.stepper(table),
+        *toys.padded(sources),
+        SearchTask(toys.symbols, max_lengths=limit, penalty=penalty, n_best=125),
+        Search(beam=125, alpha=alpha),
+    )
     for source, hypotheses in zip(sources, found, strict=True):
         assert len(hypotheses) == 1 + 3 + 9 + 27 + 81
         assert_same(hypotheses, exhaustive(table, source, limit, alpha, penalty=penalty))
@@ -98,9 +101,11 @@ def test_a_wide_beam_is_exhaustive_search(toys: Any, penalty: Any, alpha: float)
 def test_a_wide_beam_is_exhaustive_search_of_each_sentences_own_lengths(toys: Any, alpha: float, n_best: int) -> None:
     table, sources, limits, minimums = toys.random(2), toys.sources[:4], [3, 2, 3, 1], [2, 0, 1, 0]
     found = beam_search(
-        toys.stepper(table), *toys.padded(sources), toys.symbols,
-        max_lengths=limits, min_lengths=torch.tensor(minimums), beam=40, alpha=alpha, n_best=n_best,
-    )  # fmt: skip
+        toys.stepper(table),
+        *toys.padded(sources),
+        SearchTask(toys.symbols, max_lengths=limits, min_lengths=torch.tensor(minimums), n_best=n_best),
+        Search(beam=40, alpha=alpha),
+    )
     for source, limit, least, hypotheses in zip(sources, limits, minimums, found, strict=True):
         assert_same(hypotheses, exhaustive(table, source, limit, alpha, least)[:n_best])
 
@@ -113,9 +118,11 @@ def test_equals_the_plain_reference(toys: Any, beam: int, seed: int, all_of_them
     n_best = beam if all_of_them else 1
     table, limits = toys.random(seed), [1, 6, 3, 5, 2]
     found = beam_search(
-        toys.stepper(table), *toys.padded(toys.sources), toys.symbols,
-        max_lengths=limits, min_lengths=minimums, beam=beam, alpha=0.7, n_best=n_best, stop=Exact(),
-    )  # fmt: skip
+        toys.stepper(table),
+        *toys.padded(toys.sources),
+        SearchTask(toys.symbols, max_lengths=limits, min_lengths=minimums, n_best=n_best, stop=Exact()),
+        Search(beam=beam, alpha=0.7),
+    )
     for source, limit, least, hypotheses in zip(toys.sources, limits, minimums, found, strict=True):
         assert_same(hypotheses, reference(table, source, limit, beam, 0.7, n_best, least)[:n_best])
 
@@ -129,9 +136,11 @@ def test_stopping_early_loses_nothing(toys: Any, penalty: Any, alpha: float, lev
         table = ending(toys.random(seed, levels=levels))
         stepper = toys.stepper(table)
         found = beam_search(
-            stepper, *toys.padded(toys.sources), toys.symbols,
-            max_lengths=[11, 9, 12, 10, 8], min_lengths=least, beam=beam, alpha=alpha, penalty=penalty, n_best=n_best,
-        )  # fmt: skip
+            stepper,
+            *toys.padded(toys.sources),
+            SearchTask(toys.symbols, max_lengths=[11, 9, 12, 10, 8], min_lengths=least, penalty=penalty, n_best=n_best),
+            Search(beam=beam, alpha=alpha),
+        )
         for source, limit, hypotheses in zip(toys.sources, (11, 9, 12, 10, 8), found, strict=True):
             everything = reference(table, source, limit, beam, alpha, n_best, least, penalty=penalty)
             assert_same(hypotheses, everything[:n_best])
@@ -166,9 +175,11 @@ def test_a_rule_for_stopping_is_the_same_in_lists(toys: Any, beam: int, all_of_t
             table = toys.random(seed)
             stepper = toys.stepper(table)
             found = beam_search(
-                stepper, *toys.padded(toys.sources), toys.symbols,
-                max_lengths=9, beam=beam, alpha=0.7, n_best=n_best, stop=rule,
-            )  # fmt: skip
+                stepper,
+                *toys.padded(toys.sources),
+                SearchTask(toys.symbols, max_lengths=9, n_best=n_best, stop=rule),
+                Search(beam=beam, alpha=0.7),
+            )
             for source, hypotheses in zip(toys.sources, found, strict=True):
                 assert_same(hypotheses, reference(table, source, 9, beam, 0.7, n_best, stop=told)[:n_best])
             rows.append(sum(stepper.steps))
@@ -179,9 +190,11 @@ def test_a_rule_for_stopping_is_the_same_in_lists(toys: Any, beam: int, all_of_t
 def test_both_careful_rules_agree_where_length_gains_nothing(toys: Any, rule: Any) -> None:
     for seed in range(5):
         found = beam_search(
-            toys.stepper(toys.random(seed)), *toys.padded(toys.sources), toys.symbols,
-            max_lengths=9, beam=3, alpha=0.0, n_best=3, stop=rule,
-        )  # fmt: skip
+            toys.stepper(toys.random(seed)),
+            *toys.padded(toys.sources),
+            SearchTask(toys.symbols, max_lengths=9, n_best=3, stop=rule),
+            Search(beam=3, alpha=0.0),
+        )
         for source, hypotheses in zip(toys.sources, found, strict=True):
             assert_same(hypotheses, reference(toys.random(seed), source, 9, 3, 0.0, 3)[:3])
 
@@ -189,10 +202,12 @@ def test_both_careful_rules_agree_where_length_gains_nothing(toys: Any, rule: An
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
 def test_the_n_best_are_distinct_and_in_order_and_the_first_is_the_only_one(toys: Any, alpha: float) -> None:
     for seed in range(6):
-        arguments = (*toys.padded(toys.sources), toys.symbols)
+        arguments = toys.padded(toys.sources)
         settings = {"max_lengths": 12, "min_lengths": 2, "beam": 5, "alpha": alpha}
-        several = beam_search(toys.stepper(toys.random(seed)), *arguments, **settings, n_best=5)
-        only = beam_search(toys.stepper(toys.random(seed)), *arguments, **settings)
+        several = beam_search(
+            toys.stepper(toys.random(seed)), *arguments, *toys.split(toys.symbols, **settings, n_best=5)
+        )
+        only = beam_search(toys.stepper(toys.random(seed)), *arguments, *toys.split(toys.symbols, **settings))
         for hypotheses, (one,) in zip(several, only, strict=True):
             assert len({(h.tokens, h.finished) for h in hypotheses}) == len(hypotheses) == 5
             assert hypotheses == sorted(hypotheses, key=lambda h: (not h.finished, -h.score))
@@ -205,14 +220,16 @@ def test_the_n_best_are_distinct_and_in_order_and_the_first_is_the_only_one(toys
 def test_a_beam_of_one_is_greedy(toys: Any, dtype: torch.dtype, levels: int) -> None:
     for seed in range(10):
         table = toys.random(seed, dtype, levels)
-        arguments = (*toys.padded(toys.sources), toys.symbols)
-        greedy = greedy_search(toys.stepper(table), *arguments, max_lengths=[7, 2, 5, 1, 7])
-        beams = beam_search(toys.stepper(table), *arguments, max_lengths=[7, 2, 5, 1, 7], beam=1)
+        arguments = toys.padded(toys.sources)
+        greedy = greedy_search(toys.stepper(table), *arguments, *toys.split(toys.symbols, max_lengths=[7, 2, 5, 1, 7]))
+        beams = beam_search(
+            toys.stepper(table), *arguments, *toys.split(toys.symbols, max_lengths=[7, 2, 5, 1, 7], beam=1)
+        )
         assert [[hypothesis] for hypothesis in greedy] == beams
         lengths = {"max_lengths": [7, 2, 5, 1, 7], "min_lengths": [3, 1, 0, 0, 6]}
-        longer = greedy_search(toys.stepper(table), *arguments, **lengths)
+        longer = greedy_search(toys.stepper(table), *arguments, *toys.split(toys.symbols, **lengths))
         assert [[hypothesis] for hypothesis in longer] == beam_search(
-            toys.stepper(table), *arguments, **lengths, beam=1
+            toys.stepper(table), *arguments, *toys.split(toys.symbols, **lengths, beam=1)
         )
 
 
@@ -222,14 +239,15 @@ def test_rows_do_not_talk(toys: Any, beam: int, levels: int) -> None:
     table, limits = toys.random(3, torch.float32, levels), (6, 3, 5, 1, 4)
     settings = {"beam": beam, "n_best": 2}
     alone = [
-        beam_search(toys.stepper(table), *toys.padded([s], 3), toys.symbols, max_lengths=n, **settings)[0]
+        beam_search(toys.stepper(table), *toys.padded([s], 3), *toys.split(toys.symbols, max_lengths=n, **settings))[0]
         for s, n in zip(toys.sources, limits, strict=True)
     ]
     for order in ([0, 1, 2, 3, 4], [4, 2, 0, 3, 1], [2, 2, 1]):
         together = beam_search(
-            toys.stepper(table), *toys.padded([toys.sources[i] for i in order]), toys.symbols,
-            max_lengths=torch.tensor([limits[i] for i in order]), **settings,
-        )  # fmt: skip
+            toys.stepper(table),
+            *toys.padded([toys.sources[i] for i in order]),
+            *toys.split(toys.symbols, max_lengths=torch.tensor([limits[i] for i in order]), **settings),
+        )
         assert together == [alone[i] for i in order]
 
 
@@ -238,7 +256,10 @@ def test_ties_go_to_the_lowest_candidate(toys: Any) -> None:
         return torch.full((6,), -1.0)
 
     (found,) = beam_search(
-        toys.stepper(level), *toys.padded([(3,)]), toys.symbols, max_lengths=3, beam=3, n_best=3, alpha=0.0
+        toys.stepper(level),
+        *toys.padded([(3,)]),
+        SearchTask(toys.symbols, max_lengths=3, n_best=3),
+        Search(beam=3, alpha=0.0),
     )
     assert [h.tokens for h in found] == [(), (3,), (3, 3)]
 
@@ -248,7 +269,12 @@ def test_forbidden_symbols_never_come_out(toys: Any) -> None:
         return toys.random(5)(source, prefix) + torch.tensor([50.0, 50, 0, 0, 0, 50])
 
     symbols = type(toys.symbols)(begin=1, end=2, forbidden=(0, 1, 5))
-    found = beam_search(toys.stepper(tempting), *toys.padded(toys.sources), symbols, max_lengths=5, beam=40, n_best=40)
+    found = beam_search(
+        toys.stepper(tempting),
+        *toys.padded(toys.sources),
+        SearchTask(symbols, max_lengths=5, n_best=40),
+        Search(beam=40),
+    )
     tokens = {token for hypotheses in found for h in hypotheses for token in h.tokens}
     assert tokens == {3, 4}
 
@@ -257,7 +283,7 @@ def test_finished_sentences_leave_the_batch(toys: Any) -> None:
     stepper = toys.stepper(toys.spelled(lambda source: source))
     sources = [(3,), (4, 5, 3, 4), (5, 4)]
     (first, second, third) = beam_search(
-        stepper, *toys.padded(sources), toys.symbols, max_lengths=[9, 5, 9], beam=3, n_best=1
+        stepper, *toys.padded(sources), SearchTask(toys.symbols, max_lengths=[9, 5, 9], n_best=1), Search(beam=3)
     )
     assert [h.tokens for h in (*first, *second, *third)] == sources
     rows = stepper.steps
@@ -278,7 +304,9 @@ def test_sentences_stay_grouped_and_equally_wide(toys: Any) -> None:
             assert widths in ({1}, {4})
             return super().step(tokens, state)
 
-    beam_search(Watching(toys.random(2)), *toys.padded(toys.sources), toys.symbols, max_lengths=6, beam=4)
+    beam_search(
+        Watching(toys.random(2)), *toys.padded(toys.sources), SearchTask(toys.symbols, max_lengths=6), Search(beam=4)
+    )
     assert all(len(set(groups)) == len(groups) for groups in seen)
     assert len(seen[-1]) < len(seen[0])
 
@@ -286,7 +314,9 @@ def test_sentences_stay_grouped_and_equally_wide(toys: Any) -> None:
 def test_limits_are_kept_and_what_they_cut_is_marked(toys: Any) -> None:
     stepper = toys.stepper(toys.spelled(lambda source: (3, 4, 5, 3)))
     limits = [1, 2, 3, 4, 5]
-    found = beam_search(stepper, *toys.padded(toys.sources), toys.symbols, max_lengths=limits, beam=1)
+    found = beam_search(
+        stepper, *toys.padded(toys.sources), SearchTask(toys.symbols, max_lengths=limits), Search(beam=1)
+    )
     for limit, (best,) in zip(limits, found, strict=True):
         assert best.finished == (limit == 5)
         assert best.tokens == (3, 4, 5, 3)[:limit]
@@ -298,8 +328,10 @@ def test_a_finished_hypothesis_comes_before_a_better_unfinished_one(toys: Any) -
     def reluctant(source: Any, prefix: Any) -> torch.Tensor:
         return torch.tensor([-99.0, -99, -8, -1, -9, -9])
 
-    arguments = (*toys.padded([(3,)]), toys.symbols)
-    (found,) = beam_search(toys.stepper(reluctant), *arguments, max_lengths=2, beam=4, n_best=3, alpha=0.0)
+    arguments = toys.padded([(3,)])
+    (found,) = beam_search(
+        toys.stepper(reluctant), *arguments, *toys.split(toys.symbols, max_lengths=2, beam=4, n_best=3, alpha=0.0)
+    )
     assert [(h.tokens, h.finished) for h in found] == [((), True), ((3,), True), ((3, 3), False)]
     assert found[2].score > found[0].score
 
@@ -308,9 +340,11 @@ def test_log_probabilities_are_those_of_forced_decoding(toys: Any) -> None:
     table = toys.random(8, torch.float32)
     for source in toys.sources:
         (found,) = beam_search(
-            toys.stepper(table), *toys.padded([source]), toys.symbols,
-            max_lengths=3, beam=6, n_best=6, alpha=0.5,
-        )  # fmt: skip
+            toys.stepper(table),
+            *toys.padded([source]),
+            SearchTask(toys.symbols, max_lengths=3, n_best=6),
+            Search(beam=6, alpha=0.5),
+        )
         repeated = toys.padded([source] * len(found))
         forced = force(toys.stepper(table), *repeated, [h.tokens for h in found], toys.symbols)
         for hypothesis, scores in zip(found, forced, strict=True):
@@ -322,7 +356,9 @@ def test_log_probabilities_are_those_of_forced_decoding(toys: Any) -> None:
 def test_fewer_hypotheses_than_asked_for_where_fewer_exist(toys: Any) -> None:
     symbols = type(toys.symbols)(begin=1, end=2, forbidden=(0, 1, 3, 4, 5))
     stepper = toys.stepper(toys.random(1))
-    found = beam_search(stepper, *toys.padded(toys.sources), symbols, max_lengths=9, beam=3, n_best=3)
+    found = beam_search(
+        stepper, *toys.padded(toys.sources), SearchTask(symbols, max_lengths=9, n_best=3), Search(beam=3)
+    )
     assert [[h.tokens for h in hypotheses] for hypotheses in found] == [[()]] * 5
     assert stepper.steps == [5]  # nothing is left to go on with
 
@@ -330,10 +366,10 @@ def test_fewer_hypotheses_than_asked_for_where_fewer_exist(toys: Any) -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"beam": 0, "max_lengths": 3}, "beam must be at least 1, got 0"),
+        ({"beam": 0, "max_lengths": 3}, "beam: .* greater than or equal to 1, got 0"),
         ({"beam": 2, "n_best": 3, "max_lengths": 3}, "n_best must be from 1 to the beam of 2, got 3"),
-        ({"alpha": -1.0, "max_lengths": 3}, "alpha must be .* got -1.0"),
-        ({"alpha": math.nan, "max_lengths": 3}, "alpha must be .* got nan"),
+        ({"alpha": -1.0, "max_lengths": 3}, "alpha: .* greater than or equal to 0, got -1.0"),
+        ({"alpha": math.nan, "max_lengths": 3}, "alpha: .* finite number, got nan"),
         ({"alpha": 1000.0, "max_lengths": 9}, "alpha of 1000.0 is too large"),
         ({"max_lengths": [3, 0, 3, 3, 3]}, "at least 1, got 0"),
         ({"max_lengths": 3, "min_lengths": [0, 0, -1, 0, 0]}, "cannot be negative, got -1"),
@@ -342,15 +378,19 @@ def test_fewer_hypotheses_than_asked_for_where_fewer_exist(toys: Any) -> None:
 )
 def test_settings_outside_their_range_are_refused(toys: Any, settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
-        beam_search(toys.stepper(toys.random(1)), *toys.padded(toys.sources), toys.symbols, **settings)
+        beam_search(toys.stepper(toys.random(1)), *toys.padded(toys.sources), *toys.split(toys.symbols, **settings))
 
 
 def test_limits_must_fit_the_batch(toys: Any) -> None:
     with pytest.raises(ShapeError, match=r"shape \(2,\) for 5 sentences"):
-        beam_search(toys.stepper(toys.random(1)), *toys.padded(toys.sources), toys.symbols, max_lengths=[3, 3])
+        beam_search(
+            toys.stepper(toys.random(1)), *toys.padded(toys.sources), SearchTask(toys.symbols, max_lengths=[3, 3])
+        )
     with pytest.raises(ShapeError, match=r"minimum lengths of shape \(1,\) for 5 sentences"):
         beam_search(
-            toys.stepper(toys.random(1)), *toys.padded(toys.sources), toys.symbols, max_lengths=3, min_lengths=[1]
+            toys.stepper(toys.random(1)),
+            *toys.padded(toys.sources),
+            SearchTask(toys.symbols, max_lengths=3, min_lengths=[1]),
         )
 
 
@@ -363,7 +403,7 @@ def test_a_sure_model_is_not_cut_short_by_hopeless_ends(toys: Any, beam: int) ->
         return values
 
     arguments = toys.padded([(3,)])
-    (found,) = beam_search(toys.stepper(sure), *arguments, toys.symbols, max_lengths=20, beam=beam)
+    (found,) = beam_search(toys.stepper(sure), *arguments, SearchTask(toys.symbols, max_lengths=20), Search(beam=beam))
     assert found[0].tokens == (3,) * 6
     assert found[0].finished
 

@@ -12,16 +12,16 @@ import pytest
 import torch
 
 from multihead import Translator
+from multihead.configuration import build
 from multihead.decoding.beam import beam_search
-from multihead.decoding.beams import Settings, check
-from multihead.decoding.coverage import LEAST
 from multihead.decoding.diverse import diverse_beam_search
 from multihead.decoding.ensemble import Ensemble
 from multihead.decoding.hypothesis import Hypothesis
-from multihead.decoding.length_penalty import power, wu
 from multihead.decoding.lexical import lexical_beam_search
+from multihead.decoding.ranking import LEAST, Ahead, Exact
+from multihead.decoding.search import Search, power, wu
 from multihead.decoding.stepper import Attending
-from multihead.decoding.stopping import Ahead, Exact
+from multihead.decoding.task import SearchTask
 from multihead.errors import ConfigurationError, ShapeError
 from multihead.models.config import RecurrentConfig, TransformerConfig
 from multihead.models.recurrent.network import RecurrentTranslator
@@ -98,9 +98,11 @@ def sequence_of(hypothesis: Hypothesis) -> tuple[int, ...]:
 def test_a_wide_beam_is_exhaustive_search(toys: Any, attending: Any, penalty: Any, alpha: float, beta: float) -> None:
     table, sources, limit = toys.random(1), toys.sources[:3], 4
     found = beam_search(
-        attending(table), *toys.padded(sources), toys.symbols,
-        max_lengths=limit, beam=125, alpha=alpha, penalty=penalty, n_best=125, coverage=beta,
-    )  # fmt: skip
+        attending(table),
+        *toys.padded(sources),
+        SearchTask(toys.symbols, max_lengths=limit, penalty=penalty, n_best=125),
+        Search(beam=125, alpha=alpha, coverage=beta),
+    )
     moved = 0
     for source, hypotheses in zip(sources, found, strict=True):
         expected = exhaustive(
@@ -125,10 +127,12 @@ def test_stopping_early_loses_nothing(toys: Any, attending: Any, penalty: Any, a
             stepper = attending(short(toys.random(seed)))
             results.append(
                 beam_search(
-                    stepper, *toys.padded(toys.sources), toys.symbols, max_lengths=[11, 9, 12, 10, 8],
-                    beam=beam, alpha=alpha, penalty=penalty, n_best=n_best, coverage=beta, stop=stop,
+                    stepper,
+                    *toys.padded(toys.sources),
+                    SearchTask(toys.symbols, max_lengths=[11, 9, 12, 10, 8], penalty=penalty, n_best=n_best, stop=stop),
+                    Search(beam=beam, alpha=alpha, coverage=beta),
                 )
-            )  # fmt: skip
+            )
             steps.append(sum(stepper.steps))
         assert results[0] == results[1]
         stopped += steps[0] < steps[1]
@@ -152,7 +156,7 @@ def test_ahead_compares_with_what_the_open_ones_would_score_now(toys: Any, atten
         asked: dict[str, Any] = {"max_lengths": 9, "beam": 3, "alpha": 0.0, "coverage": 1.0}
         tables = [attending(toys.random(seed)) for _ in range(2)]
         exact, ahead = (
-            beam_search(table, *toys.padded(toys.sources), toys.symbols, stop=stop, **asked)
+            beam_search(table, *toys.padded(toys.sources), *toys.split(toys.symbols, stop=stop, **asked))
             for table, stop in zip(tables, (Exact(), Ahead()), strict=True)
         )
         assert sum(tables[1].steps) <= sum(tables[0].steps)
@@ -163,18 +167,20 @@ def test_ahead_compares_with_what_the_open_ones_would_score_now(toys: Any, atten
 
 def test_rows_do_not_talk(toys: Any, attending: Any) -> None:
     table, asked = toys.random(4), {"max_lengths": 7, "beam": 3, "n_best": 3, "coverage": 0.5}
-    alone = [beam_search(attending(table), *toys.padded([x]), toys.symbols, **asked)[0] for x in toys.sources]
-    assert beam_search(attending(table), *toys.padded(toys.sources, 3), toys.symbols, **asked) == alone
+    alone = [
+        beam_search(attending(table), *toys.padded([x]), *toys.split(toys.symbols, **asked))[0] for x in toys.sources
+    ]
+    assert beam_search(attending(table), *toys.padded(toys.sources, 3), *toys.split(toys.symbols, **asked)) == alone
 
 
 def test_every_beam_search_has_it(toys: Any, attending: Any) -> None:
     table, beta = toys.random(2), 0.7
     arguments: dict[str, Any] = {"max_lengths": 6, "beam": 4, "n_best": 4, "alpha": 0.6, "coverage": beta}
-    given = (*toys.padded(toys.sources), toys.symbols)
+    given = toys.padded(toys.sources)
     kinds = [
-        diverse_beam_search(attending(table), *given, groups=2, **arguments),
-        lexical_beam_search(attending(table), *given, [[[[5]]]] * 5, **arguments),
-        beam_search(Ensemble([attending(table), attending(table)]), *given, **arguments),
+        diverse_beam_search(attending(table), *given, *toys.split(toys.symbols, groups=2, **arguments)),
+        lexical_beam_search(attending(table), *given, [[[[5]]]] * 5, *toys.split(toys.symbols, **arguments)),
+        beam_search(Ensemble([attending(table), attending(table)]), *given, *toys.split(toys.symbols, **arguments)),
     ]
     for found in kinds:
         for source, hypotheses in zip(toys.sources, found, strict=True):
@@ -185,19 +191,21 @@ def test_every_beam_search_has_it(toys: Any, attending: Any) -> None:
 
 
 def test_off_it_asks_nothing_and_without_attention_it_is_refused(toys: Any, attending: Any) -> None:
-    given = (*toys.padded(toys.sources), toys.symbols)
+    given = toys.padded(toys.sources)
     stepper, plain = attending(toys.random(3)), toys.stepper(toys.random(3))
-    assert beam_search(stepper, *given, max_lengths=5) == beam_search(plain, *given, max_lengths=5)
+    assert beam_search(stepper, *given, *toys.split(toys.symbols, max_lengths=5)) == beam_search(
+        plain, *given, *toys.split(toys.symbols, max_lengths=5)
+    )
     assert stepper.asked == 0
     plain.log.clear()
     with pytest.raises(ConfigurationError, match="ToyStepper does not"):
-        beam_search(plain, *given, max_lengths=5, coverage=0.2)
+        beam_search(plain, *given, *toys.split(toys.symbols, max_lengths=5, coverage=0.2))
     assert plain.log == []
     with pytest.raises(ConfigurationError, match="ToyStepper in the ensemble"):
-        beam_search(Ensemble([stepper, plain]), *given, max_lengths=5, coverage=0.2)
+        beam_search(Ensemble([stepper, plain]), *given, *toys.split(toys.symbols, max_lengths=5, coverage=0.2))
     for wrong in (-0.1, math.inf, math.nan):
-        with pytest.raises(ConfigurationError, match="not negative"):
-            check(Settings(toys.symbols, 2, coverage=wrong))
+        with pytest.raises(ConfigurationError, match="coverage: "):
+            build(Search, {"beam": 2, "coverage": wrong}, "the search")
 
 
 def test_attention_of_another_shape_is_refused(toys: Any, attending: Any) -> None:
@@ -207,7 +215,12 @@ def test_attention_of_another_shape_is_refused(toys: Any, attending: Any) -> Non
             return rows, weights[:, 1:], following
 
     with pytest.raises(ShapeError, match="a column a source symbol"):
-        beam_search(Wide(toys.random(1)), *toys.padded(toys.sources), toys.symbols, max_lengths=3, coverage=0.2)
+        beam_search(
+            Wide(toys.random(1)),
+            *toys.padded(toys.sources),
+            SearchTask(toys.symbols, max_lengths=3),
+            Search(coverage=0.2),
+        )
 
 
 def networks() -> list[Any]:

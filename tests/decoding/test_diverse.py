@@ -11,8 +11,10 @@ import torch
 
 from multihead.decoding.beam import beam_search
 from multihead.decoding.diverse import diverse_beam_search
+from multihead.decoding.ranking import Exact
 from multihead.decoding.restrictions import NoRepeat
-from multihead.decoding.stopping import Exact
+from multihead.decoding.search import Search
+from multihead.decoding.task import SearchTask
 from multihead.errors import ConfigurationError
 
 END, WORDS = 2, (3, 4, 5)
@@ -47,10 +49,11 @@ def test_equals_the_algorithm_in_lists(toys: Any, each: int, groups: int, streng
     for seed in range(4):
         table = toys.random(seed)
         found = diverse_beam_search(
-            toys.stepper(table), *toys.padded(toys.sources), toys.symbols,
-            max_lengths=limits, beam=each * groups, n_best=each * groups,
-            groups=groups, strength=strength, stop=Exact(),
-        )  # fmt: skip
+            toys.stepper(table),
+            *toys.padded(toys.sources),
+            SearchTask(toys.symbols, max_lengths=limits, n_best=each * groups, stop=Exact()),
+            Search(beam=each * groups, groups=groups, diversity=strength),
+        )
         for source, limit, hypotheses in zip(toys.sources, limits, found, strict=True):
             told = [group[:each] for group in reference(table, source, limit, each, groups, strength)]
             ranks = [sorted(filter(None, rank), key=lambda c: (c[1][-1] != END, -c[0] / len(c[1])))
@@ -65,39 +68,47 @@ def test_equals_the_algorithm_in_lists(toys: Any, each: int, groups: int, streng
 @pytest.mark.parametrize(("groups", "strength"), [(1, 0.7), (2, 0.0)])
 def test_without_diversity_it_is_beam_search(toys: Any, groups: int, strength: float) -> None:
     for seed in range(4):
-        arguments = (*toys.padded(toys.sources), toys.symbols)
+        arguments = toys.padded(toys.sources)
         shared: dict[str, Any] = {"max_lengths": [8, 5, 6, 2, 7], "min_lengths": [2, 0, 0, 1, 1], "alpha": 0.6}
         shared["restrictions"] = [NoRepeat(2)]
-        plain = beam_search(toys.stepper(toys.random(seed)), *arguments, **shared, beam=3, n_best=3)
+        plain = beam_search(
+            toys.stepper(toys.random(seed)), *arguments, *toys.split(toys.symbols, **shared, beam=3, n_best=3)
+        )
         diverse = diverse_beam_search(
-            toys.stepper(toys.random(seed)), *arguments, **shared,
-            beam=3 * groups, groups=groups, strength=strength, n_best=3 * groups,
-        )  # fmt: skip
+            toys.stepper(toys.random(seed)),
+            *arguments,
+            *toys.split(toys.symbols, **shared, beam=3 * groups, groups=groups, diversity=strength, n_best=3 * groups),
+        )
         assert diverse == plain
 
 
 def test_groups_that_pay_enough_begin_differently(toys: Any) -> None:
     for seed in range(4):
         found = diverse_beam_search(
-            toys.stepper(toys.random(seed)), *toys.padded(toys.sources), toys.symbols,
-            max_lengths=6, min_lengths=1, beam=3, groups=3, strength=1e6, n_best=3,
-        )  # fmt: skip
+            toys.stepper(toys.random(seed)),
+            *toys.padded(toys.sources),
+            SearchTask(toys.symbols, max_lengths=6, min_lengths=1, n_best=3),
+            Search(beam=3, groups=3, diversity=1e6),
+        )
         assert all(len({h.tokens[0] for h in hypotheses}) == 3 for hypotheses in found)
 
 
 def test_rows_do_not_talk_and_stand_together(toys: Any) -> None:
     table, limits = toys.random(3, torch.float32), (6, 3, 5, 1, 4)
-    settings: dict[str, Any] = {"beam": 4, "groups": 2, "strength": 0.5, "n_best": 4}
+    settings: dict[str, Any] = {"beam": 4, "groups": 2, "diversity": 0.5, "n_best": 4}
     alone = [
-        diverse_beam_search(toys.stepper(table), *toys.padded([s], 3), toys.symbols, max_lengths=n, **settings)[0]
+        diverse_beam_search(
+            toys.stepper(table), *toys.padded([s], 3), *toys.split(toys.symbols, max_lengths=n, **settings)
+        )[0]
         for s, n in zip(toys.sources, limits, strict=True)
     ]
     for order in ([0, 1, 2, 3, 4], [4, 2, 0, 3, 1], [2, 2, 1]):
         stepper = toys.stepper(table)
         together = diverse_beam_search(
-            stepper, *toys.padded([toys.sources[i] for i in order]), toys.symbols,
-            max_lengths=[limits[i] for i in order], **settings,
-        )  # fmt: skip
+            stepper,
+            *toys.padded([toys.sources[i] for i in order]),
+            *toys.split(toys.symbols, max_lengths=[limits[i] for i in order], **settings),
+        )
         assert together == [alone[i] for i in order]
         assert stepper.steps[0] == len(order)
         assert all(rows % 4 == 0 for rows in stepper.steps[1:])
@@ -106,13 +117,15 @@ def test_rows_do_not_talk_and_stand_together(toys: Any) -> None:
 def test_what_cannot_be_asked(toys: Any) -> None:
     nothing = torch.zeros(0, 4, dtype=torch.long), torch.zeros(0, dtype=torch.long)
     stepper = toys.stepper(toys.random(1))
-    assert diverse_beam_search(stepper, *nothing, toys.symbols, max_lengths=3) == []
+    assert (
+        diverse_beam_search(stepper, *nothing, SearchTask(toys.symbols, max_lengths=3), Search(beam=6, groups=3)) == []
+    )
     settings: list[tuple[dict[str, Any], str]] = [
-        ({"beam": 4, "groups": 3}, "groups must divide the beam, which is 4, got 3"),
-        ({"beam": 4, "groups": 0}, "got 0"),
-        ({"beam": 4, "groups": 2, "strength": -1.0}, "strength must be"),
+        ({"beam": 4, "groups": 3}, "groups must divide the beam, got 3 groups and a beam of 4"),
+        ({"beam": 4, "groups": 0}, "groups: .* got 0"),
+        ({"beam": 4, "groups": 2, "diversity": -1.0}, "diversity: .* got -1.0"),
         ({"beam": 4, "groups": 2, "n_best": 5}, "n_best must be from 1 to the beam of 4, got 5"),
     ]
     for given, words in settings:
         with pytest.raises(ConfigurationError, match=words):
-            diverse_beam_search(stepper, *toys.padded(toys.sources), toys.symbols, max_lengths=3, **given)
+            diverse_beam_search(stepper, *toys.padded(toys.sources), *toys.split(toys.symbols, max_lengths=3, **given))

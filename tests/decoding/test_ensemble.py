@@ -14,6 +14,7 @@ from multihead.decoding.hypothesis import Hypothesis
 from multihead.decoding.sampling import sample
 from multihead.decoding.scoring import force
 from multihead.decoding.stepper import State, Stepper
+from multihead.decoding.task import SearchTask
 from multihead.errors import ConfigurationError, ShapeError
 
 MEANS: list[Literal["probabilities", "log-probabilities"]] = ["probabilities", "log-probabilities"]
@@ -30,19 +31,22 @@ def same(one: list[list[Hypothesis]], other: list[list[Hypothesis]]) -> None:
 @pytest.mark.parametrize("mean", MEANS)
 @pytest.mark.parametrize("copies", [1, 2, 3])
 def test_of_a_model_with_itself_it_is_that_model(toys: Any, mean: Any, copies: int) -> None:
-    arguments = (*toys.padded(toys.sources), toys.symbols)
+    arguments = toys.padded(toys.sources)
     for seed in range(3):
         model = toys.stepper(toys.random(seed))
         twin = Ensemble([toys.stepper(toys.random(seed)) for _ in range(copies)], mean)
         settings: dict[str, Any] = {"max_lengths": [6, 3, 7, 1, 5]}
         same(
-            beam_search(twin, *arguments, **settings, beam=3, n_best=3),
-            beam_search(model, *arguments, **settings, beam=3, n_best=3),
+            beam_search(twin, *arguments, *toys.split(toys.symbols, **settings, beam=3, n_best=3)),
+            beam_search(model, *arguments, *toys.split(toys.symbols, **settings, beam=3, n_best=3)),
         )
-        same([greedy_search(twin, *arguments, **settings)], [greedy_search(model, *arguments, **settings)])
         same(
-            sample(twin, *arguments, **settings, samples=3, seed=seed),
-            sample(model, *arguments, **settings, samples=3, seed=seed),
+            [greedy_search(twin, *arguments, *toys.split(toys.symbols, **settings))],
+            [greedy_search(model, *arguments, *toys.split(toys.symbols, **settings))],
+        )
+        same(
+            sample(twin, *arguments, *toys.split(toys.symbols, **settings, n_best=3), seed=seed),
+            sample(model, *arguments, *toys.split(toys.symbols, **settings, n_best=3), seed=seed),
         )
 
 
@@ -57,10 +61,10 @@ def test_it_is_the_model_whose_table_is_the_mean(toys: Any, mean: Any) -> None:
         return total.log() if mean == "probabilities" else total - total.exp().sum().log()
 
     ensemble = Ensemble([toys.stepper(table) for table in tables], mean, [5.0, 2.0, 3.0])
-    arguments = (*toys.padded(toys.sources), toys.symbols)
+    arguments = toys.padded(toys.sources)
     same(
-        beam_search(ensemble, *arguments, max_lengths=6, beam=4, n_best=4),
-        beam_search(toys.stepper(averaged), *arguments, max_lengths=6, beam=4, n_best=4),
+        beam_search(ensemble, *arguments, *toys.split(toys.symbols, max_lengths=6, beam=4, n_best=4)),
+        beam_search(toys.stepper(averaged), *arguments, *toys.split(toys.symbols, max_lengths=6, beam=4, n_best=4)),
     )
     targets = [(3,), (4, 5), (), (3, 3, 3), (5,)]
     scores = force(ensemble, *toys.padded(toys.sources), targets, toys.symbols)
@@ -103,7 +107,7 @@ def test_models_that_do_not_fit_are_refused(toys: Any) -> None:
 
     ensemble = Ensemble([toys.stepper(toys.random(1, torch.float32)), toys.stepper(small)])
     with pytest.raises(ShapeError, match=r"one vocabulary, got sizes \[6, 5\]"):
-        greedy_search(ensemble, *toys.padded(toys.sources), toys.symbols, max_lengths=3)
+        greedy_search(ensemble, *toys.padded(toys.sources), SearchTask(toys.symbols, max_lengths=3))
     with pytest.raises(ConfigurationError, match="at least one model"):
         Ensemble([])
     for weights in ([1.0], [1.0, 0.0], [1.0, -1.0], [1.0, float("nan")]):

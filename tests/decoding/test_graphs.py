@@ -17,9 +17,11 @@ from multihead.attention import functional
 from multihead.data.batching import collate_source
 from multihead.decoding.beam import beam_search
 from multihead.decoding.greedy import greedy_search
-from multihead.decoding.stepper import Stepper, Symbols
+from multihead.decoding.search import Search, Symbols
+from multihead.decoding.stepper import Stepper
+from multihead.decoding.task import SearchTask
 from multihead.engine.graphs import Bucket, Graphs
-from multihead.engine.keeping import Engines
+from multihead.engine.search import EngineCache
 from multihead.models.config import TransformerConfig
 from multihead.models.transformer import Transformer
 
@@ -74,8 +76,10 @@ def test_a_search_over_graphs_is_the_search_over_the_model(name: str, beam: int)
 
     def found(stepper: Stepper[Any]) -> Any:
         if beam == 1:
-            return greedy_search(stepper, *sources_of(5, 21), SYMBOLS, max_lengths=limits)
-        return beam_search(stepper, *sources_of(5, 21), SYMBOLS, max_lengths=limits, beam=beam, n_best=3)
+            return greedy_search(stepper, *sources_of(5, 21), SearchTask(SYMBOLS, max_lengths=limits))
+        return beam_search(
+            stepper, *sources_of(5, 21), SearchTask(SYMBOLS, max_lengths=limits, n_best=3), Search(beam=beam)
+        )
 
     def flat(hypotheses: list[Any]) -> list[Any]:
         return [h for one in hypotheses for h in (one if isinstance(one, list) else [one])]
@@ -208,8 +212,8 @@ def test_captured_on_a_gpu(name: str) -> None:
     model = model_of(name).cuda()
     source, lengths = (tensor.cuda() for tensor in sources_of(9, 30))
     for beam in (1, 5):
-        ours = beam_search(Graphs(model), source, lengths, SYMBOLS, max_lengths=40, beam=beam)
-        theirs = beam_search(model, source, lengths, SYMBOLS, max_lengths=40, beam=beam)
+        ours = beam_search(Graphs(model), source, lengths, SearchTask(SYMBOLS, max_lengths=40), Search(beam=beam))
+        theirs = beam_search(model, source, lengths, SearchTask(SYMBOLS, max_lengths=40), Search(beam=beam))
         assert [h.tokens for (h, *_) in ours] == [h.tokens for (h, *_) in theirs]
 
 
@@ -217,15 +221,15 @@ def test_a_translator_asks_for_graphs_of_a_transformer_on_a_gpu_alone(trained: P
     translator, capture = Translator.load(trained), Again()
     model = translator.bundle.model
     assert translator.stepper is model
-    graphs = Engines(capture)
-    assert isinstance(graphs.stepping(model), Graphs)
-    assert graphs.stepping(model) is graphs.stepping(model)
+    graphs = EngineCache(capture)
+    assert isinstance(graphs.stepper(model), Graphs)
+    assert graphs.stepper(model) is graphs.stepper(model)
     texts = ["eins zwei drei", "vier", "sechs sieben acht neun zehn"]
     expected = translator.n_best(texts, 2, beam=3)
     through = translator.searching()
     through._engines = graphs
     assert isinstance(through.stepper, Graphs)
-    graphs.of = lambda *_: "not compiled here"  # type: ignore[method-assign]
+    graphs.get = lambda *_: "not compiled here"  # type: ignore[method-assign]
     got = through.n_best(texts, 2, beam=3)
     assert [[one.text for one in found] for found in got] == [[one.text for one in found] for found in expected]
     assert capture.replays

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from multihead.decoding.beam import beam_search
-from multihead.decoding.lexical import lexical_beam_search
-from multihead.decoding.phrases import automaton
+from multihead.decoding.lexical import automaton, lexical_beam_search
 from multihead.decoding.restrictions import NoRepeat, Without
+from multihead.decoding.search import Search
+from multihead.decoding.task import SearchTask
 from multihead.errors import ConfigurationError, MultiheadError, ShapeError
 
 END, WORDS = 2, (3, 4, 5)
@@ -64,9 +65,12 @@ def test_a_state_knows_what_has_appeared_and_what_is_needed(phrases: Sequences, 
 def test_a_wide_beam_finds_all_that_contain_them(toys: Any, alpha: float) -> None:
     table, limit = toys.random(1), 4
     found = lexical_beam_search(
-        toys.stepper(table), *toys.padded(toys.sources), toys.symbols, PHRASES,
-        max_lengths=limit, beam=600, n_best=600, alpha=alpha,
-    )  # fmt: skip
+        toys.stepper(table),
+        *toys.padded(toys.sources),
+        PHRASES,
+        SearchTask(toys.symbols, max_lengths=limit, n_best=600),
+        Search(beam=600, alpha=alpha),
+    )
     for source, phrases, hypotheses in zip(toys.sources, PHRASES, found, strict=True):
         finished = [(*words, END) for n in range(limit) for words in itertools.product(WORDS, repeat=n)]
         expected = []
@@ -87,9 +91,12 @@ def test_they_always_appear(toys: Any, beam: int, spare: int) -> None:
     limits = [int(automaton(own).needed[0]) + spare for own in PHRASES]
     for seed in range(4):
         found = lexical_beam_search(
-            toys.stepper(toys.random(seed)), *toys.padded(toys.sources), toys.symbols, PHRASES,
-            max_lengths=limits, beam=beam, n_best=beam,
-        )  # fmt: skip
+            toys.stepper(toys.random(seed)),
+            *toys.padded(toys.sources),
+            PHRASES,
+            SearchTask(toys.symbols, max_lengths=limits, n_best=beam),
+            Search(beam=beam),
+        )
         for phrases, limit, hypotheses in zip(PHRASES, limits, found, strict=True):
             assert hypotheses
             for h in hypotheses:
@@ -102,16 +109,22 @@ def test_without_phrases_it_is_beam_search(toys: Any, beam: int) -> None:
     shared: dict[str, Any] = {"max_lengths": [8, 5, 6, 2, 7], "min_lengths": [2, 0, 0, 1, 1], "beam": beam}
     shared |= {"n_best": beam, "alpha": 0.6, "restrictions": [NoRepeat(2)]}
     for seed in range(4):
-        arguments = (*toys.padded(toys.sources), toys.symbols)
-        plain = beam_search(toys.stepper(toys.random(seed)), *arguments, **shared)
-        assert plain == lexical_beam_search(toys.stepper(toys.random(seed)), *arguments, [[]] * 5, **shared)
+        arguments = toys.padded(toys.sources)
+        plain = beam_search(toys.stepper(toys.random(seed)), *arguments, *toys.split(toys.symbols, **shared))
+        assert plain == lexical_beam_search(
+            toys.stepper(toys.random(seed)), *arguments, [[]] * 5, *toys.split(toys.symbols, **shared)
+        )
 
 
 def test_what_a_search_finds_anyway_is_found_in_the_same_way(toys: Any) -> None:
     """A sure model writes 3 4 5 by itself; asked for "4 5" it has nothing to change."""
     stepper = toys.stepper(toys.spelled(lambda source: (3, 4, 5, 3)))
     found = lexical_beam_search(
-        stepper, *toys.padded([(3,), (4,)]), toys.symbols, [[[(4, 5)]], [[(5, 5)]]], max_lengths=12, beam=6
+        stepper,
+        *toys.padded([(3,), (4,)]),
+        [[[(4, 5)]], [[(5, 5)]]],
+        SearchTask(toys.symbols, max_lengths=12),
+        Search(beam=6),
     )
     assert found[0][0].tokens == (3, 4, 5, 3)
     assert contains(found[1][0].tokens, (5, 5))
@@ -126,9 +139,12 @@ def test_a_phrase_need_not_wait_for_the_limit(toys: Any, beam: int) -> None:
     """
     for limit in (9, 12, 20):
         ((best,),) = lexical_beam_search(
-            toys.stepper(toys.spelled(lambda source: (3, 3, 3, 3))), *toys.padded([(4,)]), toys.symbols,
-            [[[(5, 4, 5)]]], max_lengths=limit, beam=beam, alpha=0.0,
-        )  # fmt: skip
+            toys.stepper(toys.spelled(lambda source: (3, 3, 3, 3))),
+            *toys.padded([(4,)]),
+            [[[(5, 4, 5)]]],
+            SearchTask(toys.symbols, max_lengths=limit),
+            Search(beam=beam, alpha=0.0),
+        )
         assert best.finished
         assert best.log_probability > -28
 
@@ -137,20 +153,27 @@ def test_rows_do_not_talk(toys: Any) -> None:
     table, limits = toys.random(3, torch.float32), (9, 3, 7, 8, 6)
     alone = [
         lexical_beam_search(
-            toys.stepper(table), *toys.padded([s], 3), toys.symbols, [own], max_lengths=n, beam=4, n_best=4
+            toys.stepper(table),
+            *toys.padded([s], 3),
+            [own],
+            SearchTask(toys.symbols, max_lengths=n, n_best=4),
+            Search(beam=4),
         )[0]
         for s, n, own in zip(toys.sources, limits, PHRASES, strict=True)
     ]
     for order in ([0, 1, 2, 3, 4], [4, 2, 0, 3, 1], [2, 2, 1]):
         together = lexical_beam_search(
-            toys.stepper(table), *toys.padded([toys.sources[i] for i in order]), toys.symbols,
-            [PHRASES[i] for i in order], max_lengths=[limits[i] for i in order], beam=4, n_best=4,
-        )  # fmt: skip
+            toys.stepper(table),
+            *toys.padded([toys.sources[i] for i in order]),
+            [PHRASES[i] for i in order],
+            SearchTask(toys.symbols, max_lengths=[limits[i] for i in order], n_best=4),
+            Search(beam=4),
+        )
         assert together == [alone[i] for i in order]
 
 
 def test_what_cannot_be_met_is_said(toys: Any) -> None:
-    arguments = (*toys.padded(toys.sources), toys.symbols)
+    arguments = toys.padded(toys.sources)
     wanted: list[tuple[Any, type[Exception], str]] = [
         ([[]] * 4, ShapeError, "phrases of 4 sentences for 5"),
         ([[], [], [[(3, 4)], [(4, 5), (5, 5, 5)]], [], []], ConfigurationError, "sentence 3: .* need 3 .* limit to 4"),
@@ -164,9 +187,12 @@ def test_what_cannot_be_met_is_said(toys: Any) -> None:
     for phrases, error, words in wanted:
         stepper = toys.stepper(toys.random(1))
         with pytest.raises(error, match=words):
-            lexical_beam_search(stepper, *arguments, phrases, max_lengths=3)
+            lexical_beam_search(stepper, *arguments, phrases, *toys.split(toys.symbols, max_lengths=3))
         assert stepper.log == []
     with pytest.raises(MultiheadError, match="restrictions of the search"):
         lexical_beam_search(
-            toys.stepper(toys.random(1)), *arguments, [[[(3, 4)]]] * 5, max_lengths=6, restrictions=[Without([(3,)])]
+            toys.stepper(toys.random(1)),
+            *arguments,
+            [[[(3, 4)]]] * 5,
+            *toys.split(toys.symbols, max_lengths=6, restrictions=[Without([(3,)])]),
         )

@@ -13,6 +13,8 @@ from multihead.decoding.beam import beam_search
 from multihead.decoding.diverse import diverse_beam_search
 from multihead.decoding.lexical import lexical_beam_search
 from multihead.decoding.recording import Recorder, Tree
+from multihead.decoding.search import Search
+from multihead.decoding.task import SearchTask
 
 PHRASES = [[[[3]]], [[[4, 5], [5, 5]]], [], [[[3]], [[5]]], []]
 
@@ -30,7 +32,9 @@ def searched(toys: Any, name: str, seed: int, recorder: Recorder | None) -> Any:
     function, given = SEARCHES[name]
     source, lengths = toys.padded(toys.sources)
     stepper = toys.stepper(toys.random(seed))
-    return function(stepper, source, lengths, toys.symbols, **{"max_lengths": 6, **given}, recorder=recorder)
+    settings = {"max_lengths": 6, **given, "recorder": recorder}
+    phrases = [settings.pop("phrases")] if "phrases" in settings else []
+    return function(stepper, source, lengths, *phrases, *toys.split(toys.symbols, **settings))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -100,7 +104,9 @@ def test_sentences_have_trees_of_their_own(toys: Any) -> None:
         alone = Recorder(toys.symbols)
         given, lengths = toys.padded([source])
         stepper = toys.stepper(toys.random(7))
-        (own,) = beam_search(stepper, given, lengths, toys.symbols, max_lengths=6, beam=3, n_best=3, recorder=alone)
+        (own,) = beam_search(
+            stepper, given, lengths, SearchTask(toys.symbols, max_lengths=6, n_best=3, recorder=alone), Search(beam=3)
+        )
         assert own == found[sentence]
         assert alone.tree(own) == together.tree(found[sentence], sentence)
 

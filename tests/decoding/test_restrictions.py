@@ -16,6 +16,8 @@ from multihead.decoding.hypothesis import Hypothesis
 from multihead.decoding.lexical import lexical_beam_search
 from multihead.decoding.restrictions import NoRepeat, Prefix, Restriction, Rows, Without
 from multihead.decoding.sampling import sample
+from multihead.decoding.search import Search
+from multihead.decoding.task import SearchTask
 from multihead.errors import ConfigurationError, MultiheadError, ShapeError
 
 END, WORDS, LIMIT = 2, (3, 4, 5), 4
@@ -68,9 +70,11 @@ def test_a_wide_beam_finds_all_that_is_allowed_and_no_more(toys: Any, case: str)
     restrictions, allowed = CASES[case]
     table = toys.random(1)
     found = beam_search(
-        toys.stepper(table), *toys.padded(toys.sources), toys.symbols,
-        max_lengths=LIMIT, beam=125, n_best=125, alpha=0.0, restrictions=restrictions,
-    )  # fmt: skip
+        toys.stepper(table),
+        *toys.padded(toys.sources),
+        SearchTask(toys.symbols, max_lengths=LIMIT, n_best=125, restrictions=restrictions),
+        Search(beam=125, alpha=0.0),
+    )
     for number, (source, hypotheses) in enumerate(zip(toys.sources, found, strict=True)):
         assert everything(table, source, lambda y, n=number: allowed(n, y)) == plain(hypotheses)
 
@@ -82,14 +86,22 @@ def test_a_narrow_search_keeps_them_in_any_batch(toys: Any, case: str, beam: int
     restrictions, allowed = CASES[case]
     limits, n = [12, 5, 9, 12, 6], len(toys.sources)
     restrictions = [*restrictions, NoRepeat(3)] if case == "nothing" else restrictions
-    arguments = (*toys.padded(toys.sources), toys.symbols)
+    arguments = toys.padded(toys.sources)
     keep: dict[str, Any] = {"max_lengths": limits, "restrictions": restrictions}
     for seed in range(3):
         table = toys.random(seed)
         searches = {
-            "beam": beam_search(toys.stepper(table), *arguments, **keep, beam=beam, n_best=beam),
-            "sample": sample(toys.stepper(table), *arguments, **keep, samples=beam, seed=seed, keys=range(n)),
-            "greedy": [[h] for h in greedy_search(toys.stepper(table), *arguments, **keep)],
+            "beam": beam_search(
+                toys.stepper(table), *arguments, *toys.split(toys.symbols, **keep, beam=beam, n_best=beam)
+            ),
+            "sample": sample(
+                toys.stepper(table),
+                *arguments,
+                *toys.split(toys.symbols, **keep, n_best=beam),
+                seed=seed,
+                keys=range(n),
+            ),
+            "greedy": [[h] for h in greedy_search(toys.stepper(table), *arguments, *toys.split(toys.symbols, **keep))],
         }
         for found in searches.values():
             for number, hypotheses in enumerate(found):
@@ -111,9 +123,11 @@ def test_the_given_tensor_stays_as_it_is(toys: Any) -> None:
 
 def test_a_prefix_is_stronger_than_what_stands_before_it(toys: Any) -> None:
     restrictions = [Without([(3,)]), NoRepeat(1), Prefix([(3, 3, 3)] * 5)]
-    arguments = (*toys.padded(toys.sources), toys.symbols)
+    arguments = toys.padded(toys.sources)
     found = beam_search(
-        toys.stepper(toys.random(1)), *arguments, max_lengths=9, beam=3, restrictions=restrictions, n_best=3
+        toys.stepper(toys.random(1)),
+        *arguments,
+        *toys.split(toys.symbols, max_lengths=9, beam=3, restrictions=restrictions, n_best=3),
     )
     for hypotheses in found:
         assert all(h.tokens[:3] == (3, 3, 3) and 3 not in h.tokens[3:] for h in hypotheses)
@@ -121,10 +135,14 @@ def test_a_prefix_is_stronger_than_what_stands_before_it(toys: Any) -> None:
 
 def test_where_nothing_is_left_the_search_says_so(toys: Any) -> None:
     everything = Without([(3,), (4,), (5,), (END,)])
-    arguments = (*toys.padded(toys.sources), toys.symbols)
+    arguments = toys.padded(toys.sources)
     for search in (greedy_search, beam_search, sample):
         with pytest.raises(MultiheadError, match="restrictions of the search"):
-            search(toys.stepper(toys.random(1)), *arguments, max_lengths=5, restrictions=[everything])
+            search(
+                toys.stepper(toys.random(1)),
+                *arguments,
+                *toys.split(toys.symbols, max_lengths=5, restrictions=[everything]),
+            )
 
 
 @pytest.mark.parametrize(
@@ -141,7 +159,11 @@ def test_a_prefix_must_fit(toys: Any, prefixes: list[Symbols], error: type[Excep
     for search in (greedy_search, beam_search, sample):
         stepper = toys.stepper(toys.random(1))
         with pytest.raises(error, match=words):
-            search(stepper, *toys.padded(toys.sources), toys.symbols, max_lengths=3, restrictions=[Prefix(prefixes)])
+            search(
+                stepper,
+                *toys.padded(toys.sources),
+                *toys.split(toys.symbols, max_lengths=3, restrictions=[Prefix(prefixes)]),
+            )
         assert stepper.log == []
 
 
@@ -161,11 +183,16 @@ def test_what_a_model_says_of_dead_rows_is_not_looked_at(toys: Any) -> None:
         row: torch.Tensor = toys.random(1)(source, prefix)
         return row if possible else torch.full_like(row, torch.nan)
 
-    arguments = (*toys.padded(toys.sources), toys.symbols)
+    arguments = toys.padded(toys.sources)
     keep: dict[str, Any] = {"max_lengths": 6, "beam": 4, "n_best": 4, "restrictions": [Prefix([(4, 3)] * 5)]}
-    expected = beam_search(toys.stepper(toys.random(1)), *arguments, **keep)
-    assert beam_search(toys.stepper(frail), *arguments, **keep) == expected
-    phrased = lexical_beam_search(toys.stepper(toys.random(1)), *arguments, [[[(5,)]]] * 5, **keep)
-    assert lexical_beam_search(toys.stepper(frail), *arguments, [[[(5,)]]] * 5, **keep) == phrased
-    diverse = diverse_beam_search(toys.stepper(toys.random(1)), *arguments, **keep, groups=2)
-    assert diverse_beam_search(toys.stepper(frail), *arguments, **keep, groups=2) == diverse
+    expected = beam_search(toys.stepper(toys.random(1)), *arguments, *toys.split(toys.symbols, **keep))
+    assert beam_search(toys.stepper(frail), *arguments, *toys.split(toys.symbols, **keep)) == expected
+    phrased = lexical_beam_search(
+        toys.stepper(toys.random(1)), *arguments, [[[(5,)]]] * 5, *toys.split(toys.symbols, **keep)
+    )
+    assert (
+        lexical_beam_search(toys.stepper(frail), *arguments, [[[(5,)]]] * 5, *toys.split(toys.symbols, **keep))
+        == phrased
+    )
+    diverse = diverse_beam_search(toys.stepper(toys.random(1)), *arguments, *toys.split(toys.symbols, **keep, groups=2))
+    assert diverse_beam_search(toys.stepper(frail), *arguments, *toys.split(toys.symbols, **keep, groups=2)) == diverse

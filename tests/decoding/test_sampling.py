@@ -12,6 +12,7 @@ import torch
 from multihead.decoding.greedy import greedy_search
 from multihead.decoding.sampling import Sharpening, epsilon, min_p, sample, top_k, top_p
 from multihead.decoding.scoring import force
+from multihead.decoding.task import SearchTask
 from multihead.errors import ConfigurationError, MultiheadError, ShapeError
 
 END = 2
@@ -66,9 +67,12 @@ def test_frequencies_match_the_distribution(toys: Any, sharpening: Sharpening) -
     """Pearson's chi-square over whole hypotheses of up to two symbols; beyond its mean by less than 4 deviations."""
     table, count = toys.random(4), 4000
     (drawn,) = sample(
-        toys.stepper(table), *toys.padded([(3, 4)]), toys.symbols,
-        max_lengths=2, samples=count, seed=7, sharpening=sharpening,
-    )  # fmt: skip
+        toys.stepper(table),
+        *toys.padded([(3, 4)]),
+        SearchTask(toys.symbols, max_lengths=2, n_best=count),
+        seed=7,
+        sharpening=sharpening,
+    )
     frequencies = Counter((*h.tokens, *[END] * h.finished) for h in drawn)
     wanted = expected(toys, table, (3, 4), 2, sharpening)
     assert set(frequencies) <= set(wanted)
@@ -83,7 +87,9 @@ def test_sentences_keys_and_seeds_are_independent(toys: Any) -> None:
     sources = toys.padded([(3,)] * count)
 
     def first(seed: int, keys: range, number: int = 0) -> list[int]:
-        found = sample(toys.stepper(fixed), *sources, toys.symbols, max_lengths=1, samples=2, seed=seed, keys=keys)
+        found = sample(
+            toys.stepper(fixed), *sources, SearchTask(toys.symbols, max_lengths=1, n_best=2), seed=seed, keys=keys
+        )
         return [(*h[number].tokens, END)[0] for h in found]
 
     one = first(0, range(count))
@@ -104,30 +110,45 @@ def test_sentences_keys_and_seeds_are_independent(toys: Any) -> None:
 @pytest.mark.parametrize("samples", [1, 3])
 def test_neither_the_batch_nor_its_order_changes_a_sample(toys: Any, samples: int) -> None:
     table, limits, keys = toys.random(3, torch.float32), (8, 3, 5, 1, 9), (10**12, -3, 0, 7, 8)
-    settings: dict[str, Any] = {"samples": samples, "seed": 5, "sharpening": Sharpening(top_p=0.9)}
+    settings: dict[str, Any] = {"seed": 5, "sharpening": Sharpening(top_p=0.9)}
     alone = [
-        sample(toys.stepper(table), *toys.padded([s], 3), toys.symbols, max_lengths=n, keys=[k], **settings)[0]
+        sample(
+            toys.stepper(table),
+            *toys.padded([s], 3),
+            SearchTask(toys.symbols, max_lengths=n, n_best=samples),
+            keys=[k],
+            **settings,
+        )[0]
         for s, n, k in zip(toys.sources, limits, keys, strict=True)
     ]
     for order in ([0, 1, 2, 3, 4], [4, 2, 0, 3, 1], [2, 2, 1]):
         together = sample(
-            toys.stepper(table), *toys.padded([toys.sources[i] for i in order]), toys.symbols,
-            max_lengths=[limits[i] for i in order], keys=[keys[i] for i in order], **settings,
-        )  # fmt: skip
+            toys.stepper(table),
+            *toys.padded([toys.sources[i] for i in order]),
+            SearchTask(toys.symbols, max_lengths=[limits[i] for i in order], n_best=samples),
+            keys=[keys[i] for i in order],
+            **settings,
+        )
         assert together == [alone[i] for i in order]
     more = sample(
-        toys.stepper(table), *toys.padded(toys.sources), toys.symbols,
-        max_lengths=limits, keys=keys, **{**settings, "samples": samples + 4},
-    )  # fmt: skip
+        toys.stepper(table),
+        *toys.padded(toys.sources),
+        SearchTask(toys.symbols, max_lengths=limits, n_best=samples + 4),
+        keys=keys,
+        **settings,
+    )
     assert [hypotheses[:samples] for hypotheses in more] == alone
     assert more != sample(
-        toys.stepper(table), *toys.padded(toys.sources), toys.symbols,
-        max_lengths=limits, keys=keys, **{**settings, "samples": samples + 4, "seed": 6},
-    )  # fmt: skip
+        toys.stepper(table),
+        *toys.padded(toys.sources),
+        SearchTask(toys.symbols, max_lengths=limits, n_best=samples + 4),
+        keys=keys,
+        **{**settings, "seed": 6},
+    )
 
 
 def test_the_one_most_probable_symbol_is_greedy(toys: Any) -> None:
-    arguments = (*toys.padded(toys.sources), toys.symbols)
+    arguments = toys.padded(toys.sources)
     lengths = {"max_lengths": [7, 3, 5, 1, 6], "min_lengths": [2, 1, 0, 0, 5]}
     for sharpening in (
         Sharpening(top_k=1),
@@ -136,9 +157,13 @@ def test_the_one_most_probable_symbol_is_greedy(toys: Any) -> None:
         Sharpening(min_p=1.0),
     ):
         for seed in range(3):
-            greedy = greedy_search(toys.stepper(toys.random(seed)), *arguments, **lengths)
+            greedy = greedy_search(toys.stepper(toys.random(seed)), *arguments, *toys.split(toys.symbols, **lengths))
             drawn = sample(
-                toys.stepper(toys.random(seed)), *arguments, **lengths, seed=seed, samples=2, sharpening=sharpening
+                toys.stepper(toys.random(seed)),
+                *arguments,
+                *toys.split(toys.symbols, **lengths, n_best=2),
+                seed=seed,
+                sharpening=sharpening,
             )
             assert [hypotheses[0].tokens for hypotheses in drawn] == [h.tokens for h in greedy]
             assert [hypotheses[1] for hypotheses in drawn] == [hypotheses[0] for hypotheses in drawn]
@@ -147,9 +172,11 @@ def test_the_one_most_probable_symbol_is_greedy(toys: Any) -> None:
 def test_log_probabilities_are_the_models_own(toys: Any) -> None:
     table = toys.random(8)
     (found,) = sample(
-        toys.stepper(table), *toys.padded([(5, 3)]), toys.symbols,
-        max_lengths=5, samples=8, sharpening=Sharpening(temperature=2.0, top_k=3),
-    )  # fmt: skip
+        toys.stepper(table),
+        *toys.padded([(5, 3)]),
+        SearchTask(toys.symbols, max_lengths=5, n_best=8),
+        sharpening=Sharpening(temperature=2.0, top_k=3),
+    )
     forced = force(toys.stepper(table), *toys.padded([(5, 3)] * 8), [h.tokens for h in found], toys.symbols)
     for hypothesis, scores in zip(found, forced, strict=True):
         own = scores if hypothesis.finished else scores[:-1]
@@ -160,9 +187,10 @@ def test_log_probabilities_are_the_models_own(toys: Any) -> None:
 def test_lengths_and_rows_are_as_the_protocol_wants(toys: Any) -> None:
     stepper = toys.stepper(toys.random(2))
     found = sample(
-        stepper, *toys.padded(toys.sources), toys.symbols,
-        max_lengths=[9, 4, 6, 1, 9], min_lengths=[3, 3, 0, 0, 8], samples=3,
-    )  # fmt: skip
+        stepper,
+        *toys.padded(toys.sources),
+        SearchTask(toys.symbols, max_lengths=[9, 4, 6, 1, 9], min_lengths=[3, 3, 0, 0, 8], n_best=3),
+    )
     for hypotheses, most, least in zip(found, [9, 4, 6, 1, 9], [3, 3, 0, 0, 8], strict=True):
         assert len(hypotheses) == 3
         assert all(least <= len(h.tokens) and len(h.tokens) + h.finished <= most for h in hypotheses)
@@ -189,17 +217,17 @@ def test_what_cannot_be_drawn(toys: Any) -> None:
     ):  # fmt: skip
         with pytest.raises(ConfigurationError, match=f"{name} must be"):
             Sharpening(**{name: value})
-    stepper, arguments = toys.stepper(toys.random(1)), (*toys.padded(toys.sources), toys.symbols)
+    stepper, arguments = toys.stepper(toys.random(1)), toys.padded(toys.sources)
     with pytest.raises(ConfigurationError, match="at least 1 sample"):
-        sample(stepper, *arguments, max_lengths=3, samples=0)
+        sample(stepper, *arguments, *toys.split(toys.symbols, max_lengths=3, n_best=0))
     with pytest.raises(ShapeError, match="2 keys for 5 sentences"):
-        sample(stepper, *arguments, max_lengths=3, keys=[1, 2])
+        sample(stepper, *arguments, *toys.split(toys.symbols, max_lengths=3), keys=[1, 2])
     nothing = torch.zeros(0, 4, dtype=torch.long), torch.zeros(0, dtype=torch.long)
-    assert sample(stepper, *nothing, toys.symbols, max_lengths=3) == []
+    assert sample(stepper, *nothing, SearchTask(toys.symbols, max_lengths=3)) == []
     assert stepper.log == []
 
     def broken(source: Any, prefix: Any) -> torch.Tensor:
         return torch.full((6,), torch.nan if source == (5, 3) else -1.0)
 
     with pytest.raises(MultiheadError, match="not a number"):
-        sample(toys.stepper(broken), *arguments, max_lengths=5)
+        sample(toys.stepper(broken), *arguments, *toys.split(toys.symbols, max_lengths=5))

@@ -11,7 +11,9 @@ import torch
 from multihead.decoding.beam import beam_search
 from multihead.decoding.greedy import greedy_search
 from multihead.decoding.scoring import force
-from multihead.decoding.stepper import State, Stepper, Symbols
+from multihead.decoding.search import Symbols
+from multihead.decoding.stepper import State, Stepper
+from multihead.decoding.task import SearchTask
 from multihead.errors import ConfigurationError, MultiheadError, ShapeError
 
 SEARCHES = [greedy_search, beam_search]
@@ -27,8 +29,10 @@ def test_the_toys_satisfy_the_protocol(toys: Any) -> None:
 def test_greedy_takes_the_most_probable_symbol_each_time(toys: Any, minimums: list[int]) -> None:
     for seed in range(5):
         table, limits = toys.random(seed), [8, 3, 5, 1, 2]
-        arguments = (*toys.padded(toys.sources), toys.symbols)
-        found = greedy_search(toys.stepper(table), *arguments, max_lengths=limits, min_lengths=minimums)
+        arguments = toys.padded(toys.sources)
+        found = greedy_search(
+            toys.stepper(table), *arguments, *toys.split(toys.symbols, max_lengths=limits, min_lengths=minimums)
+        )
         for source, limit, least, hypothesis in zip(toys.sources, limits, minimums, found, strict=True):
             symbols, total = [1], 0.0
             while len(symbols) <= limit and symbols[-1] != 2:
@@ -45,20 +49,20 @@ def test_greedy_takes_the_most_probable_symbol_each_time(toys: Any, minimums: li
 def test_greedy_rows_do_not_talk(toys: Any) -> None:
     table, limits = toys.random(4, torch.float32), (6, 3, 5, 1, 4)
     alone = [
-        greedy_search(toys.stepper(table), *toys.padded([source], 2), toys.symbols, max_lengths=limit)[0]
+        greedy_search(toys.stepper(table), *toys.padded([source], 2), SearchTask(toys.symbols, max_lengths=limit))[0]
         for source, limit in zip(toys.sources, limits, strict=True)
     ]
     for order in ([0, 1, 2, 3, 4], [3, 4, 0, 2, 1], [1, 1]):
         sources = toys.padded([toys.sources[i] for i in order])
         limit = torch.tensor([limits[i] for i in order])
-        together = greedy_search(toys.stepper(table), *sources, toys.symbols, max_lengths=limit)
+        together = greedy_search(toys.stepper(table), *sources, SearchTask(toys.symbols, max_lengths=limit))
         assert together == [alone[i] for i in order]
 
 
 def test_greedy_finished_sentences_leave_the_batch(toys: Any) -> None:
     stepper = toys.stepper(toys.spelled(lambda source: source))
     sources = [(3,), (4, 5, 3, 4), (5, 4)]
-    found = greedy_search(stepper, *toys.padded(sources), toys.symbols, max_lengths=9)
+    found = greedy_search(stepper, *toys.padded(sources), SearchTask(toys.symbols, max_lengths=9))
     assert [h.tokens for h in found] == sources
     assert all(h.finished for h in found)
     assert stepper.steps == [3, 3, 2, 1, 1]
@@ -68,7 +72,7 @@ def test_greedy_finished_sentences_leave_the_batch(toys: Any) -> None:
 def test_greedy_marks_what_its_limit_cuts(toys: Any) -> None:
     stepper = toys.stepper(toys.spelled(lambda source: (3, 4, 5, 3)))
     limits = [1, 2, 3, 4, 5]
-    found = greedy_search(stepper, *toys.padded(toys.sources), toys.symbols, max_lengths=limits)
+    found = greedy_search(stepper, *toys.padded(toys.sources), SearchTask(toys.symbols, max_lengths=limits))
     assert [h.tokens for h in found] == [(3, 4, 5, 3)[:limit] for limit in limits]
     assert [h.finished for h in found] == [False, False, False, False, True]
     assert stepper.steps == [5, 4, 3, 2, 1]
@@ -79,7 +83,7 @@ def test_greedy_never_takes_a_forbidden_symbol(toys: Any) -> None:
         return toys.random(5)(source, prefix) + torch.tensor([50.0, 50, 0, 0, 0, 50])
 
     symbols = Symbols(begin=1, end=2, forbidden=(0, 1, 5))
-    found = greedy_search(toys.stepper(tempting), *toys.padded(toys.sources), symbols, max_lengths=6)
+    found = greedy_search(toys.stepper(tempting), *toys.padded(toys.sources), SearchTask(symbols, max_lengths=6))
     tokens = {token for hypothesis in found for token in hypothesis.tokens}
     assert tokens
     assert tokens <= {3, 4}
@@ -89,7 +93,7 @@ def test_greedy_never_takes_a_forbidden_symbol(toys: Any) -> None:
 def test_a_batch_of_nothing_gives_nothing(toys: Any, search: Callable[..., Any]) -> None:
     source, lengths = torch.zeros(0, 4, dtype=torch.long), torch.zeros(0, dtype=torch.long)
     stepper = toys.stepper(toys.random(1))
-    assert search(stepper, source, lengths, toys.symbols, max_lengths=3) == []
+    assert search(stepper, source, lengths, *toys.split(toys.symbols, max_lengths=3)) == []
     assert force(stepper, source, lengths, [], toys.symbols) == []
     assert stepper.log == []
 
@@ -104,7 +108,7 @@ def test_nan_is_an_error(toys: Any, search: Callable[..., Any], symbol: int) -> 
         return row
 
     with pytest.raises(MultiheadError, match="not a number"):
-        search(toys.stepper(broken), *toys.padded(toys.sources), toys.symbols, max_lengths=5)
+        search(toys.stepper(broken), *toys.padded(toys.sources), *toys.split(toys.symbols, max_lengths=5))
 
 
 @pytest.mark.parametrize("search", SEARCHES)
@@ -112,16 +116,18 @@ def test_nan_of_a_forbidden_symbol_does_no_harm(toys: Any, search: Callable[...,
     def odd(source: Any, prefix: Any) -> torch.Tensor:
         return toys.random(1)(source, prefix).index_fill(0, torch.tensor([0, 1]), torch.nan)
 
-    arguments = (*toys.padded(toys.sources), toys.symbols)
-    expected = search(toys.stepper(toys.random(1)), *arguments, max_lengths=5)
-    assert search(toys.stepper(odd), *arguments, max_lengths=5) == expected
+    arguments = toys.padded(toys.sources)
+    expected = search(toys.stepper(toys.random(1)), *arguments, *toys.split(toys.symbols, max_lengths=5))
+    assert search(toys.stepper(odd), *arguments, *toys.split(toys.symbols, max_lengths=5)) == expected
 
 
 @pytest.mark.parametrize("search", SEARCHES)
 def test_a_minimum_that_no_limit_allows_is_refused_before_a_step(toys: Any, search: Callable[..., Any]) -> None:
     stepper = toys.stepper(toys.random(1))
     with pytest.raises(ConfigurationError, match="raise the limit to 4"):
-        search(stepper, *toys.padded(toys.sources), toys.symbols, max_lengths=[9, 9, 3, 9, 9], min_lengths=3)
+        search(
+            stepper, *toys.padded(toys.sources), *toys.split(toys.symbols, max_lengths=[9, 9, 3, 9, 9], min_lengths=3)
+        )
     assert stepper.log == []
 
 
@@ -131,7 +137,7 @@ def test_no_way_on_is_an_error(toys: Any, search: Callable[..., Any]) -> None:
         return torch.tensor([0.0, -torch.inf, -torch.inf, -torch.inf, -torch.inf, -torch.inf])
 
     with pytest.raises(MultiheadError, match="every permitted symbol the probability 0"):
-        search(toys.stepper(stuck), *toys.padded(toys.sources), toys.symbols, max_lengths=5)
+        search(toys.stepper(stuck), *toys.padded(toys.sources), *toys.split(toys.symbols, max_lengths=5))
 
 
 @pytest.mark.parametrize("search", SEARCHES)
@@ -143,7 +149,7 @@ def test_searches_need_no_gradients(toys: Any, search: Callable[..., Any]) -> No
         seen.append(toys.random(1)(source, prefix) * weight)
         return seen[-1]
 
-    search(toys.stepper(trained), *toys.padded(toys.sources), toys.symbols, max_lengths=3)
+    search(toys.stepper(trained), *toys.padded(toys.sources), *toys.split(toys.symbols, max_lengths=3))
     assert not any(row.requires_grad for row in seen)
 
 
@@ -151,7 +157,7 @@ def test_rows_that_join_go_on_as_if_alone(toys: Any) -> None:
     """Two sentences, one of them two steps ahead, stepped together: the contract of ``join``."""
     table = toys.random(6)
     alone = greedy_search(
-        toys.stepper(table), *toys.padded([(3, 4), (5,)]), type(toys.symbols)(1, 2, (0, 1)), max_lengths=6
+        toys.stepper(table), *toys.padded([(3, 4), (5,)]), SearchTask(type(toys.symbols)(1, 2, (0, 1)), max_lengths=6)
     )
     stepper = toys.stepper(table)
     written: list[list[int]] = [[1], [1]]

@@ -10,8 +10,10 @@ import torch
 
 from multihead.decoding.beam import beam_search
 from multihead.decoding.greedy import greedy_search
+from multihead.decoding.search import Symbols
 from multihead.decoding.shortlist import Shortlist, Shortlisted
-from multihead.decoding.stepper import State, Stepper, Symbols
+from multihead.decoding.stepper import State, Stepper
+from multihead.decoding.task import SearchTask
 from multihead.errors import ConfigurationError
 
 BY_SYMBOL = {3: [4], 4: [3, 5, 3], 5: []}
@@ -58,19 +60,23 @@ def test_greedy_finds_what_is_found_with_the_others_forbidden(toys: Any, shortli
             others = sorted({0, 1} | {symbol for symbol in range(6) if symbol not in shortlist.of(source)})
             forbidden = Symbols(1, 2, tuple(others))
             (one,) = greedy_search(
-                Shortlisted(toys.stepper(table), shortlist, 6), *toys.padded([source]), toys.symbols, max_lengths=6
+                Shortlisted(toys.stepper(table), shortlist, 6),
+                *toys.padded([source]),
+                SearchTask(toys.symbols, max_lengths=6),
             )
-            (other,) = greedy_search(toys.stepper(table), *toys.padded([source]), forbidden, max_lengths=6)
+            (other,) = greedy_search(toys.stepper(table), *toys.padded([source]), SearchTask(forbidden, max_lengths=6))
             assert one.tokens == other.tokens
 
 
 def test_with_every_symbol_nothing_changes(toys: Any) -> None:
     everything = Shortlist(range(6), [0] * 7, [])
-    given = (*toys.padded(toys.sources), toys.symbols)
+    given = toys.padded(toys.sources)
     for seed in range(4):
         model = Shortlisted(toys.stepper(toys.random(seed)), everything, 6)
-        found = beam_search(model, *given, max_lengths=6, beam=3, n_best=3)
-        expected = beam_search(toys.stepper(toys.random(seed)), *given, max_lengths=6, beam=3, n_best=3)
+        found = beam_search(model, *given, *toys.split(toys.symbols, max_lengths=6, beam=3, n_best=3))
+        expected = beam_search(
+            toys.stepper(toys.random(seed)), *given, *toys.split(toys.symbols, max_lengths=6, beam=3, n_best=3)
+        )
         for one, other in zip(found, expected, strict=True):
             assert [h.tokens for h in one] == [h.tokens for h in other]
 
@@ -86,6 +92,10 @@ def test_what_cannot_be_is_refused(toys: Any, shortlist: Shortlist) -> None:
         with pytest.raises(ConfigurationError, match="for this model"):
             shortlist.check(source, target)
     shortlist.check(6, 6)
-    given = (*toys.padded(toys.sources), toys.symbols)
+    given = toys.padded(toys.sources)
     with pytest.raises(ConfigurationError, match="ToyStepper does not say"):
-        beam_search(Shortlisted(toys.stepper(toys.random(1)), shortlist, 6), *given, max_lengths=3, coverage=1.0)
+        beam_search(
+            Shortlisted(toys.stepper(toys.random(1)), shortlist, 6),
+            *given,
+            *toys.split(toys.symbols, max_lengths=3, coverage=1.0),
+        )

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
+from dataclasses import fields
 from typing import Any
 
 import pytest
 import torch
 
+from multihead.configuration import build
 from multihead.data.batching import collate_source
 from multihead.decoding.hypothesis import Hypothesis
-from multihead.decoding.stepper import Symbols
-from multihead.engine.native import decoding
+from multihead.decoding.search import Search, Symbols
+from multihead.decoding.task import SearchTask
+from multihead.engine.weights import decoding
 from multihead.models.config import TransformerConfig
 from multihead.models.transformer import Transformer
 
@@ -78,6 +81,13 @@ def _compiled() -> None:
         pytest.skip(found.reason)
 
 
+def split(symbols: Symbols, **settings: Any) -> tuple[SearchTask, Search]:
+    """The settings of a search as a task and a `Search`."""
+    names = {field.name for field in fields(SearchTask)} & settings.keys()
+    task = SearchTask(symbols, **{name: settings.pop(name) for name in names})
+    return task, build(Search, settings, "the search")
+
+
 class Drawn:
     """What the tests of this folder share."""
 
@@ -88,6 +98,7 @@ class Drawn:
     sentences = staticmethod(sentences)
     limits = staticmethod(limits_of)
     padded = staticmethod(padded)
+    split = staticmethod(split)
     alike = staticmethod(alike)
 
 

@@ -13,18 +13,15 @@ import torch.nn.functional as F
 
 from multihead.attention.multihead import PackedLinear
 from multihead.decoding.beam import beam_search
-from multihead.decoding.beams import Settings
 from multihead.decoding.greedy import greedy_search
 from multihead.decoding.hypothesis import Hypothesis
-from multihead.decoding.length_penalty import wu
 from multihead.decoding.recording import Recorder
 from multihead.decoding.restrictions import NoRepeat
 from multihead.decoding.scoring import force
-from multihead.decoding.stepper import Symbols
-from multihead.decoding.stopping import Ahead, Exact, Patience
-from multihead.engine import keeping
+from multihead.decoding.search import Search, Symbols, wu
+from multihead.decoding.task import SearchTask
 from multihead.engine import search as module
-from multihead.engine.search import Engine, why_not
+from multihead.engine.search import Engine, EngineCache, why_not
 from multihead.engine.weights import PRECISIONS, Precision
 from multihead.errors import ConfigurationError, MultiheadError, ShapeError
 from multihead.kernels import native as natively
@@ -40,20 +37,20 @@ def test_it_finds_what_the_search_in_pytorch_finds(drawn: Any, kind: str) -> Non
     for beam, n_best, more in (
         (1, 1, {}),
         (4, 4, {"alpha": 0.7}),
-        (3, 1, {"stop": Ahead(), "penalty": wu}),
-        (5, 2, {"stop": Patience(1.5), "alpha": 0.0}),
+        (3, 1, {"stopping": "ahead", "penalty": wu}),
+        (5, 2, {"stopping": "patience", "patience": 1.5, "alpha": 0.0}),
     ):
         asked = {"max_lengths": limits, "min_lengths": least, "beam": beam, "n_best": n_best, **more}
-        expected = beam_search(model, *drawn.padded(sources), drawn.symbols, **asked)  # type: ignore[arg-type]
-        found = engine.search(sources, drawn.symbols, **asked, workers=2)  # type: ignore[arg-type]
+        expected = beam_search(model, *drawn.padded(sources), *drawn.split(drawn.symbols, **asked))  # type: ignore[arg-type]
+        found = engine.search(sources, *drawn.split(drawn.symbols, **asked), workers=2)  # type: ignore[arg-type]
         same = [drawn.alike(one, other) for one, other in zip(found, expected, strict=True)]
         assert sum(same) >= len(same) - 1  # a near-tie
 
 
 def test_a_beam_of_one_is_greedy(drawn: Any) -> None:
     model, sources = drawn.model(), drawn.sentences()
-    found = Engine(model).search(sources, drawn.symbols, max_lengths=12, beam=1)
-    expected = greedy_search(model, *drawn.padded(sources), drawn.symbols, max_lengths=12)
+    found = Engine(model).search(sources, SearchTask(drawn.symbols, max_lengths=12), Search(beam=1))
+    expected = greedy_search(model, *drawn.padded(sources), SearchTask(drawn.symbols, max_lengths=12))
     for (one,), other in zip(found, expected, strict=True):
         assert one.tokens == other.tokens
         assert one.score == pytest.approx(other.score, abs=drawn.near)
@@ -67,15 +64,14 @@ def test_its_company_changes_no_bit_of_a_sentence(
     """Alone, in any order, with any number of threads and rows, joining later: equal to the last bit."""
     engine, sources = Engine(drawn.model("pre-norm"), precision), drawn.sentences(24)
     asked: dict[str, Any] = {"max_lengths": 14, "beam": beam, "n_best": beam}
-    together = engine.search(sources, drawn.symbols, workers=1, **asked)
-    assert engine.search(sources, drawn.symbols, workers=3, **asked) == together
-    assert engine.search(sources[::-1], drawn.symbols, workers=1, **asked) == together[::-1]
-    assert [engine.search([one], drawn.symbols, workers=2, **asked)[0] for one in sources] == together
+    together = engine.search(sources, *drawn.split(drawn.symbols, **asked), workers=1)
+    assert engine.search(sources, *drawn.split(drawn.symbols, **asked), workers=3) == together
+    assert engine.search(sources[::-1], *drawn.split(drawn.symbols, **asked), workers=1) == together[::-1]
+    assert [engine.search([one], *drawn.split(drawn.symbols, **asked), workers=2)[0] for one in sources] == together
     monkeypatch.setattr(module, "ROWS", 4)
-    assert engine.search(sources, drawn.symbols, workers=2, **asked) == together
+    assert engine.search(sources, *drawn.split(drawn.symbols, **asked), workers=2) == together
     joining: list[list[Hypothesis]] = [[]] * len(sources)
-    stop = Patience() if beam == 1 else Exact()
-    with engine.open(Settings(drawn.symbols, beam, beam, stop=stop), 14, 2) as running:
+    with engine.open(SearchTask(drawn.symbols, n_best=beam), Search(beam=beam), 14, 2) as running:
         for number, source in enumerate(sources):
             running.add(number, source, 14)
             for place, hypotheses in running.run(0.0):  # a step
@@ -104,7 +100,9 @@ def test_a_precision_rounds_both_sides_of_every_product_and_what_is_kept(
     """The model in PyTorch, rounded in the same places, gives the compiled search's probabilities."""
     model, sources = drawn.model(name), drawn.sentences(10)
     engine = Engine(model, precision)
-    found = [hypotheses[0] for hypotheses in engine.search(sources, drawn.symbols, max_lengths=9, beam=2)]
+    found = [
+        hypotheses[0] for hypotheses in engine.search(sources, SearchTask(drawn.symbols, max_lengths=9), Search(beam=2))
+    ]
 
     def scores() -> torch.Tensor:
         forced = force(model, *drawn.padded(sources), [h.tokens for h in found], drawn.symbols)
@@ -144,8 +142,8 @@ def test_no_sentence_is_too_long(drawn: Any) -> None:
     model = drawn.model("pre-norm")
     sources = [*drawn.sentences(2), [5, 9] * 350 + [3]]
     engine = Engine(model)
-    found = engine.search(sources, drawn.symbols, max_lengths=6, beam=1)
-    expected = greedy_search(model, *drawn.padded(sources), drawn.symbols, max_lengths=6)
+    found = engine.search(sources, SearchTask(drawn.symbols, max_lengths=6), Search(beam=1))
+    expected = greedy_search(model, *drawn.padded(sources), SearchTask(drawn.symbols, max_lengths=6))
     for (one,), other in zip(found, expected, strict=True):
         assert one.log_probability == pytest.approx(other.log_probability, rel=1e-4)
     for table in engine.positions(1500):
@@ -156,12 +154,12 @@ def test_no_sentence_is_too_long(drawn: Any) -> None:
 
 
 def test_nothing_in_nothing_out(drawn: Any) -> None:
-    assert Engine(drawn.model()).search([], drawn.symbols, max_lengths=9) == []
+    assert Engine(drawn.model()).search([], SearchTask(drawn.symbols, max_lengths=9)) == []
 
 
 def test_every_sentence_is_told_of_once(drawn: Any) -> None:
     told: list[int] = []
-    Engine(drawn.model()).search(drawn.sentences(), drawn.symbols, max_lengths=9, progress=told.append)
+    Engine(drawn.model()).search(drawn.sentences(), SearchTask(drawn.symbols, max_lengths=9), progress=told.append)
     assert sum(told) == len(drawn.sentences())
 
 
@@ -169,29 +167,29 @@ def test_what_cannot_be_is_refused_in_words(drawn: Any) -> None:
     engine, sources = Engine(drawn.model()), drawn.sentences(3)
     for asked, message in (
         ({"beam": 256}, "beams up to 255"),
-        ({"beam": 0}, "beam must be at least 1"),
+        ({"beam": 0}, "beam: .* greater than or equal to 1"),
         ({"n_best": 9}, "widen the beam"),
         ({"max_lengths": 0}, "at least 1"),
         ({"min_lengths": 9}, "do not fit"),
-        ({"alpha": -1.0}, "not negative"),
+        ({"alpha": -1.0}, "alpha: .* greater than or equal to 0"),
     ):
         with pytest.raises(ConfigurationError, match=message):
-            engine.search(sources, drawn.symbols, **{"max_lengths": 9, **asked})  # type: ignore[arg-type]
+            engine.search(sources, *drawn.split(drawn.symbols, **{"max_lengths": 9, **asked}))  # type: ignore[arg-type]
     with pytest.raises(ShapeError, match="one number, or one each"):
-        engine.search(sources, drawn.symbols, max_lengths=[9])
+        engine.search(sources, SearchTask(drawn.symbols, max_lengths=[9]))
     for ids in ([], [-1], [drawn.vocab]):
         with pytest.raises(ConfigurationError, match=f"ids from 0 to {drawn.vocab - 1}"):
-            engine.search([ids], drawn.symbols, max_lengths=9)
+            engine.search([ids], SearchTask(drawn.symbols, max_lengths=9))
     with pytest.raises(ConfigurationError, match="not of a vocabulary"):
-        engine.search(sources, Symbols(2, drawn.vocab, ()), max_lengths=9)
+        engine.search(sources, SearchTask(Symbols(2, drawn.vocab, ()), max_lengths=9))
     others: dict[str, Any] = {"restrictions": [NoRepeat(2)], "coverage": 0.2, "recorder": Recorder(drawn.symbols)}
     for name, value in others.items():
         with pytest.raises(ConfigurationError, match="no restrictions, coverage or recorder"):
-            engine.open(Settings(drawn.symbols, 2, **{name: value}), 9)
+            engine.open(*drawn.split(drawn.symbols, beam=2, **{name: value}), 9)
     for workers in (0, -1):
         with pytest.raises(ConfigurationError, match="at least 1, got"):
-            engine.search(sources, drawn.symbols, max_lengths=9, workers=workers)
-    running = engine.open(Settings(drawn.symbols, 2), 9)
+            engine.search(sources, SearchTask(drawn.symbols, max_lengths=9), workers=workers)
+    running = engine.open(SearchTask(drawn.symbols), Search(beam=2), 9)
     with pytest.raises(ConfigurationError, match="limit <= 9"):
         running.add(0, sources[0], 10)
     running.__exit__(None, None, None)
@@ -201,10 +199,13 @@ def test_what_cannot_be_is_refused_in_words(drawn: Any) -> None:
 
 def test_several_of_pythons_threads_can_search_at_once(drawn: Any) -> None:
     engine, sources = Engine(drawn.model()), drawn.sentences(12)
-    alone = engine.search(sources, drawn.symbols, max_lengths=12, beam=2)
+    alone = engine.search(sources, SearchTask(drawn.symbols, max_lengths=12), Search(beam=2))
     with ThreadPoolExecutor(3) as pool:
         found = list(
-            pool.map(lambda _: engine.search(sources, drawn.symbols, max_lengths=12, beam=2, workers=2), range(6))
+            pool.map(
+                lambda _: engine.search(sources, SearchTask(drawn.symbols, max_lengths=12), Search(beam=2), workers=2),
+                range(6),
+            )
         )
     assert found == [alone] * 6
 
@@ -213,7 +214,7 @@ def test_nothing_permitted_is_said(drawn: Any) -> None:
     engine = Engine(drawn.model())
     everything = tuple(range(3)) + tuple(range(4, drawn.vocab))
     with pytest.raises(MultiheadError, match="every permitted symbol the probability 0"):
-        engine.search(drawn.sentences(2), Symbols(2, 3, everything), max_lengths=9, min_lengths=1)
+        engine.search(drawn.sentences(2), SearchTask(Symbols(2, 3, everything), max_lengths=9, min_lengths=1))
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -224,7 +225,7 @@ def test_numbers_that_run_over_are_said(where: str, precision: Precision, drawn:
         for parameter in model.get_submodule(where).parameters():
             parameter.div_(parameter.abs().max()).mul_(3e38)
     with pytest.raises(MultiheadError, match="NaN"):
-        Engine(model, precision).search(drawn.sentences(2), drawn.symbols, max_lengths=9)
+        Engine(model, precision).search(drawn.sentences(2), SearchTask(drawn.symbols, max_lengths=9))
 
 
 def test_models_that_it_is_not_for(drawn: Any) -> None:
@@ -249,40 +250,40 @@ def test_models_that_it_is_not_for(drawn: Any) -> None:
 def test_looking_draws_no_random_number(drawn: Any) -> None:
     model = drawn.model()
     before = torch.get_rng_state()
-    Engine(model).search(drawn.sentences(2), drawn.symbols, max_lengths=5)
+    Engine(model).search(drawn.sentences(2), SearchTask(drawn.symbols, max_lengths=5))
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_changed_weights_are_noticed_and_copies_are_made_anew(drawn: Any) -> None:
-    model, engines, sources = drawn.model(), keeping.Engines(), drawn.sentences(4)
-    first = engines.of(model, "float32")
+    model, engines, sources = drawn.model(), EngineCache(), drawn.sentences(4)
+    first = engines.get(model, "float32")
     assert isinstance(first, Engine)
-    assert engines.of(model, "float32") is first
+    assert engines.get(model, "float32") is first
     for copied in (copy.deepcopy(first), pickle.loads(pickle.dumps(first))):
         assert copied.handle != first.handle
-        assert copied.search(sources, drawn.symbols, max_lengths=9) == first.search(
-            sources, drawn.symbols, max_lengths=9
+        assert copied.search(sources, SearchTask(drawn.symbols, max_lengths=9)) == first.search(
+            sources, SearchTask(drawn.symbols, max_lengths=9)
         )
     with torch.no_grad():
         model.output.weight.mul_(0.5)
     assert not first.current
-    second = engines.of(model, "float32")
+    second = engines.get(model, "float32")
     assert isinstance(second, Engine)
-    (expected,) = beam_search(model, *drawn.padded(sources[:1]), drawn.symbols, max_lengths=9)
-    assert drawn.alike(second.search(sources[:1], drawn.symbols, max_lengths=9)[0], expected)
+    (expected,) = beam_search(model, *drawn.padded(sources[:1]), SearchTask(drawn.symbols, max_lengths=9))
+    assert drawn.alike(second.search(sources[:1], SearchTask(drawn.symbols, max_lengths=9))[0], expected)
     other = RecurrentTranslator(RecurrentConfig(source_vocab=9, target_vocab=9, width=8))
-    assert engines.of(other, "int8") == engines.of(other, "int8") == why_not(other)
+    assert engines.get(other, "int8") == engines.get(other, "int8") == why_not(other)
 
 
 def test_weights_made_in_inference_mode_are_searched_like_any(drawn: Any) -> None:
     with torch.inference_mode():
         model = drawn.model()
-    engines, sources = keeping.Engines(), drawn.sentences(4)
-    engine = engines.of(model, "int8")
+    engines, sources = EngineCache(), drawn.sentences(4)
+    engine = engines.get(model, "int8")
     assert isinstance(engine, Engine)
-    assert engines.of(model, "int8") is engine
-    expected = Engine(drawn.model(), "int8").search(sources, drawn.symbols, max_lengths=9)
-    assert engine.search(sources, drawn.symbols, max_lengths=9) == expected
+    assert engines.get(model, "int8") is engine
+    expected = Engine(drawn.model(), "int8").search(sources, SearchTask(drawn.symbols, max_lengths=9))
+    assert engine.search(sources, SearchTask(drawn.symbols, max_lengths=9)) == expected
 
 
 def test_without_a_compiler_there_is_a_reason(drawn: Any, monkeypatch: pytest.MonkeyPatch) -> None:

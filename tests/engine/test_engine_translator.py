@@ -13,7 +13,7 @@ from multihead import Translator
 from multihead.engine.search import Engine
 from multihead.errors import ConfigurationError
 from multihead.kernels import native as natively
-from multihead.translating.translation import Translation
+from multihead.translating.searching import Translation
 
 TEXTS = ["eins zwei drei", "", "sieben", "vier fünf", "zehn neun acht eins", "🎉", "eins " * 9]
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from multihead.engine.native import decoding
 from multihead.engine.search import Engine
+from multihead.engine.weights import decoding
 
 
 @pytest.fixture
@@ -30,9 +30,9 @@ def test_bytes_are_multiplied_as_without_it(drawn: Any, kind: str, beam: int, us
     engine, sources = Engine(drawn.model(kind), "int8"), drawn.sentences(45)
     asked: dict[str, Any] = {"max_lengths": 7, "beam": beam, "n_best": beam, "workers": 1}
     assert use(True)
-    found = engine.search(sources, drawn.symbols, **asked)
+    found = engine.search(sources, *drawn.split(drawn.symbols, **asked))
     assert not use(False)
-    assert engine.search(sources, drawn.symbols, **asked) == found
+    assert engine.search(sources, *drawn.split(drawn.symbols, **asked)) == found
 
 
 def test_bfloat16_differs_by_the_order_of_its_sums(drawn: Any, use: Callable[[bool], bool]) -> None:
@@ -42,7 +42,9 @@ def test_bfloat16_differs_by_the_order_of_its_sums(drawn: Any, use: Callable[[bo
 
     def scores(of: Engine) -> torch.Tensor:
         """Of the first symbol, which is the same one but for a near-tie."""
-        return torch.tensor([one.log_probability for (one,) in of.search(sources, drawn.symbols, **asked)])
+        return torch.tensor(
+            [one.log_probability for (one,) in of.search(sources, *drawn.split(drawn.symbols, **asked))]
+        )
 
     exact = scores(Engine(model))
     assert use(True)
@@ -51,5 +53,5 @@ def test_bfloat16_differs_by_the_order_of_its_sums(drawn: Any, use: Callable[[bo
     without = scores(engine)
     assert not torch.equal(by_unit, without)  # else the unit was not asked
     assert (by_unit - without).abs().median() < 0.1 * (by_unit - exact).abs().median()
-    alone = [engine.search([source], drawn.symbols, **asked)[0] for source in sources]
-    assert alone == engine.search(sources, drawn.symbols, **asked)
+    alone = [engine.search([source], *drawn.split(drawn.symbols, **asked))[0] for source in sources]
+    assert alone == engine.search(sources, *drawn.split(drawn.symbols, **asked))

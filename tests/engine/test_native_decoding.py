@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from multihead.engine.native import DECODING, decoding
+from multihead.engine.weights import DECODING, decoding
 from multihead.kernels import native as build
 
 

@@ -32,7 +32,7 @@ def test_the_same_search_to_the_last_bit(drawn: Any, kind: str, precision: Any, 
     model_folder.load_weights(again, tmp_path / "model", model_folder.read_config(tmp_path / "model"))
     assert not torch.equal(again.output.weight, model.output.weight)
     found, expected = (
-        Engine(one, precision).search(drawn.sentences(), drawn.symbols, **asked) for one in (again, model)
+        Engine(one, precision).search(drawn.sentences(), *drawn.split(drawn.symbols, **asked)) for one in (again, model)
     )
     assert found == expected
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from multihead.decoding.beams import Settings
 from multihead.decoding.hypothesis import Hypothesis
-from multihead.decoding.stopping import Exact, Patience
+from multihead.decoding.search import Search
+from multihead.decoding.task import SearchTask
 from multihead.engine.search import Engine, Running
 from multihead.errors import ConfigurationError
 
@@ -40,8 +40,8 @@ def finish(running: Running, sources: Sequence[list[int]], between: Callable[[in
 def test_dropped_ones_never_come_and_the_others_do_not_notice(drawn: Any, beam: int, workers: int) -> None:
     """Out of the queue, out of the batch, when done, twice, unknown: the others are equal to the last bit."""
     engine, sources = Engine(drawn.model("pre-norm")), drawn.sentences(24)
-    settings = Settings(drawn.symbols, beam, beam, stop=Patience() if beam == 1 else Exact())
-    with engine.open(settings, LIMIT, workers) as running:
+    settings = SearchTask(drawn.symbols, n_best=beam), Search(beam=beam)
+    with engine.open(*settings, LIMIT, workers) as running:
         whole = finish(running, sources, lambda steps, found: None)
     assert whole.keys() == set(range(24))
     gone: dict[int, int] = {}
@@ -59,7 +59,7 @@ def test_dropped_ones_never_come_and_the_others_do_not_notice(drawn: Any, beam: 
             gone[number] = steps
         assert not running.drop(99)
 
-    with engine.open(settings, LIMIT, workers) as running:
+    with engine.open(*settings, LIMIT, workers) as running:
         found = finish(running, sources, drop)
     assert len(gone) >= 5
     assert found == {number: hypotheses for number, hypotheses in whole.items() if number not in gone}
@@ -67,7 +67,7 @@ def test_dropped_ones_never_come_and_the_others_do_not_notice(drawn: Any, beam: 
 
 def test_what_is_done_and_not_yet_handed_over_can_be_dropped(drawn: Any) -> None:
     engine, sources = Engine(drawn.model()), drawn.sentences(3)
-    with engine.open(Settings(drawn.symbols, 2), LIMIT, 1) as running:
+    with engine.open(SearchTask(drawn.symbols), Search(beam=2), LIMIT, 1) as running:
         for number, source in enumerate(sources):
             running.add(number, source, 1)  # a step each
         first, _ = next(running.run(0.0))
@@ -90,12 +90,12 @@ def test_leading_is_the_best_of_what_goes_on(drawn: Any) -> None:
         if leading is not None:
             seen.append(leading)
 
-    with engine.open(Settings(drawn.symbols, beam, beam), LIMIT, 1) as running:
+    with engine.open(SearchTask(drawn.symbols, n_best=beam), Search(beam=beam), LIMIT, 1) as running:
         finish(running, [source], look)
     assert len(seen) > 4
     compared = 0
     for steps, leading in enumerate(seen, 1):
-        (cut,) = engine.search([source], drawn.symbols, max_lengths=steps, beam=beam, n_best=beam)
+        (cut,) = engine.search([source], SearchTask(drawn.symbols, max_lengths=steps, n_best=beam), Search(beam=beam))
         open_ones = [hypothesis.tokens for hypothesis in cut if not hypothesis.finished]
         assert len(leading) == steps
         assert not open_ones or leading == open_ones[0]
@@ -105,7 +105,7 @@ def test_leading_is_the_best_of_what_goes_on(drawn: Any) -> None:
 
 def test_with_a_beam_of_one_leading_grows_into_the_translation(drawn: Any) -> None:
     engine, sources = Engine(drawn.model()), drawn.sentences(9)
-    settings = Settings(drawn.symbols, 1, stop=Patience())
+    settings = SearchTask(drawn.symbols), Search(beam=1)
     views: dict[int, list[tuple[int, ...]]] = {}
 
     def look(steps: int, found: Found) -> None:
@@ -115,7 +115,7 @@ def test_with_a_beam_of_one_leading_grows_into_the_translation(drawn: Any) -> No
             if leading is not None:
                 views.setdefault(number, []).append(leading)
 
-    with engine.open(settings, LIMIT, 2) as running:
+    with engine.open(*settings, LIMIT, 2) as running:
         found = finish(running, sources, look)
     for number, seen in views.items():
         whole = found[number][0].tokens
@@ -127,7 +127,7 @@ def test_with_a_beam_of_one_leading_grows_into_the_translation(drawn: Any) -> No
 def test_reordering_is_a_part_of_a_step(drawn: Any) -> None:
     """Its time is told apart; before a step there is none."""
     engine = Engine(drawn.model())
-    with engine.open(Settings(drawn.symbols, 5, stop=Exact()), LIMIT, 2) as running:
+    with engine.open(SearchTask(drawn.symbols), Search(beam=5), LIMIT, 2) as running:
         assert running.seconds == (0.0, 0.0)
         before = 0.0
 
@@ -143,7 +143,7 @@ def test_reordering_is_a_part_of_a_step(drawn: Any) -> None:
 
 
 def test_nothing_is_asked_of_a_closed_search(drawn: Any) -> None:
-    with Engine(drawn.model()).open(Settings(drawn.symbols, 2), LIMIT) as running:
+    with Engine(drawn.model()).open(SearchTask(drawn.symbols), Search(beam=2), LIMIT) as running:
         pass
     for ask in (lambda: running.drop(0), lambda: running.leading(0), lambda: running.seconds):
         with pytest.raises(ConfigurationError, match="closed"):
@@ -153,7 +153,8 @@ def test_nothing_is_asked_of_a_closed_search(drawn: Any) -> None:
 FULL = """
 import resource, sys
 import torch
-from multihead.decoding.stepper import Symbols
+from multihead.decoding.search import Search, Symbols
+from multihead.decoding.task import SearchTask
 from multihead.engine.search import Engine
 from multihead.errors import SurroundingsError
 from multihead.models.config import TransformerConfig
@@ -163,18 +164,18 @@ torch.set_num_threads(int(sys.argv[1]))
 sizes = dict(width=64, heads=2, inner=64, encoder_layers=1, decoder_layers=2)
 model = Transformer(TransformerConfig(source_vocab=40, target_vocab=40, **sizes)).eval()
 engine, symbols, sources = Engine(model), Symbols(2, 3, (0, 1, 2)), [[5, 6, 7, 3]] * 8
-wanted = dict(max_lengths=2000, min_lengths=1999, beam=8)
-engine.search(sources, symbols, max_lengths=9, beam=8)
+short, long, search = SearchTask(symbols, 9), SearchTask(symbols, 2000, 1999), Search(beam=8)
+engine.search(sources, short, search)
 engine.positions(2000)
 with open("/proc/self/statm") as sizes:
     now = int(sizes.read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (now + (24 << 20), resource.RLIM_INFINITY))
 try:
-    engine.search(sources, symbols, **wanted)
+    engine.search(sources, long, search)
 except SurroundingsError as error:
     print(error)
 resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-print(len(engine.search(sources, symbols, max_lengths=9, beam=8)))
+print(len(engine.search(sources, short, search)))
 """
 
 

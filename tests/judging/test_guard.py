@@ -11,7 +11,8 @@ from multihead.errors import InputError
 from multihead.judging.guard import GuardedTranslation, _safer, assess, retry, translate_guarded
 from multihead.judging.guard_signs import GuardSettings
 from multihead.judging.score import score
-from multihead.translating.translation import Translation
+from multihead.translating.request import TranslationRequest
+from multihead.translating.searching import Translation
 
 MARK, RETRY = GuardSettings(), GuardSettings(mode="retry", beam=5, samples=3)
 
@@ -93,14 +94,16 @@ def test_marking_changes_no_translation_and_costs_no_search(translator, pairs, m
     monkeypatch.setattr(Translator, "_translate", None)
     judged = assess(translator, texts, expected, MARK)
     assert [(each.score, each.signs, each.marked) for each in judged[-2:]] == [(0.0, {}, False)] * 2
-    assert retry(translator, texts, judged, RETRY) == judged, "nothing is marked, so nothing is searched"
+    assert retry(translator, TranslationRequest(translator.search_settings(), texts), judged, RETRY) == judged, (
+        "nothing is marked, so nothing is searched"
+    )
 
 
 def test_what_is_searched_again_gets_better(translator, pairs):
     sources = [source for source, _ in pairs]
     texts = [loop(*pair) if place % 4 == 0 else pair[1] for place, pair in enumerate(pairs)]
     first = assess(translator, sources, planted(translator, sources, texts), MARK)
-    results = retry(translator, sources, first, RETRY)
+    results = retry(translator, TranslationRequest(translator.search_settings(), sources), first, RETRY)
     assert [each.first for each in results] == [each if each.marked else None for each in first]
     for before, after in zip(first, results, strict=True):
         if before.marked:
@@ -131,9 +134,17 @@ def test_a_second_search_keeps_what_is_demanded(translator, pairs):
     first = assess(translator, sources, planted(translator, sources, texts), MARK)
     prefixes = ["ten ten", "", "seven", "two"]
     phrases = [["zero", ("one two", "two one")], [], ["five five five five"], []]
-    for each, prefix in zip(retry(translator, sources, first, RETRY, prefixes=prefixes), prefixes, strict=True):
+    for each, prefix in zip(
+        retry(translator, TranslationRequest(translator.search_settings(), sources, prefixes=prefixes), first, RETRY),
+        prefixes,
+        strict=True,
+    ):
         assert each.translation.text.startswith(prefix) or each.translation == each.first.translation
-    for each, wanted in zip(retry(translator, sources, first, RETRY, phrases=phrases), phrases, strict=True):
+    for each, wanted in zip(
+        retry(translator, TranslationRequest(translator.search_settings(), sources, phrases=phrases), first, RETRY),
+        phrases,
+        strict=True,
+    ):
         for phrase in wanted if each.translation != each.first.translation else []:
             assert any(
                 alternative in each.translation.text for alternative in [phrase] * isinstance(phrase, str) or phrase
@@ -156,9 +167,11 @@ def test_what_the_first_search_forbade_stays_forbidden(translator):
 def test_phrases_of_one_line_are_nothing_to_another(translator, pairs):
     sources, texts = [source for source, _ in pairs[:4]], [loop(*pair) for pair in pairs[:4]]
     first = assess(translator, sources, planted(translator, sources, texts), MARK)
-    expected = retry(translator, sources, first, RETRY)
+    expected = retry(translator, TranslationRequest(translator.search_settings(), sources), first, RETRY)
     for phrases in ([[], [], [], []], [["zero"], [], [], []]):
-        found = retry(translator, sources, first, RETRY, phrases=phrases)
+        found = retry(
+            translator, TranslationRequest(translator.search_settings(), sources, phrases=phrases), first, RETRY
+        )
         rest = [place for place, own in enumerate(phrases) if not own]
         assert [found[place].translation.text for place in rest] == [expected[place].translation.text for place in rest]
 
@@ -167,8 +180,11 @@ def test_company_changes_nothing(translator, pairs):
     sources = [source for source, _ in pairs[:4]]
     texts = [loop(*pair) for pair in pairs[:4]]
     first = assess(translator, sources, planted(translator, sources, texts), MARK)
-    whole = retry(translator, sources, first, RETRY)
-    alone = [retry(translator, [source], [own], RETRY)[0] for source, own in zip(sources, first, strict=True)]
+    whole = retry(translator, TranslationRequest(translator.search_settings(), sources), first, RETRY)
+    alone = [
+        retry(translator, TranslationRequest(translator.search_settings(), [source]), [own], RETRY)[0]
+        for source, own in zip(sources, first, strict=True)
+    ]
     assert [each.translation.text for each in whole] == [each.translation.text for each in alone]
     assert [each.score for each in whole] == pytest.approx([each.score for each in alone], abs=1e-4)
 

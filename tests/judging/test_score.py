@@ -12,7 +12,8 @@ import torch
 from multihead import Translator
 from multihead.data.batching import collate_source
 from multihead.decoding.beam import beam_search
-from multihead.decoding.length_penalty import wu
+from multihead.decoding.search import Search, wu
+from multihead.decoding.task import SearchTask
 from multihead.errors import ConfigurationError, InputError
 from multihead.judging.score import Perplexity, ScoredPair, forced_log_probabilities, score
 from multihead.models.transformer import Transformer
@@ -48,10 +49,11 @@ def test_a_hypothesis_scores_what_its_search_said(translator: Translator, number
     bundle, sources = translator.bundle, [source for source, _ in numbers.pairs(10, 70)]
     tokenizer, read = bundle.target_tokenizer, bundle.source_tokenizer.encode_batch(sources)
     padded, lengths = collate_source(read, Tokenizer.pad_id, Tokenizer.eos_id)
-    settings: dict[str, Any] = {"max_lengths": 12, "beam": 4, "n_best": 4, "alpha": 1.5, "penalty": wu}
+    task = SearchTask(symbols_of(tokenizer), max_lengths=12, n_best=4)
+    search = Search(beam=4, alpha=1.5, length_penalty="wu")
     usual = 0
     for source, ids, hypotheses in zip(
-        sources, read, beam_search(bundle.model, padded, lengths, symbols_of(tokenizer), **settings), strict=True
+        sources, read, beam_search(bundle.model, padded, lengths, task, search), strict=True
     ):
         values = forced_log_probabilities(bundle.model, tokenizer, [ids] * 4, [list(one.tokens) for one in hypotheses])
         for one, found in zip(hypotheses, values, strict=True):

@@ -12,6 +12,7 @@ import torch
 
 from multihead import Translator
 from multihead.decoding.greedy import greedy_search
+from multihead.decoding.task import SearchTask
 from multihead.errors import ConfigurationError
 from multihead.judging import selftest as module
 from multihead.judging.selftest import NetworkWrapper, PathFavoringNetwork, check_batches
@@ -100,7 +101,7 @@ def test_greedy_search_is_turned_by_exactly_the_gap(translator: Translator) -> N
     assert gap > 0.5
     for bound, reached in ((gap - 0.01, False), (gap + 0.01, True)):
         helped = PathFavoringNetwork(bundle.model, path, bound)
-        (found,) = greedy_search(helped, source, lengths, symbols, max_lengths=20)
+        (found,) = greedy_search(helped, source, lengths, SearchTask(symbols, max_lengths=20))
         assert ([*found.tokens, symbols.end] == other) == reached
 
 

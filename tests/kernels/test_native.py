@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from multihead.engine.native import DECODING
+from multihead.engine.weights import DECODING
 from multihead.errors import ConfigurationError
 from multihead.kernels import native as build
 from multihead.kernels.native import KERNELS, VARIABLE, forget, native

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 import torch
@@ -13,17 +14,16 @@ from sacrebleu.metrics.chrf import CHRF
 
 from multihead import Translator
 from multihead.decoding.sampling import Sharpening
+from multihead.decoding.search import Search
 from multihead.errors import ConfigurationError
 from multihead.judging.guard_signs import GuardSettings
 from multihead.judging.selftest import NetworkWrapper
-from multihead.lines.answering import answers
-from multihead.lines.long_lines import most_tokens
-from multihead.lines.rendering import Rendering
-from multihead.models.config import GenerationConfig
+from multihead.lines.windows import LineOptions, translate_texts
 from multihead.text.tokenizer import Tokenizer
 from multihead.translating.consensus import chrf_utility, consensus
-from multihead.translating.search_settings import Sampling
-from multihead.translating.translation import Translation
+from multihead.translating.lengths import most_tokens
+from multihead.translating.request import Sampling, TranslationRequest
+from multihead.translating.searching import Translation
 
 TEXTS = ["eins zwei drei", "", "sieben", "zehn neun acht eins"]
 
@@ -55,27 +55,29 @@ def test_the_consensus_is_the_best_on_average_over_the_others(metric):
 
 
 def test_the_metric_chooses_among_samples_or_the_beam(translator):
-    asked = Rendering(translator.search_settings(), sampling=Sampling(sample=6, epsilon=0.02, seed=3), metric="chrf")
+    asked = TranslationRequest(
+        translator.search_settings(), TEXTS, sampling=Sampling(sample=6, epsilon=0.02, seed=3), metric="chrf"
+    )
     drawn = translator.sample(TEXTS, 6, seed=3, sharpening=Sharpening(epsilon=0.02))
-    assert [each.found for each in answers(translator, TEXTS, asked)] == [[consensus(row)] for row in drawn]
-    beam = Rendering(translator.search_settings(), metric="bleu")
+    assert [each.translations for each in translate_texts(translator, asked)] == [[consensus(row)] for row in drawn]
+    beam = TranslationRequest(translator.search_settings(), TEXTS, metric="bleu")
     found = translator.n_best(TEXTS, translator.search_settings().beam)
     expected = [[consensus(row, "bleu", drawn=False)] for row in found]
-    assert [each.found for each in answers(translator, TEXTS, beam)] == expected
+    assert [each.translations for each in translate_texts(translator, beam)] == expected
 
 
 def test_settings_of_samples_reach_them(translator):
     limits = {"temperature": 2.0, "top_k": 5, "top_p": 0.9, "min_p": 0.01, "epsilon": 0.001}
-    asked = Rendering(translator.search_settings(), sampling=Sampling(sample=3, seed=5, **limits))
+    asked = TranslationRequest(translator.search_settings(), TEXTS, sampling=Sampling(sample=3, seed=5, **limits))
     expected = translator.sample(TEXTS, 3, seed=5, sharpening=Sharpening(**limits))
-    assert [each.found for each in answers(translator, TEXTS, asked)] == expected
+    assert [each.translations for each in translate_texts(translator, asked)] == expected
 
 
 def test_each_of_several_translations_is_guarded(translator):
-    asked = Rendering(translator.search_settings(), n_best=3, guard=GuardSettings())
-    found = answers(translator, TEXTS, asked)
-    assert [each.found for each in found] == translator.n_best(TEXTS, 3)
-    assert [[g.translation for g in each.guarded] for each in found] == [each.found for each in found]
+    asked = TranslationRequest(translator.search_settings(), TEXTS, n_best=3)
+    found = translate_texts(translator, asked, GuardSettings())
+    assert [each.translations for each in found] == translator.n_best(TEXTS, 3)
+    assert [[g.translation for g in each.guarded] for each in found] == [each.translations for each in found]
 
 
 def close(one, other):
@@ -138,7 +140,7 @@ def test_an_ensemble_reaches_as_far_as_its_shortest(translator):
     short = Translator(replace(translator.bundle, model=Short(translator.bundle.model)), translator.folder)
     together = translator.ensemble([short])
     assert (translator.reach, short.reach, together.reach) == (None, 7, 7)
-    assert most_tokens(together) == (7, 7)
+    assert most_tokens(together.lengths, together.reach) == (7, 7)
     (found,) = together.translations(["eins zwei drei vier fünf sechs sieben acht"])
     assert "learned 7 positions" in found.warning
 
@@ -162,6 +164,12 @@ def test_the_least_length_follows_the_source(translator):
         assert short.tokens == 4, "there is always room for the end"
 
 
+def line_options(search: Search, **wishes: Any) -> LineOptions:
+    names = {field.name for field in fields(LineOptions)} & wishes.keys()
+    own = {name: wishes.pop(name) for name in names}
+    return LineOptions(TranslationRequest(search, **wishes), **own)
+
+
 @pytest.mark.parametrize(
     ("wishes", "said"),
     [
@@ -176,10 +184,10 @@ def test_the_least_length_follows_the_source(translator):
 )
 def test_what_excludes_what(wishes, said):
     with pytest.raises(ConfigurationError, match=said):
-        Rendering(GenerationConfig(beam=3), **wishes)
+        line_options(Search(beam=3), **wishes)
 
 
 def test_samples_know_no_phrases(translator):
-    asked = Rendering(translator.search_settings(), sampling=Sampling(sample=2))
+    asked = TranslationRequest(translator.search_settings(), TEXTS, sampling=Sampling(sample=2))
     with pytest.raises(ConfigurationError, match="cannot be had with samples"):
-        answers(translator, TEXTS, asked, phrases=[["one"], [], [], []])
+        translate_texts(translator, replace(asked, phrases=[["one"], [], [], []]))

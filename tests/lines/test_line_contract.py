@@ -19,13 +19,12 @@ from multihead.data.text_files import decode_line, split_lines
 from multihead.errors import DataError, InputError
 from multihead.judging.guard_signs import GuardSettings
 from multihead.lines import windows as module
-from multihead.lines.long_lines import in_parts, most_tokens, together
-from multihead.lines.rendering import Rendering
 from multihead.lines.side_files import SideFiles
 from multihead.lines.translate_file import check_input
-from multihead.lines.windows import translated
-from multihead.translating.search_settings import Sampling
-from multihead.translating.translation import Translation
+from multihead.lines.windows import LineOptions, translated
+from multihead.translating.lengths import join_parts, most_tokens, split_long_lines
+from multihead.translating.request import Sampling, TranslationRequest
+from multihead.translating.searching import Translation
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -73,8 +72,8 @@ def test_every_line_comes_out_where_it_went_in(
     told: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "WINDOW", window)
-        rendering = Rendering(echo.search_settings(), max_source=most)
-        windows = list(translated(echo, iter(given_lines), rendering, progress=told.append))
+        options = LineOptions(TranslationRequest(echo.search_settings()), max_source=most)
+        windows = list(translated(echo, iter(given_lines), options, progress=told.append))
     rows = [row for window in windows for row in window.rows]
     assert len(rows) == sum(window.lines for window in windows) == len(given_lines) == sum(told)
     for row, line in zip(rows, given_lines, strict=True):
@@ -85,7 +84,7 @@ def test_every_line_comes_out_where_it_went_in(
 @given(lines=st.lists(LINE, min_size=1, max_size=5), most=st.integers(2, 20), more=st.integers(0, 20))
 def test_parts_fit_and_are_the_line(echo: Echo, lines: list[str], most: int, more: int) -> None:
     tokenizer = echo.bundle.source_tokenizer
-    for line, split in zip(lines, in_parts(tokenizer, lines, most, lambda _: False, most + more), strict=True):
+    for line, split in zip(lines, split_long_lines(tokenizer, lines, most, lambda _: False, most + more), strict=True):
         counts = [len(tokenizer.encode(text)) + 1 for text in split.texts]
         assert (len(split.texts) > 1) == bool(split.parts)
         if not split.parts:
@@ -94,7 +93,7 @@ def test_parts_fit_and_are_the_line(echo: Echo, lines: list[str], most: int, mor
         for text, count in zip(split.texts, counts, strict=True):
             assert count <= most + more or len(text) <= 1 or not split.parts
         found = [[Translation(text, -2.0, True, None, -4.0, 2)] for text in split.texts]
-        (whole,) = together(split, found)
+        (whole,) = join_parts(split, found)
         between = "".join(blank for _, blank in split.parts)
         assert not ("\r" in between and whole.text.count("\r") >= line.count("\r"))
         assert whole.text.replace("\r", " ") == (line.strip() if split.parts else line).replace("\r", " ")
@@ -103,7 +102,7 @@ def test_parts_fit_and_are_the_line(echo: Echo, lines: list[str], most: int, mor
 
 def test_what_is_no_text_is_refused(echo: Echo) -> None:
     with pytest.raises(InputError, match="surrogate"):
-        in_parts(echo.bundle.source_tokenizer, ["\ud800 eins zwei"], 2, lambda _: False)
+        split_long_lines(echo.bundle.source_tokenizer, ["\ud800 eins zwei"], 2, lambda _: False)
 
 
 SENTENCE = "Eins zwei drei vier."
@@ -111,17 +110,19 @@ SENTENCE = "Eins zwei drei vier."
 
 def test_a_line_of_ten_thousand_words(echo: Echo, trained: Path) -> None:
     """It becomes sentences as they were learnt, and their translations become a line again."""
-    most = most_tokens(echo)
+    most = most_tokens(echo.lengths, echo.reach)
     limits = {"max_source": most[0], "max_sentence": most[1]}
     line = " ".join([SENTENCE] * 2500)
-    (window,) = translated(echo, iter([line]), Rendering(echo.search_settings(), **limits))
+    (window,) = translated(echo, iter([line]), LineOptions(TranslationRequest(echo.search_settings()), **limits))
     tokens = len(echo.bundle.source_tokenizer.encode(line)) + 1
     assert window.rows == [line]
     assert window.remarks == (
         f"line 1: {tokens:,} tokens, more than the {most[0]} that this model is used to; translated in 2,500 parts",
     )
     real, short = Translator.load(trained), "  ".join([SENTENCE, "Fünf sechs!", SENTENCE])
-    (window,) = translated(real, iter(["", short, "eins"]), Rendering(real.search_settings(), **limits, n_best=2))
+    (window,) = translated(
+        real, iter(["", short, "eins"]), LineOptions(TranslationRequest(real.search_settings(), n_best=2), **limits)
+    )
     one, two = real.n_best([SENTENCE, "Fünf sechs!"], 2)
     expected = ["  ".join([one[place].text, two[place].text, one[place].text]) for place in range(2)]
     assert [row.split("\t", 2)[2] for row in window.rows[1:3]] == expected
@@ -131,8 +132,8 @@ def test_a_line_of_ten_thousand_words(echo: Echo, trained: Path) -> None:
 def test_a_cut_line_says_what_its_parts_say(trained: Path) -> None:
     real = Translator.load(trained)
     search = real.search_settings(max_length=2)
-    rendering = Rendering(search, scores=True, max_source=17, guard=GuardSettings(threshold=0.01))
-    (window,) = translated(real, iter([SENTENCE, f"{SENTENCE} {SENTENCE}"]), rendering)
+    options = LineOptions(TranslationRequest(search), scores=True, max_source=17, guard=GuardSettings(threshold=0.01))
+    (window,) = translated(real, iter([SENTENCE, f"{SENTENCE} {SENTENCE}"]), options)
     rows = [row.split("\t") for row in window.rows]
     assert rows[0][2] == rows[1][2], "as suspicious as its most suspicious part"
     assert float(rows[0][1]) == pytest.approx(float(rows[1][1]), abs=1e-3), "the mean of the scores"
@@ -143,15 +144,21 @@ def test_a_cut_line_says_what_its_parts_say(trained: Path) -> None:
 
 def test_a_carriage_return_between_sentences_is_not_written(trained: Path) -> None:
     real = Translator.load(trained)
-    (window,) = translated(real, iter([f"{SENTENCE}\r{SENTENCE}"]), Rendering(real.search_settings(), max_source=17))
+    (window,) = translated(
+        real, iter([f"{SENTENCE}\r{SENTENCE}"]), LineOptions(TranslationRequest(real.search_settings()), max_source=17)
+    )
     (one,) = real.translate([SENTENCE])
     assert window.rows == [f"{one} {one}"]
 
 
 def test_of_many_suspicious_parts_some_are_named(trained: Path) -> None:
     real = Translator.load(trained)
-    rendering = Rendering(real.search_settings(beam=1), max_source=17, guard=GuardSettings(threshold=1e-9, closer=True))
-    (window,) = translated(real, iter([" ".join(["Qwertz!"] * 9)]), rendering)
+    options = LineOptions(
+        TranslationRequest(real.search_settings(beam=1)),
+        max_source=17,
+        guard=GuardSettings(threshold=1e-9, closer=True),
+    )
+    (window,) = translated(real, iter([" ".join(["Qwertz!"] * 9)]), options)
     said = [remark for remark in window.remarks if "suspicious" in remark]
     assert [remark.split(":")[0] for remark in said[:-1]] == [f"line 1, part {part}" for part in range(1, 6)]
     assert said[-1] == "line 1: 4 more of its parts were suspicious"
@@ -169,10 +176,12 @@ def test_of_many_suspicious_parts_some_are_named(trained: Path) -> None:
 )
 def test_whatever_is_asked_the_lines_stay_in_order(trained: Path, asked: dict[str, Any], rows: int) -> None:
     real = Translator.load(trained)
-    rendering = Rendering(real.search_settings(beam=3), **asked, max_source=9)
-    (window,) = translated(real, iter(["eins", "", f"{SENTENCE} sieben", " "]), rendering)
+    guard = asked.pop("guard", None)
+    request = TranslationRequest(real.search_settings(beam=3), **asked)
+    options = LineOptions(request, guard=guard, max_source=9)
+    (window,) = translated(real, iter(["eins", "", f"{SENTENCE} sieben", " "]), options)
     assert len(window.rows) == rows
-    if rendering.several:
+    if request.several:
         assert [row.split("\t")[0] for row in window.rows] == ["1"] * 3 + ["2"] + ["3"] * 3 + ["4"]
     else:
         assert [bool(row) for row in window.rows] == [True, False, True, False]
@@ -205,17 +214,17 @@ def test_side_files_are_demands_line_by_line(trained: Path, tmp_path: Path, monk
     assert "zero" in expected[0]
     assert expected[2] == real.translate(["drei"])[0]
     monkeypatch.setattr(module, "WINDOW", 2)
-    rendering = Rendering(real.search_settings())
+    options = LineOptions(TranslationRequest(real.search_settings()))
     for done in range(3):
-        windows = translated(real, iter(TEXT[done:]), rendering, done=done, files=demanded)
+        windows = translated(real, iter(TEXT[done:]), options, done=done, files=demanded)
         assert [row for window in windows for row in window.rows] == expected[done:]
 
 
 def test_what_something_is_demanded_of_is_not_cut(trained: Path, tmp_path: Path) -> None:
     real = Translator.load(trained).searching(beam=2, max_length=9)
     demanded = files(tmp_path, prefixes="two\n\n")
-    rendering = Rendering(real.search_settings(), max_source=11)
-    (window,) = translated(real, iter(["Eins zwei. Drei vier."] * 2), rendering, files=demanded)
+    options = LineOptions(TranslationRequest(real.search_settings()), max_source=11)
+    (window,) = translated(real, iter(["Eins zwei. Drei vier."] * 2), options, files=demanded)
     assert window.rows[0] == real.translate(["Eins zwei. Drei vier."], prefixes=["two"])[0]
     said = [remark for remark in window.remarks if "more than the 11" in remark]
     assert [remark.split(":")[0] for remark in said] == ["line 1", "line 2"]
@@ -241,9 +250,9 @@ def test_a_fault_is_named_with_file_and_line(
 ) -> None:
     monkeypatch.setattr(module, "WINDOW", 3)
     real, demanded = Translator.load(trained), files(tmp_path, **{name: content})
-    rendering = Rendering(real.search_settings(beam=1, max_length=5))
+    options = LineOptions(TranslationRequest(real.search_settings(beam=1, max_length=5)))
     with pytest.raises(DataError, match=said):
-        list(translated(real, iter(TEXT), rendering, files=demanded))
+        list(translated(real, iter(TEXT), options, files=demanded))
 
 
 def test_unequal_lines_are_refused_at_once(tmp_path: Path) -> None:

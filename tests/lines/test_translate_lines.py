@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from multihead import Translator
+from multihead.decoding.search import Search
 from multihead.errors import ConfigurationError
 from multihead.lines import windows as module
-from multihead.lines.windows import Rendering, in_chunks, translated
-from multihead.models.config import GenerationConfig
-from multihead.translating.translation import Translation
+from multihead.lines.windows import LineOptions, in_chunks, translated
+from multihead.translating.searching import Translation
 
-SEARCH = GenerationConfig(beam=3)
+SEARCH = Search(beam=3)
 
 
 @pytest.fixture(scope="module")
@@ -32,20 +32,23 @@ def test_chunks_hold_all_lines_in_order(count: int, sizes: list[int]) -> None:
 @pytest.mark.parametrize("text", ["", "\t", "a\tb\t\tc", "1\t2.0\t", " x ", "\u2028\x85\0", "▁👩‍👩‍👧‍👦"])
 def test_a_row_survives_any_text(text: str) -> None:
     found = [Translation(text, -1.25, True), Translation(text * 2, -2.0, False)]
-    for rendering, count in ((Rendering(SEARCH, n_best=2), 2), (Rendering(SEARCH, scores=True), 1)):
-        rows = rendering.rows(17, found[:count])
+    for options, count in (
+        (LineOptions(TranslationRequest(SEARCH, n_best=2)), 2),
+        (LineOptions(TranslationRequest(SEARCH), scores=True), 1),
+    ):
+        rows = options.rows(17, found[:count])
         read = [row.split("\t", 2) for row in "".join(row + "\n" for row in rows).split("\n")[:-1]]
         assert [(int(line), float(score), rest) for line, score, rest in read] == [
             (17, translation.score, translation.text) for translation in found[:count]
         ]
-    assert Rendering(SEARCH).rows(17, found[:1]) == [text]
+    assert LineOptions(TranslationRequest(SEARCH)).rows(17, found[:1]) == [text]
 
 
 @pytest.mark.parametrize("n", [0, 4])
 def test_more_than_the_beam_holds_cannot_be_wanted(n: int) -> None:
     remedy = "; widen the beam" if n > 3 else ""
     with pytest.raises(ConfigurationError, match=f"n_best: expected 1 to the beam, which is 3, got {n}{remedy}$"):
-        Rendering(SEARCH, n_best=n)
+        LineOptions(TranslationRequest(SEARCH, n_best=n))
 
 
 def test_windows_are_translated_as_they_come(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +63,9 @@ def test_windows_are_translated_as_they_come(translator: Translator, monkeypatch
             asked.append(number)
             yield "eins" if number % 2 else ""
 
-    windows = translated(translator, endless(), Rendering(translator.search_settings(beam=1), scores=True), done=6)
+    windows = translated(
+        translator, endless(), LineOptions(TranslationRequest(translator.search_settings(beam=1)), scores=True), done=6
+    )
     for times in (1, 2):
         window = next(windows)
         assert len(asked) == 3 * times
@@ -73,7 +78,9 @@ def test_progress_and_remarks_have_their_lines(translator: Translator, monkeypat
     told: list[int] = []
     search = translator.search_settings(beam=2, max_length=1)
     given = ["", "eins zwei", "drei", "", "vier"]
-    windows = list(translated(translator, iter(given), Rendering(search, n_best=2), progress=told.append))
+    windows = list(
+        translated(translator, iter(given), LineOptions(TranslationRequest(search, n_best=2)), progress=told.append)
+    )
     assert sum(told) == len(given)
     assert [window.lines for window in windows] == [2, 2, 1]
     remarks = [remark for window in windows for remark in window.remarks]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from multihead.decoding.stepper import Symbols
+from multihead.decoding.search import Symbols
 from multihead.models.config import TransformerConfig
 from multihead.models.transformer import Transformer, TransformerState
 

@@ -14,7 +14,8 @@ import torch
 from multihead.data.batching import Batch, collate, collate_source
 from multihead.data.store import ParallelStore
 from multihead.decoding.greedy import greedy_search
-from multihead.decoding.stepper import Symbols
+from multihead.decoding.search import Symbols
+from multihead.decoding.task import SearchTask
 from multihead.models.config import PRESETS, TransformerConfig, preset
 from multihead.models.transformer import Transformer
 from multihead.training.config import TrainingConfig
@@ -66,7 +67,7 @@ def test_a_task_is_learned(name: str) -> None:
     model = trained(task, held_out, choose)
     sources = sorted(held_out)
     symbols = Symbols(BEGIN, END, forbidden=(PAD, BEGIN))
-    found = greedy_search(model, *collate_source(sources, PAD, END), symbols, max_lengths=12)
+    found = greedy_search(model, *collate_source(sources, PAD, END), SearchTask(symbols, max_lengths=12))
     right = sum(hypothesis.tokens == task(source) for hypothesis, source in zip(found, sources, strict=True))
     assert right >= 0.99 * len(sources)
 
@@ -140,6 +141,6 @@ def test_six_layers_a_side_learn_to_copy(norm: str, updates: int) -> None:
     model, sources, loss = copied(norm, updates, 32)
     assert loss < 0.01
     symbols = Symbols(BEGIN, END, forbidden=(PAD, BEGIN))
-    found = greedy_search(model, *collate_source(sources, PAD, END), symbols, max_lengths=12)
+    found = greedy_search(model, *collate_source(sources, PAD, END), SearchTask(symbols, max_lengths=12))
     right = sum(hypothesis.tokens == source for hypothesis, source in zip(found, sources, strict=True))
     assert right >= 0.99 * len(sources)

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from multihead.configuration import build
+from multihead.decoding.search import Search
 from multihead.errors import ConfigurationError
-from multihead.models.config import PRESETS, GenerationConfig, TransformerConfig, preset
+from multihead.models.config import PRESETS, TransformerConfig, preset
 from multihead.models.transformer import Transformer
 
 VOCAB = {"source_vocab": 50, "target_vocab": 50}
@@ -148,11 +149,11 @@ def test_the_sizes_of_a_preset_are_all_that_most_of_them_fix() -> None:
 
 
 def test_the_length_limit_of_a_search() -> None:
-    search = GenerationConfig(length_factor=1.5, length_margin=4)
+    search = Search(length_factor=1.5, length_margin=4)
     assert [search.limit(tokens) for tokens in (0, 1, 2, 5)] == [4, 5, 7, 11]
-    bounded = GenerationConfig(length_factor=1.5, length_margin=4, max_length=6)
+    bounded = Search(length_factor=1.5, length_margin=4, max_length=6)
     assert [bounded.limit(tokens) for tokens in (0, 1, 2, 5)] == [4, 5, 6, 6]
-    long = GenerationConfig(length_factor=1.5, length_margin=4, min_length=5)
+    long = Search(length_factor=1.5, length_margin=4, min_length=5)
     assert [long.limit(tokens) for tokens in (0, 1, 2, 5)] == [6, 6, 7, 11]  # room for five tokens and the end symbol
 
 
@@ -167,5 +168,5 @@ def test_the_length_limit_of_a_search() -> None:
 )
 def test_a_search_that_cannot_be_is_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        build(GenerationConfig, wrong, "the command line")
-    assert build(GenerationConfig, {"min_length": 5, "max_length": 6}, "the command line").limit(100) == 6
+        build(Search, wrong, "the command line")
+    assert build(Search, {"min_length": 5, "max_length": 6}, "the command line").limit(100) == 6

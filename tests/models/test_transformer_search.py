@@ -12,6 +12,8 @@ from multihead.decoding.beam import beam_search
 from multihead.decoding.greedy import greedy_search
 from multihead.decoding.hypothesis import Hypothesis, make_hypothesis
 from multihead.decoding.scoring import force
+from multihead.decoding.search import Search
+from multihead.decoding.task import SearchTask
 from multihead.models.transformer import Transformer
 
 LIMIT = 9
@@ -31,7 +33,7 @@ def model(small: Any, request: pytest.FixtureRequest) -> Transformer:
     changes = small.unusual if request.param == "unusual" else {"norm": request.param}
     for seed in itertools.count():
         made: Transformer = small.model(seed, noise=0.2, tie_output=False, **changes)
-        found = greedy_search(made, *small.padded(small.sources), small.symbols, max_lengths=LIMIT)
+        found = greedy_search(made, *small.padded(small.sources), SearchTask(small.symbols, max_lengths=LIMIT))
         if len({len(hypothesis.tokens) for hypothesis in found}) >= 3:
             break
     return made
@@ -40,18 +42,21 @@ def model(small: Any, request: pytest.FixtureRequest) -> Transformer:
 @pytest.mark.parametrize("extra", [0, 1, 6])
 def test_a_batch_is_searched_as_its_sentences_alone(small: Any, model: Transformer, extra: int) -> None:
     batch = small.padded(small.sources, extra)
-    greedy = greedy_search(model, *batch, small.symbols, max_lengths=LIMIT)
-    beams = beam_search(model, *batch, small.symbols, max_lengths=LIMIT, beam=4, n_best=3)
+    greedy = greedy_search(model, *batch, SearchTask(small.symbols, max_lengths=LIMIT))
+    beams = beam_search(model, *batch, SearchTask(small.symbols, max_lengths=LIMIT, n_best=3), Search(beam=4))
     for row, source in enumerate(small.sources):
         alone = small.padded([source])
-        same([greedy[row]], greedy_search(model, *alone, small.symbols, max_lengths=LIMIT))
-        same(beams[row], beam_search(model, *alone, small.symbols, max_lengths=LIMIT, beam=4, n_best=3)[0])
+        same([greedy[row]], greedy_search(model, *alone, SearchTask(small.symbols, max_lengths=LIMIT)))
+        same(
+            beams[row],
+            beam_search(model, *alone, SearchTask(small.symbols, max_lengths=LIMIT, n_best=3), Search(beam=4))[0],
+        )
 
 
 def test_a_beam_of_one_is_greedy(small: Any, model: Transformer) -> None:
     batch = small.padded(small.sources, 1)
-    greedy = greedy_search(model, *batch, small.symbols, max_lengths=LIMIT)
-    beams = beam_search(model, *batch, small.symbols, max_lengths=LIMIT, beam=1)
+    greedy = greedy_search(model, *batch, SearchTask(small.symbols, max_lengths=LIMIT))
+    beams = beam_search(model, *batch, SearchTask(small.symbols, max_lengths=LIMIT), Search(beam=1))
     same(greedy, [hypothesis for (hypothesis,) in beams])
 
 
@@ -64,11 +69,8 @@ def test_a_wide_beam_finds_all_there_is_in_the_right_order(small: Any, seed: int
     found = beam_search(
         few,
         *small.padded(small.sources),
-        small.symbols,
-        max_lengths=limit,
-        beam=len(every),
-        alpha=alpha,
-        n_best=len(every),
+        SearchTask(small.symbols, max_lengths=limit, n_best=len(every)),
+        Search(beam=len(every), alpha=alpha),
     )
     for source, hypotheses in zip(small.sources, found, strict=True):
         scores = whole_pass(small, few, source, every)

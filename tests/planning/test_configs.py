@@ -33,7 +33,7 @@ def learn(path, numbers, trained, output, **changes):
 def check(output, wishes):
     config = RunConfig.model_validate_json((output / "run.json").read_text(encoding="utf-8"))
     decided = {**config.data.model_dump(), **config.model.model_dump(), **config.training.model_dump()}
-    decided |= config.generation.model_dump()
+    decided |= config.generation.stored_values()
     for name, value in wishes.items():
         if name in decided:
             assert decided[name] == value, name

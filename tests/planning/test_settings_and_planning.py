@@ -15,9 +15,10 @@ from multihead.cli.options import merge_config_file
 from multihead.cli.prepare import prepare
 from multihead.cli.train import train
 from multihead.configuration import build
+from multihead.decoding.search import Search
 from multihead.errors import ConfigurationError
 from multihead.machine import Machine, inspect_machine, require_device
-from multihead.models.config import ARCHITECTURES, PRESETS, GenerationConfig
+from multihead.models.config import ARCHITECTURES, PRESETS
 from multihead.planning import choices as planning
 from multihead.planning.choices import CorpusSize, Pace
 from multihead.planning.sections import HEADINGS, section_of
@@ -231,12 +232,13 @@ def test_every_flag_stands_under_one_heading(cls, command):
         assert name.replace("_", "-") in shown[section_of(cls, name)]
 
 
-SEARCH_OWN = ("length_factor", "length_margin")
+SEARCH_OWN = {*Search.model_fields} - {*Search.stored} | {"length_factor", "length_margin"}
+"""Settings of a single request, and two that no run decides."""
 
 
 def test_the_network_can_be_asked_for_in_full():
     """Each field of its settings that the text does not decide is a wish of the same type, with the same choices."""
-    decided = (*((cls, planning.FROM_TEXT) for cls in ARCHITECTURES.values()), (GenerationConfig, SEARCH_OWN))
+    decided = (*((cls, planning.FROM_TEXT) for cls in ARCHITECTURES.values()), (Search, SEARCH_OWN))
     for cls, given in decided:
         for name in cls.model_fields:
             if name not in given:
@@ -340,7 +342,7 @@ def decide(settings, pairs=30_000, machine=SLOW, pace=None, target_tokens=None):
     speed = pace or (lambda *_: Pace(0.2, 3000.0))
     training = planning.choose_training(choices, corpus, model, machine, speed)
     generation = planning.choose_generation(choices)
-    decided = {**model.model_dump(), **training.model_dump(), **generation.model_dump(), "vocab_size": size}
+    decided = {**model.model_dump(), **training.model_dump(), **generation.stored_values(), "vocab_size": size}
     return decided, choices.reasons
 
 

@@ -12,17 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from multihead import Translator
+from multihead.decoding.search import Search
 from multihead.serving.queue import BatchKey, Job, SentenceQueue
 from multihead.serving.requests import split_lines
 from multihead.serving.responses import block_diagonal, join_lines
 from multihead.serving.scheduler import SlidingRate
 from multihead.serving.search_threads import MAX_IDLE_BATCHES, SearchThread
-from multihead.translating.search_settings import SearchSettings
 from multihead.translating.searching import symbols_of
 
 
 def kind(beam: int = 1) -> BatchKey:
-    return BatchKey(SearchSettings(beam=beam), 1)
+    return BatchKey(Search(beam=beam), 1)
 
 
 def in_a_loop(test: Callable[[], Any]) -> Any:

@@ -14,9 +14,9 @@ import pytest
 from multihead import Translator
 from multihead.judging.guard import translate_guarded
 from multihead.judging.guard_signs import GuardMode
-from multihead.lines.long_lines import Line, in_parts, most_tokens, together
 from multihead.serving.loaded_model import SLICE_SENTENCES
 from multihead.serving.stream import MIN_INTERVAL
+from multihead.translating.lengths import SplitLine, join_parts, most_tokens, split_long_lines
 
 Serving = Any
 Servers = Any
@@ -144,10 +144,10 @@ def test_a_greedy_translation_grows(compiled: bool, endless: Callable[[], Transl
     assert texts[-1] == model.translate(["eins zwei drei"])[0]
 
 
-def cut(translator: Translator, text: str) -> list[Line]:
+def cut(translator: Translator, text: str) -> list[SplitLine]:
     """The lines of a text as `multihead translate` cuts them."""
-    most, longest = most_tokens(translator)
-    return in_parts(translator.bundle.source_tokenizer, text.split("\n"), most, lambda _: False, longest)
+    most, longest = most_tokens(translator.lengths, translator.reach)
+    return split_long_lines(translator.bundle.source_tokenizer, text.split("\n"), most, lambda _: False, longest)
 
 
 @pytest.mark.parametrize("mode", ["mark", "retry"])
@@ -172,7 +172,7 @@ def test_a_long_line_is_cut_as_multihead_translate_cuts_it(client: Client, trans
     text = ". ".join(["Eins zwei drei vier", "Fünf sechs sieben acht"] * 8)
     (line,) = cut(translator, text)
     assert len(line.parts) > 1
-    (wanted,) = together(line, [[one] for one in translator.translations(line.texts)])
+    (wanted,) = join_parts(line, [[one] for one in translator.translations(line.texts)])
     (found,) = client.post(text=text).json["translations"]
     assert (found["text"], found["score"]) == (wanted.text, pytest.approx(wanted.score))
     assert found["warning"] == line.remark

@@ -4,11 +4,12 @@ import pytest
 
 from multihead import Translator
 from multihead.decoding.beam import beam_search
-from multihead.decoding.length_penalty import wu
+from multihead.decoding.ranking import Ahead, Patience
 from multihead.decoding.restrictions import NoRepeat
 from multihead.decoding.risk import least_risk
 from multihead.decoding.sampling import Sharpening
-from multihead.decoding.stopping import Ahead, Patience
+from multihead.decoding.search import Search, wu
+from multihead.decoding.task import SearchTask
 from multihead.errors import ConfigurationError, InputError
 from multihead.translating.searching import symbols_of
 
@@ -42,10 +43,8 @@ def test_settings_reach_the_search(translator, asked, given):
     encoded = [translator.bundle.source_tokenizer.encode(text) for text in TEXTS if text]
     source, lengths = translator._collate(encoded)
     limits = [translator.bundle.generation.limit(int(length)) for length in lengths]
-    found = beam_search(
-        translator.bundle.model, source, lengths, symbols_of(translator.bundle.target_tokenizer),
-        max_lengths=limits, beam=4, n_best=4, alpha=0.8, **given,
-    )  # fmt: skip
+    task = SearchTask(symbols_of(translator.bundle.target_tokenizer), max_lengths=limits, n_best=4, **given)
+    found = beam_search(translator.bundle.model, source, lengths, task, Search(beam=4, alpha=0.8))
     decode = translator.bundle.target_tokenizer.decode
     expected = [[(decode(h.tokens), pytest.approx(h.score, abs=1e-4)) for h in row] for row in found]
     got = translator.searching(**asked).n_best(TEXTS, 4, beam=4, alpha=0.8)
@@ -169,7 +168,7 @@ def test_what_cannot_be_asked(translator):
     for given, error, said in (
         ({"prefixes": ["a"]}, InputError, "prefixes: expected one for each of 5 texts, got 1"),
         ({"phrases": [[]] * 4}, InputError, "phrases: expected one for each of 5 texts, got 4"),
-        ({"prefixes": ["", "a", "", "", ""]}, InputError, "text 2 is empty .* cannot have prefixes"),
+        ({"prefixes": ["", "a", "", "", ""]}, InputError, "text 2 is empty, so it cannot have prefixes"),
         ({"phrases": [["a", ""], [], [], [], []]}, InputError, "text 1: a phrase .* no characters"),
         ({"phrases": [["a", ()], [], [], [], []]}, InputError, "text 1: a phrase .* no characters"),
         ({"prefixes": ["", "", "", "one two three", ""], "max_length": 3}, ConfigurationError, "text 4: its prefix"),

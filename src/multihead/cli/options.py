@@ -1,7 +1,7 @@
 """Command-line flags: from settings, for searches and for scores.
 
 `flags_of` gives a command one flag for each field of a settings class, with the same help, checks and errors as in a
-TOML file. The flags of a search are the fields of `translating.search_settings.SearchSettings`, so every command that
+TOML file. The flags of a search are the fields of `decoding.search.Search`, so every command that
 translates has all of them; `translator_for` makes a `Translator` from them. Commands that score share `scoring_flags`.
 """
 
@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import click
 
 from multihead.configuration import Settings, build, read_toml
+from multihead.decoding.search import Search
 from multihead.errors import ConfigurationError
-from multihead.models.config import GenerationConfig
 from multihead.planning.sections import HEADINGS, section_of
-from multihead.translating.search_settings import SearchSettings
 
 if TYPE_CHECKING:
     from multihead.metrics.preprocessing import PreprocessingRemark
@@ -143,12 +142,12 @@ def check_search(
         ConfigurationError: a beam below 1, a length penalty below 0 or not finite, lengths that exclude each other.
     """
     wishes = {"beam": beam, "alpha": alpha, "min_length": min_length, "max_length": max_length}
-    build(GenerationConfig, {name: value for name, value in wishes.items() if value is not None}, "the command line")
+    build(Search, {name: value for name, value in wishes.items() if value is not None}, "the command line")
 
 
 def search_flags(function: F) -> F:
-    """A decorator that gives a command a flag for each field of `SearchSettings`; `wishes_of` says which were given."""
-    return flags_of(SearchSettings, _without_the_flag)(function)
+    """A decorator that gives a command a flag for each field of `Search`; `wishes_of` says which were given."""
+    return flags_of(Search, _without_the_flag)(function)
 
 
 def machine_flags(function: F) -> F:
@@ -185,7 +184,7 @@ def wishes_of(asked: Mapping[str, Any]) -> dict[str, Any]:
     wishes = {name: value for name, value in asked.items() if value is not None}
     # Whether groups divide a beam that was not given is only known with the model's own.
     known = {name: value for name, value in wishes.items() if name != "groups" or "beam" in wishes}
-    build(SearchSettings, known, "the command line")
+    build(Search, known, "the command line")
     require_flag("--groups, of 2 or more", wishes.get("groups", 1) > 1, {"diversity"} & wishes.keys())
     require_flag("--stopping patience", wishes.get("stopping") == "patience", {"patience"} & wishes.keys())
     return wishes
@@ -223,7 +222,7 @@ def translator_for(
     """
     import torch
 
-    from multihead.engine.native import decoding
+    from multihead.engine.weights import decoding
     from multihead.models.transformer import Transformer
     from multihead.translating.translator import Translator
 
@@ -237,9 +236,9 @@ def translator_for(
 
 def _without_the_flag(name: str) -> str:
     """What holds where a flag is not given."""
-    if name in GenerationConfig.model_fields:
+    if name in Search.stored:
         return "[the model's own]"
-    default = SearchSettings.model_fields[name].default
+    default = Search.model_fields[name].default
     return "" if default == () or default is False else f"[{default}]"
 
 

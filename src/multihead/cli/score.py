@@ -8,7 +8,7 @@ import click
 
 from multihead.cli.pairs import Asked, Change, pair_command, write_for_pairs
 from multihead.configuration import build
-from multihead.translating.search_settings import SearchSettings
+from multihead.decoding.search import Search
 
 if TYPE_CHECKING:
     from multihead.judging.score import Perplexity, ScoredPair
@@ -44,20 +44,19 @@ def score(
     given = Asked(**asked)
     wishes: dict[str, Any] = {"alpha": alpha, "length_penalty": length_penalty}
     wishes = {name: value for name, value in wishes.items() if value is not None}
-    build(SearchSettings, wishes, "the command line")
+    build(Search, wishes, "the command line")
     found: list[Perplexity] = []
 
     def make(translator: Translator) -> Change:
         from multihead.judging import score as workflow
-        from multihead.translating.searching import penalty_of
 
         own = translator.search_settings().alpha if normalize or wishes else 0.0
-        settings = build(SearchSettings, {"alpha": own, **wishes}, "the search")
+        settings = build(Search, {"alpha": own, **wishes}, "the search")
         total = workflow.Perplexity()
         found.append(total)
 
         def rendered(one: ScoredPair) -> str:
-            row = [f"{one.score(settings.alpha, penalty_of(settings)):.4f}"]
+            row = [f"{one.score(settings.alpha, settings.penalty):.4f}"]
             if tokens:
                 for token, value in zip(one.tokens, one.log_probabilities, strict=True):
                     row += [token, f"{value:.4f}"]

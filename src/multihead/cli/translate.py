@@ -1,11 +1,7 @@
-"""Flags of ``multihead translate`` for what is asked beyond the search: samples, several models, the guard, demands.
+"""``multihead translate``: lines in, lines out, by pipe or from file to file.
 
-From flags to a `Rendering`, which says what is written. What can be refused without a model is refused before one is
-loaded; nothing here imports torch until then.
-
-``multihead translate``: lines in, lines out, through standard input and output or from file to file.
-
-See `lines.rendering` for what is written and `lines.translate_file` for what happens when it is stopped.
+`lines.windows` says what is written, `lines.translate_file` what happens when it is stopped. An impossible request is
+refused before a model is loaded; nothing here imports torch until then.
 """
 
 from __future__ import annotations
@@ -32,13 +28,14 @@ from multihead.cli.options import (
 from multihead.cli.streams import STDIN_NAME, decode_lines, write_lines
 from multihead.configuration import build
 from multihead.data.text_files import LineStream, TextScan, open_text
+from multihead.decoding.search import Search
 from multihead.errors import ConfigurationError, DataError, Interrupted
 from multihead.judging.guard_signs import GuardMode, GuardSettings
-from multihead.translating.search_settings import Mean, Metric, Sampling, SearchSettings
+from multihead.translating.request import Mean, Metric, Sampling, TranslationRequest
 
 if TYPE_CHECKING:
-    from multihead.lines.rendering import Rendering
     from multihead.lines.side_files import SideFiles
+    from multihead.lines.windows import LineOptions
     from multihead.translating.translator import Translator
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -49,7 +46,7 @@ _IDLE = ("beam", "stopping", "patience", "groups", "diversity", "coverage")
 
 
 def asking_flags(function: F) -> F:
-    """A decorator that gives a command these flags; `Asked.of` reads them."""
+    """A decorator that gives a command these flags; `TranslateFlags.parse` reads them."""
     decorations: tuple[Callable[[Any], Any], ...] = (
         click.option(
             "--n-best",
@@ -105,7 +102,7 @@ def asking_flags(function: F) -> F:
 
 
 @dataclass(frozen=True)
-class Asked:
+class TranslateFlags:
     """What the flags say."""
 
     n_best: int | None
@@ -120,7 +117,7 @@ class Asked:
     guard: GuardSettings | None
 
     @classmethod
-    def of(cls, flags: Mapping[str, Any]) -> Asked:
+    def parse(cls, flags: Mapping[str, Any]) -> TranslateFlags:
         """From all flags of the command.
 
         Raises:
@@ -145,11 +142,11 @@ class Asked:
         return cls(**{name: flags[name] for name in names}, sampling=sampling, guard=guard)
 
     @staticmethod
-    def wishes(flags: Mapping[str, Any]) -> dict[str, Any]:
+    def search_wishes(flags: Mapping[str, Any]) -> dict[str, Any]:
         """The flags that are of the search."""
-        return {name: flags[name] for name in SearchSettings.model_fields}
+        return {name: flags[name] for name in Search.model_fields}
 
-    def together(self, translator: Translator, device: str) -> Translator:
+    def join_ensemble(self, translator: Translator, device: str) -> Translator:
         """With the other models, where there are some."""
         if not self.others:
             return translator
@@ -165,21 +162,20 @@ class Asked:
         digests = [model_digest(path) for path in (model, *self.others)]
         return "+".join(digests) + (f" ({self.mean or 'probabilities'})" if self.others else "")
 
-    def rendering(self, translator: Translator, batch_tokens: int) -> Rendering:
-        """What is made, and written, by this translator."""
-        from multihead.lines.long_lines import most_tokens
-        from multihead.lines.rendering import Rendering
+    def options(self, translator: Translator, batch_tokens: int) -> LineOptions:
+        """How this translator translates lines, and what is written."""
+        from multihead.lines.windows import LineOptions
+        from multihead.translating.lengths import most_tokens
 
-        return Rendering(
+        request = TranslationRequest(
             translator.search_settings(),
-            self.n_best,
-            self.scores,
-            batch_tokens,
-            self.sampling,
-            self.mbr,
-            self.guard,
-            *most_tokens(translator, self.max_source),
+            n_best=self.n_best,
+            sampling=self.sampling,
+            metric=self.mbr,
+            batch_tokens=batch_tokens,
         )
+        maxima = most_tokens(translator.lengths, translator.reach, self.max_source)
+        return LineOptions(request, self.scores, self.guard, *maxima)
 
     def files(self) -> SideFiles:
         """The side files, looked through.
@@ -199,12 +195,6 @@ def _without_the_flag(name: str) -> str:
     if name == "sample":
         return "One is written as a line, several as rows."
     return "" if default is None else f"[{default}]"
-
-
-if TYPE_CHECKING:
-    from multihead.lines.rendering import Rendering
-    from multihead.lines.side_files import SideFiles
-    from multihead.translating.translator import Translator
 
 
 @click.command()
@@ -246,25 +236,25 @@ def translate(
     """
     from multihead.cli.process import configure_process
 
-    asked = Asked.of(flags)
-    wishes = wishes_of(Asked.wishes(flags))
-    check_positive(batch_tokens=batch_tokens, threads=threads, n_best=asked.n_best)
+    parsed = TranslateFlags.parse(flags)
+    wishes = wishes_of(TranslateFlags.search_wishes(flags))
+    check_positive(batch_tokens=batch_tokens, threads=threads, n_best=parsed.n_best)
     _check_output(source, output, resume)
     configure_process()
     from multihead.lines.translate_file import check_input
 
-    text, files = None if source is None else check_input(source), asked.files()
+    text, files = None if source is None else check_input(source), parsed.files()
     if text is not None:
         files.check_lines(text)
-    translator = asked.together(translator_for(model, wishes, threads, device), device)
-    rendering = asked.rendering(translator, batch_tokens)
+    translator = parsed.join_ensemble(translator_for(model, wishes, threads, device), device)
+    options = parsed.options(translator, batch_tokens)
     if text is None:
-        _through_pipe(translator, rendering, files, sys.stdin.buffer)
+        _through_pipe(translator, options, files, sys.stdin.buffer)
     elif output is None:
         with open_text(text.path) as stream:
-            _through_pipe(translator, rendering, files, stream, text)
+            _through_pipe(translator, options, files, stream, text)
     else:
-        _to_file(translator, rendering, files, asked.digest(model), text, output)
+        _to_file(translator, options, files, parsed.digest(model), text, output)
 
 
 def _check_output(source: Path | None, output: Path | None, resume: bool) -> None:
@@ -286,7 +276,7 @@ def _check_output(source: Path | None, output: Path | None, resume: bool) -> Non
 
 
 def _through_pipe(
-    translator: Translator, rendering: Rendering, files: SideFiles, stream: LineStream, text: TextScan | None = None
+    translator: Translator, options: LineOptions, files: SideFiles, stream: LineStream, text: TextScan | None = None
 ) -> None:
     """To standard output, window after window; up to the first line that is no text."""
     from multihead.cli.streams import counter
@@ -297,7 +287,7 @@ def _through_pipe(
     with counter("translated", "lines", total) as count:
         lines = decode_lines(stream, name, fault)
         try:
-            for window in translated(translator, lines, rendering, files=files, progress=count):
+            for window in translated(translator, lines, options, files=files, progress=count):
                 write_lines(window.rows)
                 for remark in window.remarks:
                     click.echo(remark, err=True)
@@ -309,7 +299,7 @@ def _through_pipe(
 
 
 def _to_file(
-    translator: Translator, rendering: Rendering, files: SideFiles, model: str, text: TextScan, output: Path
+    translator: Translator, options: LineOptions, files: SideFiles, model: str, text: TextScan, output: Path
 ) -> None:
     """Into a file; stopped, it says from where the same command will go on."""
     from multihead.cli.streams import counter
@@ -326,7 +316,7 @@ def _to_file(
                 model,
                 text,
                 output,
-                rendering,
+                options,
                 files=files,
                 begin=count.begin,
                 progress=count,

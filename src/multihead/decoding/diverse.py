@@ -1,108 +1,67 @@
-"""Diverse beam search: groups of hypotheses that keep away from each other (Vijayakumar et al. 2018, "Diverse beam
-search for improved description of complex scenes", algorithm 1 and equation 2, with Hamming diversity).
+"""Diverse beam search: groups of hypotheses that avoid each other's symbols.
 
-The K hypotheses of a sentence are G groups of K / G. Within a step the groups choose one after the other, each as
-`beam.py` does, but by
+(Vijayakumar et al. 2018, "Diverse beam search for improved description of complex scenes", algorithm 1 and equation 2,
+with Hamming diversity.) The K hypotheses of a sentence are G groups of K / G. Within a step the groups choose one after
+the other, each as in `beam.py`, but by
 
     log p(y_1 ... y_t | x) - strength * (how often the earlier groups have chosen the symbol y_t in this step).
 
-What a group paid for its symbols in earlier steps is not remembered: only probabilities are summed, so that log-
-probabilities, scores and stopping are those of any other beam search. With one group, or the strength 0, it is one.
+The cost of earlier steps is forgotten: only probabilities are summed, so that log-probabilities, scores and stopping
+are those of any other beam search. With one group, or a strength of 0, it is beam search.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from multihead.decoding.beams import Beams, Settings, check, search_beams
+from multihead.decoding.beam import Beams, search_beams
 from multihead.decoding.candidates import Candidates, extend, part
-from multihead.decoding.hypothesis import Hypothesis, Limits
-from multihead.decoding.length_penalty import LengthPenalty, power
-from multihead.decoding.recording import Recorder
-from multihead.decoding.restrictions import Restriction
-from multihead.decoding.stepper import S, Stepper, Symbols
-from multihead.decoding.stopping import Stop, usual_stop
-from multihead.errors import ConfigurationError
+from multihead.decoding.hypothesis import Hypothesis
+from multihead.decoding.search import Search
+from multihead.decoding.stepper import S, Stepper
+from multihead.decoding.task import SearchTask
 
 
 def diverse_beam_search(
     stepper: Stepper[S],
     source: Shaped[Tensor, "batch source *features"],
     lengths: Int[Tensor, " batch"],
-    symbols: Symbols,
-    *,
-    max_lengths: Limits,
-    min_lengths: Limits = 0,
-    beam: int = 6,
-    groups: int = 3,
-    strength: float = 0.5,
-    alpha: float = 1.0,
-    penalty: LengthPenalty = power,
-    n_best: int = 1,
-    stop: Stop | None = None,
-    restrictions: Sequence[Restriction] = (),
-    coverage: float = 0.0,
-    recorder: Recorder | None = None,
+    task: SearchTask,
+    search: Search,
 ) -> list[list[Hypothesis]]:
-    """The ``n_best`` hypotheses of each sentence: the best one of every group, then the second ones, and so on.
+    """The n best hypotheses of each sentence: the best one of every group, then the second ones, and so on.
 
-    Those of one rank are ordered by finished and score; what several groups found is there once, so that there can be
-    fewer than asked for.
+    Those of one rank are ordered by finished and score. What several groups found is returned once, so there can be
+    fewer than ``n_best``.
 
     Args:
         stepper: the model.
         source: what the model reads, padded at the end.
-        lengths: how many of them are real.
-        symbols: begin, end, and what is never chosen.
-        max_lengths: the most symbols of a hypothesis, the end symbol counted: one number, or one a sentence.
-        min_lengths: the least symbols before the end symbol, which is forbidden until then: likewise.
-        beam: K, the hypotheses of a sentence, those of all groups together.
-        groups: G, which divides K.
-        strength: lambda, what a symbol costs for each time that an earlier group chose it; the paper finds 0.2 to 0.8.
-        alpha: how strongly length counts in the score.
-        penalty: in which form.
-        n_best: how many hypotheses to hand back, at most ``beam``.
-        stop: when a group has what it needs; a sentence is done when all its groups are. As `beam_search` has it.
-        restrictions: what no hypothesis may contain, and what each must begin with.
-        coverage: as `beam_search` has it.
-        recorder: writes down what happens.
+        lengths: number of real symbols of each source.
+        task: as `beam_search` has it; a sentence is done when all its groups are.
+        search: ``beam`` is K, over all groups; ``groups`` is G, which divides K; ``diversity`` is the strength, the
+            cost of a symbol for each time that an earlier group chose it. The paper finds 0.2 to 0.8.
 
     Raises:
-        ShapeError, ConfigurationError, MultiheadError: as `beam_search`; groups that do not divide the beam, or a
-            strength that is negative or no number.
+        ShapeError, ConfigurationError, MultiheadError: as `beam_search`.
     """
-    if groups < 1 or beam % groups:
-        raise ConfigurationError(f"groups must divide the beam, which is {beam}, got {groups}")
-    if not 0 <= strength < float("inf"):
-        raise ConfigurationError(f"strength must be a number that is not negative, got {strength}")
-    check(Settings(symbols, beam, n_best))
-    each = beam // groups
-    settings = Settings(
-        symbols,
-        each,
-        -(-n_best // groups),
-        alpha,
-        penalty,
-        stop or usual_stop(each),
-        restrictions,
-        groups,
-        coverage,
-        recorder,
-    )
-    choice = _OneAfterTheOther(each, groups, strength, symbols.end)
-    found = search_beams(stepper, source, lengths, max_lengths, min_lengths, settings, choice)
-    return [_together(found[first : first + groups])[:n_best] for first in range(0, len(found), groups)]
+    task.check_n_best(search)
+    groups, strength = search.groups, search.diversity
+    per_group = search.model_copy(update={"beam": search.beam // groups, "groups": 1})
+    choice = _GroupByGroup(per_group.beam, groups, strength, task.symbols.end)
+    own = replace(task, n_best=-(-task.n_best // groups))
+    found = search_beams(stepper, source, lengths, own, per_group, choice, parties=groups)
+    return [_interleave(found[first : first + groups])[: task.n_best] for first in range(0, len(found), groups)]
 
 
 @dataclass(frozen=True)
-class _OneAfterTheOther:
-    """The rule above."""
+class _GroupByGroup:
+    """The extensions of each group, chosen after those of the earlier groups."""
 
     beam: int
     groups: int
@@ -110,7 +69,6 @@ class _OneAfterTheOther:
     end: int
 
     def choose(self, beams: Beams, permitted: Float[Tensor, "rows vocab"]) -> tuple[Candidates, Candidates]:
-        """The choice of each group, knowing those of the earlier ones."""
         width, vocabulary = beams.totals.shape[1], permitted.shape[1]
         totals = beams.totals.view(-1, self.groups, width)
         rows = permitted.view(-1, self.groups, width, vocabulary)
@@ -129,19 +87,19 @@ class _OneAfterTheOther:
             for each in choice:
                 chosen = chosen.scatter_add(1, each.tokens, (each.totals > -torch.inf).to(chosen.dtype))
             choices.append(choice)
-        return _side_by_side([ending for ending, _ in choices]), _side_by_side([going for _, going in choices])
+        return _stack([ending for ending, _ in choices]), _stack([going for _, going in choices])
 
 
-def _side_by_side(groups: list[Candidates]) -> Candidates:
-    """The candidates of all groups, sentence by sentence."""
+def _stack(groups: list[Candidates]) -> Candidates:
+    """The candidates of all groups, sentence by sentence: [sentences * groups, candidates]."""
     stacked = [
         torch.stack([getattr(group, name) for group in groups], dim=1) for name in ("totals", "parents", "tokens")
     ]
     return Candidates(*(field.flatten(0, 1) for field in stacked))
 
 
-def _together(groups: list[list[Hypothesis]]) -> list[Hypothesis]:
-    """The best of all groups, then the second ones; each sequence once."""
+def _interleave(groups: list[list[Hypothesis]]) -> list[Hypothesis]:
+    """The best of all groups, then the second ones, without duplicates."""
     ranks = zip_longest(*groups)
     ordered = (sorted(filter(None, rank), key=lambda h: (not h.finished, -h.score)) for rank in ranks)
     return list({(h.tokens, h.finished): h for h in chain.from_iterable(ordered)}.values())

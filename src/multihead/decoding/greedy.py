@@ -1,20 +1,20 @@
-"""Greedy search: at each step the most probable symbol. Cheap enough for validation during training.
+"""Greedy search: the most probable symbol at each step.
 
-It is beam search with a beam of one that stops at its first end, and gives the same hypotheses to the bit, with less
-work a step.
+It equals beam search with a beam of one that stops at its first end, to the last bit, with less work per step: cheap
+enough for validation during training.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
 
-from multihead.decoding.hypothesis import Hypothesis, Limits, by_row, limit_tensor, make_hypothesis, minimum_tensor
-from multihead.decoding.restrictions import Restriction, Rows, restrict
-from multihead.decoding.stepper import S, Stepper, Symbols
+from multihead.decoding.hypothesis import Hypothesis, by_row, make_hypothesis
+from multihead.decoding.restrictions import Rows, restrict
+from multihead.decoding.search import Search
+from multihead.decoding.stepper import S, Stepper
+from multihead.decoding.task import SearchTask
 
 
 @torch.no_grad()
@@ -22,37 +22,30 @@ def greedy_search(
     stepper: Stepper[S],
     source: Shaped[Tensor, "batch source *features"],
     lengths: Int[Tensor, " batch"],
-    symbols: Symbols,
-    *,
-    max_lengths: Limits,
-    min_lengths: Limits = 0,
-    restrictions: Sequence[Restriction] = (),
+    task: SearchTask,
+    search: Search | None = None,
 ) -> list[Hypothesis]:
-    """y_t = argmax p(y | y_<t, x), until the end symbol or the limit; the first of equally probable symbols.
+    """y_t = argmax p(y | y_<t, x), until the end symbol or the limit; of equally probable symbols the first.
 
-    Sentences that are finished leave the batch. A hypothesis that reaches its limit without an end symbol is
-    handed back as it is, with ``finished=False``. The score is the mean log-probability of a symbol (alpha
-    1).
+    Finished sentences leave the batch. A hypothesis that reaches its limit without an end symbol is returned as it is,
+    with ``finished=False``.
 
     Args:
         stepper: the model.
         source: what the model reads, padded at the end.
-        lengths: how many of them are real.
-        symbols: begin, end, and what is never chosen.
-        max_lengths: the most symbols of a hypothesis, the end symbol counted: one number, or one a sentence.
-        min_lengths: the least symbols before the end symbol, which is forbidden until then: likewise.
-        restrictions: what no hypothesis may contain, and what each must begin with.
+        lengths: number of real symbols of each source.
+        task: the model's symbols, lengths and restrictions; the rest of it is ignored.
+        search: lengths and length penalty; the rest of it is ignored. By default the score is the mean log-probability
+            of a symbol.
 
     Raises:
-        ShapeError, ConfigurationError: limits or restrictions that do not fit the batch, limits below 1, or limits
-            that leave no room for the end symbol after the minimum.
-        MultiheadError: the model gave NaN, or a sentence has nothing that is permitted.
+        ShapeError, ConfigurationError: lengths or restrictions do not fit the batch, limits below 1, or limits without
+            room for the end symbol after the minimum.
+        MultiheadError: the model gave NaN, or a sentence has no permitted continuation.
     """
-    batch = source.shape[0]
-    limits = limit_tensor(max_lengths, batch, source.device)
-    minimums = minimum_tensor(min_lengths, limits)
-    for restriction in restrictions:
-        restriction.check(limits, symbols)
+    batch, search = source.shape[0], search or Search()
+    symbols, restrictions = task.symbols, task.effective_restrictions(search)
+    limits, minimums = task.lengths(search, lengths, source.device)
     if not batch:
         return []
     longest_minimum = int(minimums.max())
@@ -60,7 +53,7 @@ def greedy_search(
     rows = torch.arange(batch, device=source.device)
     tokens = torch.full_like(rows, symbols.begin)
     totals = torch.zeros(batch, device=source.device)
-    history = rows.new_zeros(batch, 0)  # kept for the restrictions alone
+    history = rows.new_zeros(batch, 0)  # only the restrictions need it
     state = stepper.start(source, lengths)
     written: list[tuple[Tensor, Tensor]] = []
     left: list[tuple[Tensor, Tensor]] = []
@@ -82,6 +75,8 @@ def greedy_search(
             limits, minimums, history = limits[kept], minimums[kept], history[kept]
             state = state.select(kept) if len(kept) else state
     return [
-        make_hypothesis(sequence.tolist(), float(total), end=symbols.end, alpha=1.0)
+        make_hypothesis(
+            sequence.tolist(), float(total), end=symbols.end, alpha=search.alpha, penalty=task.penalty or search.penalty
+        )
         for sequence, total in zip(by_row(written, batch), by_row(left, batch), strict=True)
     ]

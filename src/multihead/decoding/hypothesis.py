@@ -7,14 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Int
 from torch import Tensor
 
-from multihead.decoding.length_penalty import LengthPenalty, power
-from multihead.errors import ConfigurationError, MultiheadError, ShapeError
-
-Limits = int | Sequence[int] | Int[Tensor, " batch"]
-"""A length for all sentences, or one for each. The most symbols count the end symbol, the least do not."""
+from multihead.decoding.search import LengthPenalty, power
+from multihead.errors import MultiheadError
 
 
 @dataclass(frozen=True)
@@ -62,52 +58,6 @@ def refuse_nan(log_probability: float) -> None:
             "the model gave a log-probability that is not a number (NaN): its weights are damaged or its "
             "training diverged; load an earlier checkpoint"
         )
-
-
-def limit_tensor(limits: Limits, batch: int, device: torch.device) -> Int[Tensor, " batch"]:
-    """The length limit of each sentence.
-
-    Raises:
-        ShapeError: as many limits as sentences are needed, or a single one.
-        ConfigurationError: a limit below 1.
-    """
-    tensor = _of_each_sentence("length limits", limits, batch, device)
-    if batch and int(tensor.min()) < 1:
-        raise ConfigurationError(
-            f"a length limit counts the end symbol and must be at least 1, got {int(tensor.min())}"
-        )
-    return tensor
-
-
-def minimum_tensor(minimums: Limits, limits: Int[Tensor, " batch"]) -> Int[Tensor, " batch"]:
-    """The least symbols of each sentence, the end symbol not counted.
-
-    Raises:
-        ShapeError: as many as sentences are needed, or a single one.
-        ConfigurationError: one is negative, or leaves no room for the end symbol within the sentence's limit.
-    """
-    tensor = _of_each_sentence("minimum lengths", minimums, len(limits), limits.device)
-    if len(limits) and int(tensor.min()) < 0:
-        raise ConfigurationError(f"a minimum length cannot be negative, got {int(tensor.min())}")
-    unfit = (tensor >= limits).nonzero()[:1, 0].tolist()
-    if unfit:
-        least, limit = int(tensor[unfit[0]]), int(limits[unfit[0]])
-        raise ConfigurationError(
-            f"a minimum of {least} symbols and the end symbol do not fit into a length limit of {limit}: lower the "
-            f"minimum to {limit - 1}, or raise the limit to {least + 1}"
-        )
-    return tensor
-
-
-def _of_each_sentence(name: str, lengths: Limits, batch: int, device: torch.device) -> Int[Tensor, " batch"]:
-    if isinstance(lengths, int):
-        lengths = [lengths] * batch
-    tensor = torch.as_tensor(lengths, dtype=torch.long, device=device)
-    if tensor.shape != (batch,):
-        raise ShapeError(
-            f"got {name} of shape {tuple(tensor.shape)} for {batch} sentences: give one number, or one each"
-        )
-    return tensor
 
 
 def by_row(steps: Sequence[tuple[Tensor, Tensor]], batch: int) -> list[Tensor]:

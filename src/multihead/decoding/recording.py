@@ -25,7 +25,7 @@ from torch import Tensor
 
 from multihead.decoding.candidates import Candidates, extend
 from multihead.decoding.hypothesis import Hypothesis
-from multihead.decoding.stepper import Symbols
+from multihead.decoding.search import Symbols
 
 Fate = Literal["extended", "best", "outscored", "pruned", "stopped"]
 

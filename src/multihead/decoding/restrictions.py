@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from multihead.decoding.stepper import Symbols
+from multihead.decoding.search import Symbols
 from multihead.errors import ConfigurationError, ShapeError
 
 

@@ -1,15 +1,14 @@
-"""Which symbols a sample may be drawn from: of a distribution's unreliable tail, several ways cut a part away.
+"""Sampling: each symbol drawn from the model's distribution, or from a sharpened and truncated one.
 
-Each function here says, for each row of log-probabilities, which symbols stay. The most probable one always does. They
-are functions of one distribution, so they can be combined with ``&`` in any order.
+    q(y) = p(y)^(1/T) / Z over the symbols that are permitted and kept,    y_t ~ q(. | y_<t, x)
 
-Sampling: each symbol drawn from the model's distribution, or from a sharpened and truncated one.
+Truncations (`top_k`, `top_p`, `min_p`, `epsilon`) cut off the unreliable tail of a distribution: for each row of
+log-probabilities they say which symbols to keep. The most probable one is always kept. Each is a function of one
+distribution, so they combine with ``&`` in any order.
 
-    q(y) = p(y)^(1/T) / Z over the symbols that are permitted and stay (`truncation.py`),    y_t ~ q(. | y_<t, x)
-
-The number that decides is a function of (seed, key of the sentence, number of the sample, step) and of nothing else:
-which sentences share a batch, in which order, on which device, makes no difference, and the first of ten samples is the
-only one of one. y_t is the first symbol, in the order of ids, at which the running sum of q exceeds it.
+The random number behind a symbol is a function of (seed, key of the sentence, number of the sample, step) only. So
+samples do not depend on the other sentences of the batch, on their order or on the device, and the first of ten samples
+is the only one of one. y_t is the first symbol, in the order of ids, at which the running sum of q exceeds the number.
 """
 
 from __future__ import annotations
@@ -24,9 +23,11 @@ from jaxtyping import Bool, Float, Float64, Int, Shaped
 from torch import Tensor
 
 from multihead.decoding.candidates import best
-from multihead.decoding.hypothesis import Hypothesis, Limits, limit_tensor, make_hypothesis, minimum_tensor, refuse_nan
+from multihead.decoding.hypothesis import Hypothesis, make_hypothesis, refuse_nan
 from multihead.decoding.restrictions import Restriction, Rows, restrict
-from multihead.decoding.stepper import S, Stepper, Symbols
+from multihead.decoding.search import Search, Symbols
+from multihead.decoding.stepper import S, Stepper
+from multihead.decoding.task import SearchTask
 from multihead.errors import ConfigurationError, MultiheadError, ShapeError
 from multihead.text.segment import scramble
 
@@ -132,61 +133,54 @@ def sample(
     stepper: Stepper[S],
     source: Shaped[Tensor, "batch source *features"],
     lengths: Int[Tensor, " batch"],
-    symbols: Symbols,
+    task: SearchTask,
+    search: Search | None = None,
     *,
-    max_lengths: Limits,
-    min_lengths: Limits = 0,
-    samples: int = 1,
     seed: int = 0,
     keys: Sequence[int] | None = None,
     sharpening: Sharpening | None = None,
-    restrictions: Sequence[Restriction] = (),
 ) -> list[list[Hypothesis]]:
-    """``samples`` hypotheses of each sentence, in the order of their numbers; equal ones are possible.
+    """``task.n_best`` samples of each sentence, in the order of their numbers; equal ones are possible.
 
-    Their log-probabilities are the model's own, and their scores the mean a symbol (alpha 1). One that reaches its
-    limit without an end symbol says ``finished=False``.
+    Their log-probabilities are the model's own. A sample that reaches its limit without an end symbol has
+    ``finished=False``.
 
     Args:
         stepper: the model.
         source: what the model reads, padded at the end.
-        lengths: how many of them are real.
-        symbols: begin, end, and what is never chosen.
-        max_lengths: the most symbols of a hypothesis, the end symbol counted: one number, or one a sentence.
-        min_lengths: the least symbols before the end symbol, which is forbidden until then: likewise.
-        samples: n, how many of each sentence.
+        lengths: number of real symbols of each source.
+        task: the model's symbols, lengths, restrictions and the number of samples; the rest of it is ignored.
+        search: lengths and length penalty; the rest of it is ignored. By default the score is the mean log-probability
+            of a symbol.
         seed: of the random numbers, any integer.
-        keys: which sentence each is, so that it draws the same numbers in any batch; by default its place.
-        sharpening: what to draw from; by default the model's distribution over what is permitted.
-        restrictions: what no hypothesis may contain, and what each must begin with.
+        keys: a number for each sentence, so that it draws the same random numbers in any batch; by default its place.
+        sharpening: what to draw from; by default the model's distribution over the permitted symbols.
 
     Raises:
-        ShapeError, ConfigurationError: limits, restrictions or keys that do not fit the batch; no sample.
-        MultiheadError: the model gave NaN, or a sample has nothing left that is permitted.
+        ShapeError, ConfigurationError: lengths, restrictions or keys do not fit the batch; fewer than one sample.
+        MultiheadError: the model gave NaN, or a sample has no permitted continuation.
     """
-    batch = source.shape[0]
-    limits = limit_tensor(max_lengths, batch, source.device)
-    minimums = minimum_tensor(min_lengths, limits)
+    batch, samples, search = source.shape[0], task.n_best, search or Search()
     keys = range(batch) if keys is None else keys
+    limits, minimums = task.lengths(search, lengths, source.device)
     _check(batch, samples, keys)
-    for restriction in restrictions:
-        restriction.check(limits, symbols)
     found: list[list[Hypothesis]] = [[]] * batch
     if not batch:
         return found
+    restrictions = task.effective_restrictions(search)
     streams = _streams(seed, keys, samples)
-    now = _begin(limits, minimums, symbols.begin)
+    now = _begin(limits, minimums, task.symbols.begin)
     state = stepper.start(source, lengths)
     while len(now.sentences):
         log_probabilities, state = stepper.step(now.history[:, :, -1].flatten(), state)
         wide = now.totals.shape[1] == samples
-        permitted = _permit(log_probabilities, now, symbols, restrictions)
+        permitted = _permit(log_probabilities, now, task.symbols, restrictions)
         q = (sharpening or Sharpening()).apply(permitted).view(len(now.sentences), -1, permitted.shape[1])
         numbers = _uniform(streams[now.sentences.cpu().numpy()], now.history.shape[2] - 1)
         tokens = _draw(q, numbers.to(q.device))
-        now = _append(now, tokens, permitted.view(q.shape), symbols.end)
+        now = _append(now, tokens, permitted.view(q.shape), task.symbols.end)
         leaving = now.done.all(dim=1)
-        _collect(now, leaving, symbols.end, found)
+        _collect(now, leaving, task, search, found)
         staying = (~leaving).nonzero().squeeze(1)
         if len(staying) and (len(staying) < len(leaving) or not wide):
             width = samples if wide else 1
@@ -222,7 +216,7 @@ def _permit(
     symbols: Symbols,
     restrictions: Sequence[Restriction],
 ) -> Float[Tensor, "rows vocab"]:
-    """What each row may go on with; a row that is done ends again, at no cost."""
+    """The log-probabilities of the permitted symbols; a row that is done ends again, at no cost."""
     sentences, width = now.totals.shape
     forbidden = torch.tensor(symbols.forbidden, dtype=torch.long, device=log_probabilities.device)
     permitted = log_probabilities.index_fill(1, forbidden, -torch.inf)
@@ -268,12 +262,18 @@ def _append(
     return replace(now, totals=now.totals + gains, history=history, done=now.done | (tokens == end) | cut)
 
 
-def _collect(now: _Samples, leaving: Bool[Tensor, " sentences"], end: int, found: list[list[Hypothesis]]) -> None:
-    """The samples of the sentences that leave."""
+def _collect(
+    now: _Samples, leaving: Bool[Tensor, " sentences"], task: SearchTask, search: Search, found: list[list[Hypothesis]]
+) -> None:
+    """File the samples of the sentences that leave."""
+    end, penalty = task.symbols.end, task.penalty or search.penalty
     sentences, totals = now.sentences[leaving].tolist(), now.totals[leaving].tolist()
     for sentence, rows, sums in zip(sentences, now.history[leaving, :, 1:].tolist(), totals, strict=True):
         whole = [row[: row.index(end) + 1] if end in row else row for row in rows]
-        found[sentence] = [make_hypothesis(row, s, end=end, alpha=1.0) for row, s in zip(whole, sums, strict=True)]
+        found[sentence] = [
+            make_hypothesis(row, total, end=end, alpha=search.alpha, penalty=penalty)
+            for row, total in zip(whole, sums, strict=True)
+        ]
 
 
 def _streams(seed: int, keys: Sequence[int], samples: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:

@@ -13,7 +13,8 @@ from jaxtyping import Int, Shaped
 from torch import Tensor
 
 from multihead.decoding.hypothesis import by_row, refuse_nan
-from multihead.decoding.stepper import S, Stepper, Symbols
+from multihead.decoding.search import Symbols
+from multihead.decoding.stepper import S, Stepper
 from multihead.errors import ShapeError
 
 

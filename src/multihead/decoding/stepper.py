@@ -17,13 +17,10 @@ The search's half of the contract:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol, TypeVar, runtime_checkable
 
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
-
-from multihead.errors import ConfigurationError
 
 Own = TypeVar("Own")  # typing.Self, which the shape checker does not take
 
@@ -70,31 +67,3 @@ class Attending(Stepper[S], Protocol[S]):
         self, tokens: Int[Tensor, " rows"], state: S
     ) -> tuple[Float[Tensor, "rows vocab"], Float[Tensor, "rows source"], S]:
         """As `Stepper.step`; and how much the symbol after it attends to each source symbol, 0 beyond the source."""
-
-
-@dataclass(frozen=True)
-class Symbols:
-    """The symbols that a search must know.
-
-    Args:
-        begin: what every target starts from.
-        end: what ends it.
-        forbidden: what is never chosen: padding, begin, unknown, newline bytes. The probability of the others
-            is left as the model gives it (not renormalised), so that scores stay the model's own.
-
-    Raises:
-        ConfigurationError: the end symbol is forbidden, or a symbol is negative.
-    """
-
-    begin: int
-    end: int
-    forbidden: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        if self.end in self.forbidden:
-            raise ConfigurationError(
-                f"the end symbol {self.end} is among the forbidden ones {self.forbidden}, so no hypothesis "
-                "could finish: take it out"
-            )
-        if min(self.begin, self.end, *self.forbidden) < 0:
-            raise ConfigurationError(f"symbols are ids counted from 0, got {self}")

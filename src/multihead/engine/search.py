@@ -9,6 +9,8 @@ of integers exact. They also keep the keys and values that the decoder attends t
 
 What a step computes is in kernels/native/: network.h, products.h. Other searches, restrictions, other networks and
 devices are `decoding`'s and PyTorch's alone.
+
+What a translator's model is searched with: made when first asked for, and anew when the weights have changed.
 """
 
 from __future__ import annotations
@@ -19,25 +21,18 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
-from multihead.decoding.beams import Settings, check
-from multihead.decoding.hypothesis import (
-    Hypothesis,
-    Limits,
-    limit_tensor,
-    make_hypothesis,
-    minimum_tensor,
-    refuse_nan,
-)
-from multihead.decoding.length_penalty import LengthPenalty, divisors, power
+from multihead.decoding.hypothesis import Hypothesis, make_hypothesis, refuse_nan
+from multihead.decoding.search import Search
 from multihead.decoding.shortlist import Shortlist
-from multihead.decoding.stepper import Symbols
-from multihead.decoding.stopping import Ahead, Exact, Patience, Stop, usual_stop
-from multihead.engine.native import decoding as native_decoding
+from multihead.decoding.stepper import Stepper
+from multihead.decoding.task import SearchTask
+from multihead.engine.graphs import Capture, Graphs
 from multihead.engine.weights import Precision, parts_of, positions_of, refusal, version
+from multihead.engine.weights import decoding as native_decoding
 from multihead.errors import ConfigurationError, SurroundingsError
 from multihead.kernels.native import pointer
 from multihead.models.network import Network
@@ -52,7 +47,8 @@ ROWS = 64
 _SLICE = 0.1
 """Seconds of compiled code after which Python has its turn: to tell of progress, to stop."""
 
-_STOPS: dict[type, int] = {Exact: 0, Ahead: 1, Patience: 2}
+_STOPPING = ("exact", "ahead", "patience")
+"""By number, as ``decoding_search`` takes them."""
 
 
 def why_not(model: Network) -> str | None:
@@ -118,40 +114,32 @@ class Engine:
     def search(
         self,
         sources: Sequence[Sequence[int]],
-        symbols: Symbols,
+        task: SearchTask,
+        search: Search | None = None,
         *,
-        max_lengths: Limits,
-        min_lengths: Limits = 0,
-        beam: int = 5,
-        alpha: float = 1.0,
-        penalty: LengthPenalty = power,
-        n_best: int = 1,
-        stop: Stop | None = None,
         workers: int | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> list[list[Hypothesis]]:
-        """The ``n_best`` hypotheses of each sentence, as `decoding.beam.beam_search` has them.
+        """The n best hypotheses of each sentence, as `decoding.beam.beam_search` finds them.
 
         Args:
-            sources: ids of each sentence, end symbol included, without padding.
-            symbols, max_lengths, min_lengths, beam, alpha, penalty, n_best, stop: as there; with a beam of 1 and no
-                rule for stopping it is greedy search.
+            sources: ids of each sentence, including the end symbol, without padding.
+            task, search: as `decoding.beam.beam_search` has them; see `open` for what is not compiled. With a beam of 1
+                and exact stopping it is greedy search.
             workers: threads, each with a batch of its own; by default PyTorch's number.
-            progress: is told how many more sentences are done, whenever some are.
+            progress: called with the number of newly finished sentences.
 
         Raises:
-            ShapeError, ConfigurationError: as there; a beam above 255, or a rule for stopping that is not compiled.
-            MultiheadError: as there.
+            ShapeError, ConfigurationError: as `decoding.beam.beam_search` and `open`.
+            MultiheadError: as `decoding.beam.beam_search`.
         """
-        limits = limit_tensor(max_lengths, len(sources), torch.device("cpu"))
-        least = minimum_tensor(min_lengths, limits).tolist()
-        longest = max(limits.tolist(), default=1)
-        settings = Settings(symbols, beam, n_best, alpha, penalty, stop or usual_stop(beam))
+        search = search or Search()
+        limits, minimums = (lengths.tolist() for lengths in task.lengths(search, [len(source) for source in sources]))
         found: list[list[Hypothesis]] = [[] for _ in sources]
         order = sorted(range(len(sources)), key=lambda number: -len(sources[number]))
-        with self.open(settings, longest, workers) as running:
+        with self.open(task, search, max(limits, default=1), workers) as running:
             for number in order:
-                running.add(number, sources[number], int(limits[number]), least[number])
+                running.add(number, sources[number], limits[number], minimums[number])
             while running.left:
                 for number, hypotheses in running.run(_SLICE):
                     found[number] = hypotheses
@@ -159,27 +147,29 @@ class Engine:
                         progress(1)
         return found
 
-    def open(self, settings: Settings, longest: int, workers: int | None = None) -> Running:
+    def open(self, task: SearchTask, search: Search, longest: int, workers: int | None = None) -> Running:
         """A search to which sentences can be added while it runs.
 
         Args:
-            settings: as `decoding.beams` has them, without restrictions, coverage and recorder and with one party.
-            longest: the highest length limit that a sentence will have.
+            task: its symbols, ``n_best`` and penalty; without restrictions, stopping rule and recorder. Each sentence
+                is added with its lengths.
+            search: without groups, coverage and ``no_repeat``.
+            longest: the highest length limit of a sentence.
             workers: threads; by default PyTorch's number.
 
         Raises:
-            ConfigurationError: settings outside their ranges, or that are not compiled; less than one thread.
+            ConfigurationError: something that is not compiled; ``n_best`` exceeds the beam; less than one thread.
         """
-        check(settings)
+        task.check_n_best(search)
         if workers is not None and workers < 1:
             raise ConfigurationError(f"workers are threads, at least 1, got {workers}")
-        others = settings.restrictions or settings.parties > 1 or settings.coverage or settings.recorder is not None
-        if settings.beam > WIDEST or type(settings.stop) not in _STOPS or others:
+        others = task.effective_restrictions(search) or task.stop is not None or task.recorder is not None
+        if search.beam > WIDEST or search.groups > 1 or search.coverage or others:
             raise ConfigurationError(
-                f"the compiled search has beams up to {WIDEST}, one party, no restrictions, coverage or recorder, and "
-                f"stops by {', '.join(kind.__name__ for kind in _STOPS)}; use decoding.beam"
+                f"the compiled search has beams up to {WIDEST}, one group, no restrictions, coverage or recorder, and "
+                f"stops by {', '.join(_STOPPING)}; use decoding.beam"
             )
-        return Running(self, self._library, settings, longest, workers or torch.get_num_threads())
+        return Running(self, self._library, task, search, longest, workers or torch.get_num_threads())
 
     def positions(self, longest: int) -> tuple[Tensor, Tensor]:
         """The vectors of so many positions at least, of source and target; where they are learned, all there are."""
@@ -194,28 +184,27 @@ class Engine:
 class Running:
     """A search under way: sentences are added, it runs for a while, and those that are done are handed over."""
 
-    def __init__(self, engine: Engine, library: ctypes.CDLL, settings: Settings, longest: int, workers: int) -> None:
-        self._engine, self._library, self._settings, self._longest = engine, library, settings, longest
+    def __init__(
+        self, engine: Engine, library: ctypes.CDLL, task: SearchTask, search: Search, longest: int, workers: int
+    ) -> None:
+        self._engine, self._library, self._symbols, self._longest = engine, library, task.symbols, longest
         self.left = 0
         """Sentences that are not done."""
         self._vocab = engine.model.config.source_vocab
-        table: Float[Tensor, " lengths"] = divisors(
-            settings.penalty, settings.alpha, longest, torch.device("cpu")
-        ).contiguous()
-        symbols = settings.symbols
+        divisors = task.divisors(search, longest).contiguous()  # [longest + 1], float64
+        begin, end, forbidden = task.symbols.begin, task.symbols.end, task.symbols.forbidden
         if engine.shortlist is not None:
-            engine.shortlist.check_end(symbols.end)
+            engine.shortlist.check_end(end)
         target = engine.model.config.target_vocab
-        if max(symbols.begin, symbols.end) >= target:
-            raise ConfigurationError(f"{symbols} are not of a vocabulary of {target} entries")
-        numbers = [
-            settings.beam, settings.n_best, _STOPS[type(settings.stop)], symbols.begin, symbols.end, workers, ROWS,
-        ]  # fmt: skip
-        patience = settings.stop.factor if isinstance(settings.stop, Patience) else 1.0
-        forbidden = symbols.forbidden
+        if max(begin, end) >= target:
+            raise ConfigurationError(f"{task.symbols} are not of a vocabulary of {target} entries")
+        # A beam of 1 stops at its first end, so that it is greedy search.
+        first_end = search.stopping == "exact" and search.beam == 1
+        stopping, patience = ("patience", 1.0) if first_end else (search.stopping, search.patience)
+        numbers = [search.beam, task.n_best, _STOPPING.index(stopping), begin, end, workers, ROWS]
         self._search: int | None = library.decoding_search(
             engine.handle, _integers(numbers), patience,
-            _integers(forbidden), len(forbidden), pointer(table), len(table), engine.shortlist_handle,
+            _integers(forbidden), len(forbidden), pointer(divisors), len(divisors), engine.shortlist_handle,
         )  # fmt: skip
 
         self._reach = 0
@@ -331,7 +320,7 @@ class Running:
         if fault == 1:
             refuse_nan(math.nan)
         if fault:  # says what to do about it
-            end = self._settings.symbols.end
+            end = self._symbols.end
             make_hypothesis([end], -math.inf, end=end, alpha=1.0)
         made, start, all_of_them = [], 0, list(symbols)
         for length, whole, total, score in zip(lengths, finished, totals, scores, strict=True):
@@ -342,3 +331,50 @@ class Running:
 
 def _integers(numbers: Sequence[int]) -> Any:
     return (ctypes.c_int64 * len(numbers))(*numbers)
+
+
+class EngineCache:
+    """Compiled searches, one of each precision with and without a shortlist, and graphs; of one model at a time.
+
+    Args:
+        capture: of graphs; PyTorch's by default.
+    """
+
+    def __init__(self, capture: Capture | None = None) -> None:
+        self._capture = capture
+        self._graphs: Graphs | None = None
+        self._made: dict[tuple[Precision, bool], Engine] = {}
+        self._refused: tuple[Network, Any, str] | None = None
+
+    def get(self, model: Network, precision: Precision, shortlist: Shortlist | None = None) -> Engine | str:
+        """The compiled search of a model, or why there is none."""
+        kind = precision, shortlist is not None
+        found = self._made.get(kind)
+        if found is not None and found.model is model and found.current and _same(found.shortlist, shortlist):
+            return found
+        now = version(model)
+        if self._refused is not None and self._refused[0] is model and self._refused[1] == now:
+            return self._refused[2]
+        self._made.pop(kind, None)
+        reason = why_not(model)
+        if reason is not None:
+            self._refused = model, now, reason
+            return reason
+        self._made[kind] = engine = Engine(model, precision, shortlist)
+        return engine
+
+    def stepper(self, model: Network) -> Stepper[Any]:
+        """The model for searches that go step by step: on a GPU, of a Transformer, each step is a graph."""
+        graphed = self._capture is not None or model.output.weight.is_cuda
+        if not graphed or not isinstance(model, Transformer):
+            return model
+        if self._graphs is None or self._graphs.model is not model:
+            self._graphs = Graphs(model, self._capture)
+        return self._graphs
+
+
+def _same(one: Shortlist | None, other: Shortlist | None) -> bool:
+    """Also of two that were read from one file."""
+    if one is None or other is None or one is other:
+        return one is other
+    return all(np.array_equal(mine, its) for mine, its in zip(one.arrays, other.arrays, strict=True))

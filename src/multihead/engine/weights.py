@@ -1,4 +1,9 @@
-"""What the compiled search takes of a Transformer: sizes, and tensors in a fixed order; or why it cannot have them.
+"""The compiled search: its C++ sources and the signatures of its functions; `multihead.kernels.native` builds it.
+
+`decoding.cpp` holds the search (queue, threads, hypotheses) and `network.h` what a step computes; `products.h`,
+`packing.h` and `tiles.h` multiply matrices in each precision. `multihead.engine.search` calls them.
+
+What the compiled search takes of a Transformer: sizes, and tensors in a fixed order; or why it cannot have them.
 
 The order is that in which ``decoding_model`` of kernels/native/decoding.cpp reads them. What is computed with them is
 `models.transformer`'s, on which nothing here depends but the names of its parts.
@@ -7,12 +12,14 @@ The order is that in which ``decoding_model`` of kernels/native/decoding.cpp rea
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 
 from multihead.attention import MultiHeadAttention
+from multihead.kernels.native import Announce, Library, Native, find
 from multihead.model_folder import round_matrix
 from multihead.models.layers import (
     DecoderLayer,
@@ -26,6 +33,46 @@ from multihead.models.layers import (
 )
 from multihead.models.network import Network
 from multihead.models.transformer import Transformer
+
+_FILES = ("decoding.cpp", "network.h", "products.h", "packing.h", "tiles.h")
+_SIGNATURES = {
+    "decoding_model": "ppp:p",
+    "decoding_model_free": "p",
+    "decoding_positions": "pplpl",
+    "decoding_shortlist": "pplpp:p",
+    "decoding_shortlist_free": "p",
+    "decoding_search": "ppdplplp:p",
+    "decoding_search_free": "p",
+    "decoding_add": "plplll",
+    "decoding_drop": "pl:l",
+    "decoding_leading": "plp:l",
+    "decoding_run": "pd:l",
+    "decoding_seconds": "pp",
+    "decoding_matrix_unit": "l:l",
+    "decoding_next": "pp:l",
+    "decoding_take": "pppppp",
+}
+_BRIEF = {"add", "drop", "leading", "next", "positions", "seconds", "take"}
+
+DECODING = Library(
+    "decoding",
+    tuple(Path(__file__).with_name("native") / file for file in _FILES),
+    _SIGNATURES,
+    frozenset(f"decoding_{name}" for name in _BRIEF),
+)
+
+
+def decoding(announce: Announce | None = None) -> Native:
+    """The compiled search, or why there is none.
+
+    Args:
+        announce: told in one line before a build begins, which takes some seconds.
+
+    Raises:
+        ConfigurationError: MULTIHEAD_NATIVE is 1 and it cannot be built.
+    """
+    return find(DECODING, announce)
+
 
 Precision = Literal["float32", "bfloat16", "int8"]
 """Of the matrix products: of their weights, which are rounded once (`multihead.model_folder`), and of what they are

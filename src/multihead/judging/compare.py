@@ -32,7 +32,7 @@ from multihead.metrics.significance import (
     score_systems,
 )
 from multihead.text.tokenizer import visible
-from multihead.translating.translation import Translation
+from multihead.translating.searching import Translation
 from multihead.translating.translator import Translator
 
 

@@ -13,11 +13,11 @@ from typing import Any
 
 from multihead.data.corpus import check_parallel
 from multihead.data.text_files import read_lines
+from multihead.decoding.search import Search
 from multihead.errors import DataError
 from multihead.metrics.preprocessing import PreprocessingRemark, find_preprocessing
 from multihead.metrics.scores import Scores, Tokenizer, language_of
 from multihead.metrics.significance import SystemScores, check_score_settings, score_systems
-from multihead.models.config import GenerationConfig
 from multihead.translating.translator import Translator
 
 
@@ -39,7 +39,7 @@ class Evaluation:
     """Signs that the references are tokenized or lower-cased."""
     language: str | None
     """Language of the translations, which decides how BLEU and TER tokenize."""
-    search: GenerationConfig
+    search: Search
     """Settings of the search."""
 
     def as_dict(self) -> dict[str, Any]:

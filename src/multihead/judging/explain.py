@@ -18,6 +18,8 @@ import torch
 from multihead.data.batching import collate_source
 from multihead.decoding.hypothesis import Hypothesis
 from multihead.decoding.recording import Recorder, Tree
+from multihead.decoding.search import Search
+from multihead.decoding.task import SearchTask
 from multihead.errors import ConfigurationError, InputError
 from multihead.inspection.explanation import explanation_page, format_percent
 from multihead.inspection.plots import attention_map
@@ -27,9 +29,8 @@ from multihead.judging.analysis import PairAnalysis, analyze_tokens
 from multihead.judging.score import forced_log_probabilities
 from multihead.text.tokenizer import Tokenizer
 from multihead.translating.attention import AttentionMap, Kind
-from multihead.translating.search_settings import SearchSettings, completed
-from multihead.translating.searching import Demands, check_n_best, find, penalty_of, restrictions_of, symbols_of
-from multihead.translating.translation import Translation
+from multihead.translating.request import check_n_best
+from multihead.translating.searching import Constraints, Translation, build_restrictions, search_batch, symbols_of
 from multihead.translating.translator import Translator
 
 VERSION = 1
@@ -62,7 +63,7 @@ class Explanation:
     """The text of each tree node that is finished or was returned; None for the others."""
     shapes: Trace
     """The shapes of all tensors."""
-    search_settings: SearchSettings
+    search_settings: Search
     model: str
     """One-line description of the model."""
     languages: tuple[str | None, str | None]
@@ -149,7 +150,7 @@ def explain(
         raise InputError("an empty sentence has nothing to explain")
     if not isinstance(translator, Translator):
         translator = Translator.load(translator)
-    settings = completed(translator.search_settings())
+    settings = translator.search_settings()
     if settings.precision != "float32":
         raise ConfigurationError(
             f"precision {settings.precision} cannot be explained: compiled code writes nothing down; write float32"
@@ -165,7 +166,7 @@ def explain(
     else:
         written = tokenizer.encode(translation)
         log_probability = math.fsum(forced_log_probabilities(bundle.model, tokenizer, [read], [written])[0])
-        score = log_probability / penalty_of(settings)(len(written) + 1, settings.alpha)
+        score = log_probability / settings.penalty(len(written) + 1, settings.alpha)
     (analysis,) = analyze_tokens(translator, [read], [written], alternatives, alignment=aligning)
     source, target = (
         torch.tensor([ids], device=bundle.model.output.weight.device)
@@ -193,7 +194,7 @@ def explain(
 
 
 def _search_with_recorder(
-    translator: Translator, read: list[int], settings: SearchSettings, n_best: int
+    translator: Translator, read: list[int], settings: Search, n_best: int
 ) -> tuple[list[Hypothesis], Tree]:
     """The hypotheses of the model's own search for one sentence, and the search tree."""
     check_n_best(n_best, settings.beam)
@@ -202,16 +203,9 @@ def _search_with_recorder(
     recorder = Recorder(symbols_of(tokenizer))
     source, lengths = collate_source([read], Tokenizer.pad_id, Tokenizer.eos_id)
     device = translator.bundle.model.output.weight.device
-    (found,) = find(
-        translator.stepper,
-        source.to(device),
-        lengths.to(device),
-        recorder.symbols,
-        settings,
-        n_best,
-        restrictions_of(settings, tokenizer, Demands()),
-        recorder=recorder,
-    )
+    restrictions = build_restrictions(settings, tokenizer, Constraints())
+    task = SearchTask(recorder.symbols, n_best=n_best, restrictions=restrictions, recorder=recorder)
+    (found,) = search_batch(translator.stepper, source.to(device), lengths.to(device), task, settings)
     return found, recorder.tree(found, parties=settings.groups)
 
 

@@ -15,17 +15,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from multihead.decoding.sampling import Sharpening
 from multihead.errors import InputError
 from multihead.judging import guard_signs
 from multihead.judging.analysis import analyze_pairs
 from multihead.judging.guard_signs import MIN_ATTENTION, SIGNS, GuardMode, GuardSettings
 from multihead.translating.consensus import consensus
-from multihead.translating.search_settings import completed
-from multihead.translating.searching import Phrases
-from multihead.translating.translation import Translation
+from multihead.translating.request import Phrases, Sampling, TranslationRequest
+from multihead.translating.searching import Translation
 from multihead.translating.translator import Translator
 
 _TINY = 1e-300
@@ -82,12 +79,10 @@ def translate_guarded(
         InputError, ConfigurationError: as `Translator.translations`.
     """
     settings = settings or GuardSettings(mode=mode)
-    asked: dict[str, Any] = {"prefixes": prefixes, "phrases": phrases, "batch_tokens": batch_tokens}
-    found = translator.translations(texts, progress=progress, **asked)
+    request = TranslationRequest(translator.search_settings(), texts, prefixes, phrases, batch_tokens=batch_tokens)
+    found = [translations[0] for translations in translator.run(request, progress)]
     judged = assess(translator, texts, found, settings)
-    if settings.mode == "mark":
-        return judged
-    return retry(translator, texts, judged, settings, prefixes=prefixes, phrases=phrases, batch_tokens=batch_tokens)
+    return judged if settings.mode == "mark" else retry(translator, request, judged, settings)
 
 
 def assess(
@@ -130,45 +125,43 @@ def assess(
 
 def retry(
     translator: Translator,
-    texts: Sequence[str],
+    request: TranslationRequest,
     judged: Sequence[GuardedTranslation],
     settings: GuardSettings,
-    *,
-    prefixes: Sequence[str] | None = None,
-    phrases: Sequence[Phrases] | None = None,
-    batch_tokens: int = 4096,
 ) -> list[GuardedTranslation]:
-    """Search marked sentences again, more safely, and keep the candidate with the lowest suspicion."""
+    """Search marked sentences again, more safely, and keep the candidate with the lowest suspicion.
+
+    Args:
+        translator: the model that made them.
+        request: the texts with their constraints.
+        judged: a translation of each text.
+        settings: of the guard.
+    """
     results = list(judged)
 
-    def attempt(
-        search: Callable[..., list[Translation]], places: list[int], **demands: Sequence[Any] | None
-    ) -> list[int]:
+    def attempt(safer: Translator, places: list[int], sampling: Sampling | None = None) -> list[int]:
         """Search the sentences at ``places`` again; returns those that are still suspicious."""
-        given = [texts[place] for place in places]
-        own = {name: [all_of_them[place] for place in places] for name, all_of_them in demands.items() if all_of_them}
-        found = assess(translator, given, search(given, batch_tokens=batch_tokens, **own), settings)
-        for place, other in zip(places, found, strict=True):
+        asked = TranslationRequest(
+            safer.search_settings(), request.texts, request.prefixes, None if sampling else request.phrases,
+            sampling=sampling, batch_tokens=request.batch_tokens,
+        ).select(places)  # fmt: skip
+        rows = safer.run(asked)
+        translations = [row[0] if sampling is None else consensus(row) for row in rows]
+        for place, other in zip(places, assess(translator, asked.texts, translations, settings), strict=True):
             best = other if other.score < results[place].score else results[place]
             results[place] = replace(best, first=judged[place])
         return [place for place in places if results[place].marked]
 
     marked = [place for place, each in enumerate(judged) if each.marked]
-    constrained = [place for place in marked if phrases and phrases[place]]
+    constrained = [place for place in marked if request.phrases and request.phrases[place]]
     if constrained:  # phrases may repeat tokens themselves, and sampling does not support them
-        attempt(_safer(translator, settings, 0).translations, constrained, prefixes=prefixes, phrases=phrases)
-    left = [place for place in marked if not (phrases and phrases[place])]
+        attempt(_safer(translator, settings, 0), constrained)
+    left = [place for place in marked if place not in constrained]
     safer = _safer(translator, settings, settings.no_repeat)
     if left:
-        left = attempt(safer.translations, left, prefixes=prefixes)
+        left = attempt(safer, left)
     if left:
-
-        def sample_consensus(given: list[str], **asked: Any) -> list[Translation]:
-            sharpening = Sharpening(epsilon=settings.epsilon)
-            rows = safer.sample(given, settings.samples, seed=settings.seed, sharpening=sharpening, **asked)
-            return [consensus(row) for row in rows]
-
-        attempt(sample_consensus, left, prefixes=prefixes)
+        attempt(safer, left, Sampling(sample=settings.samples, epsilon=settings.epsilon, seed=settings.seed))
     return results
 
 
@@ -177,7 +170,7 @@ def _safer(translator: Translator, settings: GuardSettings, no_repeat: int) -> T
 
     The limits of the first search (repetition, minimum length) still apply where they are stricter.
     """
-    own, usual = completed(translator.search_settings()), translator.lengths
+    own, usual = translator.search_settings(), translator.lengths
     least = usual.ratio * math.exp(-SIGNS["length"].ordinary * usual.spread)
     return translator.searching(
         beam=max(settings.beam, own.beam),

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from multihead.data.batching import collate_source
 from multihead.data.order import batches_by_tokens
-from multihead.decoding.length_penalty import LengthPenalty, power
 from multihead.decoding.scoring import force
+from multihead.decoding.search import LengthPenalty, power
 from multihead.errors import ConfigurationError, InputError
 from multihead.models.network import AttentionWeights, Network, Output
 from multihead.text.tokenizer import Tokenizer

@@ -28,8 +28,6 @@ from multihead.errors import ConfigurationError
 from multihead.judging.score import forced_log_probabilities
 from multihead.models.network import Network, Output
 from multihead.text.tokenizer import Tokenizer
-from multihead.translating.search_settings import SearchSettings
-from multihead.translating.searching import penalty_of
 from multihead.translating.translator import Translator
 
 BOUND = 1e-4
@@ -175,8 +173,8 @@ def _score(translator: Translator, text: str, found: SearchOutcome) -> float:
     source = bundle.source_tokenizer.encode(text)
     (values,) = forced_log_probabilities(bundle.model, bundle.target_tokenizer, [source], [list(found.tokens)])
     values = values if found.finished else values[:-1]
-    settings = SearchSettings(**translator.search_settings().model_dump())
-    return sum(values) / penalty_of(settings)(len(values), settings.alpha)
+    search = translator.search_settings()
+    return sum(values) / search.penalty(len(values), search.alpha)
 
 
 def _found_if_favored(translator: Translator, text: str, other: SearchOutcome, bound: float) -> bool:

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from multihead.data.text_files import TextScan, read_lines
 from multihead.errors import DataError
-from multihead.translating.searching import Phrases
+from multihead.translating.request import Phrases
 
 BETWEEN, OR = "\t", "|||"
 """What stands between phrases, and between the alternatives of one."""
@@ -44,24 +44,24 @@ class SideFiles:
                     scan.path,
                 )
 
-    def opened(self, done: int = 0) -> Demanded:
+    def open(self, done: int = 0) -> SideFileReader:
         """What they demand, from behind the first ``done`` lines on."""
-        return Demanded(self, done)
+        return SideFileReader(self, done)
 
 
 @dataclass(frozen=True)
-class Wanted:
+class LineConstraints:
     """Of some lines; None where there is no such file."""
 
     prefixes: list[str] | None
     phrases: list[Phrases] | None
 
-    def any(self, place: int) -> bool:
+    def any_at(self, place: int) -> bool:
         """Whether something is demanded of one of them."""
         return any(bool(each[place]) for each in (self.prefixes, self.phrases) if each is not None)
 
 
-class Demanded:
+class SideFileReader:
     """The files while they are read beside a text.
 
     Args:
@@ -77,7 +77,7 @@ class Demanded:
             for scan in (files.prefixes, files.phrases)
         )
 
-    def of(self, lines: Sequence[str]) -> Wanted:
+    def read(self, lines: Sequence[str]) -> LineConstraints:
         """What is demanded of the next lines.
 
         Raises:
@@ -97,7 +97,7 @@ class Demanded:
                 self._parsed(self._checked("phrases", given, line, at), at)
                 for at, given, line in _beside(self._phrases, lines, number, self._path("phrases"))
             ]
-        return Wanted(prefixes, phrases)
+        return LineConstraints(prefixes, phrases)
 
     def end(self) -> None:
         """The text has no more lines.

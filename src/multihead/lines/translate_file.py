@@ -15,11 +15,9 @@ from multihead.errors import DataError
 from multihead.files import sha256_of
 from multihead.lines import windows
 from multihead.lines.growing_file import growing_file
-from multihead.lines.rendering import Rendering
 from multihead.lines.side_files import SideFiles
-from multihead.lines.windows import translated
+from multihead.lines.windows import LineOptions, translated
 from multihead.model_folder import locate
-from multihead.translating.search_settings import completed
 from multihead.translating.shortlist import FILE as SHORTLIST
 from multihead.translating.translator import Translator
 
@@ -52,7 +50,7 @@ def translate_file(
     model: str,
     source: TextScan,
     output: Path,
-    rendering: Rendering,
+    options: LineOptions,
     *,
     files: SideFiles | None = None,
     begin: Callable[[int], None] = lambda _: None,
@@ -69,7 +67,7 @@ def translate_file(
         model: which one that is (`model_digest`); of an ensemble, which ones, and how they are averaged.
         source: the file, as `check_input` saw it.
         output: the file to make; nothing stands there.
-        rendering: how to translate, and what to write.
+        options: how to translate, and what to write.
         files: what is demanded of single lines; a line for each.
         begin: is told how many lines an earlier process has done.
         progress: is told how many more lines are done, whenever some are.
@@ -82,12 +80,12 @@ def translate_file(
     """
     files = files or SideFiles()
     files.check_lines(source)
-    with growing_file(output, _made_from(translator, model, source, rendering, files)) as file:
+    with growing_file(output, _made_from(translator, model, source, options, files)) as file:
         if file is None:
             return
         begin(file.lines)
         lines = islice(read_lines(source.path), file.lines, None)
-        for window in translated(translator, lines, rendering, done=file.lines, files=files, progress=progress):
+        for window in translated(translator, lines, options, done=file.lines, files=files, progress=progress):
             file.append(window.rows, window.lines)
             for one in window.remarks:
                 remark(one)
@@ -98,25 +96,25 @@ def translate_file(
 
 
 def _made_from(
-    translator: Translator, model: str, source: TextScan, rendering: Rendering, files: SideFiles
+    translator: Translator, model: str, source: TextScan, options: LineOptions, files: SideFiles
 ) -> dict[str, Any]:
     """All that decides on the bytes of the output; None where it is not used: an earlier version may not know it."""
-    sampling, guard = rendering.sampling, rendering.guard
+    request, guard = options.request, options.guard
     return {
         "input": source.sha256[:16],
         "model": model,
-        **rendering.search.model_dump(mode="json"),
-        "shortlist_file": _shortlist_of(translator, rendering),
-        "n_best": rendering.n_best,
-        "scores": rendering.scores,
-        "sampling": None if sampling is None else sampling.model_dump(mode="json"),
-        "mbr": rendering.metric,
+        **request.search.model_dump(mode="json"),
+        "shortlist_file": _shortlist_of(translator, options),
+        "n_best": request.n_best,
+        "scores": options.scores,
+        "sampling": None if request.sampling is None else request.sampling.model_dump(mode="json"),
+        "mbr": request.metric,
         "guard": None if guard is None else {**guard.model_dump(mode="json"), **asdict(translator.lengths)},
-        "max_source": rendering.max_source or None,
-        "max_sentence": rendering.max_sentence or None,
+        "max_source": options.max_source or None,
+        "max_sentence": options.max_sentence or None,
         "prefixes": None if files.prefixes is None else files.prefixes.sha256[:16],
         "phrases": None if files.phrases is None else files.phrases.sha256[:16],
-        "batch_tokens": rendering.batch_tokens,
+        "batch_tokens": request.batch_tokens,
         "window": windows.WINDOW,
         "compiled": translator.compiled,
         "device": str(translator.bundle.model.output.weight.device),
@@ -124,10 +122,10 @@ def _made_from(
     }
 
 
-def _shortlist_of(translator: Translator, rendering: Rendering) -> str | None:
+def _shortlist_of(translator: Translator, options: LineOptions) -> str | None:
     """Which shortlist is used: `multihead shortlist` can have made another one since."""
     folder = translator.folder
-    if folder is None or not completed(rendering.search).shortlist:
+    if folder is None or not options.request.search.shortlist:
         return None
     _ = translator.shortlist  # says what is wrong where there is none, or one for another model
     return sha256_of(locate(folder) / SHORTLIST)[:16]

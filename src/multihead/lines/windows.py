@@ -1,22 +1,32 @@
-"""A stream of lines to a stream of lines, window after window: memory does not grow, and order is kept.
+"""A stream of lines to a stream of lines, window by window, and what is written for each line.
 
-A window is enough lines to sort by length, so that batches are well filled; each is translated by itself, so that who
-goes on at the beginning of one gets the same batches, and the same bytes, as who never stopped. What is written of a
-line is in `lines.rendering`; what becomes of one that is too long, in `lines.long_lines`.
+A window has enough lines to sort by length, so that batches are well filled. Memory does not grow, and order is kept.
+Each window is translated by itself, so that a translation that resumes at the beginning of a window forms the same
+batches, and writes the same bytes, as one that never stopped. Lines that are too long are cut by `translating.lengths`.
+
+A line is written as its translation, or as rows for programs:
+
+    line TAB score TAB text                     with several translations, or scores
+    line TAB score TAB suspicion TAB text       with the guard, too (`judging.guard`)
+
+``line`` counts from 1; the rows of one line stand together, best first, or as they were drawn. A text can contain a
+TAB, but it stands last, and no text contains a line feed: split a row at its first two TABs, or three. A line without
+words has one row, of score 0 and no text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from multihead.lines.answering import Answer, answers
-from multihead.lines.long_lines import Line, in_parts, together
-from multihead.lines.rendering import Rendering
-from multihead.lines.side_files import SideFiles, Wanted
-from multihead.translating.searching import RoomError
-from multihead.translating.translation import Translation
+from multihead.errors import ConfigurationError
+from multihead.judging.guard import GuardedTranslation, assess, retry
+from multihead.judging.guard_signs import GuardSettings
+from multihead.lines.side_files import LineConstraints, SideFiles
+from multihead.translating.lengths import SplitLine, join_parts, split_long_lines
+from multihead.translating.request import TranslationRequest
+from multihead.translating.searching import RoomError, Translation
 from multihead.translating.translator import Translator
 
 T = TypeVar("T")
@@ -24,7 +34,91 @@ T = TypeVar("T")
 WINDOW = 2000
 """Lines that are translated together."""
 PARTS_NAMED = 5
-"""Of how many suspicious parts of a line is said why: one of ten thousand words can have hundreds."""
+"""Maximum number of suspicious parts of a line that are explained: a line of ten thousand words can have hundreds."""
+
+
+@dataclass(frozen=True)
+class LineOptions:
+    """How lines are translated, and what is written for them.
+
+    Args:
+        request: how to translate; the texts and constraints of each window are put into it. With ``n_best`` rows are
+            written, otherwise lines.
+        scores: write the best translation as a row.
+        guard: settings of the guard, if there is one.
+        max_source: a line of more tokens, including the end symbol, is translated sentence by sentence; 0: never.
+        max_sentence: a sentence of such a line with more tokens is halved; 0: ``max_source``.
+
+    Raises:
+        ConfigurationError: options that exclude each other.
+    """
+
+    request: TranslationRequest
+    scores: bool = False
+    guard: GuardSettings | None = None
+    max_source: int = 0
+    max_sentence: int = 0
+
+    def __post_init__(self) -> None:
+        if self.guard is not None and self.guard.mode == "retry" and self.request.several:
+            raise ConfigurationError(
+                "the guard can search again for one translation of a line, not for several: let it mark, or ask for one"
+            )
+        if self.max_source < 0 or self.max_source == 1:
+            raise ConfigurationError(f"max_source: expected 0 (no limit) or at least 2, got {self.max_source}")
+        if self.max_sentence and not 0 < self.max_source <= self.max_sentence:
+            raise ConfigurationError(
+                f"max_sentence: expected at least max_source, which is {self.max_source}, got {self.max_sentence}"
+            )
+
+    def rows(self, number: int, found: Sequence[Translation], suspicions: Sequence[float] = ()) -> list[str]:
+        """What is written for line ``number``, without line feeds; ``suspicions``: one per translation, if guarded."""
+        if self.request.n_best is None and not self.scores and not self.request.several:
+            return [found[0].text]
+        columns = [f"{suspicion:.2f}\t" for suspicion in suspicions] or [""] * len(found)
+        return [
+            f"{number}\t{translation.score:.4f}\t{column}{translation.text}"
+            for translation, column in zip(found, columns, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class TextResult:
+    """The translations of one text."""
+
+    translations: list[Translation]
+    """One or more."""
+    guarded: list[GuardedTranslation]
+    """The same with their suspicion; empty without a guard."""
+
+
+def translate_texts(
+    translator: Translator,
+    request: TranslationRequest,
+    guard: GuardSettings | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> list[TextResult]:
+    """A result for each text of a request, in order.
+
+    Args:
+        translator: the model; its settings of the search should be those of the request, for the guard.
+        request: the texts, and how to translate them.
+        guard: settings of the guard, if there is one.
+        progress: called with the number of newly finished texts.
+
+    Raises:
+        InputError, ConfigurationError: as `Translator.run`.
+    """
+    found = translator.run(request, progress)
+    if guard is None:
+        return [TextResult(row, []) for row in found]
+    texts = [text for text, row in zip(request.texts, found, strict=True) for _ in row]
+    judged = assess(translator, texts, [translation for row in found for translation in row], guard)
+    if guard.mode == "retry":
+        judged = retry(translator, request, judged, guard)
+        found = [[each.translation] for each in judged]
+    rest = iter(judged)
+    return [TextResult(row, [next(rest) for _ in row]) for row in found]
 
 
 @dataclass(frozen=True)
@@ -32,81 +126,85 @@ class Window:
     """Some lines, translated."""
 
     lines: int
-    """How many went in."""
+    """Number of input lines."""
     rows: list[str]
-    """What is to be written of them, without line feeds."""
+    """What to write, without line feeds."""
     remarks: tuple[str, ...]
-    """What their reader should know, each with its line."""
+    """Notes for the reader, each with its line."""
 
 
 def translated(
     translator: Translator,
     lines: Iterator[str],
-    rendering: Rendering,
+    options: LineOptions,
     *,
     done: int = 0,
     files: SideFiles | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Iterator[Window]:
-    """Translates lines as they come.
+    """Translate lines as they come.
 
     Args:
         translator: the model.
-        lines: those still to do.
-        rendering: how, and what is written.
-        done: how many lines stood before them.
-        files: what is demanded of single lines; files with a line for each, those before included.
-        progress: is told how many more lines are done, whenever some are.
+        lines: those still to translate.
+        options: how to translate, and what to write.
+        done: number of lines before them.
+        files: constraints of single lines; their files include the lines before.
+        progress: called with the number of newly finished lines.
 
     Raises:
         DataError: a side file does not fit the lines; names file and line.
     """
-    translator = translator.searching(**rendering.search.model_dump())
-    demanded = (files or SideFiles()).opened(done)
+    translator = translator.searching(**options.request.search.model_dump())
+    reader = (files or SideFiles()).open(done)
+    tokenizer = translator.bundle.source_tokenizer
     for window in in_chunks(lines, WINDOW):
-        wanted = demanded.of(window)
-        tokenizer, most = translator.bundle.source_tokenizer, rendering.max_source
-        split = in_parts(tokenizer, window, most, wanted.any, rendering.max_sentence)
+        constraints = reader.read(window)
+        split = split_long_lines(tokenizer, window, options.max_source, constraints.any_at, options.max_sentence)
         try:
-            found = _answers(translator, split, rendering, wanted, progress)
-        except RoomError as error:  # no line is cut of which something is demanded
+            results = _translate_window(translator, split, options, constraints, progress)
+        except RoomError as error:  # a line with constraints is never cut, so its place among the texts is its own
             number = done + 1 + [place for place, line in enumerate(split) for _ in line.texts][error.place]
-            demanded.refuse("prefixes" if error.name == "prefix" else "phrases", f"its {error.reason}", number)
+            reader.refuse("prefixes" if error.name == "prefix" else "phrases", f"its {error.reason}", number)
         rows: list[str] = []
         remarks: list[str] = []
-        for number, line, own in zip(range(done + 1, done + len(window) + 1), split, found, strict=True):
-            whole = together(line, [answer.found for answer in own])
-            rows += rendering.rows(number, whole, _suspicions(own, len(whole)))
-            remarks += [f"line {number}{remark}" for remark in _remarks(line, whole, own)]
+        for number, line, parts in zip(range(done + 1, done + len(window) + 1), split, results, strict=True):
+            whole = join_parts(line, [part.translations for part in parts])
+            rows += options.rows(number, whole, _suspicions(parts, len(whole)))
+            remarks += [f"line {number}{remark}" for remark in _remarks(line, whole, parts)]
         yield Window(len(window), rows, tuple(remarks))
         done += len(window)
-    demanded.end()
+    reader.end()
 
 
-def _answers(
+def _translate_window(
     translator: Translator,
-    lines: Sequence[Line],
-    rendering: Rendering,
-    wanted: Wanted,
+    lines: Sequence[SplitLine],
+    options: LineOptions,
+    constraints: LineConstraints,
     progress: Callable[[int], None] | None,
-) -> list[list[Answer]]:
-    """Of each line those of its parts."""
-    texts = [text for line in lines for text in line.texts]
-    prefixes, phrases = _of_texts(wanted.prefixes, lines), _of_texts(wanted.phrases, lines)
-    told = None if progress is None else _in_lines(progress, len(lines), len(texts))
-    found = iter(answers(translator, texts, rendering, prefixes, phrases, told))
-    return [[next(found) for _ in line.texts] for line in lines]
+) -> list[list[TextResult]]:
+    """The results of each line's parts."""
+    request = replace(
+        options.request,
+        texts=[text for line in lines for text in line.texts],
+        prefixes=_for_texts(constraints.prefixes, lines),
+        phrases=_for_texts(constraints.phrases, lines),
+    )
+    tell = None if progress is None else _in_lines(progress, len(lines), len(request.texts))
+    results = iter(translate_texts(translator, request, options.guard, tell))
+    return [[next(results) for _ in line.texts] for line in lines]
 
 
-def _of_texts(demands: Sequence[T] | None, lines: Sequence[Line]) -> list[T] | None:
-    """What is demanded of lines, for each text of theirs."""
-    if demands is None:
+def _for_texts(constraints: Sequence[T] | None, lines: Sequence[SplitLine]) -> list[T] | None:
+    """The constraints of lines, for each of their texts."""
+    if constraints is None:
         return None
-    return [own for own, line in zip(demands, lines, strict=True) for _ in line.texts]
+    return [own for own, line in zip(constraints, lines, strict=True) for _ in line.texts]
 
 
 def _in_lines(progress: Callable[[int], None], lines: int, texts: int) -> Callable[[int], None]:
-    """Progress in texts, told in lines: as many as are done of the whole."""
+    """Progress in lines, from progress in texts: the same share of the whole."""
     done = 0
 
     def tell(more: int) -> None:
@@ -119,14 +217,14 @@ def _in_lines(progress: Callable[[int], None], lines: int, texts: int) -> Callab
     return tell
 
 
-def _suspicions(parts: Sequence[Answer], count: int) -> list[float]:
-    """Of each of the ``count`` translations of a line: the highest of its parts'; none where they are not guarded."""
-    rows = [answer.guarded for answer in parts if answer.guarded]
+def _suspicions(parts: Sequence[TextResult], count: int) -> list[float]:
+    """For each of the ``count`` translations of a line the highest suspicion of its parts; empty without a guard."""
+    rows = [result.guarded for result in parts if result.guarded]
     return [max(row[min(place, len(row) - 1)].score for row in rows) for place in range(count)] if rows else []
 
 
-def _remarks(line: Line, whole: Sequence[Translation], parts: Sequence[Answer]) -> Iterator[str]:
-    """What is said of a line behind its number."""
+def _remarks(line: SplitLine, whole: Sequence[Translation], parts: Sequence[TextResult]) -> Iterator[str]:
+    """Notes on a line, each to follow its number."""
     if line.remark is not None:
         yield f": {line.remark}"
     for place, translation in enumerate(whole, start=1):
@@ -134,20 +232,20 @@ def _remarks(line: Line, whole: Sequence[Translation], parts: Sequence[Answer]) 
             yield f": {_which(place, len(whole))} reached the length limit and may be cut"
     if whole[0].warning is not None:
         yield f": {whole[0].warning}"
-    said = list(_of_parts(parts))
-    most = PARTS_NAMED if len(parts) > 1 else len(said)
-    yield from said[:most]
-    if len(said) > most:
-        yield f": {len(said) - most:,} more of its parts were suspicious"
+    notes = list(_guard_remarks(parts))
+    most = PARTS_NAMED if len(parts) > 1 else len(notes)
+    yield from notes[:most]
+    if len(notes) > most:
+        yield f": {len(notes) - most:,} more of its parts were suspicious"
 
 
-def _of_parts(parts: Sequence[Answer]) -> Iterator[str]:
-    """What the guard says of each part, or of a line that is whole."""
-    for number, answer in enumerate(parts, start=1):
+def _guard_remarks(parts: Sequence[TextResult]) -> Iterator[str]:
+    """The guard's notes on each part, or on a line that is whole."""
+    for number, result in enumerate(parts, start=1):
         part = f", part {number}" if len(parts) > 1 else ""
-        for place, guarded in enumerate(answer.guarded, start=1):
+        for place, guarded in enumerate(result.guarded, start=1):
             if guarded.remark is not None:
-                which = "" if len(answer.guarded) == 1 else f"{_which(place, len(answer.guarded))} is "
+                which = "" if len(result.guarded) == 1 else f"{_which(place, len(result.guarded))} is "
                 yield f"{part}: {which}{guarded.remark}"
 
 

@@ -1,4 +1,4 @@
-"""Settings of the translation networks and of search; named presets.
+"""Settings of the translation networks; named presets.
 
 Does not import torch. `TransformerConfig` is for `models.transformer`, `RecurrentConfig` for `models.recurrent`, and
 `GenerationConfig` for the search of a trained model. `planning.choices` chooses values that suit a corpus.
@@ -257,41 +257,6 @@ class RecurrentConfig(Settings):
     def feeds_context(self) -> bool:
         """Whether earlier attention affects later states, through the context or through input feeding."""
         return self.attend == "before" or self.input_feeding
-
-
-class GenerationConfig(Settings):
-    """Settings of search, stored with a model."""
-
-    beam: int = Field(default=5, ge=1)
-    """Hypotheses per sentence; 1 = greedy search."""
-    alpha: float = Field(default=1.0, ge=0)
-    """Length penalty: a hypothesis y is ranked by log p(y | x) / |y|^alpha."""
-    length_factor: float = Field(default=3.0, gt=0)
-    """A translation has at most ``length_factor * source tokens + length_margin`` tokens."""
-    length_margin: int = Field(default=20, ge=1)
-    """See ``length_factor``."""
-    min_length: int = Field(default=0, ge=0)
-    """Minimum number of tokens before the end symbol."""
-    max_length: int | None = Field(default=None, ge=1)
-    """Maximum number of tokens, including the end symbol, for sources of any length; default unlimited."""
-
-    @model_validator(mode="after")
-    def _fits(self) -> GenerationConfig:
-        if self.max_length is not None and self.max_length <= self.min_length:
-            raise ValueError(
-                f"max_length counts the end symbol too, so it must be above min_length, got max_length "
-                f"{self.max_length} and min_length {self.min_length}"
-            )
-        return self
-
-    def limit(self, source_tokens: int) -> int:
-        """Maximum number of tokens, including the end symbol, of a translation of ``source_tokens`` tokens.
-
-        It is min(length_factor * source_tokens + length_margin, max_length), but at least ``min_length`` + 1.
-        """
-        limit = int(self.length_factor * source_tokens) + self.length_margin
-        limit = limit if self.max_length is None else min(limit, self.max_length)
-        return max(limit, self.min_length + 1)
 
 
 NetworkConfig = TransformerConfig | RecurrentConfig

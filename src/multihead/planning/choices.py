@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from multihead.configuration import build
+from multihead.decoding.search import Search
 from multihead.errors import ConfigurationError
 from multihead.machine import Machine
-from multihead.models.config import ARCHITECTURES, Architecture, GenerationConfig, NetworkConfig, preset
+from multihead.models.config import ARCHITECTURES, Architecture, NetworkConfig, preset
 from multihead.planning.settings import Choices, TrainSettings, usual_average, usual_intervals
 from multihead.training.config import TrainingConfig
 from multihead.training.progress import format_duration
@@ -304,16 +305,16 @@ def choose_patience(schedule: str) -> tuple[int, str]:
     return 10, "so many without gain are no accident"
 
 
-def choose_generation(choices: Choices, given: GenerationConfig | None = None) -> GenerationConfig:
+def choose_generation(choices: Choices, given: Search | None = None) -> Search:
     """The search settings of the finished model; ``given`` are those of the model that is fine-tuned."""
-    usual = given or GenerationConfig()
+    usual = given or Search()
     reason = "the usual value" if given is None else "the given model's"
     reasons = {"beam": "wider ones gain nothing", "alpha": "the mean log-probability of a token"} if not given else {}
     values = {
         name: choices.take(name, lambda name=name: (getattr(usual, name), reasons.get(name, reason)))  # type: ignore[misc]
         for name in ("beam", "alpha", "min_length", "max_length")
     }
-    return build(GenerationConfig, {**usual.model_dump(), **values}, "the settings of search")
+    return build(Search, {**usual.model_dump(), **values}, "the settings of search")
 
 
 def rehearse(settings: TrainSettings, pairs: int, machine: Machine, model: NetworkConfig | None = None) -> None:

@@ -2,7 +2,7 @@
 
 Everything may be left open; `planning.settings` joins the sections to the settings of a command, and says which
 wishes exclude each other. What a value may be is checked by the settings that it ends in: `TransformerConfig`,
-`TrainingConfig`, `GenerationConfig`. No torch here: ``--help`` reads this file.
+`TrainingConfig`, `Search`. No torch here: ``--help`` reads this file.
 """
 
 from __future__ import annotations

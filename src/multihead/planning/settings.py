@@ -16,7 +16,8 @@ from pydantic import model_validator
 from multihead import work_folder
 from multihead.configuration import Settings
 from multihead.data.readers import format_of
-from multihead.models.config import AnyNetworkConfig, GenerationConfig
+from multihead.decoding.search import StoredSearch
+from multihead.models.config import AnyNetworkConfig
 from multihead.planning.sections import Chance, Machine, Model, Place, RecurrentModel, Search, Subwords, Text, Training
 from multihead.training.config import TrainingConfig
 
@@ -248,7 +249,7 @@ class RunConfig(BaseRunConfig):
     """The model that was fine-tuned."""
     model: AnyNetworkConfig
     training: TrainingConfig
-    generation: GenerationConfig
+    generation: StoredSearch
     reasons: dict[str, str]
     """Why each choice was made."""
 

@@ -13,7 +13,7 @@ from multihead.errors import MultiheadError
 from multihead.judging.analysis import analyze_tokens
 from multihead.serving.queue import CallInLoop, Job, SentenceQueue
 from multihead.serving.search_threads import SearchThread, UncompiledSearchThread
-from multihead.translating.searching import Demands, not_compiled, symbols_of
+from multihead.translating.searching import Constraints, symbols_of, uncompiled_reason
 from multihead.translating.translator import Translator
 
 T = TypeVar("T")
@@ -73,7 +73,7 @@ class LoadedModel:
     def submit(self, job: Job) -> None:
         """Queue the sentences of a job, for the compiled search if possible."""
         prefixed = any(sentence.prefix for sentence in job.sentences)
-        compiled = self.compiled and not prefixed and not_compiled(job.key.settings, Demands()) is None
+        compiled = self.compiled and not prefixed and uncompiled_reason(job.key.settings, Constraints()) is None
         (self._compiled_queue if compiled else self._uncompiled_queue).put(job)
 
     def cancel(self, job: Job) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from multihead.decoding.hypothesis import Hypothesis
-from multihead.translating.search_settings import SearchSettings
+from multihead.decoding.search import Search
 
 _numbers = itertools.count()
 
@@ -28,7 +28,7 @@ CallInLoop = Callable[[Callable[[], None]], None]
 class BatchKey:
     """What sentences must have in common to share a batch."""
 
-    settings: SearchSettings
+    settings: Search
     n_best: int
 
 

@@ -17,15 +17,16 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive
 
 from multihead.configuration import build
+from multihead.decoding.search import Search
 from multihead.errors import ConfigurationError, MultiheadError
-from multihead.lines.long_lines import Line, in_parts, most_tokens
 from multihead.serving.error_responses import ApiError
 from multihead.serving.queue import BatchKey
 from multihead.serving.schema import ApiRequest
 from multihead.serving.settings import ServeSettings
 from multihead.text.tokenizer import Tokenizer
-from multihead.translating.search_settings import SearchSettings
-from multihead.translating.searching import check_n_best, check_room, demands
+from multihead.translating.lengths import SplitLine, most_tokens, split_long_lines
+from multihead.translating.request import TranslationRequest, check_n_best
+from multihead.translating.searching import check_room, encode_constraints
 from multihead.translating.translator import Translator
 
 _DISCARD_SECONDS = 1.0
@@ -160,7 +161,7 @@ class PreparedRequest:
     key: BatchKey
     text_lines: list[list[TextLine]]
     """For each text: its lines."""
-    lines: list[Line]
+    lines: list[SplitLine]
     """The lines that are not empty, in order, cut where they are too long."""
     rows: list[list[int]]
     """Tokens of each sentence (a line, or a part of one), including the end symbol."""
@@ -199,7 +200,6 @@ def prepare(request: ApiRequest, translator: Translator, settings: ServeSettings
     """
     try:
         search = translator.search_settings(request.beam, request.alpha)
-        assert isinstance(search, SearchSettings)
         check_n_best(request.n_best, search.beam)
         text_lines = [split_lines(text) for text in request.texts]
         lines = _cut_lines([line.text for lines in text_lines for line in lines if not line.empty], translator, request)
@@ -216,10 +216,10 @@ def prepare(request: ApiRequest, translator: Translator, settings: ServeSettings
     return PreparedRequest(request, BatchKey(search, request.n_best), text_lines, lines, rows, prefix)
 
 
-def _cut_lines(texts: Sequence[str], translator: Translator, request: ApiRequest) -> list[Line]:
+def _cut_lines(texts: Sequence[str], translator: Translator, request: ApiRequest) -> list[SplitLine]:
     """Cut lines longer than the model is used to, as `multihead translate` does."""
-    most, longest = most_tokens(translator)
-    return in_parts(translator.bundle.source_tokenizer, texts, most, lambda _: bool(request.prefix), longest)
+    most, longest = most_tokens(translator.lengths, translator.reach)
+    return split_long_lines(translator.bundle.source_tokenizer, texts, most, lambda _: bool(request.prefix), longest)
 
 
 def _encode(sentences: Sequence[str], translator: Translator, limit: int) -> list[list[int]]:
@@ -232,7 +232,7 @@ def _encode(sentences: Sequence[str], translator: Translator, limit: int) -> lis
 
 
 def _check_alignment_size(
-    text_lines: Sequence[Sequence[TextLine]], lines: Sequence[Line], rows: Sequence[list[int]]
+    text_lines: Sequence[Sequence[TextLine]], lines: Sequence[SplitLine], rows: Sequence[list[int]]
 ) -> None:
     """Each text has a matrix of all its target words by all its source words: the square of its length."""
     lengths, remaining, weights = map(len, rows), iter(lines), 0
@@ -252,10 +252,11 @@ def _encode_prefix(
     translator: Translator,
     sentences: Sequence[str],
     rows: Sequence[list[int]],
-    search: SearchSettings,
+    search: Search,
 ) -> list[int]:
     if not request.prefix:
         return []
-    wanted = demands(translator.bundle.target_tokenizer, sentences or [""], [request.prefix], None)
-    check_room(wanted, [search.limit(len(row)) for row in rows])
-    return wanted.prefixes[0]
+    prefixed = TranslationRequest(search, sentences or [""], [request.prefix])
+    constraints = encode_constraints(translator.bundle.target_tokenizer, prefixed)
+    check_room(constraints, [search.limit(len(row)) for row in rows])
+    return constraints.prefixes[0]

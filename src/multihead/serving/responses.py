@@ -14,7 +14,6 @@ from multihead.decoding.hypothesis import Hypothesis
 from multihead.judging.analysis import PairAnalysis, analyze_tokens
 from multihead.judging.guard import GuardedTranslation, assess, retry
 from multihead.judging.guard_signs import GuardMode, GuardSettings
-from multihead.lines.long_lines import Line, together
 from multihead.serving.queue import Job
 from multihead.serving.requests import PreparedRequest, TextLine
 from multihead.serving.schema import (
@@ -26,7 +25,9 @@ from multihead.serving.schema import (
     WordAlignment,
 )
 from multihead.text.sentences import join_translations
-from multihead.translating.translation import Translation
+from multihead.translating.lengths import SplitLine, join_parts
+from multihead.translating.request import TranslationRequest
+from multihead.translating.searching import Translation
 from multihead.translating.translator import Translator
 
 
@@ -72,7 +73,7 @@ def judge_results(
     if mode == "retry":
         # A request with a prefix has a single sentence.
         prefixes = [prepared.request.prefix] if prepared.request.prefix else None
-        judged = retry(own, sentences, judged, settings, prefixes=prefixes)
+        judged = retry(own, TranslationRequest(own.search_settings(), sentences, prefixes), judged, settings)
     made = []
     for result, verdict in zip(results, judged, strict=True):
         if verdict.translation == result.translations[0]:
@@ -118,12 +119,12 @@ def _build_text(
     request: ApiRequest,
     source: str,
     text_lines: Sequence[TextLine],
-    lines: Sequence[Line],
+    lines: Sequence[SplitLine],
     results: Sequence[SentenceResult],
     inspected: Sequence[PairAnalysis] | None,
 ) -> TranslatedText:
     sentences = iter(results)
-    n_best = [together(line, [next(sentences).translations for _ in line.texts]) for line in lines]
+    n_best = [join_parts(line, [next(sentences).translations for _ in line.texts]) for line in lines]
     count = max((len(own) for own in n_best), default=1)
     # A line with fewer translations than others repeats its last one.
     ranked = [[own[min(rank, len(own) - 1)] for own in n_best] for rank in range(count)]

@@ -25,15 +25,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from multihead.data.batching import collate_source
-from multihead.decoding.beams import Settings
 from multihead.decoding.hypothesis import Hypothesis
 from multihead.decoding.restrictions import Restriction, Rows
-from multihead.decoding.stepper import Symbols
-from multihead.decoding.stopping import usual_stop
+from multihead.decoding.search import Symbols
+from multihead.decoding.task import SearchTask
 from multihead.engine.search import ROWS, Engine, Running
 from multihead.serving.queue import BatchKey, CallInLoop, Sentence, SentenceQueue
 from multihead.text.tokenizer import Tokenizer
-from multihead.translating.searching import Demands, find, penalty_of, restrictions_of, stop_of, symbols_of
+from multihead.translating.searching import Constraints, build_restrictions, search_batch, symbols_of
 from multihead.translating.translator import Translator
 
 SLICE_SECONDS = 0.004
@@ -108,18 +107,14 @@ class SearchThread(threading.Thread):
         key = sentence.job.key
         try:
             if key not in self._batches:
-                self._batches[key] = _Batch(self._engine.open(self._settings(key), self._longest, workers=1))
+                task = SearchTask(self._symbols, n_best=key.n_best)
+                self._batches[key] = _Batch(self._engine.open(task, key.settings, self._longest, workers=1))
             batch = self._batches[key]
             batch.running.add(sentence.number, sentence.ids, sentence.limit, key.settings.least(len(sentence.ids)))
             batch.sentences[sentence.number] = sentence
         except Exception:  # whatever it is, the thread goes on with the other sentences
             sentence.isolated = True
             self._fallback.put_back([sentence])
-
-    def _settings(self, key: BatchKey) -> Settings:
-        search = key.settings
-        stop = stop_of(search) or usual_stop(search.beam)
-        return Settings(self._symbols, search.beam, key.n_best, search.alpha, penalty_of(search), stop)
 
     def _drop_cancelled(self) -> None:
         for batch in self._batches.values():
@@ -213,13 +208,11 @@ class UncompiledSearchThread(threading.Thread):
         bundle, key = self._translator.bundle, batch[0].job.key
         source, lengths = collate_source([one.ids[:-1] for one in batch], Tokenizer.pad_id, Tokenizer.eos_id)
         device = bundle.model.output.weight.device
-        wanted = Demands([one.prefix for one in batch] if any(one.prefix for one in batch) else [])
+        constraints = Constraints([one.prefix for one in batch] if any(one.prefix for one in batch) else [])
         restrictions: list[Restriction] = [_ProgressReporter(batch, self._call_in_loop)]
-        restrictions += restrictions_of(key.settings, bundle.target_tokenizer, wanted)
-        symbols = symbols_of(bundle.target_tokenizer)
-        source, lengths = source.to(device), lengths.to(device)
-        stepper = self._translator.stepper
-        return find(stepper, source, lengths, symbols, key.settings, key.n_best, restrictions)
+        restrictions += build_restrictions(key.settings, bundle.target_tokenizer, constraints)
+        task = SearchTask(symbols_of(bundle.target_tokenizer), n_best=key.n_best, restrictions=restrictions)
+        return search_batch(self._translator.stepper, source.to(device), lengths.to(device), task, key.settings)
 
 
 def _fail_callback(sentence: Sentence, error: Exception) -> Callable[[], None]:

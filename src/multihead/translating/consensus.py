@@ -20,8 +20,8 @@ from functools import cache
 
 from multihead.decoding.risk import Utility, least_risk
 from multihead.metrics.scores import default_tokenizer
-from multihead.translating.search_settings import Metric
-from multihead.translating.translation import Translation
+from multihead.translating.request import Metric
+from multihead.translating.searching import Translation
 
 _ORDERS = range(1, 7)
 _BETA = 2

@@ -1,16 +1,21 @@
-"""How long translations usually are, and the longest source a model has learnt from: what its run folder knows.
+"""Usual lengths of a model's sentences, and lines that are too long for it.
 
-With |x| and |y| the tokens of the two sides of a training pair, end symbols counted,
+With |x| and |y| the tokens of the two sides of a training pair, including end symbols,
 
     rho = sum |y| / sum |x|        sigma = deviation of ln((|y| + 3) / (rho |x| + 3)), 0.1 at least
 
-A model folder that was taken out of its run does not know them. Then rho = 1 and sigma = 0.35: with a vocabulary for
-each language, or one for both, a sentence has about as many subwords as its translation, whatever the languages. The
-longest source is then the longest that `multihead train` keeps unless told otherwise, and half of it is usual.
+A model folder outside its run does not know them. Then rho = 1 and sigma = 0.35: with a vocabulary for each language,
+or one for both, a sentence has about as many subwords as its translation, whatever the languages. The longest source
+is then the longest that `multihead train` keeps by default, and half of it is usual.
+
+A Transformer that has hardly seen sources of a length omits most of their content, or loops. So longer lines are
+translated part by part and joined; `text.sentences` decides where to cut. A line with a prefix or phrases is not cut,
+because they do not say which part they belong to.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +23,9 @@ import numpy as np
 
 from multihead.data.store import Int32, ParallelStore
 from multihead.errors import FormatError
+from multihead.text.sentences import Part, join_translations, split_text
+from multihead.text.tokenizer import Tokenizer
+from multihead.translating.searching import Translation
 
 _PAIRS = 100_000
 """Pairs that are looked at, evenly spread; more would say the same."""
@@ -63,3 +71,93 @@ def counted(source: Int32, target: Int32) -> Lengths:
     spread = float(np.log((y + 3) / (ratio * x + 3)).std())
     usual = int(np.quantile(x, _USUAL, method="higher"))
     return Lengths(ratio, max(spread, _LEAST_SPREAD), usual, int(source.max()), known=True)
+
+
+@dataclass(frozen=True)
+class SplitLine:
+    """A line as it is translated: whole, or in parts."""
+
+    texts: list[str]
+    """One, as it is, or several."""
+    parts: list[Part]
+    """The same with what stands between them; none of a line that is whole."""
+    remark: str | None = None
+    """What the reader of its translation should know."""
+
+
+def most_tokens(lengths: Lengths, reach: int | None, wanted: int | None = None) -> tuple[int, int]:
+    """Maximum tokens, including the end symbol, of a line and of a sentence before they are cut; 0 for no maximum.
+
+    Args:
+        lengths: of the model's training data. By default a line is cut above the usual length, and its sentences above
+            the longest one.
+        reach: number of positions that the model tells apart, which neither exceeds; None for any number.
+        wanted: a maximum for both instead.
+    """
+    line, sentence = (lengths.usual, lengths.longest) if wanted is None else (wanted, wanted)
+    if reach is None or not line:
+        return line, sentence
+    return min(line, reach), min(sentence, reach)
+
+
+def split_long_lines(
+    tokenizer: Tokenizer, lines: Sequence[str], most: int, whole: Callable[[int], bool], longest: int = 0
+) -> list[SplitLine]:
+    """The lines, those cut that are too long.
+
+    Args:
+        tokenizer: of the source.
+        lines: any.
+        most: tokens of a line, the end symbol counted; 0: as many as there are.
+        whole: says of a place whether that line must not be cut.
+        longest: tokens of a sentence of a line that is cut; 0: ``most``.
+    """
+
+    def within(limit: int) -> Callable[[str], bool]:
+        return lambda text: len(tokenizer.encode(text)) + 1 <= limit
+
+    found = [SplitLine([line], []) for line in lines]
+    # A token is a byte of the text at least, or the mark before it.
+    sizes = [len(line.encode(errors="surrogatepass")) + 2 for line in lines]
+    suspects = [place for place, line in enumerate(lines) if most and line.strip() and sizes[place] > most]
+    for place, ids in zip(suspects, tokenizer.encode_batch([lines[place] for place in suspects]), strict=True):
+        tokens = len(ids) + 1
+        if tokens <= most:
+            continue
+        length = f"{tokens:,} tokens, more than the {most:,} that this model is used to"
+        if whole(place):
+            remark = f"{length}; translated whole, because of what is demanded of it"
+            found[place] = SplitLine([lines[place]], [], remark)
+            continue
+        parts = split_text(lines[place], within(most), within(longest or most))
+        if len(parts) > 1:
+            remark = f"{length}; translated in {len(parts):,} parts"
+            found[place] = SplitLine([text for text, _ in parts], parts, remark)
+    return found
+
+
+def join_parts(line: SplitLine, found: Sequence[Sequence[Translation]]) -> list[Translation]:
+    """The translations of a line, from those of its parts: of the first of each, of the second, and so on.
+
+    Where a part has fewer, its last stands in. The score is the mean of the parts' by tokens, which is the score of the
+    whole with a length penalty of 1.
+    """
+    if not line.parts:
+        return list(found[0])
+    count = max(map(len, found))
+    rows = [[of_part[min(place, len(of_part) - 1)] for of_part in found] for place in range(count)]
+    return [_one(line, row) for row in rows]
+
+
+def _one(line: SplitLine, row: Sequence[Translation]) -> Translation:
+    tokens = sum(translation.tokens for translation in row)
+    score = sum(translation.score * translation.tokens for translation in row) / max(tokens, 1)
+    text = join_translations([translation.text for translation in row], line.parts)
+    return Translation(
+        text.replace("\r", " "),  # which stood between parts: what is written has none
+        score,
+        all(translation.finished for translation in row),
+        next((translation.warning for translation in row if translation.warning is not None), None),
+        sum(translation.log_probability for translation in row),
+        tokens,
+    )

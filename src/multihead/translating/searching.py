@@ -1,75 +1,115 @@
-"""From settings and words to a search: which of `multihead.decoding`'s is run, or the compiled one, and on what.
+"""From settings and words to a search, and from hypotheses to translations.
 
-Words become the tokens that the tokenizer writes them with. What must not come out, and what must, is settled on those:
-a forbidden word spelt in other pieces, which a model has no reason to do, is another word.
+Words become the tokens that the tokenizer writes them with. Both forbidden and required phrases are matched on these
+tokens: a forbidden word in another segmentation, which a model has no reason to produce, counts as another word.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
+from multihead.bundle import Bundle
 from multihead.decoding.beam import beam_search
 from multihead.decoding.diverse import diverse_beam_search
+from multihead.decoding.ensemble import Ensemble
 from multihead.decoding.greedy import greedy_search
 from multihead.decoding.hypothesis import Hypothesis
-from multihead.decoding.length_penalty import LengthPenalty, power, wu
-from multihead.decoding.lexical import lexical_beam_search
-from multihead.decoding.phrases import automaton
-from multihead.decoding.recording import Recorder
-from multihead.decoding.restrictions import NoRepeat, Prefix, Restriction, Without
-from multihead.decoding.stepper import Stepper, Symbols
-from multihead.decoding.stopping import Ahead, Patience, Stop
-from multihead.engine.search import WIDEST, Engine
+from multihead.decoding.lexical import automaton, lexical_beam_search
+from multihead.decoding.restrictions import Prefix, Restriction, Without
+from multihead.decoding.search import Search, Symbols
+from multihead.decoding.stepper import Stepper
+from multihead.decoding.task import SearchTask
+from multihead.engine.search import WIDEST
 from multihead.errors import ConfigurationError, InputError
 from multihead.text.tokenizer import Tokenizer
-from multihead.translating.search_settings import SearchSettings
-
-Phrases = Sequence[str | Sequence[str]]
-"""What must appear in a translation: words or phrases, each in one spelling or as alternatives."""
+from multihead.translating.request import Mean, TranslationRequest
 
 
 @dataclass(frozen=True)
-class Demands:
-    """What is asked of each sentence of its own, in tokens; an empty list where nothing is."""
+class Translation:
+    """A translated sentence."""
+
+    text: str
+    score: float
+    """log p(y | x) / penalty(|y|): comparable between translations of one sentence."""
+    finished: bool
+    """False if the length limit cut it, so that the text is incomplete."""
+    warning: str | None = None
+    """A note for the reader: the sentence is longer than the number of learned positions."""
+    log_probability: float = 0.0
+    """log p(y | x)."""
+    tokens: int = 0
+    """|y|, including the end symbol if it was reached; 0 for an empty sentence, which is not translated."""
+
+
+def make_translation(
+    hypothesis: Hypothesis, tokenizer: Tokenizer, source_tokens: int, max_positions: int | None
+) -> Translation:
+    """The text of a hypothesis.
+
+    Args:
+        hypothesis: what a search found.
+        tokenizer: of the target side.
+        source_tokens: tokens of the source, including the end symbol.
+        max_positions: number of positions that the model tells apart; None for any number.
+    """
+    tokens = hypothesis.tokens
+    return Translation(
+        tokenizer.decode(tokens),
+        hypothesis.score,
+        hypothesis.finished,
+        _positions_warning(max_positions, source_tokens, len(tokens) + 1),
+        hypothesis.log_probability,
+        len(tokens) + hypothesis.finished,
+    )
+
+
+def _positions_warning(most: int | None, source_tokens: int, target_tokens: int) -> str | None:
+    """A warning if a side has more tokens (including the begin or end symbol) than learned positions."""
+    if most is None or max(source_tokens, target_tokens) <= most:
+        return None
+    side, tokens = ("source", source_tokens) if source_tokens > most else ("translation", target_tokens)
+    return f"the {side} has {tokens} tokens, but the model learned {most} positions: beyond them it sees no order"
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """Prefixes and phrases of each sentence, in tokens; an empty list if no sentence has any."""
 
     prefixes: list[list[int]] = field(default_factory=list)
     phrases: list[list[list[list[int]]]] = field(default_factory=list)
 
-    def of(self, places: Sequence[int]) -> Demands:
-        """Those of some sentences."""
-        return Demands(
+    def select(self, places: Sequence[int]) -> Constraints:
+        """The constraints of some sentences."""
+        return Constraints(
             [self.prefixes[place] for place in places] if self.prefixes else [],
             [self.phrases[place] for place in places] if self.phrases else [],
         )
 
 
-def demands(
-    tokenizer: Tokenizer,
-    texts: Sequence[str],
-    prefixes: Sequence[str] | None,
-    phrases: Sequence[Phrases] | None,
-) -> Demands:
-    """The demands on translations of ``texts`` in tokens.
+def encode_constraints(tokenizer: Tokenizer, request: TranslationRequest) -> Constraints:
+    """The prefixes and phrases of a request in tokens.
 
     Raises:
         InputError: not one prefix, or list of phrases, for each text; an empty text, which is not translated, with
             either; a phrase without characters.
     """
-    for name, given in (("prefixes", prefixes), ("phrases", phrases)):
+    texts = request.texts
+    for name, given in (("prefixes", request.prefixes), ("phrases", request.phrases)):
         if given is not None and (isinstance(given, str) or len(given) != len(texts)):
             raise InputError(f"{name}: expected one for each of {len(texts)} texts, got {len(given)}")
         for number, (text, wanted) in enumerate(zip(texts, given or (), strict=False), 1):
             if wanted and not text.strip():
-                raise InputError(f"text {number} is empty and stays so: it cannot have {name}")
-    encoded = [
+                raise InputError(f"text {number} is empty, so it cannot have {name}")
+    phrases = [
         [[tokenizer.encode(word) for word in _alternatives(phrase, number)] for phrase in own]
-        for number, own in enumerate(phrases or (), 1)
+        for number, own in enumerate(request.phrases or (), 1)
     ]
-    return Demands([tokenizer.encode(prefix) for prefix in prefixes or ()], encoded if any(encoded) else [])
+    return Constraints([tokenizer.encode(prefix) for prefix in request.prefixes or ()], phrases if any(phrases) else [])
 
 
 def _alternatives(phrase: str | Sequence[str], number: int) -> list[str]:
@@ -80,13 +120,13 @@ def _alternatives(phrase: str | Sequence[str], number: int) -> list[str]:
 
 
 class RoomError(ConfigurationError):
-    """A demand that does not fit into the length limit of its text.
+    """A prefix or phrases that do not fit into the length limit of their text.
 
     Args:
         place: of the text, counted from 0.
-        name: what is demanded: "prefix" or "phrases".
-        needed: tokens, the end symbol counted.
-        limit: what the text may have.
+        name: "prefix" or "phrases".
+        needed: tokens, including the end symbol.
+        limit: maximum number of tokens.
     """
 
     def __init__(self, place: int, name: str, needed: int, limit: int) -> None:
@@ -98,137 +138,98 @@ class RoomError(ConfigurationError):
         super().__init__(f"text {place + 1}: its {self.reason}")
 
 
-def check_room(wanted: Demands, limits: Sequence[int | None]) -> None:
-    """Refuse demands that do not fit into the length limits; None: a text that is not translated.
-
-    Raises:
-        RoomError: one does not; names the text, counted from 1.
-    """
+def check_room(constraints: Constraints, limits: Sequence[int | None]) -> None:
+    """Raise RoomError if a constraint does not fit into its length limit; None: a text that is not translated."""
     for place, limit in enumerate(limits):
         if limit is None:
             continue
-        needs = {"prefix": len(wanted.prefixes[place]) if wanted.prefixes else 0}
-        needs["phrases"] = int(automaton(wanted.phrases[place]).needed[0]) if wanted.phrases else 0
+        needs = {"prefix": len(constraints.prefixes[place]) if constraints.prefixes else 0}
+        needs["phrases"] = int(automaton(constraints.phrases[place]).needed[0]) if constraints.phrases else 0
         for name, needed in needs.items():
             if needed >= limit:
                 raise RoomError(place, name, needed + 1, limit)
 
 
-def restrictions_of(settings: SearchSettings, tokenizer: Tokenizer, wanted: Demands) -> list[Restriction]:
-    """What the settings forbid, and then what is demanded at the beginning."""
+def build_restrictions(search: Search, tokenizer: Tokenizer, constraints: Constraints) -> list[Restriction]:
+    """The forbidden words of a search, then the prefixes."""
     restrictions: list[Restriction] = []
-    if settings.no_repeat:
-        restrictions.append(NoRepeat(settings.no_repeat))
-    if settings.without:
-        restrictions.append(Without([tokenizer.encode(word) for word in settings.without]))
-    if wanted.prefixes:
-        restrictions.append(Prefix(wanted.prefixes))
+    if search.without:
+        restrictions.append(Without([tokenizer.encode(word) for word in search.without]))
+    if constraints.prefixes:
+        restrictions.append(Prefix(constraints.prefixes))
     return restrictions
 
 
-def find(
-    model: Stepper[Any],
+def search_batch(
+    stepper: Stepper[Any],
     source: Tensor,
     lengths: Tensor,
-    symbols: Symbols,
-    settings: SearchSettings,
-    n: int,
-    restrictions: Sequence[Restriction] = (),
+    task: SearchTask,
+    search: Search,
     phrases: Sequence[Sequence[Sequence[Sequence[int]]]] = (),
-    recorder: Recorder | None = None,
 ) -> list[list[Hypothesis]]:
-    """The n best of each sentence by the search that the settings describe.
+    """The n best of each sentence by the search that the settings describe, step by step.
 
-    With a recorder a beam of 1 is searched as a beam: what is found is the same.
+    With a recorder, a beam of 1 runs as beam search; the result is the same.
 
     Raises:
         ConfigurationError: phrases and groups together.
     """
-    shared: dict[str, Any] = {
-        "max_lengths": [settings.limit(int(length)) for length in lengths],
-        "min_lengths": [settings.least(int(length)) for length in lengths],
-        "restrictions": restrictions,
-    }
-    penalty = penalty_of(settings)
-    if settings.beam == 1 and settings.stopping == "exact" and not (phrases or settings.coverage or recorder):
-        greedy = greedy_search(model, source, lengths, symbols, **shared)
-        return [[scored(hypothesis, penalty, settings.alpha)] for hypothesis in greedy]
-    shared |= {"beam": settings.beam, "alpha": settings.alpha, "penalty": penalty, "n_best": n}
-    shared |= {"stop": stop_of(settings), "coverage": settings.coverage, "recorder": recorder}
-    if phrases and settings.groups > 1:
+    plain = not (phrases or search.coverage or task.recorder)
+    if search.beam == 1 and search.stopping == "exact" and plain:
+        return [[hypothesis] for hypothesis in greedy_search(stepper, source, lengths, task, search)]
+    if phrases and search.groups > 1:
         raise ConfigurationError("phrases that must appear cannot be had with groups: leave one of them out")
     if phrases:
-        return lexical_beam_search(model, source, lengths, symbols, phrases, **shared)
-    if settings.groups > 1:
-        shared |= {"groups": settings.groups, "strength": settings.diversity}
-        return diverse_beam_search(model, source, lengths, symbols, **shared)
-    return beam_search(model, source, lengths, symbols, **shared)
+        return lexical_beam_search(stepper, source, lengths, phrases, task, search)
+    if search.groups > 1:
+        return diverse_beam_search(stepper, source, lengths, task, search)
+    return beam_search(stepper, source, lengths, task, search)
 
 
-def not_compiled(settings: SearchSettings, wanted: Demands) -> str | None:
-    """Why this search is not the compiled one's; None if it is."""
-    if settings.no_repeat or settings.without:
+def uncompiled_reason(search: Search, constraints: Constraints) -> str | None:
+    """Why the compiled search cannot run this search; None if it can."""
+    if search.no_repeat or search.without:
         return "no_repeat and without are not compiled"
-    if any(wanted.prefixes) or wanted.phrases:
+    if any(constraints.prefixes) or constraints.phrases:
         return "prefixes and phrases are not compiled"
-    if settings.groups > 1:
+    if search.groups > 1:
         return "groups are not compiled"
-    if settings.coverage:
+    if search.coverage:
         return "coverage is not compiled"
-    return f"beams above {WIDEST} are not compiled" if settings.beam > WIDEST else None
-
-
-def find_compiled(
-    engine: Engine,
-    sources: Sequence[Sequence[int]],
-    symbols: Symbols,
-    settings: SearchSettings,
-    n: int,
-    progress: Callable[[int], None] | None = None,
-) -> list[list[Hypothesis]]:
-    """As `find`, of ids with their end symbols, by compiled code; `not_compiled` says of what settings."""
-    return engine.search(
-        sources,
-        symbols,
-        max_lengths=[settings.limit(len(source)) for source in sources],
-        min_lengths=[settings.least(len(source)) for source in sources],
-        beam=settings.beam,
-        alpha=settings.alpha,
-        penalty=penalty_of(settings),
-        n_best=n,
-        stop=stop_of(settings),
-        progress=progress,
-    )
+    return f"beams above {WIDEST} are not compiled" if search.beam > WIDEST else None
 
 
 def symbols_of(tokenizer: Tokenizer) -> Symbols:
-    """What a search must know of a vocabulary."""
+    """The symbols of a vocabulary that a search must know."""
     return Symbols(tokenizer.bos_id, tokenizer.eos_id, tokenizer.forbidden_in_output)
 
 
-def check_n_best(n: int, beam: int) -> None:
-    """Refuses what no beam can hold.
+def build_ensemble(bundles: Sequence[Bundle], mean: Mean = "probabilities") -> Ensemble:
+    """Several models as one (`decoding.ensemble`), each with the same weight.
+
+    Args:
+        bundles: two or more, of any kind and size.
+        mean: what is averaged.
 
     Raises:
-        ConfigurationError: fewer than 1, or more than the beam.
+        ConfigurationError: fewer than two; one has another vocabulary than the first, or is on another device.
     """
-    if not 1 <= n <= beam:
-        remedy = "; widen the beam" if n > beam else ""
-        raise ConfigurationError(f"n_best: expected 1 to the beam, which is {beam}, got {n}{remedy}")
-
-
-def penalty_of(settings: SearchSettings) -> LengthPenalty:
-    """The length penalty of that name."""
-    return {"power": power, "wu": wu}[settings.length_penalty]
-
-
-def scored(hypothesis: Hypothesis, penalty: LengthPenalty, alpha: float) -> Hypothesis:
-    """With the score of this penalty."""
-    length = len(hypothesis.tokens) + hypothesis.finished
-    return replace(hypothesis, score=hypothesis.log_probability / penalty(length, alpha))
-
-
-def stop_of(settings: SearchSettings) -> Stop | None:
-    """The rule of that name; None: the search's own."""
-    rules: dict[str, Stop | None] = {"exact": None, "ahead": Ahead(), "patience": Patience(settings.patience)}
-    return rules[settings.stopping]
+    if len(bundles) < 2:
+        raise ConfigurationError("an ensemble needs another model")
+    first = bundles[0]
+    device = first.model.output.weight.device
+    for number, other in enumerate(bundles[1:], start=2):
+        sides = {
+            "source": (first.source_tokenizer, other.source_tokenizer),
+            "target": (first.target_tokenizer, other.target_tokenizer),
+        }
+        for side, (one, two) in sides.items():
+            if one.digest != two.digest:
+                raise ConfigurationError(
+                    f"model {number} of the ensemble has another {side} vocabulary (SHA-256 {two.digest[:12]}..., "
+                    f"the first has {one.digest[:12]}...): train them from the same prepared text"
+                )
+        if other.model.output.weight.device != device:
+            raise ConfigurationError(f"model {number} of the ensemble is not on {device}, where the first is")
+    return Ensemble([bundle.model.eval() for bundle in bundles], mean)

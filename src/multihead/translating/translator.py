@@ -1,7 +1,7 @@
-"""Text in, text out: the `Translator` that a program holds, and what keeps sentences in order.
+"""Text in, text out: the `Translator` that a program holds.
 
-Searching is `multihead.decoding`'s; a sentence's batch never decides what becomes of it, only how fast. Streams and
-files of lines are in `lines.windows` and `lines.translate_file`.
+How a sentence is batched never changes its translation, only the speed. Streams and files of lines are translated by
+`lines.windows` and `lines.translate_file`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,47 +23,41 @@ from multihead.data.order import batches_by_tokens
 from multihead.decoding.ensemble import Ensemble
 from multihead.decoding.hypothesis import Hypothesis
 from multihead.decoding.sampling import Sharpening, sample
+from multihead.decoding.search import Search
 from multihead.decoding.shortlist import Shortlist, Shortlisted
 from multihead.decoding.stepper import Stepper
-from multihead.engine.keeping import Engines
-from multihead.engine.search import Engine
+from multihead.decoding.task import SearchTask
+from multihead.engine.search import Engine, EngineCache
 from multihead.errors import ConfigurationError, InputError
 from multihead.machine import require_device
-from multihead.models.config import GenerationConfig
 from multihead.text.tokenizer import Tokenizer
 from multihead.translating.attention import AttentionMap, attention_of
-from multihead.translating.ensembling import ensemble_of
+from multihead.translating.consensus import consensus
 from multihead.translating.lengths import Lengths, lengths_of
-from multihead.translating.search_settings import Mean, SearchSettings, completed
+from multihead.translating.request import Mean, Phrases, Sampling, TranslationRequest
 from multihead.translating.searching import (
-    Demands,
-    Phrases,
-    check_n_best,
+    Constraints,
+    Translation,
+    build_ensemble,
+    build_restrictions,
     check_room,
-    demands,
-    find,
-    find_compiled,
-    not_compiled,
-    penalty_of,
-    restrictions_of,
-    scored,
+    encode_constraints,
+    make_translation,
+    search_batch,
     symbols_of,
+    uncompiled_reason,
 )
 from multihead.translating.shortlist import read as read_shortlist
-from multihead.translating.translation import Translation, spelt
 
 __all__ = ["Translation", "Translator"]
-
-Find = Callable[[list[int], list[list[int]]], list[list[Hypothesis]]]
-"""(places of the texts, their tokens) -> the hypotheses of each."""
 
 
 class Translator:
     """A model with its tokenizers: raw text to raw text.
 
     Args:
-        bundle: as `multihead.bundle.load_bundle` gives it; `Translator.load` is the usual way.
-        folder: where it was read from, if it was; `lengths` looks there.
+        bundle: as `multihead.bundle.load_bundle` returns it; `Translator.load` is the usual way.
+        folder: where it was read from, if it was; `lengths` and `shortlist` are read from there.
 
     Example:
         ``Translator.load("run").translate(["Ein Hund rennt.", "Zwei Katzen."])``
@@ -71,73 +66,73 @@ class Translator:
     def __init__(self, bundle: Bundle, folder: Path | None = None) -> None:
         self.bundle = bundle
         self.folder = folder
-        self._searching: SearchSettings | None = None
-        self._engines = Engines()
+        self._searching: Search | None = None
+        self._engines = EngineCache()
         self._others: tuple[Bundle, ...] = ()
-        self._together: Ensemble | None = None
+        self._ensemble: Ensemble | None = None
 
     @classmethod
     def load(cls, path: str | Path, device: str = "cpu") -> Translator:
-        """Reads a model folder, or a run folder's best model.
+        """Read a model folder, or a run folder's best model.
 
         Raises:
             FormatError: it is neither, or damaged.
-            ConfigurationError: the device is not there.
+            ConfigurationError: the device does not exist.
         """
         require_device(device)
         return cls(load_bundle(Path(path), device), Path(path))
 
     @cached_property
     def lengths(self) -> Lengths:
-        """What is usual of the sentences that the model has learnt from, as far as its folder knows."""
+        """Lengths of the sentences in the model's training data, as far as its folder knows them."""
         return lengths_of(self.folder)
 
     @cached_property
     def shortlist(self) -> Shortlist:
-        """What `multihead shortlist` made for this model.
+        """The shortlist that `multihead shortlist` made for this model.
 
         Raises:
-            ConfigurationError: nothing, or for another one.
+            ConfigurationError: there is none, or it was made for another model.
             FormatError: it is damaged.
         """
         return read_shortlist(self.folder, self.bundle)
 
     def searching(self, **settings: Any) -> Translator:
-        """This translator, searching otherwise: any fields of `SearchSettings` in the place of its own.
+        """A copy of this translator with other settings of the search: any fields of `decoding.search.Search`.
 
         Example:
             ``translator.searching(no_repeat=3, without=["Hund"]).translate(texts)``
 
         Raises:
-            ConfigurationError: a setting that there is not, or that cannot be.
+            ConfigurationError: a setting does not exist or has an impossible value.
         """
         other = copy(self)
-        other._searching = build(SearchSettings, {**self._own().model_dump(), **settings}, "the search")
+        other._searching = build(Search, {**self._own.model_dump(), **settings}, "the search")
         return other
 
     def ensemble(self, others: Sequence[Translator], mean: Mean = "probabilities") -> Translator:
-        """This translator and others as one: what they predict is averaged at each step (`decoding.ensemble`).
+        """A translator that averages the predictions of this one and others at each step (`decoding.ensemble`).
 
-        It searches as this one does. What needs attention, or the probability of a given translation, is this one's
-        alone.
+        It searches with the settings of this one. Attention and the probability of a given translation are those of
+        this one alone.
 
         Args:
-            others: one or more with the same vocabularies; of any kind and size. An ensemble among them brings all its
-                models, and each model counts as much as any other.
-            mean: of what.
+            others: one or more with the same vocabularies; of any kind and size. An ensemble among them contributes all
+                its models. Each model has the same weight.
+            mean: what is averaged.
 
         Raises:
-            ConfigurationError: another vocabulary, or another device; no other.
+            ConfigurationError: another vocabulary or device; no other translator.
         """
         bundles = [*self._bundles, *(bundle for other in others for bundle in other._bundles)]
-        together = copy(self)
-        together._others = tuple(bundles[1:])
-        together._together = ensemble_of(bundles, mean)
-        return together
+        joined = copy(self)
+        joined._others = tuple(bundles[1:])
+        joined._ensemble = build_ensemble(bundles, mean)
+        return joined
 
     @property
     def reach(self) -> int | None:
-        """Positions that the model tells apart, of an ensemble the fewest; None: any number."""
+        """Number of positions that the model tells apart, of an ensemble the smallest; None for any number."""
         reaches = (bundle.model.max_positions for bundle in self._bundles)
         return min((reach for reach in reaches if reach is not None), default=None)
 
@@ -158,24 +153,26 @@ class Translator:
         batch_tokens: int = 4096,
         progress: Callable[[int], None] | None = None,
     ) -> list[str]:
-        """Translates sentences; as many come back, in order, and an empty one stays empty.
+        """Translate sentences. One translation per sentence is returned, in order; that of an empty one is empty.
 
         Args:
-            texts: a sentence each.
+            texts: the sentences.
             beam: hypotheses of the beam search; 1 is greedy. This and the next three are the model's own by default.
             alpha: length penalty.
-            min_length: the least tokens of a translation.
-            max_length: the most tokens of a translation, its end symbol counted.
-            prefixes: what each translation begins with; one a sentence, "" for nothing.
+            min_length: minimum number of tokens of a translation, excluding the end symbol.
+            max_length: maximum number of tokens of a translation, including the end symbol.
+            prefixes: how each translation begins; one per sentence, "" for nothing.
             phrases: what each translation contains: for each sentence words or phrases, or alternatives of one:
                 ``[["dog", ("fast", "quick")], []]``.
             batch_tokens: padded source tokens times the beam in a batch: memory against speed. The compiled search,
-                which has no padding, keeps its own count.
-            progress: is told how many more sentences are done, whenever some are.
+                which has no padding, ignores it.
+            progress: called with the number of newly finished sentences.
         """
-        settings = self.search_settings(beam, alpha, min_length, max_length)
-        found = self._beams(texts, 1, settings, prefixes, phrases, batch_tokens, progress)
-        return [translations[0].text for translations in found]
+        found = self.translations(
+            texts, beam=beam, alpha=alpha, min_length=min_length, max_length=max_length,
+            prefixes=prefixes, phrases=phrases, batch_tokens=batch_tokens, progress=progress,
+        )  # fmt: skip
+        return [translation.text for translation in found]
 
     def translations(
         self,
@@ -190,15 +187,15 @@ class Translator:
         batch_tokens: int = 4096,
         progress: Callable[[int], None] | None = None,
     ) -> list[Translation]:
-        """As `translate`, with scores and whether each is whole.
+        """As `translate`, with scores and whether each translation is complete.
 
         Raises:
             InputError: one string instead of a list of them; a lone surrogate in one of them.
-            ConfigurationError: a beam, penalty, length or budget that cannot be.
+            ConfigurationError: an impossible beam, penalty, length or batch size.
         """
-        settings = self.search_settings(beam, alpha, min_length, max_length)
-        found = self._beams(texts, 1, settings, prefixes, phrases, batch_tokens, progress)
-        return [translations[0] for translations in found]
+        search = self.search_settings(beam, alpha, min_length, max_length)
+        request = TranslationRequest(search, texts, prefixes, phrases, batch_tokens=batch_tokens)
+        return [translations[0] for translations in self.run(request, progress)]
 
     def n_best(
         self,
@@ -214,17 +211,18 @@ class Translator:
         batch_tokens: int = 4096,
         progress: Callable[[int], None] | None = None,
     ) -> list[list[Translation]]:
-        """The ``n`` best translations that the beam holds of each sentence: finished ones first, then by score.
+        """The ``n`` best translations in the beam of each sentence: finished ones first, then by score.
 
-        They differ in their subwords; two can read the same. There are fewer where fewer were possible, and one, empty,
-        of an empty sentence. Asking for more lets the search go on for longer: the first scores at least as high as
-        what `translations` finds.
+        They differ in their subwords; two can have the same text. There are fewer where fewer were possible, and one,
+        empty, for an empty sentence. Asking for more makes the search go on for longer: the first scores at least as
+        high as the one that `translations` finds.
 
         Raises:
-            InputError, ConfigurationError: as `translations`; more translations than the beam.
+            InputError, ConfigurationError: as `translations`; ``n`` exceeds the beam.
         """
-        settings = self.search_settings(beam, alpha, min_length, max_length)
-        return self._beams(texts, n, settings, prefixes, phrases, batch_tokens, progress)
+        search = self.search_settings(beam, alpha, min_length, max_length)
+        request = TranslationRequest(search, texts, prefixes, phrases, n, batch_tokens=batch_tokens)
+        return self.run(request, progress)
 
     def sample(
         self,
@@ -245,49 +243,26 @@ class Translator:
         A sentence's samples depend on the seed, its key and its text, not on the others or their order.
 
         Args:
-            texts: a sentence each; an empty one has one translation, empty.
-            n: how many of each.
+            texts: the sentences; an empty one has one translation, empty.
+            n: number of samples of each sentence.
             seed: of the random numbers.
             sharpening: temperature and truncation; by default none.
-            keys: a number for each sentence; those of equal keys draw equal numbers. By default made of its text.
-            min_length: the least tokens of a translation.
-            max_length: the most tokens of a translation, its end symbol counted.
-            prefixes: what each translation begins with; one a sentence, "" for nothing.
+            keys: a number for each sentence; equal keys draw equal numbers. By default made of the text.
+            min_length: minimum number of tokens of a translation, excluding the end symbol.
+            max_length: maximum number of tokens of a translation, including the end symbol.
+            prefixes: how each translation begins; one per sentence, "" for nothing.
             batch_tokens: padded source tokens times ``n`` in a batch: memory against speed.
-            progress: is told how many more sentences are done, whenever some are.
+            progress: called with the number of newly finished sentences.
 
         Raises:
-            InputError, ConfigurationError: as `translations`; not one key a sentence; no sample.
+            InputError, ConfigurationError: as `translations`; not one key per sentence; fewer than one sample.
         """
-        _refuse_one_string(texts)
-        keys = [_key(text) for text in texts] if keys is None else keys
-        if len(keys) != len(texts):
-            raise InputError(f"keys: expected one for each of {len(texts)} texts, got {len(keys)}")
         if n < 1:
             raise ConfigurationError(f"expected at least 1 sample of each sentence, got {n}")
-        settings = completed(self.search_settings(None, None, min_length, max_length))
-        _refuse_precision(settings, "samples are not drawn by compiled code")
-        tokenizer = self.bundle.target_tokenizer
-        wanted = demands(tokenizer, texts, prefixes, None)
-
-        def drawn(places: list[int], group: list[list[int]]) -> list[list[Hypothesis]]:
-            source, lengths = self._collate(group)
-            found = sample(
-                self.stepper,
-                source,
-                lengths,
-                symbols_of(tokenizer),
-                max_lengths=[settings.limit(int(length)) for length in lengths],
-                min_lengths=[settings.least(int(length)) for length in lengths],
-                samples=n,
-                seed=seed,
-                keys=[keys[place] for place in places],
-                sharpening=sharpening,
-                restrictions=restrictions_of(settings, tokenizer, wanted.of(places)),
-            )
-            return [[scored(h, penalty_of(settings), settings.alpha) for h in hypotheses] for hypotheses in found]
-
-        return self._translate(texts, drawn, n, settings, wanted, batch_tokens, progress)
+        search = self.search_settings(None, None, min_length, max_length)
+        sampling = Sampling(sample=n, seed=seed, **vars(sharpening or Sharpening()))
+        request = TranslationRequest(search, texts, prefixes, sampling=sampling, keys=keys, batch_tokens=batch_tokens)
+        return self.run(request, progress)
 
     def search_settings(
         self,
@@ -295,142 +270,146 @@ class Translator:
         alpha: float | None = None,
         min_length: int | None = None,
         max_length: int | None = None,
-    ) -> GenerationConfig:
-        """The model's own settings of the search, with these in their place where they are given.
+    ) -> Search:
+        """The settings of this translator's search, with the given ones in place of its own.
 
         Raises:
-            ConfigurationError: one that cannot be.
+            ConfigurationError: an impossible value.
         """
         given = {"beam": beam, "alpha": alpha, "min_length": min_length, "max_length": max_length}
         changes = {name: value for name, value in given.items() if value is not None}
-        own = self._own()
-        if not changes:
-            return own
-        return build(type(own), {**own.model_dump(), **changes}, "the search")
+        own = self._own
+        return build(Search, {**own.model_dump(), **changes}, "the search") if changes else own
 
-    def _own(self) -> GenerationConfig:
+    @property
+    def _own(self) -> Search:
         return self._searching or self.bundle.generation
 
-    def _beams(
-        self,
-        texts: Sequence[str],
-        n: int,
-        settings: GenerationConfig,
-        prefixes: Sequence[str] | None,
-        phrases: Sequence[Phrases] | None,
-        batch_tokens: int,
-        progress: Callable[[int], None] | None,
-    ) -> list[list[Translation]]:
-        """The n best of each text by one of the beam searches."""
-        _refuse_one_string(texts)
-        check_n_best(n, settings.beam)
-        wanted, whole = demands(self.bundle.target_tokenizer, texts, prefixes, phrases), completed(settings)
-        engine = self._compiled(whole, wanted)
-
-        def found(places: list[int], group: list[list[int]]) -> list[list[Hypothesis]]:
-            return self._search(group, n, whole, wanted.of(places), engine, progress)
-
-        width = settings.beam if engine is None else None
-        return self._translate(texts, found, width, settings, wanted, batch_tokens, progress)
-
     @torch.no_grad()
-    def _translate(
-        self,
-        texts: Sequence[str],
-        search: Find,
-        width: int | None,
-        settings: GenerationConfig,
-        wanted: Demands,
-        batch_tokens: int,
-        progress: Callable[[int], None] | None,
+    def run(
+        self, request: TranslationRequest, progress: Callable[[int], None] | None = None
     ) -> list[list[Translation]]:
-        """The texts in batches of so many tokens, of ``width`` rows each, through a search and back in order.
+        """The translations of each text of a request, best first or in the order of drawing.
 
-        Without a width they are one batch, of which the search itself tells the progress.
-        """
-        if batch_tokens < 1:
-            raise ConfigurationError(f"batch_tokens must be a number of at least 1, got {batch_tokens}")
-        self.bundle.model.eval()
-        results = [[Translation("", 0.0, True)] for _ in texts]
-        work = [index for index, text in enumerate(texts) if text.strip()]
-        if progress is not None and len(work) < len(texts):
-            progress(len(texts) - len(work))
-        encoded = self.bundle.source_tokenizer.encode_batch([texts[index] for index in work])
-        lengths = [len(ids) + 1 for ids in encoded]
-        if wanted.prefixes or wanted.phrases:
-            limits: list[int | None] = [None] * len(texts)
-            for index, length in zip(work, lengths, strict=True):
-                limits[index] = settings.limit(length)
-            check_room(wanted, limits)
-        whole = [list(range(len(work)))] if work else []
-        for group in whole if width is None else batches_by_tokens(lengths, max(batch_tokens // width, 1)):
-            found = search([work[i] for i in group], [encoded[i] for i in group])
-            for i, hypotheses in zip(group, found, strict=True):
-                results[work[i]] = [self.translation_of(h, lengths[i]) for h in hypotheses]
-            if progress is not None and width is not None:
-                progress(len(group))
-        return results
-
-    def _compiled(self, settings: SearchSettings, wanted: Demands) -> Engine | None:
-        """The compiled search, where it has all that is asked for.
+        Args:
+            request: the texts, and how to translate them.
+            progress: called with the number of newly finished sentences.
 
         Raises:
-            ConfigurationError: it has not, and the precision is one that it alone has.
+            InputError, ConfigurationError: as `translations` and `sample`.
         """
-        reason = not_compiled(settings, wanted) or ("ensembles are not compiled" if self._together else None)
-        engine = reason or self._engines.of(
-            self.bundle.model, settings.precision, self.shortlist if settings.shortlist else None
-        )
+        constraints = encode_constraints(self.bundle.target_tokenizer, request)
+        engine = self._find_engine(request.search, constraints, request.sampling is not None)
+        self.bundle.model.eval()
+        results = [[Translation("", 0.0, True)] for _ in request.texts]
+        work = [index for index, text in enumerate(request.texts) if text.strip()]
+        if progress is not None and len(work) < len(results):
+            progress(len(results) - len(work))
+        encoded = self.bundle.source_tokenizer.encode_batch([request.texts[index] for index in work])
+        lengths = [len(ids) + 1 for ids in encoded]
+        if constraints.prefixes or constraints.phrases:
+            limits: list[int | None] = [None] * len(results)
+            for index, length in zip(work, lengths, strict=True):
+                limits[index] = request.search.limit(length)
+            check_room(constraints, limits)
+        groups = [list(range(len(work)))] if work else []
+        if engine is None:
+            width = request.search.beam if request.sampling is None else request.sampling.sample
+            groups = list(batches_by_tokens(lengths, max(request.batch_tokens // width, 1)))
+        for group in groups:
+            places, ids = [work[i] for i in group], [encoded[i] for i in group]
+            own = constraints.select(places)
+            if request.sampling is None:
+                found = self._search(ids, request, own, engine, progress)
+            else:
+                found = self._sample(ids, request, own, places)
+            for i, hypotheses in zip(group, found, strict=True):
+                results[work[i]] = [self.translation_of(h, lengths[i]) for h in hypotheses]
+            if progress is not None and engine is None:
+                progress(len(group))
+        if request.metric is None:
+            return results
+        language, drawn = self.bundle.target_language, request.sampling is not None
+        return [[consensus(row, request.metric, drawn=drawn, language=language)] for row in results]
+
+    def _find_engine(self, search: Search, constraints: Constraints, samples: bool = False) -> Engine | None:
+        """The compiled search, if it supports what is asked for.
+
+        Raises:
+            ConfigurationError: it does not, and nothing else supports the precision.
+        """
+        reason: str | None = "samples are not drawn by compiled code" if samples else None
+        reason = reason or uncompiled_reason(search, constraints)
+        reason = reason or ("ensembles are not compiled" if self._ensemble else None)
+        shortlist = self.shortlist if search.shortlist and reason is None else None
+        engine = reason or self._engines.get(self.bundle.model, search.precision, shortlist)
         if isinstance(engine, Engine):
             return engine
-        _refuse_precision(settings, engine)
+        if search.precision != "float32":
+            raise ConfigurationError(f"precision {search.precision} cannot be had here: {engine}; write float32")
         return None
 
     def _search(
         self,
-        group: list[list[int]],
-        n: int,
-        settings: SearchSettings,
-        wanted: Demands,
+        ids: list[list[int]],
+        request: TranslationRequest,
+        constraints: Constraints,
         engine: Engine | None,
         progress: Callable[[int], None] | None = None,
     ) -> list[list[Hypothesis]]:
-        tokenizer = self.bundle.target_tokenizer
-        symbols = symbols_of(tokenizer)
+        """The best hypotheses of sentences; the compiled search reports its own progress."""
+        tokenizer, search = self.bundle.target_tokenizer, request.search
+        task = SearchTask(symbols_of(tokenizer), n_best=request.candidates)
         if engine is not None:
-            sources = [[*ids, Tokenizer.eos_id] for ids in group]
-            return find_compiled(engine, sources, symbols, settings, n, progress)
-        source, lengths = self._collate(group)
-        restrictions = restrictions_of(settings, tokenizer, wanted)
-        return find(self.stepper, source, lengths, symbols, settings, n, restrictions, wanted.phrases)
+            return engine.search([[*row, Tokenizer.eos_id] for row in ids], task, search, progress=progress)
+        task = replace(task, restrictions=build_restrictions(search, tokenizer, constraints))
+        return search_batch(self.stepper, *self._collate(ids), task, search, constraints.phrases)
+
+    def _sample(
+        self, ids: list[list[int]], request: TranslationRequest, constraints: Constraints, places: list[int]
+    ) -> list[list[Hypothesis]]:
+        """Samples of sentences; ``places``: of these in the request."""
+        assert request.sampling is not None
+        tokenizer, texts = self.bundle.target_tokenizer, request.texts
+        keys = [_key(texts[place]) if request.keys is None else request.keys[place] for place in places]
+        restrictions = build_restrictions(request.search, tokenizer, constraints)
+        return sample(
+            self.stepper,
+            *self._collate(ids),
+            SearchTask(symbols_of(tokenizer), n_best=request.candidates, restrictions=restrictions),
+            request.search,
+            seed=request.sampling.seed,
+            keys=keys,
+            sharpening=Sharpening(**request.sampling.limits),
+        )
 
     @property
     def stepper(self) -> Stepper[Any]:
-        """What is searched: the model, or several as one, of the whole vocabulary or a shortlist."""
-        found = self._engines.stepping(self.bundle.model) if self._together is None else self._together
-        if not completed(self._own()).shortlist:
-            return found
-        return Shortlisted(found, self.shortlist, self.bundle.model.config.target_vocab)
+        """What is searched step by step: the model or an ensemble, with the whole vocabulary or a shortlist."""
+        stepper = self._engines.stepper(self.bundle.model) if self._ensemble is None else self._ensemble
+        if not self._own.shortlist:
+            return stepper
+        return Shortlisted(stepper, self.shortlist, self.bundle.model.config.target_vocab)
 
     @property
     def compiled(self) -> bool:
-        """Whether its searches run as compiled code, where no single one asks for what that does not have."""
+        """Whether its searches run as compiled code, unless a single one asks for something that is not compiled."""
         return self.engine is not None
 
     @property
     def engine(self) -> Engine | None:
-        """The compiled search, for who wants to run it: where its settings ask for nothing that it does not have."""
-        return self._compiled(completed(self._own()), Demands())
+        """The compiled search; None if the settings of this translator ask for something that is not compiled."""
+        return self._find_engine(self._own, Constraints())
 
-    def _collate(self, group: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Padded sources and their lengths, where the model is."""
-        source, lengths = collate_source(group, Tokenizer.pad_id, Tokenizer.eos_id)
+    def _collate(self, ids: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Padded sources and their lengths, on the model's device."""
+        source, lengths = collate_source(ids, Tokenizer.pad_id, Tokenizer.eos_id)
         device = self.bundle.model.output.weight.device
         return source.to(device), lengths.to(device)
 
     def translation_of(self, hypothesis: Hypothesis, source_tokens: int) -> Translation:
-        """What a search found, as text; ``source_tokens``: of its sentence, the end symbol counted."""
-        return spelt(hypothesis, self.bundle.target_tokenizer, source_tokens, self.reach)
+        """A hypothesis as text; ``source_tokens``: of its sentence, including the end symbol."""
+        return make_translation(hypothesis, self.bundle.target_tokenizer, source_tokens, self.reach)
 
     def attention(self, text: str, translation: str | None = None) -> AttentionMap:
         """Every head's weights while ``translation`` (by default: our own) is written for ``text``.
@@ -443,24 +422,13 @@ class Translator:
         ids = self.bundle.source_tokenizer.encode(text)
         if translation is not None:
             return self.attention_of(ids, self.bundle.target_tokenizer.encode(translation))
-        settings = completed(self._own())
         self.bundle.model.eval()
-        ((found,),) = self._search([ids], 1, settings, Demands(), self._compiled(settings, Demands()))
+        ((found,),) = self._search([ids], TranslationRequest(self._own), Constraints(), self.engine)
         return self.attention_of(ids, list(found.tokens))
 
     def attention_of(self, read: list[int], written: list[int]) -> AttentionMap:
-        """As `attention`, of tokens without begin and end: as a search found them, however they spell the text."""
+        """As `attention`, for tokens without begin and end, which need not be the tokenizer's segmentation."""
         return attention_of(self.bundle, read, written)
-
-
-def _refuse_precision(settings: SearchSettings, reason: str) -> None:
-    if settings.precision != "float32":
-        raise ConfigurationError(f"precision {settings.precision} cannot be had here: {reason}; write float32")
-
-
-def _refuse_one_string(texts: Sequence[str]) -> None:
-    if isinstance(texts, str):
-        raise InputError("expected a list of sentences, got one string; write translate([text])")
 
 
 def _key(text: str) -> int:

@@ -6,7 +6,7 @@ import itertools
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -20,7 +20,9 @@ from multihead.decoding.beam import beam_search
 from multihead.decoding.greedy import greedy_search
 from multihead.decoding.hypothesis import Hypothesis
 from multihead.decoding.scoring import force
-from multihead.decoding.stepper import State, Stepper, Symbols
+from multihead.decoding.search import Search, Symbols
+from multihead.decoding.stepper import State, Stepper
+from multihead.decoding.task import SearchTask
 from multihead.errors import ConfigurationError, ShapeError
 from multihead.models.pointer.config import BEGIN, END, FIRST, PADDING, PointerConfig
 from multihead.models.pointer.network import PointerNetwork
@@ -373,15 +375,18 @@ def same(ours: list[Hypothesis], theirs: list[Hypothesis]) -> None:
 
 def test_a_batch_is_searched_as_its_rows_alone_and_a_beam_of_one_is_greedy(model: PointerNetwork) -> None:
     source = batch(0, 1, 2, 3, extra=1)
-    settings: dict[str, Any] = {"max_lengths": [length + 2 for length in LENGTHS]}
-    greedy = greedy_search(model, *source, SYMBOLS, **settings)
-    beams = beam_search(model, *source, SYMBOLS, beam=3, n_best=3, **settings)
+    task = SearchTask(SYMBOLS, max_lengths=[length + 2 for length in LENGTHS])
+    greedy = greedy_search(model, *source, task)
+    beams = beam_search(model, *source, replace(task, n_best=3), Search(beam=3))
     assert len({len(hypothesis.tokens) for hypothesis in greedy}) > 1
-    same(greedy, [best for (best,) in beam_search(model, *source, SYMBOLS, beam=1, **settings)])
+    same(greedy, [best for (best,) in beam_search(model, *source, task, Search(beam=1))])
     for row, length in enumerate(LENGTHS):
         limit = length + 2
-        same([greedy[row]], greedy_search(model, *batch(row), SYMBOLS, max_lengths=limit))
-        same(beams[row], beam_search(model, *batch(row), SYMBOLS, beam=3, n_best=3, max_lengths=limit)[0])
+        same([greedy[row]], greedy_search(model, *batch(row), SearchTask(SYMBOLS, max_lengths=limit)))
+        same(
+            beams[row],
+            beam_search(model, *batch(row), SearchTask(SYMBOLS, n_best=3, max_lengths=limit), Search(beam=3))[0],
+        )
 
 
 def selections(count: int) -> list[Ids]:
@@ -405,7 +410,9 @@ def test_the_probabilities_of_all_selections_sum_to_one(name: str) -> None:
 def test_a_wide_beam_finds_all_selections_in_the_right_order(name: str) -> None:
     model = network(2, no_repeats=True, **SHAPES[name])
     every = selections(3)
-    found = beam_search(model, *batch(3), SYMBOLS, max_lengths=9, beam=len(every), n_best=len(every), alpha=0.0)[0]
+    found = beam_search(
+        model, *batch(3), SearchTask(SYMBOLS, max_lengths=9, n_best=len(every)), Search(beam=len(every), alpha=0.0)
+    )[0]
     source, lengths = batch(3)
     scores = force(model, source.expand(len(every), -1, -1), lengths.expand(len(every)), every, SYMBOLS)
     ranked = sorted(zip(every, map(sum, scores), strict=True), key=lambda pair: -pair[1])
@@ -429,16 +436,14 @@ def test_with_repeats_what_ends_and_what_goes_on_sum_to_one() -> None:
 def test_nothing_is_chosen_twice_on_request_alone(name: str) -> None:
     """Untrained networks repeat themselves, unless they are not allowed to; then only the end is left at last."""
     source = batch(0, 1, 2, 3)
-    longest = {"max_lengths": 8, "min_lengths": list(LENGTHS)}
+    task = SearchTask(SYMBOLS, max_lengths=8, min_lengths=list(LENGTHS))
     repeated = 0
     for seed in range(3):
         free, once = (network(seed, no_repeats=no, **SHAPES[name]) for no in (False, True))
-        found = [h for beam in beam_search(free, *source, SYMBOLS, beam=2, n_best=2, **longest) for h in beam]
-        repeated += sum(
-            len(set(h.tokens)) < len(h.tokens) for h in [*found, *greedy_search(free, *source, SYMBOLS, **longest)]
-        )
-        greedy = greedy_search(once, *source, SYMBOLS, **longest)
-        beams = beam_search(once, *source, SYMBOLS, beam=3, n_best=3, **longest)
+        found = [h for beam in beam_search(free, *source, replace(task, n_best=2), Search(beam=2)) for h in beam]
+        repeated += sum(len(set(h.tokens)) < len(h.tokens) for h in [*found, *greedy_search(free, *source, task)])
+        greedy = greedy_search(once, *source, task)
+        beams = beam_search(once, *source, replace(task, n_best=3), Search(beam=3))
         for length, best, beam in zip(LENGTHS, greedy, beams, strict=True):
             for hypothesis in (best, *beam):
                 assert sorted(hypothesis.tokens) == list(range(FIRST, FIRST + length))
@@ -515,8 +520,8 @@ def test_it_learns_to_sort(encoder: str, updates: int, least: float) -> None:
     source, lengths = collate_inputs([inputs for inputs, _ in unseen])
     wanted = [tuple((answer + FIRST).tolist()) for _, answer in unseen]
     for found in (
-        greedy_search(model, source, lengths, SYMBOLS, max_lengths=6),
-        [best for (best,) in beam_search(model, source, lengths, SYMBOLS, max_lengths=6, beam=3)],
+        greedy_search(model, source, lengths, SearchTask(SYMBOLS, max_lengths=6)),
+        [best for (best,) in beam_search(model, source, lengths, SearchTask(SYMBOLS, max_lengths=6), Search(beam=3))],
     ):
         right = sum(hypothesis.tokens == answer for hypothesis, answer in zip(found, wanted, strict=True))
         assert right >= least * len(unseen)

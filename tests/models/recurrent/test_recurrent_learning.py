@@ -10,7 +10,8 @@ import torch
 
 from multihead.data.batching import collate_source
 from multihead.decoding.greedy import greedy_search
-from multihead.decoding.stepper import Symbols
+from multihead.decoding.search import Symbols
+from multihead.decoding.task import SearchTask
 from multihead.models.config import RECURRENT_PRESETS, RecurrentConfig
 from multihead.models.recurrent.network import RecurrentTranslator
 from multihead.training.config import TrainingConfig
@@ -41,7 +42,7 @@ def trained(task: Reordering, updates: int, held_out: list[tuple[int, ...]], **c
 def share_reversed(model: RecurrentTranslator, task: Reordering, sources: list[tuple[int, ...]]) -> float:
     """By greedy search, without a fault."""
     symbols = Symbols(BEGIN, END, forbidden=(PADDING, BEGIN))
-    found = greedy_search(model, *collate_source(sources, PADDING, END), symbols, max_lengths=20)
+    found = greedy_search(model, *collate_source(sources, PADDING, END), SearchTask(symbols, max_lengths=20))
     right = [hypothesis.tokens == task.target(source) for hypothesis, source in zip(found, sources, strict=True)]
     return sum(right) / len(right)
 

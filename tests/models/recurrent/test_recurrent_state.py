@@ -14,7 +14,9 @@ from multihead.decoding.beam import beam_search
 from multihead.decoding.greedy import greedy_search
 from multihead.decoding.hypothesis import Hypothesis, make_hypothesis
 from multihead.decoding.scoring import force
+from multihead.decoding.search import Search
 from multihead.decoding.stepper import State, Stepper
+from multihead.decoding.task import SearchTask
 from multihead.models.config import RecurrentConfig
 from multihead.models.recurrent.network import RecurrentTranslator
 from multihead.models.recurrent.state import RecurrentState
@@ -209,7 +211,7 @@ def searched(small: Any, request: pytest.FixtureRequest) -> RecurrentTranslator:
     others = {"hard": {"alignment": "sample"}, "runs": {"alignment": "segmentation", "encoder_attention": "tree"}}
     for seed in itertools.count():
         made = network(seed, 0.6, tie_output=False, **(WIRINGS | others)[request.param])
-        found = greedy_search(made, *small.padded(small.sources), small.symbols, max_lengths=LIMIT)
+        found = greedy_search(made, *small.padded(small.sources), SearchTask(small.symbols, max_lengths=LIMIT))
         if len({len(hypothesis.tokens) for hypothesis in found}) >= 3:
             break
     return made
@@ -218,18 +220,21 @@ def searched(small: Any, request: pytest.FixtureRequest) -> RecurrentTranslator:
 @pytest.mark.parametrize("extra", [0, 6])
 def test_a_batch_is_searched_as_its_sentences_alone(small: Any, searched: RecurrentTranslator, extra: int) -> None:
     batch = small.padded(small.sources, extra)
-    greedy = greedy_search(searched, *batch, small.symbols, max_lengths=LIMIT)
-    beams = beam_search(searched, *batch, small.symbols, max_lengths=LIMIT, beam=4, n_best=3)
+    greedy = greedy_search(searched, *batch, SearchTask(small.symbols, max_lengths=LIMIT))
+    beams = beam_search(searched, *batch, SearchTask(small.symbols, max_lengths=LIMIT, n_best=3), Search(beam=4))
     for row, source in enumerate(small.sources):
         alone = small.padded([source])
-        same([greedy[row]], greedy_search(searched, *alone, small.symbols, max_lengths=LIMIT))
-        same(beams[row], beam_search(searched, *alone, small.symbols, max_lengths=LIMIT, beam=4, n_best=3)[0])
+        same([greedy[row]], greedy_search(searched, *alone, SearchTask(small.symbols, max_lengths=LIMIT)))
+        same(
+            beams[row],
+            beam_search(searched, *alone, SearchTask(small.symbols, max_lengths=LIMIT, n_best=3), Search(beam=4))[0],
+        )
 
 
 def test_a_beam_of_one_is_greedy(small: Any, searched: RecurrentTranslator) -> None:
     batch = small.padded(small.sources, 1)
-    greedy = greedy_search(searched, *batch, small.symbols, max_lengths=LIMIT)
-    beams = beam_search(searched, *batch, small.symbols, max_lengths=LIMIT, beam=1)
+    greedy = greedy_search(searched, *batch, SearchTask(small.symbols, max_lengths=LIMIT))
+    beams = beam_search(searched, *batch, SearchTask(small.symbols, max_lengths=LIMIT), Search(beam=1))
     same(greedy, [hypothesis for (hypothesis,) in beams])
 
 
@@ -249,8 +254,8 @@ def test_a_wide_beam_finds_all_there_is_in_the_right_order(small: Any, wiring: s
     few, words, limit = network(target_vocab=6, **WIRINGS[wiring]), (3, 4, 5), 3
     finished = [(*t, 2) for length in range(limit) for t in itertools.product(words, repeat=length)]
     every = finished + list(itertools.product(words, repeat=limit))
-    settings = {"max_lengths": limit, "beam": len(every), "n_best": len(every), "alpha": 1.0}
-    found = beam_search(few, *small.padded(small.sources), small.symbols, **settings)
+    task = SearchTask(small.symbols, max_lengths=limit, n_best=len(every))
+    found = beam_search(few, *small.padded(small.sources), task, Search(beam=len(every)))
     for source, hypotheses in zip(small.sources, found, strict=True):
         scores = whole_pass(small, few, source, every)
         expected = [make_hypothesis(*pair, end=2, alpha=1.0) for pair in zip(every, scores, strict=True)]

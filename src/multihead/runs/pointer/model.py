@@ -22,7 +22,8 @@ from multihead.data.toy.pointing import Hull, Problem, Sort, collate_inputs
 from multihead.decoding.beam import beam_search
 from multihead.decoding.greedy import greedy_search
 from multihead.decoding.hypothesis import Hypothesis
-from multihead.decoding.stepper import Symbols
+from multihead.decoding.search import Search, Symbols
+from multihead.decoding.task import SearchTask
 from multihead.errors import ConfigurationError, FormatError, InputError, ShapeError
 from multihead.machine import require_device
 from multihead.models.pointer.config import BEGIN, END, FIRST, PADDING, PointerConfig
@@ -199,8 +200,8 @@ class Pointer:
 def _search(model: PointerNetwork, inputs: list[npt.NDArray[np.float32]], beam: int) -> list[Hypothesis]:
     """The most probable answer that the search finds to each; as many symbols as inputs, and the end, at most."""
     source, lengths = (tensor.to(model.begin.device) for tensor in collate_inputs(inputs))
-    limits = [len(row) + 1 for row in inputs]
+    task = SearchTask(SYMBOLS, max_lengths=[len(row) + 1 for row in inputs])
     if beam == 1:
-        return greedy_search(model, source, lengths, SYMBOLS, max_lengths=limits)
-    found = beam_search(model, source, lengths, SYMBOLS, max_lengths=limits, beam=beam, alpha=0.0)
+        return greedy_search(model, source, lengths, task)
+    found = beam_search(model, source, lengths, task, Search(beam=beam, alpha=0.0))
     return [hypotheses[0] for hypotheses in found]

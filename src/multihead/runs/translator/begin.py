@@ -17,7 +17,7 @@ import torch
 from multihead import work_folder
 from multihead.bundle import Bundle, build_network, load_bundle
 from multihead.diagnosis.doctor import log_quick_check
-from multihead.engine.native import decoding
+from multihead.engine.weights import decoding
 from multihead.errors import ConfigurationError, Interrupted
 from multihead.kernels.native import native
 from multihead.machine import Machine, inspect_machine, require_device

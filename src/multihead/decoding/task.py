@@ -1,0 +1,148 @@
+"""What a search must produce: symbols, lengths, restrictions, n best.
+
+`decoding.search.Search` says how to search; a `SearchTask` has what only the running program knows. Every search takes
+both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from multihead.decoding.ranking import Stop
+from multihead.decoding.recording import Recorder
+from multihead.decoding.restrictions import NoRepeat, Restriction
+from multihead.decoding.search import LengthPenalty, Search, Symbols
+from multihead.errors import ConfigurationError, ShapeError
+
+Limits = int | Sequence[int] | Int[Tensor, " batch"]
+"""A length for all sentences, or one for each."""
+
+
+@dataclass(frozen=True)
+class SearchTask:
+    """What a search must produce for a batch of sentences.
+
+    Args:
+        symbols: begin, end, and the symbols that are never chosen.
+        max_lengths: maximum number of symbols per hypothesis, including the end symbol: one number, or one per
+            sentence. By default `Search.limit` of each source's length.
+        min_lengths: minimum number of symbols before the end symbol, which is forbidden until then. By default
+            `Search.least` of each source's length; 0 where ``max_lengths`` is given.
+        n_best: number of hypotheses per sentence, at most the beam.
+        restrictions: what no hypothesis may contain, and what each must begin with; after `Search.no_repeat`.
+        penalty: a length penalty other than the ones that `Search.length_penalty` names.
+        stop: a stopping rule other than the ones that `Search.stopping` names.
+        recorder: records what a beam search does; None disables recording.
+    """
+
+    symbols: Symbols
+    max_lengths: Limits | None = None
+    min_lengths: Limits | None = None
+    n_best: int = 1
+    restrictions: Sequence[Restriction] = ()
+    penalty: LengthPenalty | None = None
+    stop: Stop | None = None
+    recorder: Recorder | None = None
+
+    def check_n_best(self, search: Search) -> None:
+        """Raise ConfigurationError if ``n_best`` exceeds the beam."""
+        if not 1 <= self.n_best <= search.beam:
+            raise ConfigurationError(
+                f"n_best must be from 1 to the beam of {search.beam}, got {self.n_best}: widen the beam or ask for "
+                "fewer"
+            )
+
+    def effective_restrictions(self, search: Search) -> list[Restriction]:
+        """All restrictions of a search, in the order in which they apply."""
+        return [*([NoRepeat(search.no_repeat)] if search.no_repeat else []), *self.restrictions]
+
+    def lengths(
+        self, search: Search, sources: Sequence[int] | Int[Tensor, " batch"], device: torch.device | None = None
+    ) -> tuple[Int[Tensor, " batch"], Int[Tensor, " batch"]]:
+        """The maximum and the minimum length of each sentence.
+
+        Args:
+            search: decides where the task has no lengths of its own.
+            sources: number of symbols of each source.
+            device: of the result.
+
+        Raises:
+            ShapeError: not one length per sentence.
+            ConfigurationError: lengths outside their range, or without room for the end symbol after the minimum.
+        """
+        sizes = sources.tolist() if isinstance(sources, Tensor) else list(sources)
+        most, least = self.max_lengths, self.min_lengths
+        if least is None:
+            least = [search.least(size) for size in sizes] if most is None else 0
+        limits = limit_tensor([search.limit(size) for size in sizes] if most is None else most, len(sizes), device)
+        minimums = minimum_tensor(least, limits)
+        for restriction in self.restrictions:
+            restriction.check(limits, self.symbols)
+        return limits, minimums
+
+    def divisors(self, search: Search, longest: int, device: torch.device | None = None) -> Float[Tensor, " lengths"]:
+        """penalty(n, alpha) for n = 0 ... longest, in double precision; 1 for n = 0.
+
+        Raises:
+            ConfigurationError: alpha is too large for such lengths.
+        """
+        penalty = self.penalty or search.penalty
+        try:
+            row = [1.0, *(penalty(length, search.alpha) for length in range(1, longest + 1))]
+        except OverflowError:
+            raise ConfigurationError(
+                f"an alpha of {search.alpha} is too large for hypotheses of {longest} symbols: give a smaller one; "
+                "0 to 2 is usual"
+            ) from None
+        return torch.tensor(row, dtype=torch.float64, device=device)
+
+
+def limit_tensor(limits: Limits, batch: int, device: torch.device | None) -> Int[Tensor, " batch"]:
+    """The length limit of each sentence.
+
+    Raises:
+        ShapeError: as many limits as sentences are needed, or a single one.
+        ConfigurationError: a limit below 1.
+    """
+    tensor = _of_each_sentence("length limits", limits, batch, device)
+    if batch and int(tensor.min()) < 1:
+        raise ConfigurationError(
+            f"a length limit counts the end symbol and must be at least 1, got {int(tensor.min())}"
+        )
+    return tensor
+
+
+def minimum_tensor(minimums: Limits, limits: Int[Tensor, " batch"]) -> Int[Tensor, " batch"]:
+    """The least symbols of each sentence, the end symbol not counted.
+
+    Raises:
+        ShapeError: as many as sentences are needed, or a single one.
+        ConfigurationError: one is negative, or leaves no room for the end symbol within the sentence's limit.
+    """
+    tensor = _of_each_sentence("minimum lengths", minimums, len(limits), limits.device)
+    if len(limits) and int(tensor.min()) < 0:
+        raise ConfigurationError(f"a minimum length cannot be negative, got {int(tensor.min())}")
+    unfit = (tensor >= limits).nonzero()[:1, 0].tolist()
+    if unfit:
+        least, limit = int(tensor[unfit[0]]), int(limits[unfit[0]])
+        raise ConfigurationError(
+            f"a minimum of {least} symbols and the end symbol do not fit into a length limit of {limit}: lower the "
+            f"minimum to {limit - 1}, or raise the limit to {least + 1}"
+        )
+    return tensor
+
+
+def _of_each_sentence(name: str, lengths: Limits, batch: int, device: torch.device | None) -> Int[Tensor, " batch"]:
+    if isinstance(lengths, int):
+        lengths = [lengths] * batch
+    tensor = torch.as_tensor(lengths, dtype=torch.long, device=device)
+    if tensor.shape != (batch,):
+        raise ShapeError(
+            f"got {name} of shape {tuple(tensor.shape)} for {batch} sentences: give one number, or one each"
+        )
+    return tensor
