@@ -19,6 +19,7 @@ from multihead.lines import windows as lines
 from multihead.lines.windows import LineOptions
 from multihead.translating import translator as module
 from multihead.translating.lengths import most_tokens
+from multihead.translating.request import TranslationRequest
 from multihead.translating.shortlist import FILE, shortlist
 
 SMALL = 14

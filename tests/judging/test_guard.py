@@ -91,7 +91,7 @@ def test_marking_changes_no_translation_and_costs_no_search(translator, pairs, m
     texts = [source for source, _ in pairs] + ["", " "]
     expected = translator.translations(texts)
     assert [each.translation for each in translate_guarded(translator, texts)] == expected
-    monkeypatch.setattr(Translator, "_translate", None)
+    monkeypatch.setattr(Translator, "run", None)
     judged = assess(translator, texts, expected, MARK)
     assert [(each.score, each.signs, each.marked) for each in judged[-2:]] == [(0.0, {}, False)] * 2
     assert retry(translator, TranslationRequest(translator.search_settings(), texts), judged, RETRY) == judged, (

@@ -7,6 +7,7 @@ must then leave every line as it was.
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +37,14 @@ LINE = st.one_of(
 
 
 class Echo(Translator):
-    """Finds each text itself, and ``n`` of them where so many are asked for."""
+    """Translates each text to itself, as often as translations are requested."""
 
-    def n_best(self, texts: Any, n: int, **asked: Any) -> list[list[Translation]]:
-        if asked.get("progress"):
-            asked["progress"](len(texts))
+    def run(
+        self, request: TranslationRequest, progress: Callable[[int], None] | None = None
+    ) -> list[list[Translation]]:
+        texts, n = request.texts, request.candidates
+        if progress is not None:
+            progress(len(texts))
         return [[Translation(text, -1.0, True, None, -1.0, 1)] * (n if text.strip() else 1) for text in texts]
 
 

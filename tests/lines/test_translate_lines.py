@@ -12,6 +12,7 @@ from multihead.decoding.search import Search
 from multihead.errors import ConfigurationError
 from multihead.lines import windows as module
 from multihead.lines.windows import LineOptions, in_chunks, translated
+from multihead.translating.request import TranslationRequest
 from multihead.translating.searching import Translation
 
 SEARCH = Search(beam=3)
