@@ -1,7 +1,7 @@
 """Settings of the translation networks; named presets.
 
 Does not import torch. `TransformerConfig` is for `models.transformer`, `RecurrentConfig` for `models.recurrent`, and
-`GenerationConfig` for the search of a trained model. `planning.choices` chooses values that suit a corpus.
+`planning.choices` chooses values that suit a corpus.
 """
 
 from __future__ import annotations
