@@ -1,6 +1,6 @@
 """Settings of the translation networks; named presets.
 
-Does not import torch. `TransformerConfig` is for `models.transformer`, `RecurrentConfig` for `models.recurrent`, and
+Does not import torch. `TransformerConfig` is for `models.transformer`, `RecurrentConfig` for `models.recurrent`.
 `planning.choices` chooses values that suit a corpus.
 """
 
