@@ -270,11 +270,11 @@ def test_any_text_any_width_and_both_themes(browser: Chrome, wicked: dict[str, A
             assert wide <= window
     finally:
         browser.set_window_size(size["width"], size["height"])
-    colours = set()
+    colors = set()
     for _ in range(2):
         one(browser, "#theme").click()
-        colours.add(browser.execute_script("return getComputedStyle(document.body).backgroundColor"))
-    assert len(colours) == 2
+        colors.add(browser.execute_script("return getComputedStyle(document.body).backgroundColor"))
+    assert len(colors) == 2
     assert browser.execute_script("return performance.getEntriesByType('resource').map((one) => one.name)") == []
     assert browser.get_log("browser") == []
 

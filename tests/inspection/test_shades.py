@@ -59,14 +59,14 @@ def read(*documents, **options):
     return found
 
 
-def test_without_colours_shares_are_numbers():
-    assert shaded_text(FLAT, colour=False) == "good 90.0%\n 100% A fine(90) day"
-    assert shaded_text(TWO, colour=False).splitlines() == [
+def test_without_colors_shares_are_numbers():
+    assert shaded_text(FLAT, color=False) == "good 90.0%\n 100% A fine(90) day"
+    assert shaded_text(TWO, color=False).splitlines() == [
         "bad 75.0%",
         "1  10% All(40) well(60)",
         "2  90% An awful(80) end(20)",
     ]
-    assert [line[:8] for line in shaded_text(DEEP, colour=False).splitlines()[1:]] == [
+    assert [line[:8] for line in shaded_text(DEEP, color=False).splitlines()[1:]] == [
         "1.1   3%",
         "1.2  27%",
         "2.1   7%",
@@ -74,23 +74,23 @@ def test_without_colours_shares_are_numbers():
     ]
 
 
-def colours(text):
+def colors(text):
     """The words, each with its background color; 0 for none."""
     found = {}
-    for colour, word in re.findall(
+    for color, word in re.findall(
         r"(?:\x1b\[38;5;16;48;5;(\d+)m)?([A-Za-z]+)(?:\x1b\[0m)?", re.sub(r"\x1b\[0m", "", text)
     ):
-        found[word] = int(colour or 0)
+        found[word] = int(color or 0)
     return found
 
 
-def test_with_colours_the_words_are_the_same_and_shades_follow_the_weights():
-    text = shaded_text(TWO, colour=True)
-    assert re.sub(r"\x1b\[[\d;]*m", "", text) == re.sub(r"\(\d+\)", "", shaded_text(TWO, colour=False))
-    found = colours(text.split("\n", 1)[1])
+def test_with_colors_the_words_are_the_same_and_shades_follow_the_weights():
+    text = shaded_text(TWO, color=True)
+    assert re.sub(r"\x1b\[[\d;]*m", "", text) == re.sub(r"\(\d+\)", "", shaded_text(TWO, color=False))
+    found = colors(text.split("\n", 1)[1])
     # sqrt(0.9) 0.8 is the largest, sqrt(0.1) 0.6 a quarter of it; the nearer to white, the higher the number
     assert found["awful"] < found["end"] <= 230
-    assert found["awful"] == min(colour for colour in found.values() if colour)
+    assert found["awful"] == min(color for color in found.values() if color)
     assert found["An"] == 0
 
 
@@ -131,7 +131,7 @@ def test_nothing_in_a_document_is_obeyed(text):
     found = read(nasty, title=text)
     assert {tag for tag, _ in found.tags} == {"html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "span"}
     assert all(name in ("charset", "name", "content", "class", "style", "title") for _, a in found.tags for name in a)
-    plain = re.sub(r"\x1b\[(?:38;5;16;48;5;\d+|0)m", "", shaded_text(nasty, colour=True))
+    plain = re.sub(r"\x1b\[(?:38;5;16;48;5;\d+|0)m", "", shaded_text(nasty, color=True))
     assert all(character.isprintable() or character == "\n" for character in plain)
     if text.isprintable():
         assert found.text.count(text) >= 4
@@ -140,6 +140,6 @@ def test_nothing_in_a_document_is_obeyed(text):
 
 def test_a_document_of_one_word_or_without_weight_is_shown():
     lonely = ShadedDocument("a", WeightedText(1.0, parts=(WeightedText(1.0, "hello"),)))
-    assert "hello" in shaded_text(lonely, colour=True)
+    assert "hello" in shaded_text(lonely, color=True)
     weightless = ShadedDocument("a", WeightedText(1.0, parts=(WeightedText(0.0, "hello"),)))
     assert "hello" in shaded_page([weightless])

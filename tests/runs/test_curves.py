@@ -80,7 +80,7 @@ def test_several_runs_in_one_picture(run, tmp_path):
     for name, folders in (("1.svg", [one]), ("2.svg", [one, other]), ("again.svg", [one, other]), ("1.png", [one])):
         plot(folders, tmp_path / name)
     pictures = {name: (tmp_path / f"{name}.svg").read_text(encoding="utf-8") for name in ("1", "2", "again")}
-    first, second = drawing._COLOURS[:2]
+    first, second = drawing._COLORS[:2]
     assert first in pictures["1"]
     assert second not in pictures["1"]
     assert first in pictures["2"]

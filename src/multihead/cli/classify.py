@@ -98,7 +98,7 @@ _DEVICE = click.option(
 def predict(model: Path, top: int, explain: bool, html: Path | None, device: str) -> None:
     """Print label TAB probability of each document of standard input: one a line, tabs between its paragraphs.
 
-    An empty line stays one. Shades are colours where standard output is a terminal, and percentages elsewhere.
+    An empty line stays one. Shades are colors where standard output is a terminal, and percentages elsewhere.
     """
     from multihead.cli.process import configure_process
 
@@ -153,7 +153,7 @@ def _explain(classifier: DocumentClassifier, explain: bool, html: Path | None, t
     from multihead.files import write_text
     from multihead.inspection.shades import shaded_page, shaded_text
 
-    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     documents: list[ShadedDocument] = []
 
     def show(lines: list[str], number: int) -> list[str]:
@@ -164,7 +164,7 @@ def _explain(classifier: DocumentClassifier, explain: bool, html: Path | None, t
                 if html is not None:
                     documents.append(explained)
                 if explain:
-                    shown[place] = f"{shaded_text(explained, colour=colour)}\n"
+                    shown[place] = f"{shaded_text(explained, color=color)}\n"
         return shown
 
     filter_lines(show)

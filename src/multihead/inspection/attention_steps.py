@@ -1,7 +1,7 @@
-"""The steps inside multi-head attention, and a module in a few words.
+"""Describe modules, and the steps inside multi-head attention, for a trace.
 
-Shapes are those that were recorded. Only the projections of `torch.nn.MultiheadAttention` are computed here: its
-queries, keys and values exist inside a single function call, out of reach of hooks.
+Shapes are those that `inspection.shapes` recorded. Only the projections of `torch.nn.MultiheadAttention` are computed
+here: its queries, keys and values exist inside a single function call, out of reach of hooks.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Shape = tuple[int, ...]
 
 
 def format_shape(shape: Shape) -> str:
-    """A shape as people write it: ``[2, 5, 32]``."""
+    """A shape in brackets: ``[2, 5, 32]``."""
     return str(list(shape))
 
 
 class AttentionStep(NamedTuple):
-    """One line of the inside of an attention: a tensor, its shape, and how it came about."""
+    """A tensor inside an attention, its shape, and how it is computed."""
 
     name: str
     shape: Shape
@@ -33,7 +33,7 @@ class AttentionStep(NamedTuple):
 
 
 def describe_module(module: nn.Module) -> str:
-    """A module in a few words: its class, and what it does with how much."""
+    """A module in a few words: its class, and what it computes."""
     name = type(module).__name__
     match module:
         case PackedLinear():
@@ -61,12 +61,12 @@ def describe_module(module: nn.Module) -> str:
             return name
 
 
-def _heads(count: int, of_keys: int | None = None) -> str:
+def _heads(count: int, kv_heads: int | None = None) -> str:
     words = f"{count} head" + "s" * (count != 1)
-    return words if of_keys in (None, count) else f"{words} ({of_keys} of keys and values)"
+    return words if kv_heads in (None, count) else f"{words} ({kv_heads} of keys and values)"
 
 
-# --------------------------------------------------------------------------------------- the inside of an attention
+# --------------------------------------------------------------------------------------- inside an attention
 
 
 _ROLES = {"q": "query: what asks", "k": "key: what is looked at", "v": "value: what is taken from there"}
@@ -75,7 +75,7 @@ _ROLES = {"q": "query: what asks", "k": "key: what is looked at", "v": "value: w
 def projection_steps(
     attention: MultiHeadAttention, maps: PackedLinear, first: int, given: Shape, made: tuple[Shape, ...]
 ) -> list[AttentionStep]:
-    """Input, matrix and result of each map of ``maps`` from number ``first`` on, which made ``made`` of ``given``."""
+    """Input, matrix and result of the maps from number ``first`` on; ``given`` and ``made`` are their shapes."""
     letters = "qkv" if maps is attention.in_projection else "q" if maps is attention.query_projection else "kv"
     called = next(name for name, child in attention.named_children() if child is maps)
     steps: list[AttentionStep] = []
@@ -85,22 +85,22 @@ def projection_steps(
         heads = attention.heads if letters[number] == "q" else attention.kv_heads
         matrix = (stop - start, maps.in_features)
         layout = "batch, {}, width"
-        steps += _projected(letters[number], given, matrix, origin, shape, heads, maps.bias is not None, layout)
+        steps += _map_steps(letters[number], given, matrix, origin, shape, heads, maps.bias is not None, layout)
     return steps
 
 
 def mixing_steps(name: str, linear: nn.Linear, key_width: int, given: Shape, made: Shape) -> list[AttentionStep]:
-    """The heads side by side, W_o and the output; ``key_width`` is d_k."""
-    added = "" if linear.bias is None else " + b_o"
+    """The concatenated heads, W_o and the output; ``key_width`` is d_k."""
+    bias = "" if linear.bias is None else " + b_o"
     return [
         AttentionStep("stacked", given, f"softmax(Q K^T / sqrt({key_width})) V of every head, side by side"),
         AttentionStep("W_o", tuple(linear.weight.shape), f"{name}.weight"),
-        AttentionStep("output", made, f"stacked W_o^T{added}"),
+        AttentionStep("output", made, f"stacked W_o^T{bias}"),
     ]
 
 
 def torch_steps(attention: nn.MultiheadAttention, inputs: Mapping[str, Tensor], output: Shape) -> list[AttentionStep]:
-    """All steps of PyTorch's module, or of one that takes its place, from its parameters and what it was given."""
+    """All steps of PyTorch's module, or of one that replaces it, from its parameters and inputs."""
     packed: Tensor | None = attention.in_proj_weight
     layout = "batch, {}, width" if attention.batch_first else "{}, batch, width"
     steps: list[AttentionStep] = []
@@ -116,19 +116,19 @@ def torch_steps(attention: nn.MultiheadAttention, inputs: Mapping[str, Tensor], 
             origin = f"{letter}_proj_weight"
         start += rows
         sizes = (tuple(x.shape), tuple(matrix.shape), origin, tuple(F.linear(x, matrix).shape))
-        added = attention.in_proj_bias is not None
-        steps += _projected(letter, *sizes, rows // attention.head_dim, added, layout if x.dim() == 3 else "{}, width")
+        bias = attention.in_proj_bias is not None
+        steps += _map_steps(letter, *sizes, rows // attention.head_dim, bias, layout if x.dim() == 3 else "{}, width")
     stacked = (*output[:-1], attention.out_proj.in_features)
     return steps + mixing_steps("out_proj", attention.out_proj, attention.head_dim, stacked, output)
 
 
-def _projected(
-    letter: str, given: Shape, matrix: Shape, origin: str, made: Shape, heads: int, added: bool, layout: str
+def _map_steps(
+    letter: str, given: Shape, matrix: Shape, origin: str, made: Shape, heads: int, bias: bool, layout: str
 ) -> list[AttentionStep]:
-    """An input, the matrix it is multiplied by, and the result."""
+    """An input, the matrix that multiplies it, and the result."""
     name, _, role = _ROLES[letter].partition(": ")
     time = "query" if letter == "q" else "key"
-    product = f"{name} W_{letter}^T" + f" + b_{letter}" * added
+    product = f"{name} W_{letter}^T" + f" + b_{letter}" * bias
     parts = f"{_heads(heads)}, each {made[-1] // heads} wide, side by side" if heads > 1 else f"1 head {made[-1]} wide"
     return [
         AttentionStep(name, given, f"{role}: [{layout.format(time)}]"),
@@ -138,7 +138,7 @@ def _projected(
 
 
 def _memory_width(attention: nn.MultiheadAttention) -> int:
-    """How wide the keys of all heads are together: narrower than the queries' where heads share them."""
+    """Total width of the keys of all heads, which is smaller than that of the queries if heads share keys."""
     if attention.in_proj_weight is None:
         return int(attention.k_proj_weight.shape[0])
     return int(attention.in_proj_weight.shape[0] - attention.embed_dim) // 2

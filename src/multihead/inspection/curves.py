@@ -1,6 +1,6 @@
-"""Pictures of numbers over updates: panels below each other, a colour for each run, in the style of `inspection.plots`.
+"""Draw curves over updates: stacked panels, one color per run.
 
-Where the numbers come from is for others to say (`runs.curves`).
+`runs.curves` reads the values; the style is that of `inspection.plots`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from multihead.inspection.plots import FAINT, check_path, render_figure, style_t
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_COLOURS = (
+_COLORS = (
     "#1f77b4",
     "#d62728",
     "#2ca02c",
@@ -29,7 +29,7 @@ _COLOURS = (
     "#7f7f7f",
     "#bcbd22",
 )
-_WIDTH, _HEIGHT = 7.0, 2.4  # inches of a panel
+_WIDTH, _HEIGHT = 7.0, 2.4  # of a panel, in inches
 
 
 @dataclass(frozen=True)
@@ -37,30 +37,30 @@ class Line:
     """One curve."""
 
     name: str
-    """Of the run; lines of one name have one colour."""
+    """Name of the run; lines with the same name have the same color."""
     points: Sequence[tuple[int, float]]
-    """Update and value, in the order of updates."""
+    """Updates and values, in the order of updates."""
     judged: bool = False
-    """Measured now and then, on other data: drawn with a mark at each point."""
+    """Whether it was measured at intervals on other data; drawn dashed, with a marker at each point."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Curves on one scale."""
+    """Curves with a common scale."""
 
     title: str
     lines: Sequence[Line]
 
 
 def draw_curves(panels: Sequence[Panel], path: str | Path) -> None:
-    """Draws panels below each other into a PNG, SVG or PDF file that is written whole or not at all.
+    """Draw stacked panels into a PNG, SVG or PDF file, which is written completely or not at all.
 
     Args:
-        panels: those without a point are left out.
-        path: the file; its name ends in ``.png``, ``.svg`` or ``.pdf`` and its folder exists.
+        panels: the panels; those without points are omitted.
+        path: a file name that ends in ``.png``, ``.svg`` or ``.pdf``, in an existing folder.
 
     Raises:
-        InputError: the file cannot be one, or there is nothing to draw.
+        InputError: the file name is invalid, or there is nothing to draw.
         MissingDependencyError: matplotlib, or a font for the names, is not installed.
         SurroundingsError: the file could not be written.
     """
@@ -71,25 +71,25 @@ def draw_curves(panels: Sequence[Panel], path: str | Path) -> None:
     names = list(dict.fromkeys(line.name for panel in shown for line in panel.lines))
     fonts = Fonts(names)
     labels = {name: fonts.label(name) for name in names}
-    colours = {name: _COLOURS[place % len(_COLOURS)] for place, name in enumerate(names)}
+    colors = {name: _COLORS[place % len(_COLORS)] for place, name in enumerate(names)}
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure((_WIDTH, _HEIGHT * len(shown)))
-    FigureCanvasAgg(figure)  # puts itself in the figure: drawing into memory, on any machine
+    FigureCanvasAgg(figure)  # registers itself with the figure, which is then drawn in memory without a display
     grid = figure.subplots(len(shown), 1, sharex=True, squeeze=False, gridspec_kw={"hspace": 0.35})
     for panel, axes in zip(shown, grid[:, 0], strict=True):
-        _draw(axes, panel, colours, fonts.default)
+        _draw_panel(axes, panel, colors, fonts.default)
     style_text(grid[-1, 0].set_xlabel("update"), fonts.default, 9.0)
-    _name(grid[0, 0], [(labels[name], colours[name]) for name in names])
+    _draw_legend(grid[0, 0], [(labels[name], colors[name]) for name in names])
     write_picture(path, render_figure(figure, path.suffix.lower().removeprefix(".")))
 
 
-def _draw(axes: Axes, panel: Panel, colours: dict[str, str], font: Path) -> None:
+def _draw_panel(axes: Axes, panel: Panel, colors: dict[str, str], font: Path) -> None:
     for line in panel.lines:
         steps, values = [step for step, _ in line.points], [value for _, value in line.points]
         look = {"linestyle": "--", "marker": "o", "markersize": 3.0} if line.judged else {"linestyle": "-"}
-        axes.plot(steps, values, color=colours[line.name], linewidth=1.2, **look)
+        axes.plot(steps, values, color=colors[line.name], linewidth=1.2, **look)
     style_text(axes.set_title(panel.title, loc="left"), font, 10.0)
     axes.grid(color=FAINT, linewidth=0.5)
     axes.set_axisbelow(True)
@@ -100,13 +100,13 @@ def _draw(axes: Axes, panel: Panel, colours: dict[str, str], font: Path) -> None
         style_text(text, font, 8.0)
 
 
-def _name(axes: Axes, entries: Sequence[tuple[Label, str]]) -> None:
-    """Which colour is which run, where there are several."""
+def _draw_legend(axes: Axes, entries: Sequence[tuple[Label, str]]) -> None:
+    """Name the color of each run if there are several."""
     if len(entries) < 2:
         return
     from matplotlib.lines import Line2D
 
-    handles = [Line2D([], [], color=colour) for _, colour in entries]
+    handles = [Line2D([], [], color=color) for _, color in entries]
     legend = axes.legend(handles, [label.text for label, _ in entries], frameon=False, loc="upper right")
     for text, (label, _) in zip(legend.get_texts(), entries, strict=True):
         style_text(text, label.font, 8.0)

@@ -1,11 +1,11 @@
-"""An explanation as a page of HTML that needs nothing else: no network, no other file, and to be read no script.
+"""Render an explanation as a self-contained HTML page or as terminal text.
 
-What is explained comes as plain data, in the schema of docs/explain.md (`judging.explain` makes it). Sentence, words,
-tokens and what was found are written here, as HTML; the scripts in `page/` add links between words, maps of every head
-and the tree of the search. Text of a user is never markup: it is escaped here, and the data, which stand in the page as
-JSON, hold no character that could end their element. The page tells browsers to load nothing.
+The content of an explanation is plain data in the schema of docs/explain.md, made by `judging.explain`. The page loads
+no other file and nothing from the network. Sentences, words, tokens and hypotheses are written here as HTML, readable
+without JavaScript; the scripts in `page/` add links between words, attention maps of every head, and the search tree.
 
-An explanation for a terminal: the translation, and a row a word. `inspection.explanation` has it all.
+Text from users is never markup: it is escaped here, and the data, which the page contains as JSON, have no character
+that could end their element. `explanation_text` shows only the translation and its words.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from multihead.attention.drawing import display_width
 from multihead.text.tokenizer import visible
 
 _SCRIPTS = ("common", "words", "maps", "tree")
-_WITHIN = {"encoder": "the source", "decoder": "the output"}
+_SELF_ATTENTION = {"encoder": "the source", "decoder": "the output"}
 _MOST_FOUND = 10  # finished hypotheses in the table
 
 
 def explanation_page(content: dict[str, Any]) -> str:
-    """The page.
+    """A self-contained HTML page.
 
     Args:
-        content: as `multihead.judging.explain.Explanation.content` gives it.
+        content: the result of `multihead.judging.explain.Explanation.content`.
     """
-    sections = (_maps, _search, _words, _tokens, _shapes)
+    sections = (_attention_section, _search_section, _words_section, _tokens_section, _shapes_section)
     scripts = [_file(f"{name}.js") for name in _SCRIPTS]
     return Template(_file("explain.html")).substitute(
         title=f"{escape_html(content['source'])} – multihead explain",
         style=_file("explain.css"),
-        body="\n".join([_pair(content), _WORD, *(section(content) for section in sections)]),
+        body="\n".join([_sentences(content), _WORD_PANEL, *(section(content) for section in sections)]),
         footer=_footer(content),
-        data=_data(content),
+        data=_script_data(content),
         script="\n".join(scripts),
     )
 
 
 def escape_html(text: str) -> str:
-    """A text as HTML; what is invisible in it is written as an escape."""
+    """A text as HTML, with invisible characters written as escapes."""
     return html.escape(visible(text))
 
 
 def html_percent(share: float) -> str:
-    """``94%``, and what is nearly nothing not as 0."""
+    """A share as HTML: ``94%``; small shares have a decimal place and never become 0."""
     if 0 < share < 0.001:
         return "&lt;0.1%"
     return f"{share:.1%}" if share < 0.0995 else f"{share:.0%}"
@@ -59,8 +59,8 @@ def _file(name: str) -> str:
     return files("multihead.inspection").joinpath("page", name).read_text(encoding="utf-8")
 
 
-def _data(content: dict[str, Any]) -> str:
-    """What the scripts read: weights in thousandths, and no character that means anything to HTML."""
+def _script_data(content: dict[str, Any]) -> str:
+    """The data of the scripts, with weights in thousandths and without characters that mean anything to HTML."""
     attention = {
         kind: one and {**one, "layers": _thousandths(one["layers"])} for kind, one in content["attention"].items()
     }
@@ -75,7 +75,7 @@ def _thousandths(weights: Any) -> Any:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Cells are HTML already."""
+    """An HTML table; cells are complete elements."""
     top = "".join(f'<th scope="col">{name}</th>' for name in head)
     body = "\n".join(f"<tr>{''.join(cells)}</tr>" for cells in rows)
     return f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>\n{body}\n</tbody></table></div>'
@@ -85,16 +85,16 @@ def _cell(content: str, kind: str = "") -> str:
     return f'<td class="{kind}" dir="auto">{content}</td>' if kind else f'<td dir="auto">{content}</td>'
 
 
-def _sure(probability: float) -> str:
-    """A probability on a background that is the warmer the less sure the model was."""
+def _probability_cell(probability: float) -> str:
+    """A probability on a background that is warmer the lower it is."""
     return f'<td><span class="doubt" style="--doubt: {1 - probability:.3f}">{html_percent(probability)}</span></td>'
 
 
-def _others(found: Sequence[dict[str, Any]]) -> str:
+def _alternatives(found: Sequence[dict[str, Any]]) -> str:
     return " · ".join(f"{escape_html(one['text'])}&nbsp;{html_percent(one['probability'])}" for one in found)
 
 
-def _pair(content: dict[str, Any]) -> str:
+def _sentences(content: dict[str, Any]) -> str:
     source, target = content["languages"]
     read = "".join(_button(word, "") for word in content["source_words"])
     written = "".join(
@@ -135,12 +135,12 @@ def _warnings(content: dict[str, Any]) -> list[str]:
     return warnings
 
 
-_WORD = """<section class="scripted panel" aria-label="The chosen word" aria-live="polite">
+_WORD_PANEL = """<section class="scripted panel" aria-label="The chosen word" aria-live="polite">
 <div class="columns"><div id="alternatives"></div><div id="choices"></div></div>
 </section>"""
 
 
-def _maps(content: dict[str, Any]) -> str:
+def _attention_section(content: dict[str, Any]) -> str:
     kinds = [kind for kind, one in content["attention"].items() if one is not None]
     scripted = """<div class="scripted">
 <div class="controls"><div class="segments" id="kinds" role="group" aria-label="Which attention"></div></div>
@@ -149,37 +149,37 @@ def _maps(content: dict[str, Any]) -> str:
 </div>"""
     if not kinds:
         return ""
-    lacking = [name for kind, name in _WITHIN.items() if kind not in kinds]
-    said = f"This model has no attention within {' or '.join(lacking)}." if lacking else ""
+    missing = [name for kind, name in _SELF_ATTENTION.items() if kind not in kinds]
+    note = f"This model has no attention within {' or '.join(missing)}." if missing else ""
     return f"""<section id="attention">
 <h2>Attention</h2>
 <p class="note">A row is what is being written or read, a column what it looks at; percentages in the cells from 10 on.
-<span class="scripted">Every layer and head is a small picture: choose one to see it whole.</span> {said}</p>
+<span class="scripted">Every layer and head is a small picture: choose one to see it whole.</span> {note}</p>
 {scripted}
-<div class="plain">{_word_attention(content)}</div>
+<div class="plain">{_word_attention_table(content)}</div>
 </section>"""
 
 
-def _word_attention(content: dict[str, Any]) -> str:
-    """Without scripts: which word looked at which, the mean over the heads of one layer."""
+def _word_attention_table(content: dict[str, Any]) -> str:
+    """Without scripts: the attention between words, averaged over the heads of one layer."""
     if not content["word_attention"]:
         return ""
     rows = (
         [
             f'<th scope="row">{escape_html(word["text"])}</th>',
-            *map(_weight, weights),
+            *map(_weight_cell, weights),
         ]
         for word, weights in zip(content["words"], content["word_attention"], strict=True)
     )
     return _table(["", *map(escape_html, content["source_words"])], rows).replace("<table>", '<table class="map">')
 
 
-def _weight(weight: float) -> str:
+def _weight_cell(weight: float) -> str:
     strong = ' class="strong"' if weight > 0.6 else ""
     return f'<td{strong} style="--weight: {weight:.3f}">{f"{100 * weight:.0f}" if weight >= 0.095 else ""}</td>'
 
 
-def _search(content: dict[str, Any]) -> str:
+def _search_section(content: dict[str, Any]) -> str:
     settings = content["search"]["settings"]
     groups = f" in {settings['groups']} groups" if settings["groups"] > 1 else ""
     ended = sorted(
@@ -211,19 +211,19 @@ worth.</p>
 </section>"""
 
 
-def _words(content: dict[str, Any]) -> str:
+def _words_section(content: dict[str, Any]) -> str:
     sources, weights = content["source_words"], content["word_attention"]
     links = {target: source for source, target in content["links"]}
     rows = (
         [
             _cell(escape_html(word["text"])),
-            _sure(word["probability"]),
+            _probability_cell(word["probability"]),
             _cell(
                 f"{escape_html(sources[links[place]])}&nbsp;{html_percent(weights[place][links[place]])}"
                 if place in links
                 else ""
             ),
-            _cell(_others(word["alternatives"])),
+            _cell(_alternatives(word["alternatives"])),
         ]
         for place, word in enumerate(content["words"])
     )
@@ -234,13 +234,13 @@ other token and what then follows most probably.</p>
 </section>"""
 
 
-def _tokens(content: dict[str, Any]) -> str:
+def _tokens_section(content: dict[str, Any]) -> str:
     rows = (
         [
             _cell(escape_html(piece["text"]), "mono"),
-            _sure(piece["probability"]),
+            _probability_cell(piece["probability"]),
             _cell(str(piece["rank"]), "number"),
-            _cell(_others(piece["candidates"]), "mono"),
+            _cell(_alternatives(piece["candidates"]), "mono"),
         ]
         for piece in content["pieces"]
     )
@@ -249,7 +249,7 @@ def _tokens(content: dict[str, Any]) -> str:
 </details></section>"""
 
 
-def _shapes(content: dict[str, Any]) -> str:
+def _shapes_section(content: dict[str, Any]) -> str:
     return f"""<section id="shapes"><details><summary>The way of the tensors</summary>
 <pre>{html.escape(content["shapes"]["table"])}</pre>
 </details></section>"""
@@ -262,39 +262,40 @@ def _footer(content: dict[str, Any]) -> str:
     )
 
 
-_OTHERS = 3  # a word, of those that could have been
+_SHOWN_ALTERNATIVES = 3  # per word
 
 
 def explanation_text(content: dict[str, Any]) -> str:
-    """The translation, then of each word how probable it was, where it looked most, and what it could have been.
+    """The translation, then a table of its words: probability, most attended source word, alternatives.
 
     Args:
-        content: as `multihead.judging.explain.Explanation.content` gives it.
+        content: the result of `multihead.judging.explain.Explanation.content`.
     """
     links = {target: source for source, target in content["links"]}
     rows = [("word", "", "looked at", "", "could have been")]
     for place, word in enumerate(content["words"]):
         source = links.get(place)
-        looked = ("", "")
+        attended = ("", "")
         if source is not None:
-            looked = content["source_words"][source], format_percent(content["word_attention"][place][source])
-        others = (f"{other['text']} {format_percent(other['probability'])}" for other in word["alternatives"][:_OTHERS])
-        rows.append((word["text"], format_percent(word["probability"]), *looked, " · ".join(others)))
+            attended = content["source_words"][source], format_percent(content["word_attention"][place][source])
+        alternatives = word["alternatives"][:_SHOWN_ALTERNATIVES]
+        others = (f"{other['text']} {format_percent(other['probability'])}" for other in alternatives)
+        rows.append((word["text"], format_percent(word["probability"]), *attended, " · ".join(others)))
     shown = [[visible(cell) for cell in row] for row in rows]
     widths = [max(display_width(row[column]) for row in shown) for column in range(len(rows[0]))]
     lines = (
-        "  ".join(_placed(cell, width, at) for at, (cell, width) in enumerate(zip(row, widths, strict=True)))
+        "  ".join(_pad(cell, width, at) for at, (cell, width) in enumerate(zip(row, widths, strict=True)))
         for row in shown
     )
     return "\n".join([visible(content["translation"]), "", *(line.rstrip() for line in lines)])
 
 
 def format_percent(share: float) -> str:
-    """Whole percents, and what is nearly nothing not as 0."""
+    """A share in whole percent; small shares do not become 0."""
     return f"{share:.0%}" if share >= 0.005 else "<1%"
 
 
-def _placed(cell: str, width: int, column: int) -> str:
-    """Percentages on the right of their column."""
+def _pad(cell: str, width: int, column: int) -> str:
+    """Pad a cell; percentages are aligned to the right."""
     space = " " * (width - display_width(cell))
     return space + cell if column in (1, 3) else cell + space

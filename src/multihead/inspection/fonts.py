@@ -1,10 +1,9 @@
-"""Which font can draw a text, and what to draw where no font can.
+"""Choose a font that can draw a text, and replacements where none can.
 
-matplotlib draws an empty box, and warns, where a font lacks a character. Here every text gets a font *file*
-that is known to have the characters: DejaVu Sans, which comes with matplotlib, or one of the system, or
-one of the optional package ``mplfonts`` (whose fonts have Chinese, Japanese and Korean). A character that
-cannot be seen is spelled out first. The drawing itself is in `multihead.inspection.plots`; nothing here
-changes matplotlib's settings or its list of fonts.
+matplotlib draws an empty box, with a warning, for a character that a font lacks. Here every text gets a font *file*
+that has its characters: DejaVu Sans, which comes with matplotlib, a font of the system, or one of the optional package
+``mplfonts`` (which has Chinese, Japanese and Korean). Invisible characters are spelled out first. Neither matplotlib's
+settings nor its list of fonts are changed.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _CHINESE_JAPANESE_KOREAN = ("CJK", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA", "HANGU
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A text that can be drawn, and the font file to draw it with."""
+    """A text to draw, and a font file that can draw it."""
 
     text: str
     font: Path
@@ -34,11 +33,11 @@ class Fonts:
     """The fonts for a set of texts.
 
     Args:
-        texts: everything that is going to be drawn.
+        texts: everything that will be drawn.
 
     Raises:
-        MissingDependencyError: matplotlib is missing, or a Chinese, Japanese or Korean character has no font
-            on this machine and ``mplfonts``, which has one, is not installed.
+        MissingDependencyError: matplotlib is missing; or a Chinese, Japanese or Korean character has no font on this
+            machine, and ``mplfonts``, which has one, is not installed.
     """
 
     def __init__(self, texts: Iterable[str]) -> None:
@@ -56,16 +55,16 @@ class Fonts:
             raise MissingDependencyError("mplfonts", "zh", purpose)
 
     def label(self, text: str) -> Label:
-        """Draw ``text``, made `readable`, in the one font that has most of it (the first of equals).
+        """A text, made `readable`, in the font that has most of it.
 
-        A character that this font lacks is written as its number: ``U+1F600``.
+        A character missing from that font is written as its number: ``U+1F600``.
         """
         shown = readable(text)
         font = min(self._lacks, key=lambda font: len(self._lacks[font].intersection(shown)))
         return Label("".join(_number(c) if c in self._lacks[font] else c for c in shown), font)
 
     def runs(self, text: str) -> list[Label]:
-        """Draw running text in as many fonts as it takes; spaces of every kind become one plain space."""
+        """Running text in as many fonts as necessary; white space becomes single spaces."""
         runs: list[Label] = []
         for word in text.split():
             for index, character in enumerate(readable(word)):
@@ -79,7 +78,7 @@ class Fonts:
 
 
 def default_font() -> Path:
-    """DejaVu Sans, from inside matplotlib.
+    """DejaVu Sans, which is part of matplotlib.
 
     Raises:
         MissingDependencyError: matplotlib is not installed.
@@ -102,7 +101,7 @@ def missing(font: Path, characters: Iterable[str]) -> set[str]:
 def readable(text: str) -> str:
     r"""Make every character of a text visible: ``\n`` for a newline, ``U+202F`` for a narrow no-break space.
 
-    Nothing at all is written ``∅``, and a combining mark at the beginning stands on a dotted circle.
+    An empty text is written ``∅``, and a combining mark at the beginning is placed on a dotted circle.
     """
     if not text:
         return "∅"
@@ -111,10 +110,10 @@ def readable(text: str) -> str:
 
 
 def system_fonts() -> Iterator[Path]:
-    """The upright fonts of regular weight that matplotlib found on the system: those without serifs first.
+    """The upright fonts of regular weight that matplotlib found on the system, those without serifs first.
 
-    Its own fonts besides DejaVu Sans are left out: they are for formulas, and give characters other meanings.
-    So are fonts of last resort, which have a box for every character.
+    Excluded are its own fonts, which are for formulas and give characters other meanings, and fonts of last resort,
+    which have a box for every character.
     """
     from matplotlib import get_data_path
     from matplotlib.font_manager import fontManager
@@ -131,22 +130,22 @@ def system_fonts() -> Iterator[Path]:
 
 
 def _shipped_fonts(folders: Sequence[str] | None) -> list[Path]:
-    """The font files inside the package ``mplfonts``, smallest first; importing it would change settings."""
+    """The font files of the package ``mplfonts``, smallest first; importing it would change matplotlib's settings."""
     files = [file for folder in folders or () for file in Path(folder, "fonts").glob("*.[ot]tf")]
     return sorted(files, key=lambda file: (file.stat().st_size, file.name))
 
 
 def _fonts_with(characters: set[str], candidates: Iterable[Path]) -> list[Path]:
-    """The first font that has all of the characters; where none has, each that adds some."""
+    """The first font that has all of the characters; if none has, each that adds some."""
     useful: list[Path] = []
-    still_open = set(characters)
+    remaining = set(characters)
     for font in candidates:
         lacking = missing(font, characters)
         if not lacking:
             return [font]
-        if not still_open <= lacking:
+        if not remaining <= lacking:
             useful.append(font)
-            still_open &= lacking
+            remaining &= lacking
     return useful
 
 

@@ -1,13 +1,8 @@
-"""Pictures of attention: which source subwords each target subword looked at.
+"""Draw attention weights as heat maps, or as text for a terminal.
 
-A heat map as in figure 3 of Bahdanau et al., "Neural machine translation by jointly learning to align and
-translate" (2015): source on top, target down the side, darker for more weight, each row a distribution.
-The weights come from attention itself, recorded elsewhere; fonts are found in `multihead.inspection.fonts`.
-matplotlib's objects are used directly: no window opens, and no state is shared with the caller.
-
-Attention weights as text, for a terminal: no picture, no package.
-
-Pictures of the same are in `multihead.inspection.plots`.
+A heat map as in figure 3 of Bahdanau et al., "Neural machine translation by jointly learning to align and translate"
+(2015): source on top, target on the left, darker for larger weights, each row a distribution. Fonts are chosen by
+`inspection.fonts`. matplotlib's objects are used directly: no window opens, and no state is shared with the caller.
 """
 
 from __future__ import annotations
@@ -35,10 +30,10 @@ if TYPE_CHECKING:
     from matplotlib.text import Text
 
 _DOTS_PER_INCH = 150
-_CELL = 0.30  # inches a side: subwords of 10 points are well apart
+_CELL = 0.30  # side of a cell in inches, enough for labels of 10 points
 _LONGEST_SIDE = 24.0  # inches of cells; more subwords make smaller cells, not a larger picture
 _GAP = 0.45  # inches between panels
-_COLOURS = "Blues"
+_COLORMAP = "Blues"
 INK, FAINT = "#222222", "#d8dee6"
 _FORMATS = (".png", ".svg", ".pdf")
 
@@ -51,25 +46,25 @@ def attention_map(
     *,
     title: str | None = None,
 ) -> None:
-    """Draw attention weights as one heat map, into a PNG, SVG or PDF file that is written whole or not at all.
+    """Draw attention weights as one heat map into a PNG, SVG or PDF file, written completely or not at all.
 
     Args:
-        weights: ``weights[..., i, j]``, how much target subword i looks at source subword j; the mean over
-            leading axes (heads, layers) is drawn.
-        source_pieces: the source subwords, one a column.
-        target_pieces: the target subwords, one a row.
-        path: the file to write; its name ends in ``.png``, ``.svg`` or ``.pdf`` and its folder exists.
+        weights: ``weights[..., i, j]`` is the attention of target subword i to source subword j; leading axes
+            (heads, layers) are averaged.
+        source_pieces: the source subwords, one per column.
+        target_pieces: the target subwords, one per row.
+        path: a file name that ends in ``.png``, ``.svg`` or ``.pdf``, in an existing folder.
         title: a line above the picture.
 
     Raises:
-        ShapeError: pieces and weights do not fit together, or there are none.
-        InputError: the file cannot be one, or weights are negative or not finite.
-        MissingDependencyError: matplotlib, or a font for the pieces, is not installed.
+        ShapeError: the numbers of subwords do not match the weights, or there are no weights.
+        InputError: the file name is invalid, or weights are negative or not finite.
+        MissingDependencyError: matplotlib, or a font for the subwords, is not installed.
         SurroundingsError: the file could not be written.
     """
-    path = _checked(path, weights, source_pieces, target_pieces)
+    path = _check_arguments(path, weights, source_pieces, target_pieces)
     mean = weights.detach().reshape(-1, *weights.shape[-2:]).mean(0, keepdim=True)
-    write_picture(path, _picture(path.suffix, mean, source_pieces, target_pieces, title, columns=1))
+    write_picture(path, _draw(path.suffix, mean, source_pieces, target_pieces, title, columns=1))
 
 
 def attention_panels(
@@ -80,16 +75,18 @@ def attention_panels(
     *,
     title: str | None = None,
 ) -> None:
-    """Draw one heat map a head, side by side, on one scale of colours; otherwise as `attention_map`."""
-    path = _checked(path, weights, source_pieces, target_pieces)
-    # As many columns as make a picture that is about as wide as it is high.
+    """Draw one heat map per head, side by side with a common color scale; otherwise as `attention_map`."""
+    path = _check_arguments(path, weights, source_pieces, target_pieces)
+    # As many columns as make the picture about square.
     columns = round(math.sqrt(len(weights) * len(target_pieces) / len(source_pieces)))
     columns = min(max(columns, 1), len(weights))
-    write_picture(path, _picture(path.suffix, weights.detach(), source_pieces, target_pieces, title, columns, "head"))
+    write_picture(path, _draw(path.suffix, weights.detach(), source_pieces, target_pieces, title, columns, "head"))
 
 
-def _checked(path: str | Path, weights: Tensor, source_pieces: Sequence[str], target_pieces: Sequence[str]) -> Path:
-    """Refuse, before anything is drawn, what cannot be drawn or written."""
+def _check_arguments(
+    path: str | Path, weights: Tensor, source_pieces: Sequence[str], target_pieces: Sequence[str]
+) -> Path:
+    """Check everything before drawing."""
     expected = (len(target_pieces), len(source_pieces))
     if tuple(weights.shape[-2:]) != expected:
         raise ShapeError(
@@ -107,10 +104,10 @@ def _checked(path: str | Path, weights: Tensor, source_pieces: Sequence[str], ta
 
 
 def check_path(path: str | Path) -> Path:
-    """Refuse a name that no picture can have.
+    """Check the file name of a picture.
 
     Raises:
-        InputError: its ending is of no format that can be written, it is a folder, or it is in none.
+        InputError: the format is unknown, the file is a folder, or its folder does not exist.
     """
     path = Path(path)
     if path.suffix.lower() not in _FORMATS:
@@ -122,7 +119,7 @@ def check_path(path: str | Path) -> Path:
     return path
 
 
-def _picture(
+def _draw(
     suffix: str,
     weights: Tensor,
     source_pieces: Sequence[str],
@@ -131,32 +128,32 @@ def _picture(
     columns: int,
     caption: str | None = None,
 ) -> bytes:
-    """Draw panels in a grid; the subwords stand above its first row and left of its first column."""
+    """Draw panels in a grid, with labels above the first row and left of the first column."""
     fonts = Fonts([*source_pieces, *target_pieces, *(title or "").split()])
     sources, targets = map(fonts.label, source_pieces), map(fonts.label, target_pieces)
-    above, beside = list(sources), list(targets)
+    above, left = list(sources), list(targets)
     rows = math.ceil(len(weights) / columns)
-    cell = min(_CELL, _LONGEST_SIDE / max(columns * len(above), rows * len(beside)))
-    size = min(10.0, 0.55 * 72 * cell)  # points: 72 an inch
-    grid = _Grid(cell * len(above), cell * len(beside), rows, columns)
+    cell = min(_CELL, _LONGEST_SIDE / max(columns * len(above), rows * len(left)))
+    size = min(10.0, 0.55 * 72 * cell)  # in points, 72 per inch
+    grid = _Grid(cell * len(above), cell * len(left), rows, columns)
     figure = grid.figure()
-    # The darkest colour is the largest weight of all: on a scale to 1, the mean of many heads is faint.
+    # The darkest color is the largest weight: on a scale up to 1, the mean of many heads would be faint.
     highest = float(weights.max())
     for index, matrix in enumerate(weights):
         axes = grid.axes(figure, index)
-        _heat_map(axes, matrix, highest)
-        _name_columns(axes, above if index < columns else [], size)
-        _name_rows(axes, beside if index % columns == 0 else [], size)
+        _draw_heat_map(axes, matrix, highest)
+        _label_columns(axes, above if index < columns else [], size)
+        _label_rows(axes, left if index % columns == 0 else [], size)
         if caption:
             style_text(axes.set_xlabel(f"{caption} {index + 1}"), fonts.default, size)
-    _draw_key(grid.key_axes(figure), highest, fonts.default)
+    _draw_color_key(grid.key_axes(figure), highest, fonts.default)
     if title:
         _draw_title(figure, fonts.runs(title))
     return render_figure(figure, suffix.lower().removeprefix("."))
 
 
 def render_figure(figure: Figure, form: str) -> bytes:
-    """The bytes of the file; without the time and with fixed names inside, so that equal pictures are equal files."""
+    """The bytes of a picture, without dates and random ids, so that equal pictures are equal files."""
     from matplotlib import rc_context
 
     buffer = io.BytesIO()
@@ -176,7 +173,7 @@ def render_figure(figure: Figure, form: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """Where panels of ``width`` by ``height`` inches lie; labels stand outside, and saving makes room."""
+    """Layout of panels of ``width`` by ``height`` inches; labels lie outside, and saving makes room for them."""
 
     width: float
     height: float
@@ -196,7 +193,7 @@ class _Grid:
         from matplotlib.figure import Figure
 
         figure = Figure((self.total_width, self.total_height), _DOTS_PER_INCH)
-        FigureCanvasAgg(figure)  # puts itself in the figure: drawing into memory, on any machine
+        FigureCanvasAgg(figure)  # registers itself with the figure, which is then drawn in memory without a display
         return figure
 
     def axes(self, figure: Figure, index: int) -> Axes:
@@ -213,54 +210,54 @@ class _Grid:
         return figure.add_axes((left / across, bottom / up, width / across, height / up))
 
 
-def _heat_map(axes: Axes, matrix: Tensor, highest: float) -> None:
+def _draw_heat_map(axes: Axes, matrix: Tensor, highest: float) -> None:
     values = matrix.to("cpu", torch.float64).numpy()
     axes.imshow(
         values,
-        cmap=_COLOURS,
+        cmap=_COLORMAP,
         vmin=0,
         vmax=highest or 1.0,
         aspect="auto",
-        interpolation="nearest",  # in SVG and PDF "none" leaves it to the viewer, who blurs
+        interpolation="nearest",  # with "none", viewers of SVG and PDF blur the cells
         origin="upper",
     )
     rows, columns = matrix.shape
     axes.set_xticks([column - 0.5 for column in range(1, columns)], minor=True)
     axes.set_yticks([row - 0.5 for row in range(1, rows)], minor=True)
     axes.grid(which="minor", color=FAINT, linewidth=0.5)
-    _tidy(axes)
+    _style_axes(axes)
 
 
-def _tidy(axes: Axes) -> None:
+def _style_axes(axes: Axes) -> None:
     axes.xaxis.tick_top()
     axes.tick_params(which="both", length=0)
     for spine in axes.spines.values():
         spine.set(color=FAINT, linewidth=0.8)
 
 
-def _name_columns(axes: Axes, names: Sequence[Label], size: float) -> None:
+def _label_columns(axes: Axes, names: Sequence[Label], size: float) -> None:
     axes.set_xticks(range(len(names)), [name.text for name in names])
     for text, name in zip(axes.get_xticklabels(), names, strict=True):
         style_text(text, name.font, size)
-        # What fits into its column stands upright: a number can be read.
-        text.set(rotation=0 if _widths(name.text) <= 2 else 90, verticalalignment="bottom")
+        # Short labels, such as numbers, are not rotated.
+        text.set(rotation=0 if _letters(name.text) <= 2 else 90, verticalalignment="bottom")
 
 
-def _name_rows(axes: Axes, names: Sequence[Label], size: float) -> None:
+def _label_rows(axes: Axes, names: Sequence[Label], size: float) -> None:
     axes.set_yticks(range(len(names)), [name.text for name in names])
     for text, name in zip(axes.get_yticklabels(), names, strict=True):
         style_text(text, name.font, size)
 
 
-def _widths(text: str) -> int:
-    """About how many letters wide a text is: a Chinese character takes the room of two."""
+def _letters(text: str) -> int:
+    """Approximate width of a text in letters; a Chinese character counts as two."""
     return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
 
 
-def _draw_key(axes: Axes, highest: float, font: Path) -> None:
-    """What the colours mean: 0 at the bottom, the largest weight on top."""
-    axes.imshow([[step / 255] for step in range(256)], cmap=_COLOURS, aspect="auto", origin="lower")
-    _tidy(axes)
+def _draw_color_key(axes: Axes, highest: float, font: Path) -> None:
+    """Draw the color scale: 0 at the bottom, the largest weight on top."""
+    axes.imshow([[step / 255] for step in range(256)], cmap=_COLORMAP, aspect="auto", origin="lower")
+    _style_axes(axes)
     axes.set_xticks([])
     axes.yaxis.tick_right()
     axes.set_yticks([0, 255], ["0", f"{highest:.2g}"])
@@ -269,11 +266,11 @@ def _draw_key(axes: Axes, highest: float, font: Path) -> None:
 
 
 def _draw_title(figure: Figure, runs: Sequence[Label]) -> None:
-    """Write a line above everything drawn so far, at the left edge of the first panel."""
+    """Draw a line above everything drawn so far, aligned with the first panel."""
     from matplotlib.artist import Artist
     from matplotlib.offsetbox import AnchoredOffsetbox, HPacker, TextArea
 
-    boxes: list[Artist] = [TextArea(run.text, textprops=_look(run.font, 12.0)) for run in runs]
+    boxes: list[Artist] = [TextArea(run.text, textprops=_text_properties(run.font, 12.0)) for run in runs]
     top = max(box.ymax for axes in figure.axes if (box := axes.get_tightbbox()))
     title = AnchoredOffsetbox(
         "lower left",
@@ -288,12 +285,12 @@ def _draw_title(figure: Figure, runs: Sequence[Label]) -> None:
 
 
 def style_text(text: Text, font: Path, size: float) -> None:
-    """Draws a text in a font, in our colour, and as it stands."""
-    text.set(**_look(font, size))
+    """Set the font, size and color of a text."""
+    text.set(**_text_properties(font, size))
 
 
-def _look(font: Path, size: float) -> dict[str, Any]:
-    """The properties of a text that is drawn as it stands: no formulas, whatever the caller's settings."""
+def _text_properties(font: Path, size: float) -> dict[str, Any]:
+    """Text properties that disable formulas, whatever the caller's settings."""
     from matplotlib.font_manager import FontProperties
 
     properties = FontProperties(fname=font, size=size)
@@ -301,7 +298,7 @@ def _look(font: Path, size: float) -> dict[str, Any]:
 
 
 def write_picture(path: Path, content: bytes) -> None:
-    """Writes a picture, whole or not at all."""
+    """Write a picture completely or not at all."""
     with atomic_file(path) as draft:
         draft.write_bytes(content)
 
@@ -309,18 +306,18 @@ def write_picture(path: Path, content: bytes) -> None:
 def attention_text(
     weights: Float[Tensor, "rows columns"], rows: Sequence[str], columns: Sequence[str], width: int = 80
 ) -> str:
-    """A table of percentages: who looks in front of a row, what is looked at above a column; · is less than half of 1%.
+    """A table of percentages for a terminal; · stands for less than 0.5%.
 
-    What is wider than the terminal goes on below.
+    A table wider than the terminal is continued below.
 
     Args:
-        weights: each row a distribution over the columns.
-        rows: the subwords that look.
-        columns: the subwords that are looked at.
-        width: of the terminal, in letters.
+        weights: each row is a distribution over the columns.
+        rows: labels of the rows, the attending subwords.
+        columns: labels of the columns, the attended subwords.
+        width: width of the terminal in characters.
 
     Raises:
-        ShapeError: the labels are not as many as the weights.
+        ShapeError: the numbers of labels do not match the weights.
     """
     if tuple(weights.shape) != (len(rows), len(columns)):
         raise ShapeError(f"weights {list(weights.shape)}, but {len(rows)} labels of rows and {len(columns)} of columns")
@@ -336,12 +333,12 @@ def attention_text(
             stop += 1
         part = slice(start, stop)
         lines = [("", columns[part]), *((label, row[part]) for label, row in zip(rows, cells, strict=True))]
-        parts.append("\n".join(_line(label, margin, entries, widths[part]) for label, entries in lines))
+        parts.append("\n".join(_format_row(label, margin, entries, widths[part]) for label, entries in lines))
         start = stop
     return "\n\n".join(parts)
 
 
-def _line(label: str, margin: int, entries: Sequence[str], widths: Sequence[int]) -> str:
+def _format_row(label: str, margin: int, entries: Sequence[str], widths: Sequence[int]) -> str:
     placed = (" " * (width - display_width(entry)) + entry for entry, width in zip(entries, widths, strict=True))
     return f"{label}{' ' * (margin - display_width(label))}  {' '.join(placed)}".rstrip()
 

@@ -1,13 +1,13 @@
-"""A document with its attention weights as shades: for a terminal, and as a page of HTML that needs nothing else.
+"""Shade the words of a document by attention, as terminal text or HTML.
 
-A document is a tree of `WeightedText`s, down to words. The weights of the parts of each node add up to one. A word is
-as dark as
+A document is a tree of `WeightedText`s, down to words; the weights of the parts of each node sum to 1. A word is as
+dark as
 
-    sqrt(p_sentence) p_word / the largest of these in the document
+    sqrt(p_sentence) p_word / the largest such value in the document
 
 with p_sentence the product of all weights above it (Yang et al. 2016, figure 5: words that matter, in sentences that
-do), and a sentence's mark as dark as its own share. Who weighs what is for others to say. No character of a document
-has a meaning to a terminal or a browser: what is invisible is written as an escape, and HTML's own signs as entities.
+matter), and the mark of a sentence as dark as p_sentence. No character of a document has a meaning to a terminal or a
+browser: invisible characters are written as escapes, and HTML's special characters as entities.
 """
 
 from __future__ import annotations
@@ -19,51 +19,52 @@ from dataclasses import dataclass
 from multihead.text.tokenizer import visible
 
 _RAMP = (230, 229, 222, 215, 208, 202)
-"""Backgrounds of a terminal of 256 colours, from nearly white to orange."""
-_NAMED = 0.1
-"""Without colours, words with this share of their sentence are told with it."""
+"""Background colors of a terminal with 256 colors, from nearly white to orange."""
+_MIN_SHARE = 0.1
+"""Without colors, words with at least this share of their sentence are followed by it."""
 
 
 @dataclass(frozen=True)
 class WeightedText:
-    """A document or a part of one."""
+    """A document or a part of it."""
 
     weight: float
-    """Its share of what it is a part of; 1 of a document."""
+    """Share of the parent; 1 for a document."""
     text: str = ""
-    """Of a word, with the white space before it; the text of anything else is that of its parts."""
+    """Text of a word with the white space before it; empty for anything with parts."""
     parts: tuple[WeightedText, ...] = ()
 
 
 @dataclass(frozen=True)
 class ShadedDocument:
-    """A document and what was made of it."""
+    """A document with its classification."""
 
     answer: str
-    """In a line."""
+    """The classification in one line."""
     document: WeightedText
 
 
 @dataclass(frozen=True)
 class _Sentence:
-    """Words that stand together."""
+    """A node whose parts are words."""
 
     path: tuple[int, ...]
-    """Its place at each level, counted from 1."""
+    """Position at each level, counted from 1."""
     share: float
+    """Share of the document."""
     words: tuple[WeightedText, ...]
 
     def strength(self, word: WeightedText) -> float:
-        """How dark a word is, before it is compared with others."""
+        """How dark a word is, before scaling."""
         return float(self.share**0.5 * word.weight)
 
 
-def _sentences(shade: WeightedText, path: tuple[int, ...] = (), share: float = 1.0) -> Iterator[_Sentence]:
-    """Whatever has words for its parts."""
-    if shade.parts and not shade.parts[0].parts:
-        yield _Sentence(path, share, shade.parts)
+def _sentences(node: WeightedText, path: tuple[int, ...] = (), share: float = 1.0) -> Iterator[_Sentence]:
+    """The nodes whose parts are words."""
+    if node.parts and not node.parts[0].parts:
+        yield _Sentence(path, share, node.parts)
         return
-    for place, part in enumerate(shade.parts, start=1):
+    for place, part in enumerate(node.parts, start=1):
         yield from _sentences(part, (*path, place), share * part.weight)
 
 
@@ -71,32 +72,32 @@ def _darkest(sentences: Sequence[_Sentence]) -> float:
     return max((sentence.strength(word) for sentence in sentences for word in sentence.words), default=0.0) or 1.0
 
 
-def shaded_text(explained: ShadedDocument, *, colour: bool) -> str:
-    """For a terminal: the answer, then a line a sentence with its place, its share and its words.
+def shaded_text(explained: ShadedDocument, *, color: bool) -> str:
+    """Terminal text: the classification, then each sentence with its position, share and words.
 
     Args:
         explained: the document.
-        colour: words are shaded; otherwise those with a tenth of their sentence are followed by their percentage.
+        color: shade words by color; otherwise words with a tenth of their sentence are followed by their percentage.
     """
     sentences = list(_sentences(explained.document))
     darkest = _darkest(sentences)
     places = [".".join(map(str, sentence.path)) for sentence in sentences]
     margin = max(map(len, places), default=0)
-    lines = [_shown(explained.answer)]
+    lines = [visible(explained.answer)]
     for place, sentence in zip(places, sentences, strict=True):
         mark = f"{place:>{margin}} {sentence.share:4.0%}"
-        if colour:
-            words = "".join(_painted(word.text, sentence.strength(word) / darkest) for word in sentence.words)
-            lines.append(f"{_painted(mark, sentence.share)} {words.lstrip()}")
+        if color:
+            words = "".join(_shade(word.text, sentence.strength(word) / darkest) for word in sentence.words)
+            lines.append(f"{_shade(mark, sentence.share)} {words.lstrip()}")
         else:
-            words = "".join(_annotated(word) for word in sentence.words)
+            words = "".join(_annotate(word) for word in sentence.words)
             lines.append(f"{mark} {words.lstrip()}")
     return "\n".join(lines)
 
 
-def _painted(text: str, strength: float) -> str:
-    """The text on its shade; the white space in front of it stays as it is."""
-    shown = _shown(text)
+def _shade(text: str, strength: float) -> str:
+    """Add a background color to a text, but not to the white space before it."""
+    shown = visible(text)
     level = round(strength * len(_RAMP))
     body = shown.lstrip()
     if not level or not body:
@@ -104,13 +105,9 @@ def _painted(text: str, strength: float) -> str:
     return f"{shown[: len(shown) - len(body)]}\x1b[38;5;16;48;5;{_RAMP[min(level, len(_RAMP)) - 1]}m{body}\x1b[0m"
 
 
-def _annotated(word: WeightedText) -> str:
-    shown = _shown(word.text)
-    return f"{shown}({100 * word.weight:.0f})" if word.weight >= _NAMED and shown.strip() else shown
-
-
-def _shown(text: str) -> str:
-    return visible(text)
+def _annotate(word: WeightedText) -> str:
+    shown = visible(word.text)
+    return f"{shown}({100 * word.weight:.0f})" if word.weight >= _MIN_SHARE and shown.strip() else shown
 
 
 _PAGE = """<!doctype html>
@@ -136,11 +133,11 @@ span {{ border-radius: .2em; }}
 
 
 def shaded_page(documents: Sequence[ShadedDocument], title: str = "Attention") -> str:
-    """A page of HTML: a paragraph a sentence, shares where the pointer rests; no script, and nothing is fetched.
+    """A self-contained HTML page without scripts: one paragraph per sentence, shares shown on hover.
 
     Args:
-        documents: in their order.
-        title: of the page.
+        documents: the documents, in order.
+        title: title of the page.
     """
     return _PAGE.format(title=_escaped(title), body="\n".join(map(_section, documents)))
 
@@ -160,7 +157,7 @@ def _section(explained: ShadedDocument) -> str:
 
 
 def _word(word: WeightedText, strength: float) -> str:
-    shown = _shown(word.text)
+    shown = visible(word.text)
     body = shown.lstrip()
     space = shown[: len(shown) - len(body)]
     style = f"background: rgba(255, 140, 0, {strength:.3f})"
@@ -168,4 +165,4 @@ def _word(word: WeightedText, strength: float) -> str:
 
 
 def _escaped(text: str) -> str:
-    return html.escape(_shown(text), quote=True)
+    return html.escape(visible(text), quote=True)

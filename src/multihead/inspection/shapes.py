@@ -1,8 +1,8 @@
-"""The way of tensors through a module: what each part was given, what it made of it, and of which shapes.
+"""Trace the shapes of tensors through a module.
 
-`trace` runs any module once and prints what happened, in order; inside of multi-head attention it goes on step by step:
-query, W_q, Q, key, W_k, K, value, W_v, V, the heads side by side, W_o, output. The words are those of
-`multihead.inspection.attention_steps`.
+`trace` runs a module once and records its parts in order, with the shapes of their inputs, outputs and parameters.
+Inside multi-head attention it records every step: query, W_q, Q, key, W_k, K, value, W_v, V, the concatenated heads,
+W_o, output (`inspection.attention_steps`).
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from multihead.inspection.attention_steps import (
 
 @dataclass(frozen=True)
 class Row:
-    """One thing that happened: a module was called, or a step inside an attention."""
+    """A module call, or a step inside an attention."""
 
     depth: int
-    """How far inside: 0 is the module that was traced."""
+    """Nesting depth; 0 is the traced module."""
     name: str
-    """As its owner calls it."""
+    """Name of the module within its parent."""
     what: str
-    """What happened, in words."""
+    """Description of what happened."""
     inputs: tuple[tuple[str, Shape], ...] = ()
-    """Each tensor that it was given: the argument's name and the shape."""
+    """Argument name and shape of each input tensor."""
     outputs: tuple[Shape, ...] = ()
-    """Each tensor that it gave; empty where only parts of the module were called."""
+    """Shape of each output tensor; empty if only parts of the module were called."""
     parameters: tuple[tuple[str, Shape], ...] = ()
-    """Its own parameters, not those of its parts."""
+    """The module's own parameters, without those of its parts."""
 
     @property
     def sentence(self) -> str:
-        """`what`, where it came from, and the parameters."""
+        """The description with inputs and parameters."""
         named = len(self.inputs) > 1
         given = ", ".join(
             f"{name} {format_shape(shape)}" if named else format_shape(shape) for name, shape in self.inputs
@@ -61,39 +61,39 @@ class Row:
 
 @dataclass(frozen=True)
 class Trace:
-    """What happened in one call of a module, in order. ``str()`` is the table."""
+    """The rows of one call of a module, in order; ``str()`` returns the table."""
 
     rows: tuple[Row, ...]
 
     def __str__(self) -> str:
-        """Name, shape, what happened; parts that repeat the one before, such as equal layers, share a line."""
+        """A table of name, shape, and what happened; equal neighbors, such as layers, share a line."""
         lines = [("name", "shape", "what happened"), *_lines(_tree(list(self.rows)))]
         widths = [max(len(line[column]) for line in lines) for column in (0, 1)]
         return "\n".join(f"{name:<{widths[0]}}  {shape:<{widths[1]}}  {what}".rstrip() for name, shape, what in lines)
 
 
 def trace(module: nn.Module, *args: Any, **kwargs: Any) -> Trace:
-    """Runs ``module(*args, **kwargs)`` once and tells what happened.
+    """Run ``module(*args, **kwargs)`` once and record what happens.
 
-    It runs in evaluation mode and without gradients. Nothing is left behind: hooks are removed, every part is put back
-    into the mode that it was in, and PyTorch's random numbers go on as if nothing had been, also after an error.
+    The module runs in evaluation mode without gradients. Afterwards, even after an error, all hooks are removed, and
+    training modes and PyTorch's random state are restored.
 
     Raises:
-        InputError: not a module.
+        InputError: ``module`` is not a module.
         Exception: whatever the module raises.
     """
     if not isinstance(module, nn.Module):
         raise InputError(f"expected a module (torch.nn.Module) to run, got {type(module).__name__}")
     recorder = _Recorder(module)
     devices = sorted({p.device.index or 0 for p in module.parameters() if p.is_cuda})
-    with torch.no_grad(), torch.random.fork_rng(devices), _evaluating(module), recorder.attached():
+    with torch.no_grad(), torch.random.fork_rng(devices), _evaluation_mode(module), recorder.attached():
         module(*args, **kwargs)
     return Trace(tuple(recorder.rows))
 
 
 @contextmanager
-def _evaluating(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode, and back to what each part was in."""
+def _evaluation_mode(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode; restores the mode of each part."""
     before = [(part, part.training) for part in module.modules()]
     try:
         module.eval()
@@ -105,18 +105,18 @@ def _evaluating(module: nn.Module) -> Iterator[None]:
 
 @dataclass
 class _Frame:
-    """A module that is being called."""
+    """A module call in progress."""
 
     module: nn.Module
     path: str
     row: int
     depth: int
-    inside: list[str] = field(default_factory=list)
-    """Parts of it that were not called themselves, while parts of theirs were: their rows stand already."""
+    open_parts: list[str] = field(default_factory=list)
+    """Parts that have rows already because parts of theirs were called, though they were not called themselves."""
 
 
 class _Recorder:
-    """Writes rows while a module runs."""
+    """Records rows while a module runs, through hooks."""
 
     def __init__(self, module: nn.Module) -> None:
         self.rows: list[Row] = []
@@ -129,7 +129,7 @@ class _Recorder:
 
     @contextmanager
     def attached(self) -> Iterator[None]:
-        """Hooks on every part, for as long as this lasts."""
+        """Attach hooks to every part, for the duration of the context."""
         with ExitStack() as hooks:
             for part in self._paths:
                 for handle in (
@@ -144,7 +144,7 @@ class _Recorder:
             path, depth = "", 0
         else:
             path = self._path_of(module)
-            depth = self._announce(self._stack[-1], path)
+            depth = self._open_parts(self._stack[-1], path)
         row = Row(
             depth,
             self._local_name(path),
@@ -157,7 +157,7 @@ class _Recorder:
 
     def _leave(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         frame = self._stack.pop()
-        while frame.module is not module:  # something inside raised an exception, which the module caught
+        while frame.module is not module:  # a part raised an exception that its parent caught
             frame = self._stack.pop()
         row = self.rows[frame.row]
         row = self.rows[frame.row] = replace(row, outputs=tuple(_shape(x) for x in _tensors(output)))
@@ -165,45 +165,45 @@ class _Recorder:
         if isinstance(module, PackedLinear) and isinstance(owner, MultiHeadAttention):
             first = _bound(module, args, kwargs).get("first", 0)
             steps = projection_steps(owner, module, first, row.inputs[0][1], row.outputs)
-            self._exchange(frame, steps)
+            self._replace_row(frame, steps)
         elif isinstance(owner, MultiHeadAttention) and module is owner.output_projection:
             width = owner.key_width // owner.heads
             steps = mixing_steps("output_projection", owner.output_projection, width, row.inputs[0][1], row.outputs[0])
-            self._exchange(frame, steps)
+            self._replace_row(frame, steps)
         elif isinstance(module, nn.MultiheadAttention):
             inputs = dict(_named(module, args, kwargs))
             if {"query", "key", "value"} <= inputs.keys():
-                del self.rows[frame.row + 1 :]  # its output projection, if that was called: the steps have it
+                del self.rows[frame.row + 1 :]  # the row of its output projection, which the steps include
                 steps = torch_steps(module, inputs, row.outputs[0])
                 self.rows += [_step_row(frame.depth + 1, step) for step in steps]
                 self.rows[frame.row] = replace(row, parameters=())
 
-    def _exchange(self, frame: _Frame, steps: list[AttentionStep]) -> None:
-        """Puts the steps where the row of the frame stands, which is the last one."""
+    def _replace_row(self, frame: _Frame, steps: list[AttentionStep]) -> None:
+        """Replace the row of a frame, which is the last one, by steps."""
         self.rows[frame.row :] = [_step_row(frame.depth, step) for step in steps]
 
     def _path_of(self, module: nn.Module) -> str:
-        """Where a part stands; a shared one where the module being called has it, if it does."""
+        """The path of a part; for a shared part, preferably below the module being called."""
         paths = self._paths[module]
         above = self._stack[-1].path
         return next((path for path in paths if not above or path.startswith(f"{above}.")), paths[0])
 
-    def _announce(self, above: _Frame, path: str) -> int:
-        """Rows for the parts between the module being called and ``path``; the depth of what comes there."""
+    def _open_parts(self, above: _Frame, path: str) -> int:
+        """Add rows for the parts between the module being called and ``path``; returns the depth of ``path``."""
         between = [name for name in _owners(path) if _is_below(name, above.path) and not self._is_list(name)]
         kept = 0
-        while kept < min(len(between), len(above.inside)) and between[kept] == above.inside[kept]:
+        while kept < min(len(between), len(above.open_parts)) and between[kept] == above.open_parts[kept]:
             kept += 1
         for place, name in enumerate(between[kept:], start=kept):
             self.rows.append(Row(above.depth + 1 + place, self._local_name(name), describe_module(self._parts[name])))
-        above.inside = between
+        above.open_parts = between
         return above.depth + 1 + len(between)
 
     def _is_list(self, path: str) -> bool:
         return isinstance(self._parts[path], (nn.ModuleList, nn.ModuleDict))
 
     def _local_name(self, path: str) -> str:
-        """The name that its owner has for a part; a list's own name stands before its number."""
+        """The name of a part within its parent; for an item of a list, the list's name and its index."""
         if not path:
             return type(self._root).__name__
         owner, _, name = path.rpartition(".")
@@ -215,7 +215,7 @@ def _step_row(depth: int, step: AttentionStep) -> Row:
 
 
 def _owners(path: str) -> list[str]:
-    """Everything that a path stands in, outermost first: ``a`` and ``a.b`` for ``a.b.c``."""
+    """The paths of all parents, outermost first: ``a`` and ``a.b`` for ``a.b.c``."""
     parts = path.split(".")
     return [".".join(parts[:count]) for count in range(1, len(parts))]
 
@@ -224,11 +224,11 @@ def _is_below(path: str, above: str) -> bool:
     return not above or path.startswith(f"{above}.")
 
 
-# --------------------------------------------------------------------------------------- tensors among arguments
+# --------------------------------------------------------------------------------------- tensors in arguments
 
 
 def _bound(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a call under their names, as far as they can be told."""
+    """The arguments of a call by name, as far as they can be bound."""
     try:
         return dict(inspect.signature(module.forward).bind(*args, **kwargs).arguments)
     except (TypeError, ValueError):
@@ -236,14 +236,14 @@ def _bound(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def _named(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Tensor]]:
-    """The tensors that a call was given, each with the name of its argument."""
+    """The tensors among the arguments, each with the name of its argument."""
     return [(name, x) for name, value in _bound(module, args, kwargs).items() for x in _tensors(value)]
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
-    """The tensors in a value, however deep; a mask is no input but a condition."""
+    """The tensors in a value, however nested; masks do not count as inputs."""
     if isinstance(value, Tensor):
-        if not value.is_nested:  # which has no one shape
+        if not value.is_nested:  # nested tensors have no single shape
             yield value
     elif isinstance(value, Mapping):
         for one in value.values():
@@ -263,22 +263,22 @@ def _shape(x: Tensor) -> Shape:
 # --------------------------------------------------------------------------------------- the table
 
 
-def _show_all(shapes: Sequence[Shape]) -> str:
-    """Several; equal neighbours once, with their number."""
+def _format_shapes(shapes: Sequence[Shape]) -> str:
+    """Several shapes; equal neighbors are written once, with their number."""
     counted = ((shape, len(list(equal))) for shape, equal in groupby(shapes))
     return ", ".join(format_shape(shape) + f" x {count}" * (count > 1) for shape, count in counted)
 
 
 @dataclass(frozen=True)
 class _Node:
-    """A row and what happened inside."""
+    """A row and the rows below it."""
 
     row: Row
     children: tuple[_Node, ...]
 
 
 def _tree(rows: list[Row]) -> list[_Node]:
-    """Rows under the row that they belong to."""
+    """Group rows below their parents."""
     nodes: list[_Node] = []
     while rows:
         stop = next((place for place, row in enumerate(rows[1:], 1) if row.depth <= rows[0].depth), len(rows))
@@ -288,14 +288,14 @@ def _tree(rows: list[Row]) -> list[_Node]:
 
 
 def _lines(nodes: list[_Node]) -> Iterator[tuple[str, str, str]]:
-    """Name, shape and sentence of each row; numbered neighbours in which the same happened share a line."""
+    """Name, shape and description of each row; equal numbered neighbors share a line."""
     place = 0
     groups = _groups(nodes)
     while place < len(groups):
         first = groups[place]
         for node in first:
             row = node.row
-            yield "  " * row.depth + row.name, _show_all(row.outputs), row.sentence
+            yield "  " * row.depth + row.name, _format_shapes(row.outputs), row.sentence
             yield from _lines(list(node.children))
         last = place
         while last + 1 < len(groups) and _same(first, groups[last + 1]):
@@ -309,7 +309,7 @@ def _lines(nodes: list[_Node]) -> Iterator[tuple[str, str, str]]:
 
 
 def _groups(nodes: list[_Node]) -> list[list[_Node]]:
-    """Neighbours of one name together: parts of a decoder layer run before it does."""
+    """Group neighbors with the same name: parts of a decoder layer run before the layer itself."""
     groups: list[list[_Node]] = []
     for node in nodes:
         if groups and groups[-1][-1].row.name == node.row.name:
@@ -320,7 +320,7 @@ def _groups(nodes: list[_Node]) -> list[list[_Node]]:
 
 
 def _same(one: list[_Node], other: list[_Node]) -> bool:
-    """Whether the same happened in both, which are members of one list."""
+    """Whether the same happened in two members of a list."""
     stems = [group[0].row.name.rpartition(".") for group in (one, other)]
     if stems[0][0] != stems[1][0] or not (stems[0][2].isdecimal() and stems[1][2].isdecimal()):
         return False
