@@ -1,4 +1,4 @@
-"""A server in this process, its loop in a thread, and a client that sends exactly what it is told."""
+"""A server whose event loop runs in a thread of the test process, and a client."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ JSON = {"Content-Type": "application/json"}
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back."""
+    """A response."""
 
     status: int
     headers: dict[str, str]
@@ -52,14 +52,14 @@ class Reply:
 
     @property
     def events(self) -> list[tuple[str, Any]]:
-        """Of a stream: names and contents."""
+        """Names and contents of the events of a stream."""
         blocks = [block.split("\n") for block in self.body.decode().split("\n\n") if block]
         assert all(len(block) == 2 for block in blocks)
         return [(block[0].removeprefix("event: "), json.loads(block[1].removeprefix("data: "))) for block in blocks]
 
 
 class Client:
-    """Asks a server."""
+    """A client of the server at a port of this machine."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -74,7 +74,7 @@ class Client:
             connection.close()
 
     def raw(self, sent: bytes) -> Reply:
-        """What comes back, and then the end, when exactly this is sent and nothing more."""
+        """Send exactly these bytes, and read until the server closes the connection."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=10) as line:
             line.sendall(sent)
             head, _, body = b"".join(iter(lambda: line.recv(4096), b"")).partition(b"\r\n\r\n")
@@ -85,52 +85,52 @@ class Client:
     def get(self, path: str, **headers: str) -> Reply:
         return self.ask("GET", path, None, headers)
 
-    def post(self, path: str = "/translate", **asked: Any) -> Reply:
-        return self.ask("POST", path, json.dumps(asked).encode(), JSON)
+    def post(self, path: str = "/translate", **fields: Any) -> Reply:
+        return self.ask("POST", path, json.dumps(fields).encode(), JSON)
 
-    def begin(self, path: str = "/translate", **asked: Any) -> http.client.HTTPConnection:
-        """A request whose answer is still to be read; closing the connection is to go away."""
+    def begin(self, path: str = "/translate", **fields: Any) -> http.client.HTTPConnection:
+        """Send a request without reading the response; closing the connection disconnects the client."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-        connection.request("POST", path, json.dumps(asked).encode(), JSON)
+        connection.request("POST", path, json.dumps(fields).encode(), JSON)
         return connection
 
     @contextlib.contextmanager
-    def held(self, path: str = "/translate", **asked: Any) -> Iterator[None]:
-        """A request in flight, whose client goes away at the end."""
-        connection = self.begin(path, **asked)
+    def in_flight(self, path: str = "/translate", **fields: Any) -> Iterator[None]:
+        """A request in flight, whose client disconnects at the end of the block."""
+        connection = self.begin(path, **fields)
         try:
             yield
         finally:
             connection.close()
 
-    def figure(self, name: str) -> float:
-        """One of the metrics."""
+    def metric(self, name: str) -> float:
+        """The value of a metric."""
         for line in self.get("/metrics").body.decode().splitlines():
             if line.startswith(name + " "):
                 return float(line.split()[-1])
         raise KeyError(name)
 
     def until(self, name: str, value: float) -> None:
-        """Waits for a figure."""
+        """Wait until a metric has a value."""
         for _ in range(2000):
-            if self.figure(name) == value:
+            if self.metric(name) == value:
                 return
             threading.Event().wait(0.005)
-        raise AssertionError(f"{name} is {self.figure(name)}, not {value}")
+        raise AssertionError(f"{name} is {self.metric(name)}, not {value}")
 
 
 @dataclass
 class Serving:
-    """A server that runs in a thread of this process."""
+    """A running server."""
 
     scheduler: Scheduler
     client: Client
-    said: list[str]
+    log: list[str]
     loop: asyncio.AbstractEventLoop
 
 
 class Servers:
-    """Starts them, and ends them all."""
+    """Starts servers and stops all of them."""
 
     def __init__(self) -> None:
         self._ends: list[Callable[[], None]] = []
@@ -138,18 +138,18 @@ class Servers:
     def start(
         self, load: Callable[[], Translator], threads: int = 2, token: str | None = None, **settings: Any
     ) -> Serving:
-        listening, ready, said = bind("127.0.0.1", 0), threading.Event(), []
-        kept: dict[str, Any] = {}
+        listening, ready, log = bind("127.0.0.1", 0), threading.Event(), []
+        shared: dict[str, Any] = {}
 
         def main() -> None:
             asyncio.run(live())
 
         async def live() -> None:
-            scheduler = Scheduler(ServeSettings(**settings), load, threads, said.append)
+            scheduler = Scheduler(ServeSettings(**settings), load, threads, log.append)
             http: Any = partial(HttpProtocol, head_timeout=scheduler.settings.send_time)
             config = uvicorn.Config(make_app(scheduler, token), log_config=None, lifespan="off", ws="none", http=http)
             server = uvicorn.Server(config)
-            kept.update(scheduler=scheduler, server=server, loop=asyncio.get_running_loop())
+            shared.update(scheduler=scheduler, server=server, loop=asyncio.get_running_loop())
             await scheduler.start_loading()
             ready.set()
             await server.serve([listening])
@@ -160,13 +160,13 @@ class Servers:
         assert ready.wait(60)
 
         def end() -> None:
-            kept["loop"].call_soon_threadsafe(kept["scheduler"].abort_all)
-            kept["server"].should_exit = True
+            shared["loop"].call_soon_threadsafe(shared["scheduler"].abort_all)
+            shared["server"].should_exit = True
             thread.join(30)
             assert not thread.is_alive()
 
         self._ends.append(end)
-        return Serving(kept["scheduler"], Client(listening.getsockname()[1]), said, kept["loop"])
+        return Serving(shared["scheduler"], Client(listening.getsockname()[1]), log, shared["loop"])
 
     def end(self) -> None:
         for end in self._ends:
@@ -175,13 +175,13 @@ class Servers:
 
 @pytest.fixture(scope="session")
 def translator(trained: Path) -> Translator:
-    """Of number words; searched by compiled code where there is a compiler."""
+    """A translator of number words, with the compiled search if there is a compiler."""
     return Translator.load(trained).searching()
 
 
 @pytest.fixture
 def servers() -> Iterator[Servers]:
-    """For tests with settings of their own."""
+    """Servers with settings of a single test."""
     made = Servers()
     yield made
     made.end()
@@ -189,7 +189,7 @@ def servers() -> Iterator[Servers]:
 
 @pytest.fixture(scope="session")
 def serving(translator: Translator) -> Iterator[Serving]:
-    """A server with the usual settings, for tests that leave it as it is."""
+    """A shared server, for tests that do not change its state."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     made = Servers()
@@ -205,13 +205,13 @@ def client(serving: Serving) -> Client:
 
 @pytest.fixture(scope="session")
 def endless(translator: Translator) -> Callable[[], Translator]:
-    """A model whose translations take tens of thousands of steps: they are still under way when a test looks."""
+    """A model whose translations take tens of thousands of steps, so that they are still running when a test looks."""
     return lambda: translator.searching(min_length=30_000)
 
 
 @pytest.fixture(scope="session")
 def damaged(translator: Translator) -> Translator:
-    """Random weights, and one source word whose vector is so long that its sentences have no numbers any more."""
+    """Random weights, and one source word with such a large embedding that its sentences become NaN."""
     bundle = translator.bundle
     size = len(bundle.source_tokenizer)
     torch.manual_seed(3)

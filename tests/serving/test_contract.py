@@ -1,4 +1,4 @@
-"""Every answer is what /openapi.json says: each status there is provoked, and bodies are held against schemas."""
+"""Every response is as /openapi.json describes it: each status is provoked, and bodies are checked by their schemas."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def typed(value: Any, name: str) -> bool:
 
 
 def problems(schema: dict[str, Any], value: Any, whole: dict[str, Any], place: str = "it") -> Iterator[str]:
-    """Where a value is not what a schema says (JSON Schema, as much as we use); a word that we do not know is one."""
+    """Violations of a schema (the part of JSON Schema in use); an unknown keyword is a violation."""
     if "type" in schema and not typed(value, schema["type"]):
         yield f"{place}: {value!r} is no {schema['type']}"
         return
@@ -75,7 +75,7 @@ def problems(schema: dict[str, Any], value: Any, whole: dict[str, Any], place: s
 
 
 def check(described: dict[str, Any], path: str, method: str, reply: Any) -> None:
-    """An answer is one of those that are documented."""
+    """Check that a response is documented."""
     said = described["paths"][path][method.lower()]["responses"][str(reply.status)]
     kind = reply.headers["content-type"].partition(";")[0]
     schema = said["content"][kind]["schema"]
@@ -89,7 +89,7 @@ def check(described: dict[str, Any], path: str, method: str, reply: Any) -> None
 
 
 def provoked(path: str, servers: Servers, models: dict[str, Callable[[], Translator]]) -> Iterator[tuple[str, Any]]:
-    """An answer of every status that a route which translates can give, and what was done for it."""
+    """A response of every status that the translation routes can have, with the expected status."""
     usual = servers.start(models["usual"], max_body=300, send_time=0.2, max_sentences=3, max_characters=20)
     client = usual.client
     yield "200", client.ask("POST", path, GOOD, JSON)
@@ -98,18 +98,18 @@ def provoked(path: str, servers: Servers, models: dict[str, Callable[[], Transla
     yield "408", client.raw(head.encode() + b"{")
     yield "413", client.ask("POST", path, b" " * 301, JSON)
     yield "415", client.ask("POST", path, GOOD, {"Content-Type": "text/plain"})
-    for asked in ({"text": 5}, {"text": "e" * 21}, {"text": "eins", "beam": 17}, {"text": "\n".join("e" * 9)}):
-        yield "422", client.post(path, **asked)
+    for fields in ({"text": 5}, {"text": "e" * 21}, {"text": "eins", "beam": 17}, {"text": "\n".join("e" * 9)}):
+        yield "422", client.post(path, **fields)
     usual.scheduler.draining = True
     yield "503", client.post(path, text="eins")
     guarded = servers.start(models["usual"], token="open sesame").client
     yield "401", guarded.post(path, text="eins")
     busy = servers.start(models["endless"], queue=1, time_limit=1).client
-    with busy.held(text="eins"):
+    with busy.in_flight(text="eins"):
         busy.until("multihead_requests_in_hand", 1)
         yield "429", busy.post(path, text="eins")
     busy.until("multihead_requests_in_hand", 0)
-    if path == "/translate":  # a stream has begun by then
+    if path == "/translate":  # a stream has started by then
         yield "503", busy.post(path, text="eins")
         yield "500", servers.start(models["damaged"]).client.post(path, text="acht")
 
@@ -190,14 +190,14 @@ NEARLY = {
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(asked=st.fixed_dictionaries({}, optional=NEARLY), path=st.sampled_from(["/translate", "/translate/stream"]))
+@given(fields=st.fixed_dictionaries({}, optional=NEARLY), path=st.sampled_from(["/translate", "/translate/stream"]))
 def test_what_the_schema_refuses_is_refused_and_every_answer_is_as_documented(
-    asked: dict[str, Any], path: str, client: Client, described: dict[str, Any]
+    fields: dict[str, Any], path: str, client: Client, described: dict[str, Any]
 ) -> None:
-    reply = client.ask("POST", path, json.dumps(asked).encode(), JSON)
+    reply = client.ask("POST", path, json.dumps(fields).encode(), JSON)
     check(described, path, "POST", reply)
     schema = described["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    if any(problems(schema, asked, described)):
+    if any(problems(schema, fields, described)):
         assert reply.status in (400, 422)
 
 
@@ -207,7 +207,7 @@ def described(serving: Any) -> Any:
 
 
 def asked_in(page: str) -> Iterator[tuple[str, dict[str, str], bytes]]:
-    """Path, headers and body of each call of curl."""
+    """Path, headers and body of each curl command."""
     for block in re.findall(r"^```sh\n(.*?)^```$", page, re.DOTALL | re.MULTILINE):
         for line in block.replace("\\\n", " ").splitlines():
             words = shlex.split(line)
@@ -231,8 +231,8 @@ def test_the_calls_of_the_page_are_answered(servers: Servers, translator: Transl
 def test_the_page_has_every_address_word_and_figure(client: Client) -> None:
     page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
     described = client.get("/openapi.json").json
-    told = {word for said in ERROR_EXAMPLES.values() for word in said}
-    words = {"malformed_http", "not_found", "method_not_allowed"} | told
+    codes = {word for said in ERROR_EXAMPLES.values() for word in said}
+    words = {"malformed_http", "not_found", "method_not_allowed"} | codes
     assert [word for word in words if f"`{word}`" not in page] == []
     assert [
         path for path, ways in described["paths"].items() for way in ways if f"{way.upper()} {path}" not in page

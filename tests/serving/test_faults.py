@@ -1,4 +1,4 @@
-"""What fails, fails alone: a sentence that cannot be searched, a batch that cannot be had, a mistake of ours."""
+"""Failures affect one request only: a sentence that cannot be searched, a batch that cannot be opened, a bug."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_only_the_sentence_that_cannot_be_searched_fails(compiled: bool, damaged
         assert (good.status, good.texts) == (200, wanted)
     for bad in replies[1::2]:
         assert (bad.status, bad.json["error"]) == (500, "translation_failed")
-    assert any("NaN" in line for line in serving.said)
+    assert any("NaN" in line for line in serving.log)
     serving.client.until("multihead_batch_rows", 0)
     assert serving.client.post(text="eins\nacht").status == 500
     assert serving.client.post("/translate/stream", text="acht").events[-1][1]["error"] == "translation_failed"
@@ -36,7 +36,7 @@ def test_only_the_sentence_that_cannot_be_searched_fails(compiled: bool, damaged
 def test_a_batch_that_cannot_be_had_is_searched_otherwise(
     translator: Translator, servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the lane, the only one, goes on."""
+    """The only search thread goes on."""
     if translator.engine is None:
         pytest.skip("no compiled search here")
     wanted = {beam: translator.translate(["eins zwei"], beam=beam) for beam in (2, 3)}
@@ -66,6 +66,6 @@ def test_a_mistake_of_ours_is_answered_like_any_refusal(
     assert (reply.status, reply.json["error"]) == (500, "internal_error")
     assert reply.headers["x-content-type-options"] == "nosniff"
     assert "path" not in reply.body.decode()
-    assert [line for line in serving.said if "/a/path.py" in line]
-    assert serving.client.figure('multihead_refused_total{error="internal_error"}') == 1
+    assert [line for line in serving.log if "/a/path.py" in line]
+    assert serving.client.metric('multihead_refused_total{error="internal_error"}') == 1
     assert serving.client.post(text="eins zwei").texts == translator.translate(["eins zwei"])

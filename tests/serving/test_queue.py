@@ -1,4 +1,4 @@
-"""The queue is fair between jobs and spreads sentences over those who search; nothing is lost or done twice."""
+"""The sentence queue: fair to jobs, spreads sentences over threads, loses none; also text lines, rates and batches."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def kind(beam: int = 1) -> BatchKey:
     return BatchKey(Search(beam=beam), 1)
 
 
-def in_a_loop(test: Callable[[], Any]) -> Any:
-    """Jobs belong to an event loop."""
+def in_loop(test: Callable[[], Any]) -> Any:
+    """Run a test in an event loop, which jobs need."""
 
     async def run() -> Any:
         return test()
@@ -41,7 +41,7 @@ def jobs(*sizes: int, beam: int = 1) -> list[Job]:
 @settings(deadline=None, max_examples=50)
 @given(sizes=st.lists(st.integers(0, 5), max_size=6))
 def test_each_job_has_its_turn(sizes: list[int]) -> None:
-    """With one taker, sentence k of any job comes before sentence k + 1 of every other that waited with it."""
+    """With one taker, sentence k of any job comes before sentence k + 1 of every other job waiting at the same time."""
 
     def test() -> None:
         queue = SentenceQueue()
@@ -57,7 +57,7 @@ def test_each_job_has_its_turn(sizes: list[int]) -> None:
         assert sorted(id(one) for one in taken) == sorted(id(one) for job in made for one in job.sentences)
         assert len(queue) == 0
 
-    in_a_loop(test)
+    in_loop(test)
 
 
 def test_a_taker_has_no_more_rows_than_places_but_one_sentence_in_any_case() -> None:
@@ -71,7 +71,7 @@ def test_a_taker_has_no_more_rows_than_places_but_one_sentence_in_any_case() -> 
         assert queue.take("one", 15, 16) == []
         assert len(queue.take("one", 0, 2) or []) == 1
 
-    in_a_loop(test)
+    in_loop(test)
 
 
 def test_who_has_least_to_do_takes() -> None:
@@ -81,11 +81,11 @@ def test_who_has_least_to_do_takes() -> None:
             queue.register(who)
         for job in jobs(1, 1, 1):
             queue.put(job)
-        assert len(queue.take("one", 4, 64) or []) == 0  # the other one has nothing to do
+        assert len(queue.take("one", 4, 64) or []) == 0  # the other taker has no load
         assert len(queue.take("other", 0, 64) or []) == 3
         assert queue.running_rows == 7
 
-    in_a_loop(test)
+    in_loop(test)
 
 
 def test_a_dropped_job_leaves_and_the_others_stay() -> None:
@@ -98,10 +98,10 @@ def test_a_dropped_job_leaves_and_the_others_stay() -> None:
         queue.cancel(one)
         assert one.cancelled
         assert queue.take("one", 0, 64) == other.sentences
-        queue.cancel(other)  # once more than it is there: nothing happens
+        queue.cancel(other)  # its sentences were taken already: no effect
         assert len(queue) == 0
 
-    in_a_loop(test)
+    in_loop(test)
 
 
 def test_what_is_put_back_comes_first() -> None:
@@ -118,11 +118,11 @@ def test_what_is_put_back_comes_first() -> None:
         assert {*one.sentences, *other.sentences} == set(taken)
         assert len(taken) == 3
 
-    in_a_loop(test)
+    in_loop(test)
 
 
 def test_a_job_waits_in_each_queue_by_itself() -> None:
-    """What a thread has put aside waits there, whatever of the same job still waits for a thread."""
+    """Sentences in the fallback queue stay there while others of the same job wait in the first queue."""
 
     def test() -> None:
         queue, aside = SentenceQueue(), SentenceQueue()
@@ -134,12 +134,12 @@ def test_a_job_waits_in_each_queue_by_itself() -> None:
         aside.put_back([first])
         assert (len(queue), len(aside)) == (2, 1)
         queue.cancel(job)
-        assert (len(queue), len(aside)) == (0, 1)  # between the two a search may look: it finds what it is promised
+        assert (len(queue), len(aside)) == (0, 1)  # a search may look before the second queue is cancelled
         assert aside.take("other", 0, 64) == [first]
         aside.put_back([first])
-        assert len(aside) == 0  # nobody waits for it any more
+        assert len(aside) == 0  # the job is cancelled
 
-    in_a_loop(test)
+    in_loop(test)
 
 
 @pytest.mark.parametrize("kinds", range(1, MAX_IDLE_BATCHES + 3))
@@ -163,7 +163,7 @@ def test_a_lane_keeps_as_many_idle_batches_as_it_may(kinds: int, translator: Tra
         for batch in thread._batches.values():
             batch.close()
 
-    in_a_loop(test)
+    in_loop(test)
 
 
 def test_a_closed_queue_gives_what_it_has_and_then_wakes_those_who_wait() -> None:
@@ -176,7 +176,7 @@ def test_a_closed_queue_gives_what_it_has_and_then_wakes_those_who_wait() -> Non
         assert queue.take("one", 0, 64) == job.sentences
         assert queue.take("one", 0, 64) is None
 
-    in_a_loop(test)
+    in_loop(test)
     queue, ended = SentenceQueue(), []
     queue.register("one")
     thread = threading.Thread(target=lambda: ended.append(queue.take("one", 0, 64)))
@@ -192,7 +192,7 @@ def test_a_rate_is_of_its_window() -> None:
     assert rate.value() == 0
     now = 104.0
     rate.add(8)
-    assert rate.value() == 2.0  # 4 seconds of life
+    assert rate.value() == 2.0  # 4 seconds since the start
     now = 112.0
     rate.add(12)
     assert rate.value() == 2.0  # 20 in 10 seconds
@@ -217,4 +217,4 @@ def test_blocks_stand_behind_and_below_each_other() -> None:
 
 @pytest.mark.parametrize("words", [(), ([1, 2, 3],)])
 def test_a_job_without_sentences_is_done(words: tuple[list[int], ...]) -> None:
-    assert in_a_loop(lambda: Job(kind(), list(words), [], False).done.done()) is (not words)
+    assert in_loop(lambda: Job(kind(), list(words), [], False).done.done()) is (not words)

@@ -1,4 +1,4 @@
-"""A reload in the server: requests go on, and nothing of an old model stays, neither memory nor threads."""
+"""Reloading: nothing of an old model stays, neither memory nor threads."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def test_who_is_about_to_end_loads_nothing_any_more(servers: Servers, translator
         loaded.append(translator)
         return translator
 
-    async def again() -> None:
+    async def reload() -> None:
         await serving.scheduler.start_loading()
 
     serving = servers.start(load)
-    asyncio.run_coroutine_threadsafe(again(), serving.loop).result(30)
+    asyncio.run_coroutine_threadsafe(reload(), serving.loop).result(30)
     assert len(loaded) == 2
     serving.scheduler.draining = True
-    asyncio.run_coroutine_threadsafe(again(), serving.loop).result(30)
+    asyncio.run_coroutine_threadsafe(reload(), serving.loop).result(30)
     assert len(loaded) == 2
 
 

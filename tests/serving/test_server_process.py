@@ -1,4 +1,4 @@
-"""A real process: it loads, serves, loads anew without dropping a request, refuses a bad model, drains and ends."""
+"""A real server process: loads, serves, reloads without dropping a request, rejects a broken model, drains."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TEXTS = ["eins zwei drei", "vier", "fünf sechs sieben acht neun zehn", "null nu
 
 
 class Process:
-    """`multihead serve` with these words."""
+    """`multihead serve` with these arguments."""
 
     def __init__(self, *words: str) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
@@ -47,7 +47,7 @@ class Process:
                 self._news.notify_all()
 
     def until(self, words: str) -> str:
-        """Waits for a line that begins like that."""
+        """Wait for a line of standard error that begins with a text."""
         with self._news:
             assert self._news.wait_for(lambda: any(line.startswith(words) for line in self.said), 120), self.said
             return next(line for line in self.said if line.startswith(words))
@@ -77,11 +77,11 @@ def start() -> Iterator[Callable[..., Process]]:
 
 @pytest.fixture
 def model(trained: Path, tmp_path: Path) -> Path:
-    """A model folder that may be changed."""
+    """A copy of the model folder, which the test may change."""
     return Path(shutil.copytree(trained / "best", tmp_path / "model"))
 
 
-def test_it_loads_anew_while_it_serves_and_drains_when_told(
+def test_it_reloads_while_serving_and_drains(
     start: Callable[..., Process], model: Path, client: Any, tmp_path: Path
 ) -> None:
     serving = start(model, "--port", 0, "--drain", 30, "--threads", 2)
@@ -119,7 +119,7 @@ def test_it_loads_anew_while_it_serves_and_drains_when_told(
     info = here.get("/info").json
     assert (info["generation"], info["beam"], info["source_language"]) == (2, 2, "de")
     assert here.post(text=TEXTS).texts == wanted[2]
-    assert here.figure('multihead_reloads_total{result="refused"}') == 1
+    assert here.metric('multihead_reloads_total{result="refused"}') == 1
 
     long = [" ".join(TEXTS * 8)] * 100
     held = here.begin(text=long, beam=16)

@@ -1,4 +1,4 @@
-"""Whatever comes in, the answer has its own status, one form, no path and no stack, and the next one is served."""
+"""Invalid requests: each has its status and error code, in one form, and the next request is served."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ JSON = {"Content-Type": "application/json"}
 PLAIN = {"Content-Type": "text/plain"}
 
 
-def body(**asked: Any) -> bytes:
-    return json.dumps(asked).encode()
+def body(**fields: Any) -> bytes:
+    return json.dumps(fields).encode()
 
 
 BAD: dict[str, tuple[int, str, str, str, bytes | None, dict[str, str]]] = {
@@ -93,7 +93,7 @@ def test_every_fault_has_its_status_and_the_next_request_is_served(
 
 
 def check_form(reply: Any) -> None:
-    """One form for all; nothing of the machine in it."""
+    """Check the form of an error response; it reveals nothing about the machine."""
     assert reply.headers["content-type"] == "application/json"
     assert set(reply.json) == {"error", "message"}
     assert 10 < len(reply.json["message"]) <= 500
@@ -147,7 +147,7 @@ def test_a_head_without_end_is_not_kept(begun: bytes, more: bytes, client: Clien
     with socket.create_connection(("127.0.0.1", client.port), timeout=10) as endless:
         for part in (begun, 7_500 * more):
             endless.sendall(part)
-            with contextlib.suppress(TimeoutError):  # of the address, if at all, and of nothing else yet
+            with contextlib.suppress(TimeoutError):  # the limit is not reached yet
                 assert b"431" not in heard(endless, 0.2)
         endless.sendall(b"a" * (66_000 - 7_500 * len(more)))
         answered = heard(endless, 10)
@@ -156,7 +156,7 @@ def test_a_head_without_end_is_not_kept(begun: bytes, more: bytes, client: Clien
 
 
 def test_a_wish_for_another_protocol_is_passed_over(client: Client) -> None:
-    """Java's client asks whether there is HTTP/2, of every server, with every first request."""
+    """Java's client asks every server for HTTP/2 in its first request."""
     upgrade = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAEAAEAAAAIAAAAB"}
     connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=10)
     for _ in range(2):
@@ -213,7 +213,7 @@ def test_a_full_queue_says_when_to_come_again(endless: Callable[[], Translator],
 
 
 @pytest.mark.parametrize("path", ["/translate", "/translate/stream"])
-def test_a_client_that_is_gone_frees_its_place(path: str, endless: Callable[[], Translator], servers: Servers) -> None:
+def test_a_disconnected_client_frees_its_place(path: str, endless: Callable[[], Translator], servers: Servers) -> None:
     client = servers.start(endless, queue=50).client
     held = [client.begin(path, text="eins zwei\ndrei") for _ in range(20)]
     client.until("multihead_requests_in_hand", 20)
@@ -221,11 +221,11 @@ def test_a_client_that_is_gone_frees_its_place(path: str, endless: Callable[[], 
         connection.close()
     for name in ("requests_in_hand", "batch_rows", "queue_sentences", "batch_sentences"):
         client.until(f"multihead_{name}", 0)
-    assert client.figure("multihead_clients_gone_total") == 20
-    assert client.figure("multihead_sentences_total") == 0
+    assert client.metric("multihead_clients_gone_total") == 20
+    assert client.metric("multihead_sentences_total") == 0
 
 
-def test_who_is_in_hand_when_the_server_ends_is_told(endless: Callable[[], Translator], servers: Servers) -> None:
+def test_a_request_in_flight_when_the_server_ends_gets_503(endless: Callable[[], Translator], servers: Servers) -> None:
     serving = servers.start(endless)
     held = serving.client.begin(text="eins zwei")
     serving.client.until("multihead_requests_in_hand", 1)
@@ -237,10 +237,10 @@ def test_who_is_in_hand_when_the_server_ends_is_told(endless: Callable[[], Trans
 
 
 @pytest.mark.parametrize("ends", ["the server", "the client"])
-def test_who_is_in_hand_beside_the_searches_is_told_too(
+def test_a_request_being_inspected_when_it_ends_gets_503(
     ends: str, translator: Translator, servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While alignments are computed, which may take long: what is under way there is not waited for."""
+    """While alignments are computed, which may take long; the server does not wait for them."""
     entered, over = threading.Event(), threading.Event()
 
     def slow(*_: Any) -> list[Any]:
@@ -259,13 +259,13 @@ def test_who_is_in_hand_beside_the_searches_is_told_too(
             assert (answer.status, json.loads(answer.read())["error"]) == (503, "draining")
         held.close()
         serving.client.until("multihead_requests_in_hand", 0)
-        assert serving.client.figure("multihead_clients_gone_total") == (ends == "the client")
+        assert serving.client.metric("multihead_clients_gone_total") == (ends == "the client")
     finally:
         over.set()
 
 
 def test_an_alignment_of_too_much_is_refused(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its size is that of each text squared; of several texts the sum."""
+    """Its size is the sum of the squared lengths of the texts."""
     monkeypatch.setattr(requests, "MAX_ALIGNMENT_WEIGHTS", 200)
     text = "eins zwei drei vier fünf sechs sieben acht"
     reply = client.post(text=f"{text}\n{text}", alignment=True)
@@ -275,7 +275,7 @@ def test_an_alignment_of_too_much_is_refused(client: Client, monkeypatch: pytest
     assert client.post(text=["eins", "zwei"], alignment=True).status == 200
 
 
-def test_what_takes_too_long_is_given_up(endless: Callable[[], Translator], servers: Servers) -> None:
+def test_a_request_above_the_time_limit_gets_503(endless: Callable[[], Translator], servers: Servers) -> None:
     client = servers.start(endless, time_limit=0.3).client
     reply = client.post(text="eins zwei\n" * 9, beam=5)
     assert (reply.status, reply.json["error"]) == (503, "time_exceeded")
@@ -285,8 +285,8 @@ def test_what_takes_too_long_is_given_up(endless: Callable[[], Translator], serv
     client.until("multihead_batch_rows", 0)
 
 
-def test_who_does_not_send_is_not_waited_for(translator: Translator, servers: Servers) -> None:
-    """Neither for a request's head nor for its body; a connection that was used may rest longer."""
+def test_a_slow_request_is_closed(translator: Translator, servers: Servers) -> None:
+    """Neither for the head of a request nor for its body; a connection used before may idle longer."""
     client = servers.start(lambda: translator, send_time=0.2).client
     with socket.create_connection(("127.0.0.1", client.port), timeout=10) as silent:
         silent.sendall(b"POST /translate HTTP/1.1\r\nHost: h")

@@ -1,4 +1,4 @@
-"""What a server answers is what `Translator` finds for the line alone, whoever else asks, compiled or not."""
+"""The server returns what `Translator` finds for the line alone, whatever else is in the batch, compiled or not."""
 
 from __future__ import annotations
 
@@ -42,31 +42,31 @@ def test_scores_are_the_translators(client: Client, translator: Translator) -> N
 
 @pytest.mark.parametrize("compiled", [True, False])
 def test_neighbours_change_nothing(compiled: bool, translator: Translator, servers: Servers) -> None:
-    """Many clients at once, with searches of four kinds: each gets what it would get alone."""
-    # A restriction that never bites is not compiled.
+    """Many clients at once, with different settings: each gets what it would get alone."""
+    # A search with this restriction is not compiled, and the restriction never applies.
     model = translator if compiled else translator.searching(no_repeat=40)
     if compiled and model.engine is None:
         pytest.skip("no compiled search here")
     serving = servers.start(lambda: model)
     draw, count = random.Random(5), 40 if compiled else 12
-    asked = [
+    requests = [
         {"text": draw.choice(TEXTS), "beam": draw.choice([1, 2, 5]), "alpha": draw.choice([0.5, 1.0])}
         for _ in range(count)
     ]
     with ThreadPoolExecutor(20) as pool:
-        replies = list(pool.map(lambda one: serving.client.post(**one), asked))
-    for one, reply in zip(asked, replies, strict=True):
+        replies = list(pool.map(lambda one: serving.client.post(**one), requests))
+    for one, reply in zip(requests, replies, strict=True):
         wanted = model.translate([one["text"]], beam=one["beam"], alpha=one["alpha"])
         assert reply.texts == wanted
-    assert serving.client.figure("multihead_requests_in_hand") == 0
+    assert serving.client.metric("multihead_requests_in_hand") == 0
     serving.client.until("multihead_batch_rows", 0)
-    assert serving.client.figure("multihead_sentences_total") == count
+    assert serving.client.metric("multihead_sentences_total") == count
 
 
 def test_lines_stay_lines(client: Client, translator: Translator) -> None:
     one, two = translator.translate(["eins zwei", "drei"])
-    asked = {"eins zwei\n\n  \r\ndrei\n": f"{one}\n\n\r\n{two}\n", "": "", " \n": "\n", "drei": two}
-    assert client.post(text=list(asked)).texts == list(asked.values())
+    wanted = {"eins zwei\n\n  \r\ndrei\n": f"{one}\n\n\r\n{two}\n", "": "", " \n": "\n", "drei": two}
+    assert client.post(text=list(wanted)).texts == list(wanted.values())
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_words_say_where_they_looked(client: Client) -> None:
 
 
 def test_many_sentences_are_looked_into_as_each_alone(client: Client) -> None:
-    """They are taken a few at a time: none is lost between, and none gets another's."""
+    """They are inspected a few at a time: none is lost or swapped."""
     wishes = {"alignment": True, "alternatives": 1, "guard": "mark"}
     assert len(TEXTS) > SLICE_SENTENCES
     for own, text in zip(client.post(text=TEXTS, **wishes).json["translations"], TEXTS, strict=True):
@@ -119,15 +119,15 @@ def test_many_sentences_are_looked_into_as_each_alone(client: Client) -> None:
 
 
 def test_the_stream_ends_with_what_translate_answers(client: Client) -> None:
-    asked = {"text": "eins zwei drei vier\nfünf", "beam": 3, "n_best": 2}
-    *partial, last = client.post("/translate/stream", **asked).events
+    request = {"text": "eins zwei drei vier\nfünf", "beam": 3, "n_best": 2}
+    *partial, last = client.post("/translate/stream", **request).events
     assert {name for name, _ in partial} <= {"partial"}
-    assert last == ("done", client.post(**asked).json["translations"][0])
+    assert last == ("done", client.post(**request).json["translations"][0])
 
 
 @pytest.mark.parametrize("compiled", [True, False])
 def test_a_greedy_translation_grows(compiled: bool, endless: Callable[[], Translator], servers: Servers) -> None:
-    """Each part is the beginning of the next, up to the whole."""
+    """Each partial text is a prefix of the next one."""
     model = endless().searching(beam=1, **({"min_length": 6000} if compiled else {"min_length": 60, "no_repeat": 1000}))
     if compiled and model.engine is None:
         pytest.skip("no compiled search here")
@@ -145,7 +145,7 @@ def test_a_greedy_translation_grows(compiled: bool, endless: Callable[[], Transl
 
 
 def cut(translator: Translator, text: str) -> list[SplitLine]:
-    """The lines of a text as `multihead translate` cuts them."""
+    """The lines of a text, cut as by `multihead translate`."""
     most, longest = most_tokens(translator.lengths, translator.reach)
     return split_long_lines(translator.bundle.source_tokenizer, text.split("\n"), most, lambda _: False, longest)
 

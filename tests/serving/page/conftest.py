@@ -1,4 +1,4 @@
-"""What tests of the page share: the real server in this process, and the page as a person has it before them."""
+"""Tests of the page: the real server in this process, and the page in a real browser."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 class Served:
-    """The real server in a thread of this process; can be stopped, and started at the same port."""
+    """The real server in a thread of this process; it can be stopped and restarted at the same port."""
 
     longest = 200
-    """Characters that it takes."""
+    """Maximum characters of a text."""
 
     def __init__(self, load: Callable[[], Translator], token: str | None = None) -> None:
         self._load, self._token, self._port = load, token, 0
@@ -68,7 +68,7 @@ class Served:
         return f"http://127.0.0.1:{self._port}/"
 
     def ask(self, text: str, **wishes: Any) -> dict[str, Any]:
-        """What the server says to a program that asks as the page does."""
+        """The translation that a program gets for the same request as the page's."""
         body = {"text": text, "n_best": 5, "alignment": True, "alternatives": 6, **wishes}
         request = urllib.request.Request(
             self.url + "translate", json.dumps(body).encode(), {"Content-Type": "application/json"}
@@ -77,15 +77,15 @@ class Served:
             found: dict[str, Any] = json.load(answer)["translations"][0]
         return found
 
-    def figure(self, name: str) -> float:
-        """One of the metrics."""
+    def metric(self, name: str) -> float:
+        """The value of a metric."""
         with urllib.request.urlopen(self.url + "metrics", timeout=30) as answer:
             lines = answer.read().decode().splitlines()
         return next(float(line.split()[-1]) for line in lines if line.startswith(name + " "))
 
 
 class Page:
-    """The page as a person has it before them."""
+    """The page in the browser."""
 
     def __init__(self, chrome: Chrome, url: str) -> None:
         self.chrome, self.url = chrome, url
@@ -94,7 +94,7 @@ class Page:
         self.chrome.get(self.url)
 
     def imported(self, script: str, *given: Any) -> Any:
-        """What a script returns that may `await import(...)` the page's own modules."""
+        """Run a script that may `await import(...)` the modules of the page."""
         words = "const done = arguments[arguments.length - 1]; (async (...given) => {" + script + "})(...arguments)"
         return self.chrome.execute_async_script(words + ".then(done, (error) => done(String(error)))", *given)
 
@@ -111,7 +111,7 @@ class Page:
         return WebDriverWait(self.chrome, 20, 0.02).until(lambda _: what())
 
     def press(self, *keys: str) -> None:
-        """Whatever has the focus gets them."""
+        """Send keys to the focused element."""
         for key in keys:
             self.focused.send_keys(key)
 
@@ -131,7 +131,7 @@ class Page:
         return bool(self.run("return document.querySelector('.line.done') && !document.querySelector('.output.busy')"))
 
     def translate(self, text: str) -> str:
-        """Pastes it in the place of what is there, and waits for the translation."""
+        """Replace the text by pasting, and wait for the translation."""
         paste = "const a = arguments[0]; a.focus(); a.select(); document.execCommand('insertText', false, arguments[1])"
         self.run(paste, self.find("#source"), text)
         self.until(self.finished)
@@ -142,19 +142,19 @@ class Page:
 
     @property
     def weights(self) -> dict[str, float]:
-        """How the words of the source are shaded."""
+        """Weights of the shaded source words."""
         script = "return [...document.querySelectorAll('.mark')].map(m => [m.textContent, Number(m.dataset.weight)])"
         return {word: weight for word, weight in self.run(script) if weight}
 
     def listed(self, which: str) -> list[tuple[str, str]]:
-        """Words and figures of a list."""
+        """Texts and numbers of a list."""
         script = "return [...document.querySelectorAll(arguments[0])].map(b => [...b.children].map(c => c.textContent))"
         return [(words, figure) for words, figure in self.run(script, f"#{which}-list .bar")]
 
 
 @pytest.fixture(scope="module")
 def served(browser: Chrome, translator: Translator) -> Iterator[Served]:
-    """With the model that knows number words."""
+    """A server with the model of number words."""
     server = Served(lambda: translator)
     yield server
     server.stop()
@@ -162,7 +162,7 @@ def served(browser: Chrome, translator: Translator) -> Iterator[Served]:
 
 @pytest.fixture
 def serve_page(browser: Chrome) -> Iterator[Callable[..., tuple[Page, Served]]]:
-    """A server of one's own, with its page open; told what `Served` is told."""
+    """Opens the page of a separate server; takes the arguments of `Served`."""
     servers: list[Served] = []
 
     def serve(load: Callable[[], Translator], token: str | None = None) -> tuple[Page, Served]:
@@ -179,7 +179,7 @@ def serve_page(browser: Chrome) -> Iterator[Callable[..., tuple[Page, Served]]]:
 
 @pytest.fixture
 def page(browser: Chrome, served: Served) -> Iterator[Page]:
-    """Fresh, with nothing remembered; afterwards no script may have failed and nothing have been forbidden."""
+    """A fresh page without stored state; checks afterwards that no script failed and nothing was blocked."""
     page = Page(browser, served.url)
     page.open()
     page.run("localStorage.clear(); sessionStorage.clear()")

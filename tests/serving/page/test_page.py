@@ -1,4 +1,4 @@
-"""The page of the server in a real browser: what a person does, what they see, and that it is what the server says."""
+"""The page in a real browser: what users do and see, compared with the responses of the server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_what_is_typed_is_translated(page: Any, served: Any) -> None:
 
 def test_a_translation_grows_until_it_is_stopped(serve_page: Any, endless: Callable[[], Translator]) -> None:
     page, server = serve_page(endless)
-    page.run("localStorage.setItem('multihead.settings', '{\"beam\": 1}')")  # greedy: what is there stays
+    page.run("localStorage.setItem('multihead.settings', '{\"beam\": 1}')")  # greedy: partial texts only grow
     page.open()
     page.type("eins zwei drei")
     first = page.until(lambda: page.run("return document.querySelector('.line.running p')?.textContent"))
@@ -31,28 +31,28 @@ def test_a_translation_grows_until_it_is_stopped(serve_page: Any, endless: Calla
     assert second.startswith(first)
     page.press(Keys.ESCAPE)
     page.until(lambda: page.find(".remark").text == "Stopped.")
-    page.until(lambda: server.figure("multihead_requests_in_hand") == 0)
+    page.until(lambda: server.metric("multihead_requests_in_hand") == 0)
 
 
 def test_a_click_on_a_word_shows_where_it_looked(page: Any, served: Any) -> None:
     assert page.translate("eins zwei drei") == "one two three"
-    told = served.ask("eins zwei drei")["alignment"]
+    reply = served.ask("eins zwei drei")["alignment"]
     for number, (word, source) in enumerate(zip(["one", "two", "three"], ["eins", "zwei", "drei"], strict=True)):
         page.word(number).click()
-        expected = dict(zip(told["source_words"], told["weights"][number], strict=True))
+        expected = dict(zip(reply["source_words"], reply["weights"][number], strict=True))
         assert page.weights == {name: pytest.approx(w, abs=6e-4) for name, w in expected.items() if w >= 5e-4}
         assert max(page.weights, key=lambda name: page.weights[name]) == source
         assert page.find("#looked-word").text == word
         assert page.listed("looked")[0][0] == source
         assert page.word(number).get_attribute("aria-pressed") == "true"
-        assert len(page.all("#links path")) == sum(weight >= 0.05 for weight in told["weights"][number])
+        assert len(page.all("#links path")) == sum(weight >= 0.05 for weight in reply["weights"][number])
         assert source in page.find("#live").get_attribute("textContent")
 
 
 def test_the_pointer_looks_ahead(page: Any) -> None:
     page.translate("eins zwei drei")
     threads = len(page.all("#links path"))
-    assert threads == 3  # one a word while none is chosen
+    assert threads == 3  # one for each word while none is selected
     page.word(0).click()
     for number, source in ((2, "drei"), (1, "zwei")):
         ActionChains(page.chrome).move_to_element(page.word(number)).perform()
@@ -80,14 +80,14 @@ def test_threads_lead_from_the_source_word_to_the_word(page: Any) -> None:
 def test_another_word_is_taken_and_given_back(page: Any, served: Any) -> None:
     page.translate("eins zwei drei")
     page.word(1).click()
-    told = served.ask("eins zwei drei")["alternatives"][1]
-    assert [words for words, _ in page.listed("alternatives")] == [other["text"] for other in told]
+    reply = served.ask("eins zwei drei")["alternatives"][1]
+    assert [words for words, _ in page.listed("alternatives")] == [other["text"] for other in reply]
     page.all("#alternatives-list button")[0].click()
-    begins = f"one {told[0]['text']}"
+    begins = f"one {reply[0]['text']}"
     page.until(lambda: page.finished() and page.translation != "one two three")
     assert page.translation == served.ask("eins zwei drei", prefix=begins)["text"]
     assert page.translation.startswith(begins)
-    assert page.focused.text == page.word(1).text  # and one goes on from there
+    assert page.focused.text == page.word(1).text  # and the user continues from there
     assert [word.text for word in page.all(".word.given")] == begins.split()
     page.find(".way").click()
     page.until(lambda: page.finished() and page.translation == "one two three")
@@ -96,10 +96,10 @@ def test_another_word_is_taken_and_given_back(page: Any, served: Any) -> None:
 
 def test_the_best_are_listed_and_one_of_them_is_taken(page: Any, served: Any) -> None:
     page.translate("eins zwei drei")
-    told = served.ask("eins zwei drei")["n_best"]
-    assert page.listed("others") == [(one["text"], f"{one['score']:.2f}".replace("-", "−")) for one in told]
+    reply = served.ask("eins zwei drei")["n_best"]
+    assert page.listed("others") == [(one["text"], f"{one['score']:.2f}".replace("-", "−")) for one in reply]
     page.all("#others-list button")[1].click()
-    page.until(lambda: page.finished() and page.translation == told[1]["text"])
+    page.until(lambda: page.finished() and page.translation == reply[1]["text"])
 
 
 def test_settings_are_asked_for_and_remembered(page: Any, served: Any) -> None:
@@ -107,26 +107,26 @@ def test_settings_are_asked_for_and_remembered(page: Any, served: Any) -> None:
     page.find("summary").click()
     page.find("#beam").send_keys("3", Keys.TAB)
     page.until(lambda: page.finished() and len(page.listed("others")) == 3)
-    told = served.ask("eins zwei", beam=3, n_best=3)["n_best"]
-    assert [words for words, _ in page.listed("others")] == [one["text"] for one in told]
+    reply = served.ask("eins zwei", beam=3, n_best=3)["n_best"]
+    assert [words for words, _ in page.listed("others")] == [one["text"] for one in reply]
     page.open()
     page.until(lambda: page.find("#settings-summary").text == "beam 3, 3 listed")
 
 
 def test_the_guard_says_what_it_doubts(page: Any, served: Any) -> None:
     texts = ["eins zwei", "Donaudampfschiff Kapitän xyzzy"]
-    told = [served.ask(text, guard="mark")["guard"] for text in texts]
-    assert [verdict["suspicious"] for verdict in told] == [False, True]
+    reply = [served.ask(text, guard="mark")["guard"] for text in texts]
+    assert [verdict["suspicious"] for verdict in reply] == [False, True]
 
     def doubts() -> list[str]:
         return [remark.text for remark in page.all(".remark") if "Doubtful" in remark.text]
 
     page.translate("\n".join(texts))
-    assert doubts() == []  # this server guards where it is asked to
+    assert doubts() == []  # the guard is off by default
     page.find("summary").click()
     page.find("#guard").send_keys("mark it", Keys.TAB)
     page.until(lambda: page.finished() and doubts())
-    assert doubts() == [f"Doubtful: {'; '.join(told[1]['reasons'])}."]
+    assert doubts() == [f"Doubtful: {'; '.join(reply[1]['reasons'])}."]
 
 
 def test_lines_are_translated_one_by_one_and_only_where_they_change(page: Any) -> None:
@@ -136,7 +136,7 @@ def test_lines_are_translated_one_by_one_and_only_where_they_change(page: Any) -
     page.type(" vier")
     page.until(lambda: page.finished() and page.translation == "one two\n\nthree four")
     assert page.run(asked) == before + 1
-    page.all(".word")[2].click()  # a word of the third line looks at the third line
+    page.all(".word")[2].click()  # its attention is to the third line
     assert max(page.weights, key=lambda name: page.weights[name]) == "drei"
 
 
@@ -265,7 +265,7 @@ def test_events_are_read_however_they_are_cut(page: Any) -> None:
 
 
 def test_words_are_found_again_and_the_text_stays_what_it_is(page: Any) -> None:
-    told = {
+    cases = {
         "one  two one": ["one", "two", "one"],
         " a a\ta ": ["a", "a", "a"],
         "": ["x"],
@@ -280,7 +280,7 @@ def test_words_are_found_again_and_the_text_stays_what_it_is(page: Any) -> None:
           fill(whole, text, locate(text, words), (number, word) => (made[number] = word, new Text(word)));
           return [whole.textContent, made];
         });""",
-        told,
+        cases,
     )
     missing = {"x", "nowhere"}
-    assert dict(found) == {text: [None if w in missing else w for w in words] for text, words in told.items()}
+    assert dict(found) == {text: [None if w in missing else w for w in words] for text, words in cases.items()}

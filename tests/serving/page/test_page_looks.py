@@ -1,4 +1,4 @@
-"""How the page looks and reads, to everybody: contrast, names, widths, light and dark, the way of the writing."""
+"""Accessibility and layout of the page: contrast, names, widths, light and dark, writing direction."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def test_everything_has_a_name(page: Any) -> None:
 
 CONTRAST = """
 const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
-const rgba = (colour) => {
-  canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+const rgba = (color) => {
+  canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = color; canvas.fillRect(0, 0, 1, 1);
   return [...canvas.getImageData(0, 0, 1, 1).data].map((v, i) => (i < 3 ? v : v / 255));
 };
 const over = (top, below) => [0, 1, 2].map((i) => top[i] * top[3] + below[i] * (1 - top[3]));
@@ -95,7 +95,7 @@ def test_dark_where_the_system_is(page: Any) -> None:
     page.chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", features)
     try:
         assert page.run("return getComputedStyle(document.body).backgroundColor") != light
-        page.until(lambda: page.find("#theme").get_attribute("aria-checked") == "true")  # told by an event
+        page.until(lambda: page.find("#theme").get_attribute("aria-checked") == "true")  # updated by an event
     finally:
         page.chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
