@@ -1,9 +1,12 @@
 """The model folder: everything comes back, nothing of another folder gets in, and old folders stay readable."""
 
+from __future__ import annotations
+
 import json
 import pickle
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -17,11 +20,15 @@ from multihead.models.config import TransformerConfig
 from multihead.models.transformer import Transformer
 from multihead.text.tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from tests.conftest import Numbers
+
+
 FOLDERS = Path(__file__).parent / "data_folders"
 
 
 @pytest.fixture
-def model(trained, tmp_path):
+def model(trained: Path, tmp_path: Path) -> Path:
     """A copy of a good model folder, to be changed."""
     return Path(shutil.copytree(trained / "best", tmp_path / "model"))
 
@@ -49,7 +56,7 @@ def refused(folder, *said):
 # ------------------------------------------------------------------------------------------ round trips
 
 
-def test_what_is_saved_comes_back(tmp_path):
+def test_what_is_saved_comes_back(tmp_path: Path) -> None:
     made = two_vocabularies()
     save_bundle(tmp_path / "model", made, {"bleu": 12.5}, "Made by a test.")
     found = load_bundle(tmp_path / "model")
@@ -64,21 +71,21 @@ def test_what_is_saved_comes_back(tmp_path):
     assert not found.model.training
 
 
-def test_it_translates_as_before(trained, tmp_path, numbers):
+def test_it_translates_as_before(trained: Path, tmp_path: Path, numbers: Numbers) -> None:
     translator = Translator.load(trained)
     sources = [source for source, _ in numbers.pairs(15, 77)]
     save_bundle(tmp_path / "again", translator.bundle, {}, "Made by a test.")
     assert Translator.load(tmp_path / "again").translations(sources) == translator.translations(sources)
 
 
-def test_the_model_has_learned_something(trained, numbers):
+def test_the_model_has_learned_something(trained: Path, numbers: Numbers) -> None:
     """Or the equalities of these tests would say little."""
     pairs = numbers.pairs(15, 77)
     found = Translator.load(trained).translate([source for source, _ in pairs])
     assert sum(text == target for text, (_, target) in zip(found, pairs, strict=True)) >= 10
 
 
-def test_what_stands_in_the_folder(tmp_path):
+def test_what_stands_in_the_folder(tmp_path: Path) -> None:
     save_bundle(tmp_path / "model", two_vocabularies(), {"bleu": 12.5, "bleu_signature": "a|b"}, "Made by a test.")
     names = {path.name for path in (tmp_path / "model").iterdir()}
     tokenizers = {"source.tokenizer.json", "target.tokenizer.json"}
@@ -106,7 +113,7 @@ def with_options(**changes):
         {"tie_output": False, "norm": "pre", "final_norm": False, "attention_dropout": 0.1, "residual_dropout": 0.0},
     ],
 )
-def test_every_option_comes_back_and_is_on_the_card(tmp_path, changes):
+def test_every_option_comes_back_and_is_on_the_card(tmp_path: Path, changes: dict[str, Any]) -> None:
     made = with_options(**changes)
     save_bundle(tmp_path / "model", made, {}, "Made by a test.")
     found = load_bundle(tmp_path / "model")
@@ -123,7 +130,7 @@ def test_every_option_comes_back_and_is_on_the_card(tmp_path, changes):
     assert f"{changes.get('norm', 'post')}-norm" in card
 
 
-def test_the_card_of_a_usual_model_names_nothing_else(tmp_path):
+def test_the_card_of_a_usual_model_names_nothing_else(tmp_path: Path) -> None:
     save_bundle(tmp_path / "model", with_options(), {}, "Made by a test.")
     card = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
     assert "1+1 layers, width 8, inner 8, 2 heads, post-norm" in card
@@ -131,7 +138,7 @@ def test_the_card_of_a_usual_model_names_nothing_else(tmp_path):
     assert "validation" not in card  # nothing was measured
 
 
-def test_a_shared_tokenizer_and_tied_weights_are_written_once(trained):
+def test_a_shared_tokenizer_and_tied_weights_are_written_once(trained: Path) -> None:
     best = trained / "best"
     assert (best / "tokenizer.json").is_file()
     assert not (best / "source.tokenizer.json").exists()
@@ -141,7 +148,7 @@ def test_a_shared_tokenizer_and_tied_weights_are_written_once(trained):
     assert sum(tensor.numel() for tensor in load_file(best / "model.safetensors").values()) == size
 
 
-def test_a_model_is_replaced_and_nothing_else(tmp_path):
+def test_a_model_is_replaced_and_nothing_else(tmp_path: Path) -> None:
     made = two_vocabularies()
     (tmp_path / "empty").mkdir()
     for folder in ("empty", "model", "model"):
@@ -157,7 +164,7 @@ def test_a_model_is_replaced_and_nothing_else(tmp_path):
     assert (tmp_path / "file").read_text() == "x"
 
 
-def test_the_old_model_stands_when_the_disk_is_full(model, monkeypatch):
+def test_the_old_model_stands_when_the_disk_is_full(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = load_bundle(model)
     before = {path.name: path.read_bytes() for path in model.iterdir()}
 
@@ -175,14 +182,14 @@ def test_the_old_model_stands_when_the_disk_is_full(model, monkeypatch):
 # ------------------------------------------------------------------------------------------ old folders
 
 
-def test_every_version_has_a_folder_here():
+def test_every_version_has_a_folder_here() -> None:
     assert {path.name for path in FOLDERS.iterdir() if path.is_dir()} == {f"v{n}" for n in range(1, FORMAT_VERSION + 1)}
     for folder in FOLDERS.glob("v*/"):
         assert sum(path.stat().st_size for path in folder.iterdir()) < 100_000
 
 
 @pytest.mark.parametrize("version", range(1, FORMAT_VERSION + 1))
-def test_folders_of_every_version_are_read(version):
+def test_folders_of_every_version_are_read(version: int) -> None:
     sources, targets = (
         (FOLDERS / f"v{version}.{side}.txt").read_text(encoding="utf-8").split("\n")[:-1]
         for side in ("source", "target")
@@ -192,7 +199,7 @@ def test_folders_of_every_version_are_read(version):
     assert Translator.load(FOLDERS / f"v{version}").translate(sources) == targets
 
 
-def test_the_new_folder_has_what_is_new():
+def test_the_new_folder_has_what_is_new() -> None:
     """Or that it is read would say little."""
     config = load_bundle(FOLDERS / "v2").model.config
     fields = {name: getattr(config, name) for name in TransformerConfig.model_fields}
@@ -208,7 +215,7 @@ def test_the_new_folder_has_what_is_new():
     assert types == [{torch.float32}, {torch.float32, torch.int8}]
 
 
-def test_what_an_old_folder_does_not_say_is_the_default():
+def test_what_an_old_folder_does_not_say_is_the_default() -> None:
     config = load_bundle(FOLDERS / "v1").model.config
     said = json.loads((FOLDERS / "v1" / "config.json").read_text(encoding="utf-8"))["model"]
     assert config == TransformerConfig(**said)
@@ -216,7 +223,7 @@ def test_what_an_old_folder_does_not_say_is_the_default():
 
 
 @pytest.mark.parametrize("version", [FORMAT_VERSION + 1, 0, -1, "1", None, 1.0])
-def test_a_version_that_is_not_known_is_refused(model, version):
+def test_a_version_that_is_not_known_is_refused(model: Path, version: object) -> None:
     change(model / "config.json", format_version=version)
     refused(model, f"format version {version!r}", f"versions 1 to {FORMAT_VERSION}", "newer multihead")
 
@@ -229,7 +236,7 @@ def change(path, **values):
     path.write_text(json.dumps({**content, **values}), encoding="utf-8")
 
 
-def test_another_tokenizer_is_refused(model):
+def test_another_tokenizer_is_refused(model: Path) -> None:
     """Of the same size, so that nothing else would show it."""
     size = len(Tokenizer.load(model / "tokenizer.json"))
     other = Tokenizer.learn(["ganz andere Wörter und Sätze mit jeder Menge von Silben, hier und dort"] * 3, size)
@@ -238,7 +245,7 @@ def test_another_tokenizer_is_refused(model):
     refused(model, "tokenizer.json", "not the tokenizer that this model was trained with", "copy the whole")
 
 
-def test_swapped_tokenizers_are_refused(tmp_path):
+def test_swapped_tokenizers_are_refused(tmp_path: Path) -> None:
     save_bundle(tmp_path, two_vocabularies(), {}, "Made by a test.")
     source, target = (tmp_path / f"{side}.tokenizer.json" for side in ("source", "target"))
     content = source.read_bytes()
@@ -248,13 +255,13 @@ def test_swapped_tokenizers_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"\xff\xfe", b"[]"])
-def test_a_damaged_tokenizer_is_refused(model, content):
+def test_a_damaged_tokenizer_is_refused(model: Path, content: bytes) -> None:
     (model / "tokenizer.json").write_bytes(content)
     refused(model, "tokenizer")
 
 
 @pytest.mark.parametrize("place", [0, 7, 9, 40, -1, -1000])
-def test_a_flipped_bit_in_the_weights_is_seen(model, place):
+def test_a_flipped_bit_in_the_weights_is_seen(model: Path, place: int) -> None:
     content = bytearray((model / "model.safetensors").read_bytes())
     content[place] ^= 1
     (model / "model.safetensors").write_bytes(content)
@@ -262,20 +269,20 @@ def test_a_flipped_bit_in_the_weights_is_seen(model, place):
 
 
 @pytest.mark.parametrize("keep", [0, 4, 100, -1])
-def test_weights_cut_short_are_seen(model, keep):
+def test_weights_cut_short_are_seen(model: Path, keep: int) -> None:
     content = (model / "model.safetensors").read_bytes()
     (model / "model.safetensors").write_bytes(content[:keep])
     refused(model, "model.safetensors", "copy the whole model folder again")
 
 
-def test_weights_of_another_model_of_the_same_shape_are_refused(model):
+def test_weights_of_another_model_of_the_same_shape_are_refused(model: Path) -> None:
     tensors = {name: tensor + 0.01 for name, tensor in load_file(model / "model.safetensors").items()}
     save_file(tensors, model / "model.safetensors")
     refused(model, "not the weights that config.json was written with")
 
 
 @pytest.mark.parametrize("how", ["missing", "unknown", "of another shape"])
-def test_weights_are_matched_by_name_and_shape_even_in_a_folder_made_by_hand(model, how):
+def test_weights_are_matched_by_name_and_shape_even_in_a_folder_made_by_hand(model: Path, how: str) -> None:
     """Such a one has no hash to go by."""
     content = json.loads((model / "config.json").read_text())
     del content["weights"]
@@ -294,7 +301,7 @@ def test_weights_are_matched_by_name_and_shape_even_in_a_folder_made_by_hand(mod
 
 @pytest.mark.parametrize("name", ["config.json", "generation.json"])
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b"null", b'{"model": 3}'])
-def test_a_damaged_description_is_refused(model, name, content):
+def test_a_damaged_description_is_refused(model: Path, name: str, content: bytes) -> None:
     (model / name).write_bytes(content)
     refused(model, str(model))
 
@@ -311,25 +318,25 @@ def test_a_damaged_description_is_refused(model, name, content):
         ({"tokenizers": {"tokenizer.json": 7}}, "not the tokenizer"),
     ],
 )
-def test_a_description_that_does_not_fit_is_refused(model, values, said):
+def test_a_description_that_does_not_fit_is_refused(model: Path, values: dict[str, Any], said: str) -> None:
     change(model / "config.json", **values)
     refused(model, said)
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "generation.json", "tokenizer.json"])
-def test_a_missing_part_is_named(model, name):
+def test_a_missing_part_is_named(model: Path, name: str) -> None:
     (model / name).unlink()
     refused(model, name)
 
 
-def test_parts_for_people_may_be_missing(model):
+def test_parts_for_people_may_be_missing(model: Path) -> None:
     for name in ("README.md", "metrics.json"):
         (model / name).unlink()
     assert Translator.load(model).translate(["eins"])
 
 
 @pytest.mark.parametrize("kind", ["nowhere", "empty", "file", "other", "run"])
-def test_what_is_no_model_is_said_to_be_none(tmp_path, kind):
+def test_what_is_no_model_is_said_to_be_none(tmp_path: Path, kind: str) -> None:
     path = tmp_path / kind
     if kind == "file":
         path.write_text("x")
@@ -348,7 +355,7 @@ class Bomb:
         return (pytest.fail, ("a pickle was loaded",))
 
 
-def test_no_pickle_is_ever_loaded(model):
+def test_no_pickle_is_ever_loaded(model: Path) -> None:
     torch.save({"weights": Bomb()}, model / "pytorch_model.bin")
     assert Translator.load(model)
     for name in ("model.safetensors", "config.json", "tokenizer.json"):
@@ -363,12 +370,12 @@ def test_no_pickle_is_ever_loaded(model):
 # ------------------------------------------------------------------------------------------ runs
 
 
-def test_a_run_stands_for_its_best_model(trained, tmp_path):
+def test_a_run_stands_for_its_best_model(trained: Path, tmp_path: Path) -> None:
     assert locate(trained) == trained / "best"
     assert locate(trained / "best") == trained / "best"
 
 
-def test_the_best_model_is_found_in_the_moment_of_its_exchange_and_not_touched(trained, tmp_path):
+def test_the_best_model_is_found_in_the_moment_of_its_exchange_and_not_touched(trained: Path, tmp_path: Path) -> None:
     """A reader must not put things where a training process is about to."""
     shutil.copytree(trained / "best", tmp_path / "run" / ".best.replaced")
     before = sorted((tmp_path / "run").rglob("*"))

@@ -1,8 +1,11 @@
 """Settings: frozen, refused with the nearest name or the reason, the same from wherever they come."""
 
+from __future__ import annotations
+
 import json
 import math
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 from pydantic import Field, ValidationError, model_validator
@@ -37,21 +40,21 @@ def refused(values, origin="here"):
     return message.removeprefix(f"{origin}: ")
 
 
-def test_values_and_defaults():
+def test_values_and_defaults() -> None:
     assert build(Sizes, {"width": 4}, "here") == Sizes(width=4, share=0.5, kind="pre", name=None)
 
 
-def test_settings_are_frozen():
+def test_settings_are_frozen() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         Sizes().width = 3  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("widht", "width"), ("shares", "share"), ("Kind", "kind")])
-def test_a_misspelt_key_names_the_nearest(typed, meant):
+def test_a_misspelt_key_names_the_nearest(typed: str, meant: str) -> None:
     assert refused({typed: 1}) == f"there is no setting '{typed}'; did you mean '{meant}'?"
 
 
-def test_a_key_like_nothing_names_all():
+def test_a_key_like_nothing_names_all() -> None:
     assert refused({"zzz": 1}) == "there is no setting 'zzz'; there are: kind, name, share, width"
 
 
@@ -67,38 +70,38 @@ def test_a_key_like_nothing_names_all():
         ({"width": 13}, "Width 13 brings bad luck"),
     ],
 )
-def test_a_value_that_cannot_be_says_what_was_got_and_expected(values, said):
+def test_a_value_that_cannot_be_says_what_was_got_and_expected(values: dict[str, Any], said: str) -> None:
     assert said in refused(values)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, "nan", "inf"])
-def test_numbers_that_json_does_not_have_are_refused(value):
+def test_numbers_that_json_does_not_have_are_refused(value: float | str) -> None:
     """They would be frozen as null, and could not be read again."""
     assert "share: input should be a finite number" in refused({"share": value})
 
 
-def test_all_that_is_wrong_is_said_at_once():
+def test_all_that_is_wrong_is_said_at_once() -> None:
     message = refused({"width": 0, "knd": "pre", "share": "x"})
     assert message.count(";") >= 2
     assert all(word in message for word in ("width", "did you mean 'kind'", "share"))
 
 
-def test_json_and_back_is_the_same():
+def test_json_and_back_is_the_same() -> None:
     settings = Sizes(width=6, share=1 / 3, name="ü▁")
     assert Sizes.model_validate_json(settings.model_dump_json()) == settings
     assert Sizes(**json.loads(json.dumps(settings.model_dump(mode="json")))) == settings
 
 
-def test_the_sentence_under_a_field_is_its_description():
+def test_the_sentence_under_a_field_is_its_description() -> None:
     assert Sizes.model_fields["width"].description == "How wide."
 
 
-def test_nearest():
+def test_nearest() -> None:
     assert nearest("smal", ["small", "tiny"]) == "; did you mean 'small'?"
     assert nearest("x", ["small", "big"]) == "; there are: big, small"
 
 
-def test_toml(tmp_path):
+def test_toml(tmp_path: Path) -> None:
     path = tmp_path / "a.toml"
     path.write_text('width = 4\nkind = "post"\n', encoding="utf-8")
     assert build(Sizes, read_toml(path), str(path)) == Sizes(width=4, kind="post")
@@ -115,7 +118,7 @@ def test_toml(tmp_path):
         (b"\x00\x01", "not valid TOML"),
     ],
 )
-def test_what_is_not_toml_is_said_to_be(tmp_path, content, said):
+def test_what_is_not_toml_is_said_to_be(tmp_path: Path, content: str | bytes | None, said: str) -> None:
     path = tmp_path / "a.toml"
     if content == "folder":
         path.mkdir()

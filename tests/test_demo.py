@@ -1,6 +1,9 @@
 """The demo: short here, whole in `make proofs`."""
 
+from __future__ import annotations
+
 import time
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +13,7 @@ from multihead.demo import demo
 PATTERNS = {"date", "time", "datetime", "unit", "currency"}
 
 
-def test_the_demo_goes_all_the_way(tmp_path, monkeypatch):
+def test_the_demo_goes_all_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A network that has hardly begun to learn: files, run, scores and picture are there all the same."""
     monkeypatch.setattr(demo_module, "TRAIN", 600)
     monkeypatch.setattr(demo_module, "VALID", 20)
@@ -31,7 +34,7 @@ def test_the_demo_goes_all_the_way(tmp_path, monkeypatch):
 
 
 @pytest.mark.proof
-def test_the_demo_learns_its_task_in_three_minutes(tmp_path):
+def test_the_demo_learns_its_task_in_three_minutes(tmp_path: Path) -> None:
     """What the issue asks of two cores: 97% in all and 90% of each pattern within three minutes."""
     started = time.monotonic()
     result = demo(tmp_path / "demo")

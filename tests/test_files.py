@@ -1,5 +1,7 @@
 """Files and folders that are there whole or not at all, whatever goes wrong and whenever."""
 
+from __future__ import annotations
+
 import errno
 import os
 from pathlib import Path
@@ -32,14 +34,14 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_text_is_written_as_it_is(tmp_path):
+def test_text_is_written_as_it_is(tmp_path: Path) -> None:
     write_text(tmp_path / "a.txt", "eins\r\nzwei\n\0▁")
     assert (tmp_path / "a.txt").read_bytes() == "eins\r\nzwei\n\0▁".encode()
     assert names(tmp_path) == ["a.txt"]
 
 
 @pytest.mark.parametrize("error", [ValueError, Stop, KeyboardInterrupt])
-def test_a_file_keeps_its_content_when_writing_ends_early(tmp_path, error):
+def test_a_file_keeps_its_content_when_writing_ends_early(tmp_path: Path, error: type[BaseException]) -> None:
     path = tmp_path / "a.txt"
     for before in (None, "old"):
         if before is not None:
@@ -57,7 +59,7 @@ def test_a_file_keeps_its_content_when_writing_ends_early(tmp_path, error):
     assert path.read_text() == "old"
 
 
-def test_a_folder_is_replaced_as_a_whole(tmp_path):
+def test_a_folder_is_replaced_as_a_whole(tmp_path: Path) -> None:
     path = tmp_path / "model"
     for content in ("old", "new"):
         with atomic_folder(path) as draft:
@@ -69,7 +71,7 @@ def test_a_folder_is_replaced_as_a_whole(tmp_path):
 
 
 @pytest.mark.parametrize("error", [ValueError, Stop])
-def test_a_folder_keeps_its_content_when_filling_ends_early(tmp_path, error):
+def test_a_folder_keeps_its_content_when_filling_ends_early(tmp_path: Path, error: type[BaseException]) -> None:
     path = tmp_path / "model"
     with atomic_folder(path) as draft:
         (draft / "old").write_text("old")
@@ -104,7 +106,9 @@ class Killed:
 
 
 @pytest.mark.parametrize("calls", range(9))
-def test_a_folder_is_old_or_new_wherever_the_process_is_killed(tmp_path, monkeypatch, calls):
+def test_a_folder_is_old_or_new_wherever_the_process_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int
+) -> None:
     path = tmp_path / "model"
     path.mkdir()
     (path / "old").write_text("old")
@@ -126,7 +130,9 @@ def test_a_folder_is_old_or_new_wherever_the_process_is_killed(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("calls", range(9))
-def test_a_killed_exchange_does_not_hinder_the_next_one(tmp_path, monkeypatch, calls):
+def test_a_killed_exchange_does_not_hinder_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int
+) -> None:
     """As above, but nobody clears up in between."""
     path = tmp_path / "model"
     path.mkdir()
@@ -144,7 +150,7 @@ def test_a_killed_exchange_does_not_hinder_the_next_one(tmp_path, monkeypatch, c
     assert names(path) == ["newer"]
 
 
-def test_only_what_writers_left_is_cleared_away(tmp_path):
+def test_only_what_writers_left_is_cleared_away(tmp_path: Path) -> None:
     for name in (".a.unfinished-1", "a.unfinished-1", ".hidden", "b.old", ".c.replaced.txt"):
         (tmp_path / name).write_text("x")
     (tmp_path / ".d.unfinished-99").mkdir()
@@ -156,7 +162,7 @@ def test_only_what_writers_left_is_cleared_away(tmp_path):
     remove_unfinished(tmp_path / "nowhere")
 
 
-def test_removing_follows_no_link(tmp_path):
+def test_removing_follows_no_link(tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "file").write_text("x")
     (tmp_path / "link").symlink_to(tmp_path / "kept")
@@ -178,7 +184,7 @@ def test_removing_follows_no_link(tmp_path):
         (errno.EIO, "Input/output error"),
     ],
 )
-def test_a_fault_of_the_surroundings_says_what_to_do(tmp_path, number, remedy):
+def test_a_fault_of_the_surroundings_says_what_to_do(tmp_path: Path, number: int, remedy: str) -> None:
     path = tmp_path / "a"
 
     def fill():
@@ -193,12 +199,12 @@ def test_a_fault_of_the_surroundings_says_what_to_do(tmp_path, number, remedy):
     assert names(tmp_path) == []
 
 
-def test_an_error_without_a_number_is_passed_on(tmp_path):
+def test_an_error_without_a_number_is_passed_on(tmp_path: Path) -> None:
     with pytest.raises(SurroundingsError, match="cannot be written: strange"), write_errors(tmp_path):
         raise OSError("strange")
 
 
-def test_where_there_is_no_folder_to_write_into(tmp_path):
+def test_where_there_is_no_folder_to_write_into(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     for path in (tmp_path / "nowhere" / "a", tmp_path / "file" / "a"):
         with pytest.raises(SurroundingsError):
@@ -208,7 +214,7 @@ def test_where_there_is_no_folder_to_write_into(tmp_path):
     assert names(tmp_path) == ["file"]
 
 
-def test_tensors_round_trip_and_faults_are_those_of_files(tmp_path):
+def test_tensors_round_trip_and_faults_are_those_of_files(tmp_path: Path) -> None:
     tensors = {"a": torch.arange(6.0).reshape(2, 3).t(), "b": torch.tensor(1, dtype=torch.int64)}
     write_tensors(tmp_path / "x", tensors)
     found = load_file(tmp_path / "x")
@@ -218,7 +224,7 @@ def test_tensors_round_trip_and_faults_are_those_of_files(tmp_path):
         write_tensors(Path("/dev/full/x"), tensors)
 
 
-def test_tensors_are_the_bytes_that_the_library_of_the_format_writes(tmp_path):
+def test_tensors_are_the_bytes_that_the_library_of_the_format_writes(tmp_path: Path) -> None:
     """Every type, no element, one element, a view, a name that JSON has to escape; and the hash is of these bytes."""
     kinds = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
     tensors = {f"{kind} {n}": torch.ones(n, 3).to(getattr(torch, kind)) for kind in kinds for n in (2, 0)}
@@ -231,7 +237,7 @@ def test_tensors_are_the_bytes_that_the_library_of_the_format_writes(tmp_path):
     assert (tmp_path / "empty").read_bytes() == save({}, metadata={"format": "pt"})
 
 
-def test_what_the_system_writes_in_pieces_is_whole(tmp_path, monkeypatch):
+def test_what_the_system_writes_in_pieces_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`os.write` may take less than it is given."""
     write = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:5]))
@@ -240,6 +246,6 @@ def test_what_the_system_writes_in_pieces_is_whole(tmp_path, monkeypatch):
     assert digest == sha256_of(tmp_path / "x")
 
 
-def test_the_hash_is_of_the_content(tmp_path):
+def test_the_hash_is_of_the_content(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"abc")
     assert sha256_of(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"

@@ -1,16 +1,24 @@
 """One process at a time in a folder: asked of the system, given back by whatever ends the holder."""
 
+from __future__ import annotations
+
 import os
 import re
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from multihead import files
 from multihead.errors import ConfigurationError
 from multihead.work_folder import locked
+
+if TYPE_CHECKING:
+    from tests.conftest import Numbers
+
 
 PROGRAM = """
 import sys
@@ -23,7 +31,7 @@ with locked(Path(sys.argv[1])):
 
 
 @pytest.fixture
-def holder(tmp_path):
+def holder(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Another process that holds ``tmp_path / "deep" / "run"``."""
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "deep" / "run")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -38,7 +46,9 @@ def refused(folder):
     return str(caught.value)
 
 
-def test_a_folder_that_another_process_holds_is_refused_in_one_line(tmp_path, holder):
+def test_a_folder_that_another_process_holds_is_refused_in_one_line(
+    tmp_path: Path, holder: subprocess.Popen[bytes]
+) -> None:
     folder = tmp_path / "deep" / "run"
     said = refused(folder)
     assert said.startswith(f"{folder}: another process")
@@ -49,7 +59,7 @@ def test_a_folder_that_another_process_holds_is_refused_in_one_line(tmp_path, ho
 
 
 @pytest.mark.parametrize("death", ["leaves", "is killed"])
-def test_the_next_one_is_let_in(tmp_path, holder, death):
+def test_the_next_one_is_let_in(tmp_path: Path, holder: subprocess.Popen[bytes], death: str) -> None:
     folder = tmp_path / "deep" / "run"
     refused(folder)
     if death == "leaves":
@@ -61,14 +71,14 @@ def test_the_next_one_is_let_in(tmp_path, holder, death):
         refused(folder)  # the same process twice is two, too
 
 
-def test_a_refused_one_leaves_everything_as_it_was(tmp_path, holder):
+def test_a_refused_one_leaves_everything_as_it_was(tmp_path: Path, holder: subprocess.Popen[bytes]) -> None:
     (tmp_path / "deep" / "run" / "file").write_text("x")
     refused(tmp_path / "deep" / "run")
     assert [path.name for path in (tmp_path / "deep" / "run").iterdir()] == ["file"]
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_an_exception_leaves_no_empty_folder_where_there_was_none(tmp_path, there):
+def test_an_exception_leaves_no_empty_folder_where_there_was_none(tmp_path: Path, there: bool) -> None:
     folder = tmp_path / "a" / "b"
     if there:
         folder.mkdir(parents=True)
@@ -88,7 +98,7 @@ def test_an_exception_leaves_no_empty_folder_where_there_was_none(tmp_path, ther
     assert (folder / "file").read_text() == "x"
 
 
-def test_many_at_once_are_never_two(tmp_path):
+def test_many_at_once_are_never_two(tmp_path: Path) -> None:
     """Each makes the folder, holds it, gives it up empty: nobody is let into a folder that is already removed."""
     inside, most, entered = [], [], []
 
@@ -113,7 +123,7 @@ def test_many_at_once_are_never_two(tmp_path):
     assert all(entered)
 
 
-def test_who_holds_it_is_not_guessed(tmp_path, monkeypatch):
+def test_who_holds_it_is_not_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     descriptor = os.open(tmp_path, os.O_RDONLY)
     try:
         assert files.lock_holder(descriptor) == ""
@@ -127,7 +137,7 @@ def test_who_holds_it_is_not_guessed(tmp_path, monkeypatch):
         os.close(descriptor)
 
 
-def test_training_and_preparing_ask_for_it(numbers, tmp_path, holder):
+def test_training_and_preparing_ask_for_it(numbers: Numbers, tmp_path: Path, holder: subprocess.Popen[bytes]) -> None:
     from multihead import prepare
 
     folder = tmp_path / "deep" / "run"

@@ -1,8 +1,12 @@
 """Labelled documents: every fault named with its line; parts of a text; nested batches that say what was stored."""
 
+from __future__ import annotations
+
 import gzip
 import random
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,7 +40,7 @@ def written(folder, content):
     return path
 
 
-def test_labels_and_texts_come_as_they_stand(tmp_path):
+def test_labels_and_texts_come_as_they_stand(tmp_path: Path) -> None:
     content = "\ufeffgood\tOne two. Three.\r\nvery bad\t first \tsecond, “x”\ngood\t#,;\n"
     path = written(tmp_path, content.encode())
     found = read_labeled(path)
@@ -68,13 +72,13 @@ def test_labels_and_texts_come_as_they_stand(tmp_path):
         (b"a\tcaf\xe9", "not valid UTF-8"),
     ],
 )
-def test_every_fault_is_named_with_its_line(tmp_path, line, words):
+def test_every_fault_is_named_with_its_line(tmp_path: Path, line: bytes | int, words: str) -> None:
     path = written(tmp_path, b"a\tgood text\n" + line + b"\na\tmore\n")
     with pytest.raises(DataError, match=rf"data.tsv:2: .*{words}"):
         read_labeled(path)
 
 
-def test_what_is_no_file_of_documents(tmp_path):
+def test_what_is_no_file_of_documents(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
         read_labeled(tmp_path / "none.tsv")
     with pytest.raises(DataError, match="empty"):
@@ -106,11 +110,11 @@ def test_what_is_no_file_of_documents(tmp_path):
         ("...", [["..."]]),
     ],
 )
-def test_sentences_end_where_sentences_end(text, parts):
+def test_sentences_end_where_sentences_end(text: str, parts: list[list[str]] | list[Any]) -> None:
     assert split_paragraphs(text) == parts
 
 
-def test_nothing_of_a_text_is_lost_but_white_space():
+def test_nothing_of_a_text_is_lost_but_white_space() -> None:
     draw = random.Random(0)
     for _ in range(300):
         text = "".join(draw.choices("aB.!? …。”)\t", k=draw.randint(0, 25)))
@@ -118,14 +122,14 @@ def test_nothing_of_a_text_is_lost_but_white_space():
         assert "".join(joined.split()) == "".join(text.split())
 
 
-def test_a_separator_is_the_only_one():
+def test_a_separator_is_the_only_one() -> None:
     assert split_paragraphs("One. Two || three||\t|| four", "||") == [["One. Two", "three"], ["four"]]
 
 
 # --------------------------------------------------------------------------- numbers
 
 
-def test_long_sentences_become_several_between_words():
+def test_long_sentences_become_several_between_words() -> None:
     texts = ["aa bb cc dd", "Extraordinarily so", "“Ünïcödé” 😀😀 here."]
     words = BpeWords(Tokenizer.learn(["aa bb cc dd here"] * 3, 300, specials=BERT_SPECIALS))
     for most in (1, 2, 3, 5, 8, 30, 100):
@@ -145,7 +149,7 @@ def test_long_sentences_become_several_between_words():
     ]
 
 
-def test_a_hidden_word_is_its_symbol():
+def test_a_hidden_word_is_its_symbol() -> None:
     words = BpeWords(Tokenizer.learn(["aa bb cc"] * 3, 300, specials=BERT_SPECIALS))
     ((ids,),) = encode_parts([["aa bb cc"]], words, 64)
     expected = [ids[0], words.symbols.hidden, ids[2]]
@@ -161,12 +165,12 @@ def drawn(draw):
 
 
 @pytest.fixture
-def some():
+def some() -> list[StoredDocument]:
     draw = random.Random(3)
     return [StoredDocument(draw.randrange(4), drawn(draw)) for _ in range(12)]
 
 
-def test_what_is_stored_comes_back(some):
+def test_what_is_stored_comes_back(some: list[StoredDocument]) -> None:
     sources, targets = zip(*(flatten_document(*document) for document in some), strict=True)
     assert [restore_document(*pair) for pair in zip(sources, targets, strict=True)] == some
     store = ParallelStore.from_lists(sources, targets)
@@ -174,7 +178,7 @@ def test_what_is_stored_comes_back(some):
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
-def test_a_batch_says_what_the_documents_say(some, depth):
+def test_a_batch_says_what_the_documents_say(some: list[StoredDocument], depth: int) -> None:
     batch = collate_nested(some, depth, padding_id=0)
     assert batch.tokens.dim() == depth + 1
     assert batch.labels.tolist() == [document.label for document in some]
@@ -193,7 +197,7 @@ def test_a_batch_says_what_the_documents_say(some, depth):
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2, 3])
-def test_parts_of_a_batch_are_batches_of_parts(some, depth):
+def test_parts_of_a_batch_are_batches_of_parts(some: list[StoredDocument], depth: int) -> None:
     made = (lambda d: collate_segmented(d, 30, SYMBOLS)) if depth == 0 else (lambda d: collate_nested(d, depth, 0))
     batch = made(some)
     for start, stop in pairwise([0, 1, 5, 12]):
@@ -205,7 +209,7 @@ def test_parts_of_a_batch_are_batches_of_parts(some, depth):
 
 
 @pytest.mark.parametrize("most", [8, 9, 12, 100])
-def test_a_row_of_a_bert_is_cut_where_it_is_longest(some, most):
+def test_a_row_of_a_bert_is_cut_where_it_is_longest(some: list[StoredDocument], most: int) -> None:
     batch = collate_segmented(some, most, SYMBOLS)
     for row, (_, parts) in enumerate(some):
         first, *others = [[token for ids in paragraph for token in ids] for paragraph in parts]
@@ -224,7 +228,7 @@ def test_a_row_of_a_bert_is_cut_where_it_is_longest(some, most):
             assert len(own) == len(all_) or len(own) >= len(other) - 1  # only the longer one loses
 
 
-def test_a_stream_that_goes_on_gives_what_it_would_have_given(some):
+def test_a_stream_that_goes_on_gives_what_it_would_have_given(some: list[StoredDocument]) -> None:
     store = ParallelStore.from_lists(*zip(*(flatten_document(*document) for document in some), strict=True))
 
     def made(position=(0, 0)):

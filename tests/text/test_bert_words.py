@@ -1,11 +1,14 @@
 """Hidden words stand where they stood; published word pieces are cut as by whoever published them."""
 
+from __future__ import annotations
+
 import importlib
 import json
 import os
 import random
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,18 +23,18 @@ ENTRIES += [",", "'", "[", "]", "cafe", "中", "##e", "naive", "Ü", "##ber", "b
 
 
 @pytest.fixture(scope="module")
-def subwords():
+def subwords() -> BpeWords:
     return BpeWords(Tokenizer.learn(LINES * 3, 330, specials=BERT_SPECIALS))
 
 
-def test_a_text_is_what_it_was(subwords):
+def test_a_text_is_what_it_was(subwords: BpeWords) -> None:
     for text, ids in zip(LINES, subwords.encode(LINES), strict=True):
         assert subwords.decode(ids) == text
         assert not set(ids) & set(subwords.special)
         assert subwords.encode_with_hidden(text) == ids
 
 
-def test_symbols_in_a_text_are_text(subwords):
+def test_symbols_in_a_text_are_text(subwords: BpeWords) -> None:
     text = " ".join(name for name in BERT_SPECIALS.strings if name != HIDDEN)
     (ids,) = subwords.encode([text])
     assert not set(ids) & set(subwords.special)
@@ -39,7 +42,7 @@ def test_symbols_in_a_text_are_text(subwords):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_whole_words_can_be_hidden_by_people(seed, subwords):
+def test_whole_words_can_be_hidden_by_people(seed: int, subwords: BpeWords) -> None:
     """Writing [MASK] for a word of one piece gives the ids of the text with that piece hidden."""
     draw = random.Random(seed)
     words = ["A", "dog", "runs", "in", "the", "The", "run", "y", "z"]
@@ -54,7 +57,7 @@ def test_whole_words_can_be_hidden_by_people(seed, subwords):
     assert subwords.encode_with_hidden(text) == expected
 
 
-def test_what_touches_a_hidden_word_is_not_a_new_one(subwords):
+def test_what_touches_a_hidden_word_is_not_a_new_one(subwords: BpeWords) -> None:
     mask = subwords.symbols.hidden
     (dot,) = subwords.encode(["grass."])[0][-1:]
     grass = subwords.encode(["grass"])[0]
@@ -64,7 +67,7 @@ def test_what_touches_a_hidden_word_is_not_a_new_one(subwords):
     assert subwords.encode_with_hidden("[MASK]") == [mask]
 
 
-def test_where_words_begin(subwords):
+def test_where_words_begin(subwords: BpeWords) -> None:
     begins = subwords.begins_word
     for text, words in (("A dog runs", 3), ("grass.", 2), ("The dogs run, don't they?", 8), ("25", 1)):
         (ids,) = subwords.encode([text])
@@ -72,14 +75,14 @@ def test_where_words_begin(subwords):
     assert not begins[list(subwords.special)].any()
 
 
-def test_how_entries_are_shown(subwords):
+def test_how_entries_are_shown(subwords: BpeWords) -> None:
     (dog, dot) = subwords.encode(["dog."])[0]
     assert (subwords.show(dog), subwords.show(dot), subwords.show(subwords.encode([" "])[0][0])) == ("dog", ".", "▁")
     inside = next(i for i in range(300, len(subwords)) if not subwords.begins_word[i])
     assert subwords.show(inside).startswith("##")
 
 
-def test_a_translator_s_tokenizer_is_refused():
+def test_a_translator_s_tokenizer_is_refused() -> None:
     with pytest.raises(FormatError, match=r"</s>, not \[PAD\] \[MASK\] \[CLS\] \[SEP\]"):
         BpeWords(Tokenizer.learn(LINES, 330))
 
@@ -88,7 +91,7 @@ def test_a_translator_s_tokenizer_is_refused():
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
-def test_word_pieces(lowercase):
+def test_word_pieces(lowercase: bool) -> None:
     words = WordPieces(ENTRIES, lowercase=lowercase)
     (ids,) = words.encode(["dogs running. Café"])
     last = "cafe" if lowercase else "[UNK]"
@@ -100,7 +103,7 @@ def test_word_pieces(lowercase):
 
 
 @pytest.mark.parametrize("kind", ["subwords", "pieces"])
-def test_words_on_disk(kind, subwords, tmp_path):
+def test_words_on_disk(kind: str, subwords: BpeWords, tmp_path: Path) -> None:
     words = subwords if kind == "subwords" else WordPieces(ENTRIES, lowercase=False)
     words.save(tmp_path)
     again = read_words(tmp_path)
@@ -108,7 +111,7 @@ def test_words_on_disk(kind, subwords, tmp_path):
     assert again.encode(LINES) == words.encode(LINES)
 
 
-def test_what_cannot_be_read(tmp_path):
+def test_what_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="no words to be read here"):
         read_words(tmp_path)
     (tmp_path / "vocab.txt").write_text("a\nb\n")
@@ -121,7 +124,7 @@ def test_what_cannot_be_read(tmp_path):
 
 
 @pytest.fixture
-def transformers(monkeypatch):
+def transformers(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Their package."""
     if (PEERS / "transformers").is_dir():
         monkeypatch.syspath_prepend(str(PEERS))
@@ -135,7 +138,7 @@ def transformers(monkeypatch):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("lowercase", [True, False])
-def test_their_package_cuts_alike(lowercase, transformers, tmp_path):
+def test_their_package_cuts_alike(lowercase: bool, transformers: Any, tmp_path: Path) -> None:
     """And what it saves is read."""
     words = WordPieces(ENTRIES, lowercase=lowercase)
     words.save(tmp_path)
@@ -150,7 +153,7 @@ def test_their_package_cuts_alike(lowercase, transformers, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_their_package_cuts_as_our_subwords_do(subwords, transformers, tmp_path):
+def test_their_package_cuts_as_our_subwords_do(subwords: BpeWords, transformers: Any, tmp_path: Path) -> None:
     subwords.save(tmp_path)
     theirs = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path)
     names = ("pad_token_id", "cls_token_id", "sep_token_id", "mask_token_id")

@@ -1,7 +1,11 @@
 """Documents are stored as they are; rows hold every sentence; pairs go on or come from elsewhere, half and half."""
 
+from __future__ import annotations
+
 import lzma
+from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -50,7 +54,7 @@ TEXT = b"\n\nOne.\r\nTwo \xe2\x80\xa8 two.\n \t\n\nThree.\n\xff\xfe\nFour."
 
 
 @pytest.mark.parametrize("pack", [bytes, lzma.compress])
-def test_reading(pack, tmp_path):
+def test_reading(pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
     path, report = tmp_path / "text", Report()
     path.write_bytes(pack(TEXT))
     assert list(read_documents(path, report)) == [
@@ -61,13 +65,13 @@ def test_reading(pack, tmp_path):
 
 
 @pytest.mark.parametrize("text", [b"\n \n", b"\xff\n"])
-def test_a_text_without_sentences_is_refused(text, tmp_path):
+def test_a_text_without_sentences_is_refused(text: bytes, tmp_path: Path) -> None:
     (tmp_path / "text").write_bytes(text)
     with pytest.raises(DataError, match="no sentence in it"):
         list(read_documents(tmp_path / "text", Report()))
 
 
-def test_storing(tmp_path):
+def test_storing(tmp_path: Path) -> None:
     """Letters as ids; what is longer than four becomes several sentences of the same line."""
     given = [Document(("abc", "defghijkl", ""), (1, 2, 3)), Document(("",), (5,)), Document(("m",), (8,))]
     store = write_documents(
@@ -81,7 +85,7 @@ def test_storing(tmp_path):
     assert [again.lines[place].tolist() for place in range(len(again))] == [[1, 2, 2, 2], [8]]
 
 
-def test_parts_of_two_stores_are_refused():
+def test_parts_of_two_stores_are_refused() -> None:
     one, other = (DocumentStore.from_lists(documents(seed, 5)) for seed in (0, 1))
     with pytest.raises(FormatError, match="sentences are stored, but the documents have"):
         DocumentStore.of(one.sentences, other.lines)
@@ -92,7 +96,7 @@ def test_parts_of_two_stores_are_refused():
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("longest", [LONGEST, 60])
-def test_pairs(seed, longest):
+def test_pairs(seed: int, longest: int) -> None:
     store = DocumentStore.from_lists(documents(seed, 60))
     pairs = pairs_of(store, longest=longest)
     seen = np.zeros(len(store.sentences), np.int64)
@@ -117,7 +121,7 @@ def test_pairs(seed, longest):
     assert (seen > 1).sum() <= len(store)
 
 
-def test_half_of_the_pairs_go_on_and_lengths_do_not_tell_which():
+def test_half_of_the_pairs_go_on_and_lengths_do_not_tell_which() -> None:
     store = DocumentStore.from_lists(documents(0, 3000, longest=8, most=12))
     pairs = pairs_of(store, longest=48)
     examples = [example for example in pairs.examples(0) if example.follows >= 0]
@@ -128,7 +132,7 @@ def test_half_of_the_pairs_go_on_and_lengths_do_not_tell_which():
     assert best < 0.1  # no threshold on the length guesses much better than a coin
 
 
-def test_what_comes_from_elsewhere_is_drawn_among_all_sentences():
+def test_what_comes_from_elsewhere_is_drawn_among_all_sentences() -> None:
     store = DocumentStore.from_lists(documents(0, 40))
     pairs, begins = pairs_of(store), set()
     for epoch in range(60):
@@ -137,7 +141,7 @@ def test_what_comes_from_elsewhere_is_drawn_among_all_sentences():
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_passages_without_pairs(seed):
+def test_passages_without_pairs(seed: int) -> None:
     """Each sentence once, in order, as many to a row as have room."""
     store = DocumentStore.from_lists(documents(seed, 30, longest=LONGEST - 2))
     pairs = pairs_of(store, paired=False)
@@ -151,14 +155,14 @@ def test_passages_without_pairs(seed):
             assert len(ids) + len(store.sentences[other.first[0]]) > LONGEST
 
 
-def test_one_document_has_no_elsewhere():
+def test_one_document_has_no_elsewhere() -> None:
     store = DocumentStore.from_lists([[[5, 6], [7]]])
     with pytest.raises(DataError, match="only one document"):
         pairs_of(store)
     assert len(pairs_of(store, paired=False).examples(0)) == 1
 
 
-def test_sentences_that_are_too_long_are_refused():
+def test_sentences_that_are_too_long_are_refused() -> None:
     store = DocumentStore.from_lists([[[5] * 11], [[6]]])
     with pytest.raises(InputError, match="a sentence of 11 tokens for rows of 24; expected 10 at most"):
         pairs_of(store)
@@ -167,7 +171,7 @@ def test_sentences_that_are_too_long_are_refused():
 # --------------------------------------------------------------------------- batches
 
 
-def test_a_batch_is_its_rows():
+def test_a_batch_is_its_rows() -> None:
     store = DocumentStore.from_lists(documents(0, 60))
     pairs = pairs_of(store)
     batches, examples = Batches(pairs, CORRUPTION, 2, 300), pairs.examples(2)
@@ -193,7 +197,7 @@ def test_a_batch_is_its_rows():
             assert int(batch.follows[row]) == example.follows
 
 
-def test_a_stream_goes_on_from_any_position():
+def test_a_stream_goes_on_from_any_position() -> None:
     pairs = pairs_of(DocumentStore.from_lists(documents(0, 40)))
     stream, taken = MaskedStream(pairs, CORRUPTION, 300), []
     while stream.position < (2, 2):
@@ -207,7 +211,7 @@ def test_a_stream_goes_on_from_any_position():
         MaskedStream(pairs, CORRUPTION, 300, (0, 99))
 
 
-def test_parts_of_a_batch_are_its_rows():
+def test_parts_of_a_batch_are_its_rows() -> None:
     pairs = pairs_of(DocumentStore.from_lists(documents(0, 40)))
     batch = Batches(pairs, CORRUPTION, 0, 400)[0]
     assert same(batch.part(0, len(batch)), batch)

@@ -1,5 +1,7 @@
 """15% of the words, of which 80% are hidden, 10% replaced and 10% shown; a function of seed, epoch and example."""
 
+from __future__ import annotations
+
 import numpy as np
 import pytest
 
@@ -36,7 +38,7 @@ def words_of(ids):
 
 
 @pytest.mark.parametrize("whole_words", [False, True])
-def test_it_is_a_function_of_seed_epoch_and_example(whole_words):
+def test_it_is_a_function_of_seed_epoch_and_example(whole_words: bool) -> None:
     ids = row(0, 40)
     keys = [(seed, epoch, example) for seed in (1, 2) for epoch in (0, 1) for example in (0, 1, 9)]
     found = {}
@@ -49,7 +51,7 @@ def test_it_is_a_function_of_seed_epoch_and_example(whole_words):
 
 
 @pytest.mark.parametrize("words", [1, 2, 3, 9, 10, 33, 200])
-def test_so_many_words_are_chosen_and_symbols_never_are(words):
+def test_so_many_words_are_chosen_and_symbols_never_are(words: int) -> None:
     ids = row(words, words)
     for example in range(20):
         shown, chosen = corruption().corrupt(ids, 0, example)
@@ -60,7 +62,7 @@ def test_so_many_words_are_chosen_and_symbols_never_are(words):
 
 
 @pytest.mark.parametrize("whole_words", [False, True])
-def test_80_10_10_and_every_place_alike(whole_words):
+def test_80_10_10_and_every_place_alike(whole_words: bool) -> None:
     """Within five standard deviations of what independent draws give."""
     ids = row(3, 100)
     ids = np.where(ids > 3, np.where(ids % 4 == 0, ids + 1, ids), ids)  # words of one token each
@@ -78,7 +80,7 @@ def test_80_10_10_and_every_place_alike(whole_words):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whole_words(seed):
+def test_whole_words(seed: int) -> None:
     """What is chosen is whole words; no other one would have had room too."""
     ids = row(seed, 50)
     words = words_of(ids)
@@ -91,18 +93,18 @@ def test_whole_words(seed):
     assert len({tuple(chosen) for chosen in taken}) > 1
 
 
-def test_where_no_word_has_room_the_shortest_is_chosen():
+def test_where_no_word_has_room_the_shortest_is_chosen() -> None:
     ids = np.array([FIRST, 5, 8, 8, 6, 8, END, 8, 8, 8, END])  # of 3, 2 and 3 tokens: the third begins behind [SEP]
     chosen = corruption(whole_words=True).corrupt(ids, 0, 0).chosen
     assert chosen.nonzero()[0].tolist() == [4, 5]
 
 
-def test_all_words_on_request():
+def test_all_words_on_request() -> None:
     ids = row(0, 10)
     assert (corruption(share=1.0).corrupt(ids, 0, 0).chosen == ~np.isin(ids, SPECIAL)).all()
 
 
-def test_what_cannot_be():
+def test_what_cannot_be() -> None:
     with pytest.raises(InputError, match="a row without words"):
         corruption().corrupt(np.array([FIRST, END]), 0, 0)
     with pytest.raises(ConfigurationError, match="share of words to be hidden is 0"):
