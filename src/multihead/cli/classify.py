@@ -15,7 +15,7 @@ import click
 
 from multihead.cli.options import Command, flags_of, merge_config_file
 from multihead.errors import ConfigurationError, DataError, InputError
-from multihead.runs.classifier.settings import DEFAULTS, ClassifyOptions, ClassifySettings, Files
+from multihead.runs.classifier.settings import ClassifyOptions, ClassifySettings, Files
 
 if TYPE_CHECKING:
     from multihead.inspection.shades import ShadedDocument
@@ -53,7 +53,7 @@ def _file(name: str, metavar: str) -> Callable[[F], F]:
     metavar="FILE",
     help="TOML file with any of these settings.",
 )
-@flags_of(ClassifyOptions, lambda name: f"[{DEFAULTS[name]}]" if name in DEFAULTS else "")
+@flags_of(ClassifyOptions)
 def train(config: Path | None, **flags: Any) -> None:
     """Train a classifier; the same command goes on with a run that was stopped.
 

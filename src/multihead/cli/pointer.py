@@ -17,7 +17,7 @@ import click
 
 from multihead.cli.options import Command, check_search, flags_of, merge_config_file
 from multihead.errors import ConfigurationError, DataError, InputError
-from multihead.runs.pointer.settings import DEFAULTS, PROBLEM_NAMES, PointerSettings, ProblemName
+from multihead.runs.pointer.settings import PROBLEM_NAMES, PointerSettings, ProblemName
 
 if TYPE_CHECKING:
     from multihead.runs.pointer.model import Answer, Pointer
@@ -51,7 +51,7 @@ def pointer() -> None:
     metavar="FILE",
     help="TOML file with any of the settings below.",
 )
-@flags_of(PointerSettings, lambda name: f"[{DEFAULTS[name]}]" if name in DEFAULTS else "")
+@flags_of(PointerSettings)
 def train(problem: ProblemName, config: Path | None, **flags: Any) -> None:
     """Train a network to sort numbers, or to find convex hulls; the same command goes on with a run that was stopped.
 

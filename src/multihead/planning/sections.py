@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -66,25 +66,40 @@ def _words(value: object) -> object:
 # --------------------------------------------------------------------------- fields that several commands share
 
 Schedule = Literal["linear", "cosine", "trapezoid", "inverse_sqrt", "noam", "constant"]
+_HELP = {
+    "vocab_size": "Entries of the subword vocabulary.",
+    "width": "Model width D.",
+    "encoder_layers": "Layers of the encoder.",
+    "heads": "Attention heads.",
+    "inner": "Width of the feed-forward network's hidden layer.",
+    "attention_dropout": "Dropout of attention weights.",
+    "updates": "Updates in all.",
+    "accumulate": "Batches to an update.",
+    "schedule": "How the learning rate goes on after the warm-up.",
+    "learning_rate": "The highest learning rate.",
+    "warmup": "Updates of rising learning rate.",
+    "smoothing": "Label smoothing.",
+    "weight_decay": "Decoupled weight decay of matrices.",
+    "average": "Decay of the moving average of the weights; 0 for none.",
+    "validate_every": "Updates between validations.",
+    "patience": "Validations without gain before training ends; 0 for never.",
+    "threads": "Processor threads.",
+    "device": "Where to train.",
+    "log_every": "Updates between lines of the log.",
+    "output": "The folder to write: new, empty, or one that was begun, which then goes on.",
+}
 
-VocabSize = Annotated[int | None, Field(ge=1, description="Entries of the subword vocabulary.")]
-Width = Annotated[int | None, Field(description="Model width D.")]
-EncoderLayers = Annotated[int | None, Field(description="Layers of the encoder.")]
-Heads = Annotated[int | None, Field(description="Attention heads.")]
-Inner = Annotated[int | None, Field(description="Width of the feed-forward network's hidden layer.")]
-AttentionDropout = Annotated[float | None, Field(description="Dropout of attention weights.")]
-Updates = Annotated[int | None, Field(description="Updates in all.")]
-Accumulate = Annotated[int | None, Field(description="Batches to an update.")]
-ScheduleName = Annotated[Schedule | None, Field(description="How the learning rate goes on after the warm-up.")]
-LearningRate = Annotated[float | None, Field(description="The highest learning rate.")]
-Warmup = Annotated[int | None, Field(description="Updates of rising learning rate.")]
-Smoothing = Annotated[float | None, Field(description="Label smoothing.")]
-WeightDecay = Annotated[float | None, Field(description="Decoupled weight decay of matrices.")]
-AverageDecay = Annotated[float | None, Field(description="Decay of the moving average of the weights; 0 for none.")]
-ValidateEvery = Annotated[int | None, Field(description="Updates between validations.")]
-Patience = Annotated[int | None, Field(description="Validations without gain before training ends; 0 for never.")]
-Device = Annotated[Literal["cpu", "cuda"] | None, Field(description="Where to train.")]
-LogEvery = Annotated[int | None, Field(description="Updates between lines of the log.")]
+
+def shared(name: str, default: str = "", **constraints: Any) -> Any:
+    """A field that is left open by default and has the same meaning in several commands.
+
+    Args:
+        name: of the help text.
+        default: what is chosen if the field is left open, for the help text.
+        **constraints: of the value, as for `pydantic.Field`.
+    """
+    help_text = f"{_HELP[name]} [{default}]" if default else _HELP[name]
+    return Field(default=None, description=help_text, **constraints)
 
 
 class Output(Settings):
@@ -92,8 +107,7 @@ class Output(Settings):
 
     heading: ClassVar[str] = "Folders"
 
-    output: Path | None = None
-    """The folder to write: new, empty, or one that was begun, which then goes on."""
+    output: Path | None = shared("output")
 
 
 # --------------------------------------------------------------------------- sections
@@ -133,7 +147,7 @@ class Subwords(Settings):
 
     heading: ClassVar[str] = "Subwords"
 
-    vocab_size: VocabSize = None
+    vocab_size: int | None = shared("vocab_size", ge=1)
     shared_vocabulary: bool | None = None
     """One vocabulary for both languages (the default), or one each."""
     min_frequency: int | None = Field(default=None, ge=1)
@@ -154,8 +168,8 @@ class Model(Settings):
     preset: str | None = None
     """Model size: tiny, small, base or big; or attention-is-all-you-need-pytorch, which fixes more than sizes. Of
     recurrent networks: tiny, small, bahdanau or luong."""
-    width: Width = None
-    heads: Heads = None
+    width: int | None = shared("width")
+    heads: int | None = shared("heads")
     kv_heads: int | None = None
     """Heads of keys and values, each shared by a group of the attention heads; as many as those by default."""
     key_dim: int | None = None
@@ -164,10 +178,10 @@ class Model(Settings):
     """Width of a head's values; D / heads by default."""
     attention_bias: bool | None = None
     """Biases in the projections of attention."""
-    inner: Inner = None
+    inner: int | None = shared("inner")
     feed_forward: Literal["relu", "gelu", "reglu", "geglu", "swiglu"] | None = None
     """Its activation; the last three are gated and have a third matrix."""
-    encoder_layers: EncoderLayers = None
+    encoder_layers: int | None = shared("encoder_layers")
     decoder_layers: int | None = None
     """Layers of the decoder."""
     positions: Literal["sinusoidal", "learned"] | None = None
@@ -186,7 +200,7 @@ class Model(Settings):
     """Dropout of each sub-layer's output."""
     feed_forward_dropout: float | None = None
     """Dropout of the feed-forward network's hidden layer."""
-    attention_dropout: AttentionDropout = None
+    attention_dropout: float | None = shared("attention_dropout")
     norm: Literal["post", "pre"] | None = None
     """Layer norm after each residual sum (the paper) or before each sub-layer."""
     final_norm: bool | None = None
@@ -230,19 +244,19 @@ class Training(Settings):
 
     heading: ClassVar[str] = "Training"
 
-    updates: Updates = None
+    updates: int | None = shared("updates")
     budget: Duration | None = None
     """Time to train for (25m, 1h30m): the number of updates is set by a measurement at the start."""
     batch_tokens: int | None = None
     """Padded tokens a side in a batch."""
-    accumulate: Accumulate = None
+    accumulate: int | None = shared("accumulate")
     optimizer: Literal["adam", "muon"] | None = None
     """What moves the weights: Adam, or Muon, which learns more from each sentence."""
-    schedule: ScheduleName = None
+    schedule: Schedule | None = shared("schedule")
     learning_rate: float | None = None
     """The highest learning rate; lr_mul for noam."""
-    warmup: Warmup = None
-    smoothing: Smoothing = None
+    warmup: int | None = shared("warmup")
+    smoothing: float | None = shared("smoothing")
     bpe_dropout: float | None = None
     """How often a merge of subwords is passed over, so that each epoch sees other segmentations (0.1 for small
     corpora)."""
@@ -253,10 +267,10 @@ class Training(Settings):
     only what is no finite number."""
     skip_limit: int | None = None
     """Updates of the last 100 that may have been skipped before the run stops."""
-    weight_decay: WeightDecay = None
-    average: AverageDecay = None
-    validate_every: ValidateEvery = None
-    patience: Patience = None
+    weight_decay: float | None = shared("weight_decay")
+    average: float | None = shared("average")
+    validate_every: int | None = shared("validate_every")
+    patience: int | None = shared("patience")
     compile: bool | None = None
     """Let PyTorch compile the Transformer (torch.compile), for GPUs; a minute at the start."""
 
@@ -294,23 +308,12 @@ class Machine(Settings):
     """Type of the matrix products in training."""
     threads: int | None = None
     """Processor threads, of all processes of a machine together."""
-    device: Device = None
-    log_every: LogEvery = None
+    device: Literal["cpu", "cuda"] | None = shared("device")
+    log_every: int | None = shared("log_every")
     keep_checkpoints: int | None = None
     """Checkpoints to keep; `multihead average` can make one model of them."""
     tensorboard: bool | None = None
     """Also write the log for TensorBoard, into the folder tensorboard of the run."""
-
-
-class BasicMachine(Settings):
-    """Where a small network is trained, and how often it reports."""
-
-    heading: ClassVar[str] = "Run"
-
-    threads: int | None = None
-    """Processor threads."""
-    device: Device = None
-    log_every: LogEvery = None
 
 
 class Chance(Settings):

@@ -39,6 +39,7 @@ from multihead.training.progress import ModelFlops, RunLog, SilentLog
 from multihead.training.tensorboard import TensorBoard
 from multihead.training.trainer import Trainer, TrainerInputs, Validation
 
+Chosen = TypeVar("Chosen", bound=Settings)
 Config = TypeVar("Config", bound=BaseRunConfig)
 Data = TypeVar("Data")
 
@@ -99,7 +100,7 @@ class NewRun(ABC, Generic[Config, Data]):
         """Log what was decided and why."""
 
 
-class RunKind(ABC, Generic[Config, Data, Model]):
+class RunKind(ABC, Generic[Chosen, Config, Data, Model]):
     """What a kind of run brings.
 
     Args:
@@ -113,8 +114,8 @@ class RunKind(ABC, Generic[Config, Data, Model]):
     outcome: str
     """How the score of the best model is reported: ", gets {:.2f}% right and is in"."""
 
-    def __init__(self, settings: Settings, folder: Path, context: RunContext) -> None:
-        self.folder, self.context = folder, context
+    def __init__(self, settings: Chosen, folder: Path, context: RunContext) -> None:
+        self.settings, self.folder, self.context = settings, folder, context
         self.given = work_folder.given_settings(settings)
 
     @abstractmethod
@@ -173,7 +174,7 @@ class RunResult:
 Result = TypeVar("Result", bound=RunResult)
 
 
-def execute(kind: RunKind[Config, Data, Model], result: type[Result]) -> Result:
+def execute(kind: RunKind[Chosen, Config, Data, Model], result: type[Result]) -> Result:
     """Begin a run, or resume the one in its folder, and train it to its end.
 
     Raises:
@@ -194,7 +195,7 @@ def execute(kind: RunKind[Config, Data, Model], result: type[Result]) -> Result:
     return result(kind.folder, state.step, state.best_step, state.best_score)
 
 
-def _begin_or_resume(kind: RunKind[Config, Data, Model]) -> tuple[Config, Data]:
+def _begin_or_resume(kind: RunKind[Chosen, Config, Data, Model]) -> tuple[Config, Data]:
     config = work_folder.read(kind.folder, kind.config_class)
     if config is None:
         config, data = _begin(kind)
@@ -206,7 +207,7 @@ def _begin_or_resume(kind: RunKind[Config, Data, Model]) -> tuple[Config, Data]:
     return config, data
 
 
-def _begin(kind: RunKind[Config, Data, Model]) -> tuple[Config, Data]:
+def _begin(kind: RunKind[Chosen, Config, Data, Model]) -> tuple[Config, Data]:
     """Begin a run; if that fails, leave the folder as it was."""
     folder, new = kind.folder, kind.begin()
     with work_folder.preparing(folder):
@@ -220,7 +221,7 @@ def _begin(kind: RunKind[Config, Data, Model]) -> tuple[Config, Data]:
     return config, data
 
 
-def _train(kind: RunKind[Config, Data, Model], config: Config, data: Data) -> RunState:
+def _train(kind: RunKind[Chosen, Config, Data, Model], config: Config, data: Data) -> RunState:
     """Train from the newest checkpoint, if there is one, and report the outcome."""
     folder, processes = kind.folder, kind.context.processes
     model = kind.network(config)
@@ -262,7 +263,7 @@ def _train(kind: RunKind[Config, Data, Model], config: Config, data: Data) -> Ru
     return state
 
 
-def _report_start(kind: RunKind[Config, Data, Model], config: Config, state: RunState, log: RunLog) -> None:
+def _report_start(kind: RunKind[Chosen, Config, Data, Model], config: Config, state: RunState, log: RunLog) -> None:
     start = kind.start_message(config) if state.step == 0 else None
     log.say(start or f"going on after update {state.step} of {config.training.updates}")
     now = installed_versions()
@@ -270,7 +271,7 @@ def _report_start(kind: RunKind[Config, Data, Model], config: Config, state: Run
         log.say(f"  begun with {config.versions}, now {now}: the result may differ in its last digits")
 
 
-def _outcome(kind: RunKind[Config, Data, Model], state: RunState) -> str:
+def _outcome(kind: RunKind[Chosen, Config, Data, Model], state: RunState) -> str:
     best = f"the best model, of update {state.best_step}{kind.outcome.format(state.best_score)}"
     return f"{state.step} updates; {best} {kind.folder / 'best'}"
 

@@ -15,26 +15,7 @@ from pydantic import Field, model_validator
 from multihead.configuration import Settings, build, nearest
 from multihead.errors import ConfigurationError
 from multihead.models.bert.config import BERT_PRESETS, BertConfig
-from multihead.planning.sections import (
-    Accumulate,
-    AttentionDropout,
-    AverageDecay,
-    Chance,
-    EncoderLayers,
-    Heads,
-    Inner,
-    LearningRate,
-    Machine,
-    Output,
-    Patience,
-    ScheduleName,
-    Updates,
-    ValidateEvery,
-    VocabSize,
-    Warmup,
-    WeightDecay,
-    Width,
-)
+from multihead.planning.sections import Chance, Machine, Output, Schedule, shared
 from multihead.planning.settings import BaseRunConfig, Choices, TextFile, usual_average, usual_intervals
 from multihead.training.config import TrainingConfig
 
@@ -69,7 +50,7 @@ class _Text(Settings):
 class _Subwords(Settings):
     heading: ClassVar[str] = "Subwords"
 
-    vocab_size: VocabSize = None
+    vocab_size: int | None = shared("vocab_size", ge=1)
 
 
 class _Model(Settings):
@@ -77,31 +58,31 @@ class _Model(Settings):
 
     preset: str | None = None
     """Model size: tiny, mini, small or base."""
-    width: Width = None
-    layers: EncoderLayers = None
-    heads: Heads = None
-    inner: Inner = None
+    width: int | None = shared("width")
+    layers: int | None = shared("encoder_layers")
+    heads: int | None = shared("heads")
+    inner: int | None = shared("inner")
     max_positions: int | None = None
     """The most tokens of a row that the finished model can read; max_tokens by default."""
     dropout: float | None = None
     """Dropout of embeddings and residual branches."""
-    attention_dropout: AttentionDropout = None
+    attention_dropout: float | None = shared("attention_dropout")
 
 
 class _Training(Settings):
     heading: ClassVar[str] = "Training"
 
-    updates: Updates = None
+    updates: int | None = shared("updates")
     batch_tokens: int | None = None
     """Padded tokens in a batch."""
-    accumulate: Accumulate = None
-    schedule: ScheduleName = None
-    learning_rate: LearningRate = None
-    warmup: Warmup = None
-    weight_decay: WeightDecay = None
-    average: AverageDecay = None
-    validate_every: ValidateEvery = None
-    patience: Patience = None
+    accumulate: int | None = shared("accumulate")
+    schedule: Schedule | None = shared("schedule")
+    learning_rate: float | None = shared("learning_rate")
+    warmup: int | None = shared("warmup")
+    weight_decay: float | None = shared("weight_decay")
+    average: float | None = shared("average")
+    validate_every: int | None = shared("validate_every")
+    patience: int | None = shared("patience")
 
 
 class PretrainSettings(Output, _Text, _Subwords, _Model, _Training, Chance, Machine):

@@ -59,7 +59,6 @@ class PretrainResult(RunResult):
     """A finished run; its score is the percentage of hidden words of the validation set that are predicted right."""
 
     def bert(self) -> PretrainedBert:
-        """The best model."""
         return PretrainedBert.load(self.folder)
 
 
@@ -111,12 +110,10 @@ class NewPretrainRun(NewRun[PretrainRunConfig, StoredText]):
         decide(Choices(settings), imagined, settings.max_tokens or 128)
 
     def prepare(self) -> StoredText:
-        """Store the text."""
         self._text = store_text(self._settings, self._folder, self._choices, self._context)
         return open_text(self._folder)
 
     def decide(self, data: StoredText) -> PretrainRunConfig:
-        """Choose model and training."""
         text, machine = self._text, self._machine
         seed = 1 if self._settings.seed is None else self._settings.seed
         rows = _rows(data.words, data.train, text, seed)
@@ -142,7 +139,6 @@ class NewPretrainRun(NewRun[PretrainRunConfig, StoredText]):
         )
 
     def report(self, config: PretrainRunConfig, data: StoredText, log: RunLog) -> None:
-        """Log the decisions."""
         del data
         text, training = config.text, config.training
         log.say(f"{text.sentences:,} sentences in {text.documents:,} documents; decided (run.json has it all):")
@@ -155,31 +151,23 @@ class NewPretrainRun(NewRun[PretrainRunConfig, StoredText]):
         log_decisions(config, shown, log)
 
 
-class PretrainRun(RunKind[PretrainRunConfig, StoredText, Bert]):
+class PretrainRun(RunKind[PretrainSettings, PretrainRunConfig, StoredText, Bert]):
     """A run that pre-trains a BERT."""
 
     config_class = PretrainRunConfig
     outcome = ", tells {:.2f}% of the hidden words of the validation set and is in"
 
-    def __init__(self, settings: PretrainSettings, folder: Path, context: RunContext) -> None:
-        super().__init__(settings, folder, context)
-        self.settings = settings
-
     def begin(self) -> NewPretrainRun:
-        """Check the settings of a new run."""
         return NewPretrainRun(self.settings, self.folder, self.context)
 
     def open(self, config: PretrainRunConfig) -> StoredText:
-        """Open the stored text."""
         del config
         return open_text(self.folder)
 
     def network(self, config: PretrainRunConfig) -> Bert:
-        """A new BERT on its device."""
         return Bert(config.model).to(config.training.device)
 
     def batches(self, config: PretrainRunConfig, data: StoredText, position: tuple[int, int]) -> BatchSource:
-        """Batches of rows with hidden words."""
         training = config.training
         rows = _rows(data.words, data.train, config.text, training.seed)
         return BatchSource(
@@ -189,7 +177,6 @@ class PretrainRun(RunKind[PretrainRunConfig, StoredText, Bert]):
         )
 
     def judge(self, config: PretrainRunConfig, data: StoredText) -> PretrainJudge:
-        """Accuracy on the hidden words of the validation set."""
         return PretrainJudge(config, data)
 
 
@@ -222,7 +209,6 @@ class PretrainJudge(Judge[Bert]):
         return Validation(100 * measured["accuracy"], measured["loss"], dict(measured), summary)
 
     def save(self, model: Bert, folder: Path, metrics: dict[str, Any]) -> None:
-        """Write the model folder of the best model."""
         PretrainedBert(model, self.words).save(folder, metrics)
 
 

@@ -16,22 +16,7 @@ from multihead.configuration import Settings, build
 from multihead.errors import ConfigurationError
 from multihead.models.bert.config import BertConfig
 from multihead.models.classifier.config import BertClassifierConfig, HierarchicalConfig
-from multihead.planning.sections import (
-    AverageDecay,
-    BasicMachine,
-    Chance,
-    Heads,
-    Inner,
-    LearningRate,
-    Patience,
-    Smoothing,
-    Updates,
-    ValidateEvery,
-    VocabSize,
-    Warmup,
-    WeightDecay,
-    Width,
-)
+from multihead.planning.sections import Chance, shared
 from multihead.planning.settings import BaseRunConfig, Choices, GivenModel, pick_fields
 from multihead.training.config import TrainingConfig
 from multihead.work_folder import given_settings
@@ -48,8 +33,7 @@ class Files(Settings):
     """Documents to learn from: label TAB text, one a line; further tabs end paragraphs. Plain, gzip, xz or zstd."""
     valid: Path | None = None
     """Documents to choose the best model by; without them a part of the others is held out."""
-    output: Path | None = None
-    """The folder to write: new, empty, or one that was begun, which then goes on."""
+    output: Path | None = shared("output")
     from_model: Path | None = None
     """Start from this BERT: a run of `multihead pretrain`, or a model folder."""
 
@@ -58,37 +42,38 @@ class _Text(Settings):
     heading: ClassVar[str] = "Text"
 
     held_out: int | None = Field(default=None, ge=1)
-    """Documents to hold out where there is no file of them."""
+    """Documents to hold out where there is no file of them. [a tenth, 1,000 at most]"""
     separator: str | None = Field(default=None, min_length=1)
-    """What stands between sentences."""
+    """What stands between sentences. [they end where ends of sentences are]"""
     max_words: int | None = Field(default=None, ge=1)
-    """Subwords of a sentence; what is longer becomes several."""
+    """Subwords of a sentence; what is longer becomes several. [64]"""
     max_tokens: int | None = Field(default=None, ge=8)
-    """Of a BERT: subwords of a document, the rest is not read."""
+    """Of a BERT: subwords of a document, the rest is not read. [256, or what the given model can read]"""
 
 
 class _Subwords(Settings):
     heading: ClassVar[str] = "Subwords"
 
-    vocab_size: VocabSize = None
+    vocab_size: int | None = shared("vocab_size", "by the number of documents", ge=1)
 
 
 class _Model(Settings):
     heading: ClassVar[str] = "Model"
 
     model: ModelName | None = None
-    """Which network: hierarchical attention, or a BERT."""
+    """Which network: hierarchical attention, or a BERT. [hierarchical; bert with --from-model]"""
     depth: int | None = None
-    """Levels of a hierarchical network: 1 words, 2 and sentences, 3 and paragraphs."""
+    """Levels of a hierarchical network: 1 words, 2 and sentences, 3 and paragraphs. [2; 3 where there are tabs]"""
     encoder: Literal["gru", "transformer", "none"] | None = None
-    """What reads the parts of each of its levels."""
+    """What reads the parts of each of its levels. [gru]"""
     pool: Literal["first", "mean", "attention"] | None = None
-    """What stands for a document in a BERT: its pooled first state, the mean of all, or one weighted by attention."""
-    width: Width = None
+    """What stands for a document in a BERT: its pooled first state, the mean of all, or one weighted by attention.
+    [mean]"""
+    width: int | None = shared("width", "128")
     layers: int | None = None
-    """Layers of a BERT, or of each level's encoder."""
-    heads: Heads = None
-    inner: Inner = None
+    """Layers of a BERT, or of each level's encoder. [2, or 1]"""
+    heads: int | None = shared("heads", "4")
+    inner: int | None = shared("inner", "4 D")
     dropout: float | None = None
     """Dropout."""
 
@@ -96,52 +81,32 @@ class _Model(Settings):
 class _Training(Settings):
     heading: ClassVar[str] = "Training"
 
-    updates: Updates = None
+    updates: int | None = shared("updates", "20 times through the documents, 200 at least")
     batch_tokens: int | None = None
-    """Subwords in a batch: documents times the longest."""
-    learning_rate: LearningRate = None
-    warmup: Warmup = None
-    smoothing: Smoothing = None
-    weight_decay: WeightDecay = None
-    average: AverageDecay = None
-    validate_every: ValidateEvery = None
-    patience: Patience = None
+    """Subwords in a batch: documents times the longest. [by their number]"""
+    learning_rate: float | None = shared("learning_rate")
+    warmup: int | None = shared("warmup", "a tenth")
+    smoothing: float | None = shared("smoothing", "0")
+    weight_decay: float | None = shared("weight_decay", "0.01")
+    average: float | None = shared("average", "0.9")
+    validate_every: int | None = shared("validate_every", "20 times a run")
+    patience: int | None = shared("patience", "0")
 
 
-class ClassifyOptions(_Text, _Subwords, _Model, _Training, Chance, BasicMachine):
+class _Machine(Settings):
+    heading: ClassVar[str] = "Run"
+
+    threads: int | None = shared("threads")
+    device: Literal["cpu", "cuda"] | None = shared("device", "cpu")
+    log_every: int | None = shared("log_every", "20 times a run")
+
+
+class ClassifyOptions(_Text, _Subwords, _Model, _Training, Chance, _Machine):
     """All settings but the files."""
 
 
 class ClassifySettings(Files, ClassifyOptions):
     """Settings of a run; all but the files may be left open."""
-
-
-DEFAULTS = {
-    "held_out": "a tenth, 1,000 at most",
-    "separator": "they end where ends of sentences are",
-    "max_words": "64",
-    "max_tokens": "256, or what the given model can read",
-    "vocab_size": "by the number of documents",
-    "model": "hierarchical; bert with --from-model",
-    "depth": "2; 3 where there are tabs",
-    "encoder": "gru",
-    "pool": "mean",
-    "width": "128",
-    "layers": "2, or 1",
-    "heads": "4",
-    "inner": "4 D",
-    "updates": "20 times through the documents, 200 at least",
-    "batch_tokens": "by their number",
-    "warmup": "a tenth",
-    "smoothing": "0",
-    "weight_decay": "0.01",
-    "average": "0.9",
-    "validate_every": "20 times a run",
-    "patience": "0",
-    "device": "cpu",
-    "log_every": "20 times a run",
-}
-"""What is chosen for a setting that is left open, as ``--help`` puts it."""
 
 
 # --------------------------------------------------------------------------- what is decided

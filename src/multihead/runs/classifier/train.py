@@ -67,7 +67,6 @@ class ClassifyResult(RunResult):
     """A finished run; its score is the accuracy on the validation set, in percent."""
 
     def classifier(self) -> DocumentClassifier:
-        """The best model."""
         return DocumentClassifier.load(self.folder)
 
 
@@ -118,7 +117,6 @@ class NewClassifyRun(NewRun[ClassifyRunConfig, StoredDocuments]):
         self._format = choose_format(settings, documents.labels, most)
 
     def prepare(self) -> StoredDocuments:
-        """Store vocabulary and documents."""
         data, documents, words = self._folder / "data", self._documents, self._words
         with write_errors(data):
             (data / "words").mkdir(parents=True)
@@ -130,7 +128,6 @@ class NewClassifyRun(NewRun[ClassifyRunConfig, StoredDocuments]):
         )
 
     def decide(self, data: StoredDocuments) -> ClassifyRunConfig:
-        """Choose model and training."""
         given = None
         if self._given is not None:
             assert self._settings.from_model is not None
@@ -161,7 +158,6 @@ class NewClassifyRun(NewRun[ClassifyRunConfig, StoredDocuments]):
         return Checkpoint(RunState(), weights, weights if config.training.average else {}, {})
 
     def report(self, config: ClassifyRunConfig, data: StoredDocuments, log: RunLog) -> None:
-        """Log the labels and the decisions."""
         counts, format_, training = config.data, config.reading, config.training
         log.say(
             f"{counts.documents:,} documents to learn from, {counts.held_out:,} to choose the best model by; labels:"
@@ -183,42 +179,32 @@ class NewClassifyRun(NewRun[ClassifyRunConfig, StoredDocuments]):
         log_decisions(config, shown, log)
 
 
-class ClassifyRun(RunKind[ClassifyRunConfig, StoredDocuments, Classifier]):
+class ClassifyRun(RunKind[ClassifySettings, ClassifyRunConfig, StoredDocuments, Classifier]):
     """A run that trains a document classifier."""
 
     config_class = ClassifyRunConfig
     outcome = ", gets {:.2f}% of the validation set right and is in"
 
-    def __init__(self, settings: ClassifySettings, folder: Path, context: RunContext) -> None:
-        super().__init__(settings, folder, context)
-        self.settings = settings
-
     def begin(self) -> NewClassifyRun:
-        """Check the settings and read the documents of a new run."""
         return NewClassifyRun(self.settings, self.folder)
 
     def open(self, config: ClassifyRunConfig) -> StoredDocuments:
-        """Open vocabulary and stored documents."""
         del config
         data = self.folder / "data"
         return StoredDocuments(read_words(data / "words"), *map(ParallelStore.open, (data / "train", data / "valid")))
 
     def network(self, config: ClassifyRunConfig) -> Classifier:
-        """A new network on its device."""
         return build_classifier(config.model).to(config.training.device)
 
     def batches(self, config: ClassifyRunConfig, data: StoredDocuments, position: tuple[int, int]) -> BatchSource:
-        """Batches of documents."""
         collate = partial(collate_documents, config.model, data.words, config.reading)
         stream = DocumentStream(data.train, config.training.batch_tokens, config.training.seed, collate, position)
         return BatchSource(stream, lambda rows: {config.data.path: sorted(data.train.lines[rows].tolist())})
 
     def start_message(self, config: ClassifyRunConfig) -> str | None:
-        """The encoder that the run starts from."""
         return None if config.from_model is None else f"beginning with the encoder of {config.from_model.path}"
 
     def judge(self, config: ClassifyRunConfig, data: StoredDocuments) -> ClassifyJudge:
-        """Accuracy on the validation set."""
         return ClassifyJudge(config, data)
 
 
@@ -245,7 +231,6 @@ class ClassifyJudge(Judge[Classifier]):
         return Validation(100 * scores.accuracy, loss, values, summary)
 
     def save(self, model: Classifier, folder: Path, metrics: dict[str, Any]) -> None:
-        """Write the model folder of the best model."""
         self._classifier(model).save(folder, metrics)
 
     def _classifier(self, model: Classifier) -> DocumentClassifier:

@@ -14,18 +14,7 @@ from pydantic import Field, model_validator
 
 from multihead.configuration import Settings, build
 from multihead.models.pointer.config import PointerConfig
-from multihead.planning.sections import (
-    AverageDecay,
-    BasicMachine,
-    Chance,
-    EncoderLayers,
-    LearningRate,
-    Output,
-    Updates,
-    ValidateEvery,
-    Warmup,
-    Width,
-)
+from multihead.planning.sections import Chance, shared
 from multihead.planning.settings import BaseRunConfig, Choices, pick_fields
 from multihead.training.config import TrainingConfig
 from multihead.work_folder import given_settings
@@ -48,11 +37,17 @@ def default_folder(problem: ProblemName) -> Path:
 # --------------------------------------------------------------------------- what users may set
 
 
+class _Place(Settings):
+    heading: ClassVar[str] = "Folders"
+
+    output: Path | None = shared("output", "pointer-sort or pointer-hull")
+
+
 class _Task(Settings):
     heading: ClassVar[str] = ""
 
     ascending: bool | None = None
-    """Sort the least number first."""
+    """Sort the least number first. [the greatest first]"""
     smallest: int | None = Field(default=None, ge=1)
     """The fewest numbers, or points, of an example."""
     largest: int | None = Field(default=None, ge=1)
@@ -63,9 +58,9 @@ class _Model(Settings):
     heading: ClassVar[str] = "Model"
 
     encoder: EncoderName | None = None
-    """What reads the inputs: an LSTM as in the paper, one in each direction, or self-attention."""
-    width: Width = None
-    layers: EncoderLayers = None
+    """What reads the inputs: an LSTM as in the paper, one in each direction, or self-attention. [recurrent]"""
+    width: int | None = shared("width")
+    layers: int | None = shared("encoder_layers")
     heads: int | None = None
     """Attention heads of a Transformer's encoder."""
     inner: int | None = None
@@ -81,28 +76,27 @@ class _Model(Settings):
 class _Training(Settings):
     heading: ClassVar[str] = "Training"
 
-    updates: Updates = None
+    updates: int | None = shared("updates")
     batch: int | None = Field(default=None, ge=1)
     """Examples in a batch; all of them are drawn anew."""
-    learning_rate: LearningRate = None
-    warmup: Warmup = None
-    average: AverageDecay = None
-    validate_every: ValidateEvery = None
+    learning_rate: float | None = shared("learning_rate")
+    warmup: int | None = shared("warmup")
+    average: float | None = shared("average")
+    validate_every: int | None = shared("validate_every")
     held_out: int | None = Field(default=None, ge=1)
     """Examples of the validation set."""
 
 
-class PointerSettings(Output, _Task, _Model, _Training, Chance, BasicMachine):
+class _Machine(Settings):
+    heading: ClassVar[str] = "Run"
+
+    threads: int | None = shared("threads")
+    device: Literal["cpu", "cuda"] | None = shared("device", "cpu")
+    log_every: int | None = shared("log_every")
+
+
+class PointerSettings(_Place, _Task, _Model, _Training, Chance, _Machine):
     """Settings of a run; everything may be left open."""
-
-
-DEFAULTS = {
-    "output": "pointer-sort or pointer-hull",
-    "ascending": "the greatest first",
-    "encoder": "recurrent",
-    "device": "cpu",
-}
-"""What is chosen for a setting that is left open, as ``--help`` puts it."""
 
 
 # --------------------------------------------------------------------------- what is decided

@@ -51,7 +51,6 @@ class PointerResult(RunResult):
     """A finished run; its score is the percentage of the validation set that greedy search gets exactly right."""
 
     def pointer(self) -> Pointer:
-        """The best model."""
         return Pointer.load(self.folder)
 
 
@@ -91,12 +90,10 @@ class NewPointerRun(NewRun[PointerRunConfig, None]):
         """Nothing: the examples are drawn."""
 
     def decide(self, data: None) -> PointerRunConfig:
-        """The decisions, which do not depend on data."""
         del data
         return self._config
 
     def report(self, config: PointerRunConfig, data: None, log: RunLog) -> None:
-        """Log the decisions."""
         del data
         model, training, problem = config.model, config.training, config.task.problem
         sizes = ("heads", "inner", "positions") if model.encoder == "transformer" else ()
@@ -112,7 +109,7 @@ class NewPointerRun(NewRun[PointerRunConfig, None]):
         log_decisions(config, shown, log)
 
 
-class PointerRun(RunKind[PointerRunConfig, None, PointerNetwork]):
+class PointerRun(RunKind[PointerSettings, PointerRunConfig, None, PointerNetwork]):
     """A run that trains a pointer network."""
 
     config_class = PointerRunConfig
@@ -120,27 +117,23 @@ class PointerRun(RunKind[PointerRunConfig, None, PointerNetwork]):
 
     def __init__(self, problem: ProblemName, settings: PointerSettings, context: RunContext) -> None:
         super().__init__(settings, settings.output or default_folder(problem), context)
-        self.problem, self.settings = problem, settings
+        self.problem = problem
         self.given = {"problem": problem, **self.given}
 
     def begin(self) -> NewPointerRun:
-        """Decide a new run."""
         return NewPointerRun(self.problem, self.settings)
 
     def open(self, config: PointerRunConfig) -> None:
         """Nothing is stored."""
 
     def network(self, config: PointerRunConfig) -> PointerNetwork:
-        """A new network on its device."""
         return PointerNetwork(config.model).to(config.training.device)
 
     def batches(self, config: PointerRunConfig, data: None, position: tuple[int, int]) -> BatchSource:
-        """Batches of new examples."""
         del data
         return BatchSource(ExampleStream(config, position[1]), lambda rows: {"the store": sorted(rows.tolist())})
 
     def judge(self, config: PointerRunConfig, data: None) -> PointerJudge:
-        """The share of exactly right answers on a fixed validation set."""
         del data
         return PointerJudge(config)
 
@@ -163,7 +156,6 @@ class ExampleStream:
         return 0, self.taken
 
     def take(self) -> Batch:
-        """The next batch."""
         task, random = self.config.task, generator(self.config.training.seed, TRAINING, self.taken)
         self.taken += 1
         return collate(self._problem.draw(random, self.config.batch, task.smallest, task.largest))
@@ -195,5 +187,4 @@ class PointerJudge(Judge[PointerNetwork]):
         return nll / tokens
 
     def save(self, model: PointerNetwork, folder: Path, metrics: dict[str, Any]) -> None:
-        """Write the model folder of the best model."""
         Pointer(model, self.config.task).save(folder, metrics)

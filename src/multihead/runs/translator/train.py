@@ -50,7 +50,6 @@ class TrainResult(RunResult):
     """A finished run; its score is the BLEU of greedy search on the validation set."""
 
     def translator(self) -> Translator:
-        """The best model."""
         return Translator.load(self.folder)
 
 
@@ -85,18 +84,13 @@ def train(
     return execute(kind, TrainResult)
 
 
-class TranslatorRun(RunKind[RunConfig, PreparedText, Network]):
+class TranslatorRun(RunKind[TrainSettings, RunConfig, PreparedText, Network]):
     """A run that trains a translator, in one or several processes."""
 
     config_class = RunConfig
     outcome = " with a validation BLEU of {:.2f} (greedy), is in"
 
-    def __init__(self, settings: TrainSettings, folder: Path, context: RunContext) -> None:
-        super().__init__(settings, folder, context)
-        self.settings = settings
-
     def begin(self) -> NewTranslatorRun:
-        """Check the settings of a new run."""
         return NewTranslatorRun(self.settings, self.folder, self.context)
 
     def open(self, config: RunConfig) -> PreparedText:
@@ -104,16 +98,13 @@ class TranslatorRun(RunKind[RunConfig, PreparedText, Network]):
         return open_training_text(self.folder, config.data, self.settings.data)
 
     def network(self, config: RunConfig) -> Network:
-        """A new network on its device."""
         return build_network_for(config.model, config.training)
 
     def batches(self, config: RunConfig, data: PreparedText, position: tuple[int, int]) -> BatchSource:
-        """Batches of sentence pairs."""
         stream = data.batches(config.training, position)
         return BatchSource(stream, data.lines, lambda: data.largest(config.training))
 
     def judge(self, config: RunConfig, data: PreparedText) -> TranslatorJudge:
-        """Loss and BLEU on the validation set."""
         return TranslatorJudge(config, data, self.context.processes)
 
     def given_again(self, config: RunConfig) -> dict[str, object]:
@@ -122,7 +113,6 @@ class TranslatorRun(RunKind[RunConfig, PreparedText, Network]):
         return {name: value for name, value in self.given.items() if name not in moved}
 
     def start_message(self, config: RunConfig) -> str | None:
-        """The model that is fine-tuned."""
         return None if config.from_model is None else f"fine-tuning the model of {config.from_model.path}"
 
     def flops(self, config: RunConfig, model: Network) -> ModelFlops:
@@ -194,7 +184,6 @@ class TranslatorJudge(Judge[Network]):
         return losses
 
     def save(self, model: Network, folder: Path, metrics: dict[str, Any]) -> None:
-        """Write the model folder of the best model."""
         shown = {name: value for name, value in metrics.items() if name != "sample"}
         save_bundle(folder, self._bundle(model), shown, self._origin())
 
