@@ -1,8 +1,8 @@
 """Command-line flags: from settings, for searches and for scores.
 
 `flags_of` gives a command one flag for each field of a settings class, with the same help, checks and errors as in a
-TOML file. The flags of a search are the fields of `decoding.search.Search`, so every command that
-translates has all of them; `translator_for` makes a `Translator` from them. Commands that score share `scoring_flags`.
+TOML file. The flags of a search are the fields of `decoding.search.Search`, so every command that translates has all of
+them; `translator_for` makes a `Translator` from them. Commands that score share `scoring_flags`.
 """
 
 from __future__ import annotations

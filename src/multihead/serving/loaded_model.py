@@ -73,7 +73,7 @@ class LoadedModel:
     def submit(self, job: Job) -> None:
         """Queue the sentences of a job, for the compiled search if possible."""
         prefixed = any(sentence.prefix for sentence in job.sentences)
-        compiled = self.compiled and not prefixed and uncompiled_reason(job.key.settings, Constraints()) is None
+        compiled = self.compiled and not prefixed and uncompiled_reason(job.key.search, Constraints()) is None
         (self._compiled_queue if compiled else self._uncompiled_queue).put(job)
 
     def cancel(self, job: Job) -> None:

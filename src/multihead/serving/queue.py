@@ -28,7 +28,7 @@ CallInLoop = Callable[[Callable[[], None]], None]
 class BatchKey:
     """What sentences must have in common to share a batch."""
 
-    settings: Search
+    search: Search
     n_best: int
 
 
@@ -54,7 +54,7 @@ class Sentence:
     @property
     def limit(self) -> int:
         """Maximum tokens of the translation, including the end symbol."""
-        return self.job.key.settings.limit(len(self.ids))
+        return self.job.key.search.limit(len(self.ids))
 
 
 class Job:
@@ -174,7 +174,7 @@ class SentenceQueue:
         taken: list[Sentence] = []
         while self._jobs:
             job, waiting = next(iter(self._jobs.items()))
-            load, beam = self._loads[taker], job.key.settings.beam
+            load, beam = self._loads[taker], job.key.search.beam
             if load and (load + beam > capacity or load > min(self._loads.values())):
                 break
             taken.append(waiting.popleft())

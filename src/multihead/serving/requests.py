@@ -2,7 +2,7 @@
 
 A body is read within limits (`read_request`), checked against the schema, and turned into sentences to be searched
 (`prepare`). Each error says what was received and what is accepted. Lines of a text are translated one by one and stay
-lines; `long_lines` cuts those that are too long.
+lines; those that are too long are split (`translating.lengths`).
 """
 
 from __future__ import annotations

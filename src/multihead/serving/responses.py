@@ -1,6 +1,6 @@
 """From search results to translated texts.
 
-Sentences are put together to lines, lines to texts. On request, translations are judged (`judge_results`) and their
+Sentences are joined to lines, and lines to texts. On request, translations are judged (`judge_results`), and their
 attention and alternatives are computed (`inspect_results`).
 """
 
@@ -67,7 +67,7 @@ def judge_results(
 ) -> list[SentenceResult]:
     """Judge a slice of the results; ``retry`` searches suspicious ones again and keeps the better translation."""
     settings = GuardSettings(mode=mode)
-    own = translator.searching(beam=prepared.key.settings.beam, alpha=prepared.key.settings.alpha)
+    own = translator.searching(beam=prepared.key.search.beam, alpha=prepared.key.search.alpha)
     sentences, results = prepared.sentences[part], results[part]
     judged = assess(own, sentences, [result.translations[0] for result in results], settings)
     if mode == "retry":

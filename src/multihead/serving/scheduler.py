@@ -25,7 +25,7 @@ from multihead.serving.error_responses import ApiError, internal_error, retry_la
 from multihead.serving.loaded_model import LoadedModel
 from multihead.serving.queue import Job
 from multihead.serving.requests import PreparedRequest
-from multihead.serving.schema import ApiRequest, GuardMode, TranslatedText
+from multihead.serving.schema import ApiRequest, GuardChoice, TranslatedText
 from multihead.serving.settings import ServeSettings
 from multihead.translating.translator import Translator
 
@@ -120,7 +120,7 @@ class ActiveRequest:
         """The translation of the first text as far as it is known."""
         return responses.partial_text(self.prepared, self.job, self.model.translator)
 
-    async def build_texts(self, default_guard: GuardMode) -> list[TranslatedText]:
+    async def build_texts(self, default_guard: GuardChoice) -> list[TranslatedText]:
         """The translations of a finished job, with everything the request asks for."""
         request, translator, run_in_slices = self.prepared.request, self.model.translator, self.model.run_in_slices
         results = await _run(request, partial(responses.collect_results, self.prepared, self.job, translator))

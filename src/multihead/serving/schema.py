@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, JsonValue, field_validator, model_valida
 
 from multihead.configuration import Settings
 
-GuardMode = Literal["off", "mark", "retry"]
+GuardChoice = Literal["off", "mark", "retry"]
 """Whether translations are judged (`mark`), and suspicious ones searched again (`retry`)."""
 
 
@@ -46,7 +46,7 @@ class ApiRequest(Settings):
     """Return the attention of each translated word to the source words."""
     alternatives: int = Field(default=0, ge=0, le=20)
     """Number of alternative tokens to return for each word of the translation."""
-    guard: GuardMode | None = None
+    guard: GuardChoice | None = None
     """Judge translations (mark), or also search suspicious ones again (retry). Defaults to the server's setting."""
 
     @field_validator("text", mode="before")
@@ -224,7 +224,7 @@ class InfoResponse(Settings):
     alpha: float
     alignment: bool
     """Whether alignments and alternatives are available."""
-    guard: GuardMode
+    guard: GuardChoice
     """Default for requests that do not set it."""
     limits: Limits
     version: str

@@ -101,16 +101,16 @@ class SearchThread(threading.Thread):
 
     @property
     def _load(self) -> int:
-        return sum(len(batch.sentences) * key.settings.beam for key, batch in self._batches.items())
+        return sum(len(batch.sentences) * key.search.beam for key, batch in self._batches.items())
 
     def _add(self, sentence: Sentence) -> None:
         key = sentence.job.key
         try:
             if key not in self._batches:
                 task = SearchTask(self._symbols, n_best=key.n_best)
-                self._batches[key] = _Batch(self._engine.open(task, key.settings, self._longest, workers=1))
+                self._batches[key] = _Batch(self._engine.open(task, key.search, self._longest, workers=1))
             batch = self._batches[key]
-            batch.running.add(sentence.number, sentence.ids, sentence.limit, key.settings.least(len(sentence.ids)))
+            batch.running.add(sentence.number, sentence.ids, sentence.limit, key.search.least(len(sentence.ids)))
             batch.sentences[sentence.number] = sentence
         except Exception:  # whatever it is, the thread goes on with the other sentences
             sentence.isolated = True
@@ -210,9 +210,9 @@ class UncompiledSearchThread(threading.Thread):
         device = bundle.model.output.weight.device
         constraints = Constraints([one.prefix for one in batch] if any(one.prefix for one in batch) else [])
         restrictions: list[Restriction] = [_ProgressReporter(batch, self._call_in_loop)]
-        restrictions += build_restrictions(key.settings, bundle.target_tokenizer, constraints)
+        restrictions += build_restrictions(key.search, bundle.target_tokenizer, constraints)
         task = SearchTask(symbols_of(bundle.target_tokenizer), n_best=key.n_best, restrictions=restrictions)
-        return search_batch(self._translator.stepper, source.to(device), lengths.to(device), task, key.settings)
+        return search_batch(self._translator.stepper, source.to(device), lengths.to(device), task, key.search)
 
 
 def _fail_callback(sentence: Sentence, error: Exception) -> Callable[[], None]:

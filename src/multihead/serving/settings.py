@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from multihead.configuration import Settings
-from multihead.serving.schema import GuardMode
+from multihead.serving.schema import GuardChoice
 
 
 class ServeSettings(Settings):
@@ -37,5 +37,5 @@ class ServeSettings(Settings):
     """Seconds a request may take; more is status 503."""
     drain: float = Field(default=30.0, ge=0)
     """Seconds to finish requests in flight after a signal to stop."""
-    guard: GuardMode = "off"
+    guard: GuardChoice = "off"
     """Judge translations (mark), and search suspicious ones again (retry), unless the request sets it."""
