@@ -1,1 +1,1 @@
-"""Networks: attention and layers, wired."""
+"""Networks: Transformer, recurrent, pointer, BERT, classifiers."""

@@ -137,7 +137,7 @@ def test_a_pre_trained_encoder_is_taken_whole_and_without_its_heads():
     model = BertClassifier(BertClassifierConfig(encoder=BERT, classes=CLASSES)).eval()
     batch = collate_segmented(DOCUMENTS, 16, SYMBOLS)
     assert not torch.equal(model.encode(*batch.encoder_inputs)[0], given.encode(*batch.encoder_inputs).pooled)
-    model.take_encoder(given)
+    model.copy_encoder(given)
     assert torch.equal(model.encode(*batch.encoder_inputs)[0], given.encode(*batch.encoder_inputs).pooled)
     names = {name for name, _ in model.encoder.named_parameters()}
     assert {name for name, _ in given.named_parameters()} - names == {

@@ -1,1 +1,1 @@
-"""BERT: settings, network, and exchange with Hugging Face's files."""
+"""BERT."""

@@ -1,8 +1,8 @@
-"""The shape of a BERT as settings, and the presets of its papers; no torch here.
+"""Settings of BERT, and the presets of its papers.
 
-Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding"; the small shapes
-are those of Turc et al. 2019, "Well-Read Students Learn Better". Each field stands under its own name in the files of
-Hugging Face, too: see `models.bert.huggingface`.
+Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding"; the small
+presets are those of Turc et al. 2019, "Well-Read Students Learn Better". `models.bert.huggingface` maps the fields to
+their names in Hugging Face's files. Does not import torch.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ from multihead.models.config import TransformerConfig, check_heads, check_vocabu
 
 
 class BertConfig(Settings):
-    """Everything that fixes the parameters of a BERT and what they compute."""
+    """Settings that define a BERT's parameters and its computation."""
 
     training_only: ClassVar[tuple[str, ...]] = ("dropout", "attention_dropout")
     """Fields that affect neither the weights nor the output of a trained model."""
 
     architecture: Literal["bert"] = "bert"
-    """Which network this is."""
+    """Kind of network."""
     vocab: int = Field(ge=1)
-    """Entries of the vocabulary, special symbols among them."""
+    """Size of the vocabulary, including special symbols."""
     padding_id: int = Field(default=0, ge=0)
-    """The id that fills short rows."""
+    """Id of padding."""
     width: int = Field(default=768, ge=1)
-    """D: the size of every state."""
+    """D: size of every state."""
     layers: int = Field(default=12, ge=1)
-    """Layers of the encoder."""
+    """Number of encoder layers."""
     heads: int = Field(default=12, ge=1)
-    """H: attention heads."""
+    """H: number of attention heads."""
     inner: int = Field(default=3072, ge=1)
-    """Width of the hidden layer of the position-wise feed-forward network."""
+    """Hidden width of the position-wise feed-forward network."""
     max_positions: int = Field(default=512, ge=1)
-    """The most tokens that a row may have: each place has a trained vector."""
+    """Maximum number of tokens of a row: each position has a trained vector."""
     segments: int = Field(default=2, ge=1)
-    """Kinds of segments: the first and the second sentence of a pair."""
+    """Number of segment types: the first and the second sentence of a pair."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
-    """Dropped from the embeddings and from each sub-layer's output."""
+    """Dropout of the embeddings and of each sub-layer's output."""
     attention_dropout: float = Field(default=0.1, ge=0, lt=1)
-    """Dropped from the attention weights; above 0 it costs the fused kernel on a processor."""
+    """Dropout of the attention weights; above 0 the fused kernel cannot be used on a CPU."""
     norm_eps: float = Field(default=1e-12, gt=0)
-    """Added to the variance in layer norm."""
+    """Epsilon added to the variance in layer norm."""
     initial_deviation: float = Field(default=0.02, gt=0)
-    """Every matrix and embedding begins as N(0, initial_deviation^2)."""
+    """Standard deviation of the initial values of matrices and embeddings."""
 
     @model_validator(mode="after")
     def _fits(self) -> BertConfig:
@@ -56,7 +56,7 @@ class BertConfig(Settings):
 
     @property
     def layer(self) -> TransformerConfig:
-        """One encoder layer in the terms of the Transformer: post-norm, GELU, nothing dropped inside the network."""
+        """Settings of an encoder layer as a Transformer's: post-norm, GELU, no dropout in the feed-forward network."""
         return TransformerConfig(
             source_vocab=self.vocab,
             target_vocab=self.vocab,
@@ -76,7 +76,7 @@ class BertConfig(Settings):
 
     @property
     def summary(self) -> str:
-        """What it is, in a line for people."""
+        """One line for people."""
         heads = f"{self.heads} {'head' if self.heads == 1 else 'heads'}"
         return f"BERT, {self.layers} layers, width {self.width}, inner {self.inner}, {heads}"
 
@@ -87,4 +87,4 @@ BERT_PRESETS: dict[str, dict[str, Any]] = {
     "small": {"width": 512, "layers": 4, "heads": 8, "inner": 2048},
     "base": {"width": 768, "layers": 12, "heads": 12, "inner": 3072},
 }
-"""Named shapes: ``base`` is Devlin et al.'s, the others are Turc et al.'s (table 1)."""
+"""Presets: ``base`` is from Devlin et al., the others are from Turc et al. (table 1)."""

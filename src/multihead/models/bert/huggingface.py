@@ -1,8 +1,9 @@
-"""A BERT's settings and weights in the files of Hugging Face (``config.json``, ``model.safetensors``), and back.
+"""Reads and writes BERT models in Hugging Face's format.
 
-Two tables say which of their names is which of ours; everything that stands in a file has to be in one of them. Models
-called BertForPreTraining, BertForMaskedLM, BertModel and their like are read: some lack the pooler or a head. Ours are
-written as BertForPreTraining. Words are `text.bert_words`'s, whole folders `runs.bert.model`'s.
+That is ``config.json`` and ``model.safetensors``. Two tables map their names to ours; every name in a file has to be in
+one of them. Models such as BertForPreTraining, BertForMaskedLM and BertModel can be read, of which some lack the pooler
+or a head. Ours are written as BertForPreTraining. Vocabularies are in `text.bert_words`, whole folders in
+`runs.bert.model`.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _FIXED: dict[str, Any] = {
     "add_cross_attention": False,
     "tie_word_embeddings": True,
 }
-"""What other BERTs might have otherwise, and ours has not."""
+"""Settings with only one supported value."""
 
 _MODULES = {
     "embedding.tokens": "bert.embeddings.word_embeddings",
@@ -56,7 +57,7 @@ _MODULES = {
     "words": "cls.predictions",
     "follows": "cls.seq_relationship",
 }
-_OF_A_LAYER = {
+_LAYER_MODULES = {
     "self_attention.in_projection": "attention.self.{}",
     "self_attention.output_projection": "attention.output.dense",
     "self_residual.norm": "attention.output.LayerNorm",
@@ -65,34 +66,34 @@ _OF_A_LAYER = {
     "feed_forward_residual.norm": "output.LayerNorm",
 }
 _PACKED = ("query", "key", "value")
-"""What ``in_projection`` holds, one below the other."""
+"""The matrices that ``in_projection`` holds one below the other."""
 _OPTIONAL = ("pooler", "words", "follows")
-"""Parts of ours that their models may be without."""
+"""Our modules that a file may lack."""
 _COPIES = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
-"""What may stand in their files for a second time."""
+"""Tensors that a file may hold a second time, under this other name."""
 
 
 class Imported(NamedTuple):
-    """A model that was read."""
+    """A model read from Hugging Face's files."""
 
     model: Bert
     missing: tuple[str, ...]
-    """Its parts of which the files have nothing: "pooler", "words", "follows". They are as drawn."""
+    """Modules that the files lack ("pooler", "words", "follows"); they keep their initial values."""
 
 
 def is_huggingface(config: dict[str, Any]) -> bool:
-    """Whether a ``config.json`` is Hugging Face's rather than ours."""
+    """Whether a ``config.json`` is in Hugging Face's format."""
     return "model_type" in config and "format_version" not in config
 
 
 def read(folder: Path) -> Imported:
-    """A model from ``config.json`` and ``model.safetensors``; missing parts are drawn from PyTorch's generator.
+    """Read a model from ``config.json`` and ``model.safetensors``; missing modules keep their initial values.
 
     Raises:
-        FormatError: they are damaged, of another kind of model, or have something that ours cannot express.
+        FormatError: the files are damaged, of another kind of model, or use an unsupported setting.
     """
     model = Bert(read_config(folder / CONFIG))
     path = folder / WEIGHTS
@@ -101,8 +102,8 @@ def read(folder: Path) -> Imported:
     parameters = dict(model.named_parameters())
     with torch.no_grad():
         for name, parameter in parameters.items():
-            theirs = _names(name)
-            found = [tensors.pop(one) for one in theirs if one in tensors]
+            theirs = _their_names(name)
+            found = [tensors.pop(name) for name in theirs if name in tensors]
             part = name.split(".")[0]
             if not found and part in _OPTIONAL:
                 missing.append(part)
@@ -122,10 +123,10 @@ def read(folder: Path) -> Imported:
 
 
 def write(folder: Path, model: Bert) -> None:
-    """Writes ``config.json`` and ``model.safetensors`` into a folder that is there; meant for drafts."""
+    """Write ``config.json`` and ``model.safetensors`` into an existing folder, such as `files.atomic_folder`'s."""
     tensors: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
-        theirs = _names(name)
+        theirs = _their_names(name)
         tensors |= dict(zip(theirs, parameter.detach().chunk(len(theirs)), strict=True))
     write_tensors(folder / WEIGHTS, tensors)
     values = model.config.model_dump(mode="json")
@@ -134,10 +135,10 @@ def write(folder: Path, model: Bert) -> None:
 
 
 def read_config(path: Path) -> BertConfig:
-    """Our settings from their ``config.json``.
+    """Read our settings from Hugging Face's ``config.json``.
 
     Raises:
-        FormatError: it is damaged, or of a model that ours cannot express.
+        FormatError: the file is damaged, or has an unsupported setting.
     """
     config = read_json(path)
     kind = config.get("model_type")
@@ -151,31 +152,31 @@ def read_config(path: Path) -> BertConfig:
     )
 
 
-def _names(ours: str) -> tuple[str, ...]:
-    """What a parameter of ours is called there: three tensors, where ours is packed."""
+def _their_names(ours: str) -> tuple[str, ...]:
+    """Hugging Face's names for one of our parameters: three for queries, keys and values in one."""
     module, _, kind = ours.rpartition(".")
-    found = re.fullmatch(r"encoder\.(\d+)\.(.+)", module)
-    if found is None:
+    in_layer = re.fullmatch(r"encoder\.(\d+)\.(.+)", module)
+    if in_layer is None:
         return (f"{_MODULES[module]}.{kind}",)
-    theirs = _OF_A_LAYER[found[2]]
+    theirs = _LAYER_MODULES[in_layer[2]]
     parts = _PACKED if "{}" in theirs else ("",)
-    return tuple(f"bert.encoder.layer.{found[1]}.{theirs.format(part)}.{kind}" for part in parts)
+    return tuple(f"bert.encoder.layer.{in_layer[1]}.{theirs.format(part)}.{kind}" for part in parts)
 
 
-def _modern(name: str) -> str:
-    """A name as BertForPreTraining has it today: BertModel's have nothing in front, old norms have Greek letters."""
+def _normalize_name(name: str) -> str:
+    """A name as in today's BertForPreTraining: BertModel has no prefix, and old norms have gamma and beta."""
     name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
     return f"bert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
 
 
 def _load(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file, each once, under the names of today.
+    """The tensors of a file, each once, under normalized names.
 
     Raises:
-        FormatError: they cannot be read, or what should be the same differs.
+        FormatError: the file cannot be read, or two tensors that should be tied differ.
     """
     try:
-        tensors = {_modern(name): tensor for name, tensor in load_file(path).items()}
+        tensors = {_normalize_name(name): tensor for name, tensor in load_file(path).items()}
     except (OSError, SafetensorError) as error:
         raise FormatError(f"{path}: damaged or unreadable ({error}); {COPY_AGAIN}") from None
     tensors.pop("bert.embeddings.position_ids", None)  # 0, 1, 2, ...

@@ -1,9 +1,9 @@
-"""BERT: an encoder that sees both sides of a word, pre-trained by filling in words and by telling what follows.
+"""BERT: a bidirectional encoder with the two heads of pre-training.
 
-Devlin et al. 2019, section 3. The encoder's layers are the Transformer's (`models.layers`); here are the embeddings,
-the pooler and the two heads of pre-training. Which words are hidden is for `data.bert.batches` to say, how a run
-goes for
-`runs.bert.train`, files of Hugging Face for `models.bert.huggingface`. Who needs the encoder alone calls `Bert.encode`.
+Devlin et al. 2019, section 3: masked language modeling and next sentence prediction. The encoder's layers are the
+Transformer's (`models.layers`); this module adds embeddings, pooler and heads. `data.bert.batches` masks words,
+`runs.bert.train` trains, and `models.bert.huggingface` reads and writes Hugging Face's files. `Bert.encode` runs the
+encoder alone.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from multihead.models.layers import EncoderLayer, LayerNorm
 
 
 class Encoded(NamedTuple):
-    """What the encoder makes of a batch."""
+    """Output of the encoder."""
 
     states: Float[Tensor, "batch time width"]
-    """h_t of each token; in the padding they mean nothing."""
+    """h_t of each token; undefined in the padding."""
     pooled: Float[Tensor, "batch width"]
-    """tanh(W h_0 + b): the row as one vector, made from its first token, [CLS]."""
+    """tanh(W h_0 + b): a vector for the row, computed from its first token, [CLS]."""
 
 
 class Predictions(NamedTuple):
-    """What the two heads of pre-training say."""
+    """Output of the two heads of pre-training."""
 
     words: Float[Tensor, "batch time vocab"]
-    """Logits of the word at each place."""
+    """Logits of the token at each position."""
     follows: Float[Tensor, "batch 2"]
-    """Logits of: the second sentence follows the first (0), it does not (1)."""
+    """Logits of next sentence prediction: 0 = the second sentence follows the first, 1 = it does not."""
 
 
 class BertEmbedding(nn.Module):
     """x_t = dropout( norm( E[token_t] + P[t] + S[segment_t] ) )   (figure 2)
 
     Args:
-        config: of the model.
+        config: settings of the model.
     """
 
     def __init__(self, config: BertConfig) -> None:
@@ -61,10 +61,10 @@ class BertEmbedding(nn.Module):
     def forward(
         self, tokens: Int[Tensor, "batch time"], segments: Int[Tensor, "batch time"] | None
     ) -> Float[Tensor, "batch time width"]:
-        """Embeds whole rows; None = all of it is the first segment.
+        """Embed whole rows; without ``segments`` all tokens are in the first segment.
 
         Raises:
-            ShapeError: a row is longer than there are positions.
+            ShapeError: a row is longer than the number of positions.
         """
         time, positions = tokens.size(1), self.positions.weight
         if time > len(positions):
@@ -78,10 +78,10 @@ class BertEmbedding(nn.Module):
 
 
 class WordHead(nn.Module):
-    """z_t = E norm( GELU(W h_t + b) ) + c: the logits of the word at place t; E is the token embedding.
+    """z_t = E norm( GELU(W h_t + b) ) + c: the logits of the token at position t, with the token embedding E.
 
     Args:
-        config: of the model.
+        config: settings of the model.
     """
 
     def __init__(self, config: BertConfig) -> None:
@@ -91,16 +91,16 @@ class WordHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(config.vocab))
 
     def forward(self, states: Float[Tensor, "*axes width"]) -> Float[Tensor, "*axes width"]:
-        """What E is multiplied with."""
-        ready: Tensor = self.norm(F.gelu(self.transform(states)))
-        return ready
+        """norm( GELU(W h_t + b) ), without the product with E."""
+        transformed: Tensor = self.norm(F.gelu(self.transform(states)))
+        return transformed
 
 
 class Bert(nn.Module):
     """The encoder with its pooler and the heads of pre-training.
 
     Args:
-        config: its sizes; parameters are drawn from PyTorch's current generator.
+        config: settings; parameters are drawn from PyTorch's current generator.
     """
 
     def __init__(self, config: BertConfig) -> None:
@@ -129,15 +129,15 @@ class Bert(nn.Module):
         lengths: Int[Tensor, " batch"],
         segments: Int[Tensor, "batch time"] | None = None,
     ) -> Encoded:
-        """The state of each token, and each row as one vector.
+        """The state of each token, and a vector for each row.
 
         Args:
             tokens: ids, the first of each row [CLS]; padded on the right.
             lengths: real ids in each row.
-            segments: 0 for the first sentence, 1 for the second; None = all is the first.
+            segments: 0 for the first sentence, 1 for the second; None = 0 everywhere.
 
         Raises:
-            ShapeError: a row is longer than there are positions.
+            ShapeError: a row is longer than the number of positions.
         """
         states, mask = self.embedding(tokens, segments), Padding(lengths)
         for layer in self.encoder:
@@ -150,12 +150,12 @@ class Bert(nn.Module):
         lengths: Int[Tensor, " batch"],
         segments: Int[Tensor, "batch time"] | None = None,
     ) -> Predictions:
-        """The logits of both heads, everywhere; arguments and errors as in `encode`."""
+        """The logits of both heads at all positions; arguments and errors as in `encode`."""
         states, pooled = self.encode(tokens, lengths, segments)
         return Predictions(self.word_logits(states), self.follows(pooled))
 
     def word_logits(self, states: Float[Tensor, "*axes width"]) -> Float[Tensor, "*axes vocab"]:
-        """Logits of the word that stands where each of these states comes from."""
+        """Logits of the token at the position of each state."""
         return F.linear(self.words(states), self.embedding.tokens.weight, self.words.bias)
 
     def loss(
@@ -173,25 +173,25 @@ class Bert(nn.Module):
 
             total = sum over rows r of  ( sum over chosen t of  - log p(original_t) )  -  m_r log p(follows_r)
 
-        where m_r is how many words are chosen in row r. Divided by the chosen words of all rows it is the mean loss of
-        a word plus the mean loss of a row, as the paper has it (A.2), longer rows counting for more. Nothing in a row's
-        share depends on other rows, so that a batch can be cut. Hits and the loss without smoothing are those of the
-        words alone: the logarithm of the perplexity of hidden words.
+        where m_r is the number of chosen words in row r. Divided by the number of chosen words in all rows, it is the
+        mean loss of a word plus the mean loss of a row, as in the paper (A.2), with longer rows weighted more. The
+        share of a row does not depend on other rows, so a batch can be split. Hits and the loss without smoothing are
+        those of the words alone, whose perplexity is reported.
 
         Args:
-            tokens: ids as they are shown, some of them hidden (`data.bert.batches`).
+            tokens: corrupted ids (`data.bert.batches`).
             lengths: as in `encode`.
             segments: as in `encode`.
-            chosen: where a word is to be told.
-            originals: what stood there; elsewhere not read.
-            follows: 1 = the second sentence follows the first, 0 = it does not, -1 = nothing is asked of this row.
-            smoothing: of the words' loss.
+            chosen: positions whose token is to be predicted.
+            originals: the tokens there; ignored elsewhere.
+            follows: 1 = the second sentence follows the first, 0 = it does not, -1 = not to be predicted.
+            smoothing: label smoothing of the words' loss.
         """
         states, pooled = self.encode(tokens, lengths, segments)
-        ready = self.words(states[chosen])
-        # The bias as one more column of E, which meets a one: so nothing of the size of the logits is kept.
+        transformed = self.words(states[chosen])  # [words, width]
+        # The bias is one more column of E, multiplied by a one, so that the fused kernel need not store the logits.
         weight = torch.cat((self.embedding.tokens.weight, self.words.bias[:, None]), dim=1)
-        found = linear_cross_entropy(F.pad(ready, (0, 1), value=1.0), weight, originals[chosen], smoothing)
-        asked = torch.where(follows < 0, -1, 1 - follows)
-        pairs = F.cross_entropy(self.follows(pooled).float(), asked, ignore_index=-1, reduction="none")
+        found = linear_cross_entropy(F.pad(transformed, (0, 1), value=1.0), weight, originals[chosen], smoothing)
+        labels = torch.where(follows < 0, -1, 1 - follows)
+        pairs = F.cross_entropy(self.follows(pooled).float(), labels, ignore_index=-1, reduction="none")
         return found._replace(total=found.total + (pairs * chosen.sum(1)).sum())

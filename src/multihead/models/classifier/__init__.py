@@ -1,1 +1,1 @@
-"""Document classifiers: a pre-trained encoder, or hierarchical attention."""
+"""Document classifiers."""

@@ -1,6 +1,6 @@
-"""The shape of a classifier as settings; no torch here.
+"""Settings of document classifiers.
 
-Two kinds: a hierarchical attention network, which is made for documents, and a BERT with a layer on top.
+There are two kinds: a hierarchical attention network, and a BERT with a layer on top. Does not import torch.
 """
 
 from __future__ import annotations
@@ -15,34 +15,33 @@ from multihead.models.config import check_heads, check_vocabulary
 
 
 class HierarchicalConfig(Settings):
-    """Everything that fixes the parameters of a hierarchical attention network (Yang et al. 2016)."""
+    """Settings that define a hierarchical attention network (Yang et al. 2016)."""
 
     training_only: ClassVar[tuple[str, ...]] = ("dropout",)
     """Fields that affect neither the weights nor the output of a trained model."""
 
     architecture: Literal["hierarchical"] = "hierarchical"
-    """Which network this is."""
+    """Kind of network."""
     vocab: int = Field(ge=1)
-    """Entries of the vocabulary."""
+    """Size of the vocabulary."""
     classes: int = Field(ge=2)
-    """How many classes it tells apart."""
+    """Number of classes."""
     padding_id: int = Field(default=0, ge=0)
-    """The id that fills short rows; its embedding is zero and stays zero."""
+    """Id of padding; its embedding is zero and is not trained."""
     depth: int = Field(default=2, ge=1)
-    """Levels: 1 = words make the document, 2 = words make sentences and these the document, 3 = paragraphs between."""
+    """Number of levels: 1 = words, 2 = words and sentences, 3 = words, sentences and paragraphs."""
     encoder: Literal["gru", "transformer", "none"] = "gru"
-    """What reads the parts of a level before they are pooled: a GRU in each direction (the paper), self-attention, or
-    nothing."""
+    """Encoder of each level, before pooling: a bidirectional GRU (the paper), a Transformer encoder, or none."""
     width: int = Field(default=128, ge=2)
-    """D: the size of every vector; each direction of a GRU has D / 2."""
+    """D: size of every vector; each direction of a GRU has D / 2."""
     layers: int = Field(default=1, ge=1)
-    """Layers of the encoder of each level."""
+    """Number of layers of each encoder."""
     heads: int = Field(default=4, ge=1)
-    """H: heads of a Transformer's self-attention."""
+    """H: number of heads of a Transformer encoder."""
     inner: int = Field(default=256, ge=1)
-    """Width of the hidden layer of its feed-forward network."""
+    """Hidden width of its feed-forward network."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
-    """Dropped from the embeddings, from what each level hands on, and within a Transformer."""
+    """Dropout of the embeddings, of each level's output and within a Transformer encoder."""
 
     @model_validator(mode="after")
     def _fits(self) -> HierarchicalConfig:
@@ -57,39 +56,38 @@ class HierarchicalConfig(Settings):
 
     @property
     def summary(self) -> str:
-        """What it is, in a line for people."""
+        """One line for people."""
         inside = "no encoders" if self.encoder == "none" else f"{self.layers} {self.encoder} a level"
         return f"hierarchical attention network, depth {self.depth}, {inside}, width {self.width}"
 
 
 class BertClassifierConfig(Settings):
-    """A BERT encoder, pooled to one vector, and a layer from there to the classes (Devlin et al. 2019, 4.1)."""
+    """Settings of a BERT encoder with pooling and a linear layer to the classes (Devlin et al. 2019, 4.1)."""
 
     training_only: ClassVar[tuple[str, ...]] = ("dropout",)
     """Fields that affect neither the weights nor the output of a trained model."""
 
     architecture: Literal["bert-classifier"] = "bert-classifier"
-    """Which network this is."""
+    """Kind of network."""
     encoder: BertConfig
-    """The encoder."""
+    """Settings of the encoder."""
     classes: int = Field(ge=2)
-    """How many classes it tells apart."""
+    """Number of classes."""
     pool: Literal["first", "mean", "attention"] = "first"
-    """What stands for the document: the pooled state of [CLS] (the paper), the mean of all states, or a weighted one by
-    attention pooling."""
+    """Pooling: the pooled state of [CLS] (the paper), the mean of all states, or attention pooling."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
-    """Dropped from the pooled vector."""
+    """Dropout of the pooled vector."""
 
     @property
     def width(self) -> int:
-        """D: the size of every state."""
+        """D: size of every state."""
         return self.encoder.width
 
     @property
     def summary(self) -> str:
-        """What it is, in a line for people."""
+        """One line for people."""
         return f"{self.encoder.summary}, pooled by {self.pool}"
 
 
 ClassifierConfig = HierarchicalConfig | BertClassifierConfig
-"""The settings of any classifier."""
+"""Settings of a classifier."""

@@ -1,12 +1,12 @@
-r"""The hierarchical attention network: words make sentences, sentences paragraphs, paragraphs a document.
+r"""Hierarchical attention networks, which pool words to documents.
 
-    h_1 .. h_T = encoder(x_1 .. x_T)                                       a GRU in each direction, or self-attention
+    h_1 .. h_T = encoder(x_1 .. x_T)                                             bidirectional GRU or Transformer
     u_t = tanh(W h_t + b),   a_t = softmax_t(u_t . u),   s = sum_t a_t h_t                           (`AttentionPool`)
 
-at the level of words; then x is the s of the sentences, and so on, with parameters of its own at each level. Yang et
-al. 2016, "Hierarchical Attention Networks for Document Classification" has two levels and GRUs. The weights a of all
-levels are part of the result: their product is how much of a word is in the document. What its vector is used for is
-left to others (`models.classifier.network`).
+at the level of words. At the next level, x are the vectors s of the sentences, and so on; each level has its own
+parameters. Yang et al. 2016, "Hierarchical Attention Networks for Document Classification", use two levels and GRUs.
+The weights a of all levels are returned: their product is the weight of a word in the document.
+`models.classifier.network` adds the layer to the classes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RecurrentReader(nn.Module):
     """h_t = [forward state; backward state], each D/2 wide, of GRUs (Yang et al. 2016, 2.1 and 2.2).
 
     Args:
-        config: of the network.
+        config: settings of the network.
     """
 
     def __init__(self, config: HierarchicalConfig) -> None:
@@ -42,7 +42,7 @@ class RecurrentReader(nn.Module):
     def forward(
         self, x: Float[Tensor, "rows time width"], lengths: Int[Tensor, " rows"]
     ) -> Float[Tensor, "rows time width"]:
-        """Reads each row up to its length, at least 1; zeros beyond."""
+        """Encode each row up to its length, which is at least 1; zeros beyond."""
         packed, _ = self.gru(pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False))
         states: Tensor = pad_packed_sequence(packed, batch_first=True, total_length=x.size(1))[0]
         return states
@@ -52,7 +52,7 @@ class TransformerReader(nn.Module):
     """h = norm(EncoderLayer(... (x + p))), pre-norm, with sinusoidal positions p.
 
     Args:
-        config: of the network.
+        config: settings of the network.
     """
 
     def __init__(self, config: HierarchicalConfig) -> None:
@@ -73,7 +73,7 @@ class TransformerReader(nn.Module):
     def forward(
         self, x: Float[Tensor, "rows time width"], lengths: Int[Tensor, " rows"]
     ) -> Float[Tensor, "rows time width"]:
-        """Reads each row up to its length; zeros beyond."""
+        """Encode each row up to its length; zeros beyond."""
         time, mask = x.size(1), Padding(lengths)
         states = x + self.positions(torch.arange(time, device=x.device), time).to(x.dtype)
         for layer in self.layers:
@@ -82,10 +82,10 @@ class TransformerReader(nn.Module):
 
 
 class Level(nn.Module):
-    """The parts of something become one vector: they are read, and then pooled.
+    """One level: encodes the parts of each row and pools them to one vector.
 
     Args:
-        config: of the network.
+        config: settings of the network.
     """
 
     def __init__(self, config: HierarchicalConfig) -> None:
@@ -98,17 +98,17 @@ class Level(nn.Module):
     def forward(
         self, x: Float[Tensor, "rows parts width"], lengths: Int[Tensor, " rows"]
     ) -> tuple[Float[Tensor, "rows width"], Float[Tensor, "rows parts"]]:
-        """The vector of each row, which has one part at least, and the weights of its parts."""
+        """The vector of each row, which has at least one part, and the weights of its parts."""
         states = x if self.reader is None else self.reader(x, lengths)
         vectors, weights = self.pool(states, mask=Padding(lengths))
         return self.dropout(vectors), weights
 
 
 class HierarchicalNetwork(nn.Module):
-    """Documents of nested parts become vectors.
+    """Encodes documents of nested parts as vectors.
 
     Args:
-        config: its sizes; parameters are drawn from PyTorch's current generator.
+        config: settings; parameters are drawn from PyTorch's current generator.
     """
 
     def __init__(self, config: HierarchicalConfig) -> None:
@@ -123,30 +123,31 @@ class HierarchicalNetwork(nn.Module):
     def forward(self, tokens: Int[Tensor, "*outer words"], lengths: Int[Tensor, "*outer"]) -> Pooled:
         """The vector of each document, and the weights of all levels, outermost first.
 
-        Only what is there is computed, so that empty sentences cost nothing but their ids.
+        Only sentences with words are computed.
 
         Args:
             tokens: ids: [batch, sentences, words] with two levels, one axis more for each further level.
-            lengths: words of each sentence, [batch, sentences]; 0 where there is none, which may be on the right only.
+            lengths: words of each sentence, [batch, sentences]; 0 = padding, which must be on the right.
 
         Raises:
-            ShapeError: another number of axes than the settings have levels, lengths that do not fit, or something
-                empty before something that is not.
+            ShapeError: the number of axes does not match the number of levels, the lengths do not fit, or padding
+                precedes a sentence.
         """
         self._check(tokens, lengths)
         counts, weights = lengths, list[Tensor]()
         below: Tensor | None = None
         for level in self.levels:
-            outer, there = counts.shape, counts.flatten() > 0
-            parts = self._embedded(tokens.flatten(0, -2)[there]) if below is None else below.flatten(0, -3)[there]
-            vectors, shares = level(parts, counts.flatten()[there])
-            below = _spread(vectors, there, outer)
-            weights.insert(0, _spread(shares, there, outer))
+            # counts: number of parts of each row, [batch, ...]; only rows with parts are computed
+            outer, present = counts.shape, counts.flatten() > 0
+            parts = self._embed(tokens.flatten(0, -2)[present]) if below is None else below.flatten(0, -3)[present]
+            vectors, row_weights = level(parts, counts.flatten()[present])
+            below = _scatter_rows(vectors, present, outer)
+            weights.insert(0, _scatter_rows(row_weights, present, outer))
             counts = (counts > 0).sum(-1) if counts.dim() > 1 else counts
         assert below is not None
         return Pooled(below, tuple(weights))
 
-    def _embedded(self, tokens: Tensor) -> Tensor:
+    def _embed(self, tokens: Tensor) -> Tensor:
         """x_t = dropout(sqrt(D) E[token_t])."""
         embedded: Tensor = self.dropout(self.embedding(tokens) * self.scale)
         return embedded
@@ -158,15 +159,15 @@ class HierarchicalNetwork(nn.Module):
                 f"tokens {list(tokens.shape)} with lengths {list(lengths.shape)}, but with depth={axes - 1} tokens "
                 f"must have {axes} axes and lengths all of them but the last"
             )
-        there = lengths > 0
-        while there.dim() > 1:
-            if bool((there[..., 1:] & ~there[..., :-1]).any()):
+        present = lengths > 0
+        while present.dim() > 1:
+            if bool((present[..., 1:] & ~present[..., :-1]).any()):
                 raise ShapeError("lengths: an empty part stands before one that is not; padding belongs on the right")
-            there = there.any(-1)
+            present = present.any(-1)
 
 
-def _spread(rows: Float[Tensor, "real ..."], there: Tensor, outer: torch.Size) -> Tensor:
-    """The rows at their places, which have these axes; zeros elsewhere."""
-    places = there.nonzero().squeeze(1)
-    spread = rows.new_zeros(len(there), *rows.shape[1:]).index_copy(0, places, rows)
-    return spread.view(*outer, *rows.shape[1:])
+def _scatter_rows(rows: Float[Tensor, "real ..."], present: Tensor, outer: torch.Size) -> Tensor:
+    """The rows at the positions where ``present`` is true, zeros elsewhere, with the axes ``outer``."""
+    indices = present.nonzero().squeeze(1)
+    scattered = rows.new_zeros(len(present), *rows.shape[1:]).index_copy(0, indices, rows)
+    return scattered.view(*outer, *rows.shape[1:])

@@ -1,15 +1,15 @@
-"""Which class is it of: an encoder that makes one vector of a document, and a layer from there to the classes.
+"""Document classifiers: an encoder, pooling, and a linear layer.
 
     p = softmax(W dropout(v) + b)                         (Yang et al. 2016, equation 11; Devlin et al. 2019, 4.1)
 
 v comes from a hierarchical attention network (`models.classifier.hierarchical`), or from the states h_t of a BERT
 (`models.bert.network`):
 
-    v = tanh(W' h_0 + b')          its pooled first state, as next-sentence prediction has trained it
-    v = mean_t h_t                 where nothing has
-    v = sum_t a_t h_t              by attention pooling (`AttentionPool`), whose weights are told
+    v = tanh(W' h_0 + b')          pooled first state, as trained by next sentence prediction
+    v = mean_t h_t                 for a BERT that was pre-trained without it
+    v = sum_t a_t h_t              attention pooling (`AttentionPool`), whose weights are returned
 
-Both satisfy what training asks for (`training.loss.Trainable`). Reading documents is for `data.nested`.
+Both can be trained (`training.loss.Trainable`). `data.nested` reads documents.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from multihead.models.network import initialize
 
 
 class Classified(NamedTuple):
-    """What a classifier says of some documents."""
+    """Output of a classifier."""
 
     log_probabilities: Float[Tensor, "batch classes"]
     weights: tuple[Tensor, ...]
-    """Of each level of a hierarchical network, outermost first, as `Pooled.weights`; of a BERT those of its attention
-    pooling, if it has one."""
+    """For each level of a hierarchical network, outermost first, as `Pooled.weights`; for a BERT those of attention
+    pooling, if it has it."""
 
 
 class Classifier(nn.Module, ABC):
-    """An encoder with a layer to the classes.
+    """An encoder with a linear layer to the classes.
 
     Args:
-        config: its sizes; parameters are drawn from PyTorch's current generator.
+        config: settings; parameters are drawn from PyTorch's current generator.
     """
 
     def __init__(self, config: ClassifierConfig) -> None:
@@ -57,13 +57,13 @@ class Classifier(nn.Module, ABC):
 
     @abstractmethod
     def encode(self, *read: Tensor) -> tuple[Float[Tensor, "batch width"], tuple[Tensor, ...]]:
-        """The vector of each document, and the weights of each level where there are any."""
+        """The vector of each document, and the weights of each level, if any."""
 
     def forward(self, *read: Tensor) -> Classified:
-        """The log-probability of each class, in single precision at least.
+        """The log-probability of each class, at least in float32.
 
         Args:
-            *read: a batch as the encoder reads it (`data.nested.DocumentBatch.encoder_inputs`).
+            *read: the input of the encoder (`data.nested.DocumentBatch.encoder_inputs`).
         """
         vectors, weights = self.encode(*read)
         logits = self.output(self.dropout(vectors))
@@ -73,21 +73,21 @@ class Classifier(nn.Module, ABC):
         """The cross-entropy, summed over the documents.
 
         Args:
-            *inputs: what `forward` reads, and the class of each document, [batch].
-            smoothing: the share of a class's probability that is spread over all.
+            *inputs: the arguments of `forward`, and the class of each document, [batch].
+            smoothing: label smoothing: share of the probability that is spread over all classes.
         """
         *read, labels = inputs
         vectors = self.dropout(self.encode(*read)[0])
-        # The bias is one more column, which meets a one.
+        # The bias is one more column of the weight, multiplied by a one.
         weight = torch.cat((self.output.weight, self.output.bias[:, None]), dim=1)
         return linear_cross_entropy(F.pad(vectors, (0, 1), value=1.0), weight, labels, smoothing)
 
 
 class HierarchicalClassifier(Classifier):
-    """A hierarchical attention network that tells classes apart; reads (tokens, lengths).
+    """A hierarchical attention network with a linear layer; its input is (tokens, lengths).
 
     Args:
-        config: its sizes.
+        config: settings of the classifier.
     """
 
     def __init__(self, config: HierarchicalConfig) -> None:
@@ -95,18 +95,17 @@ class HierarchicalClassifier(Classifier):
         self.encoder = HierarchicalNetwork(config)
 
     def encode(self, *read: Tensor) -> tuple[Float[Tensor, "batch width"], tuple[Tensor, ...]]:
-        """The documents, and the weights of each level."""
         vectors, weights = self.encoder(*read)
         return vectors, weights
 
 
 class BertClassifier(Classifier):
-    """A BERT that tells classes apart; reads (tokens, lengths, segments). The heads of pre-training are left out.
+    """A BERT with a linear layer and without the heads of pre-training; its input is (tokens, lengths, segments).
 
-    Without "first" the pooler is there and does not learn.
+    The pooler is trained only with ``pool`` "first".
 
     Args:
-        config: its sizes.
+        config: settings of the classifier.
     """
 
     def __init__(self, config: BertClassifierConfig) -> None:
@@ -119,7 +118,7 @@ class BertClassifier(Classifier):
         nn.init.normal_(self.output.weight, std=config.encoder.initial_deviation)
 
     def encode(self, *read: Tensor) -> tuple[Float[Tensor, "batch width"], tuple[Tensor, ...]]:
-        """The pooled vectors; of attention pooling also the weights, [batch, time]."""
+        """The pooled vectors; with attention pooling also the weights, [batch, time]."""
         lengths, (states, pooled) = read[1], self.encoder.encode(*read)
         if self.by_first:
             return pooled, ()
@@ -129,11 +128,11 @@ class BertClassifier(Classifier):
         return vectors, (weights,)
 
     @torch.no_grad()
-    def take_encoder(self, given: Bert) -> None:
-        """Takes over the weights of a pre-trained encoder of the same sizes."""
-        theirs = dict(given.named_parameters())
+    def copy_encoder(self, pretrained: Bert) -> None:
+        """Copy the weights of a pre-trained encoder of the same sizes."""
+        weights = dict(pretrained.named_parameters())
         for name, parameter in self.encoder.named_parameters():
-            parameter.copy_(theirs[name])
+            parameter.copy_(weights[name])
 
 
 def build_classifier(config: ClassifierConfig) -> Classifier:

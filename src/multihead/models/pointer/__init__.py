@@ -1,1 +1,1 @@
-"""Pointer networks: the output is a sequence of input positions."""
+"""Pointer networks."""

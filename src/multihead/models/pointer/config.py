@@ -1,7 +1,7 @@
-"""The shape of a pointer network as settings, and the symbols that it reads and writes; no torch here.
+"""Settings of pointer networks, and the symbols that they read and write.
 
-The vocabulary of a pointer network is brought by its input: input n of a row (counted from 0) is the symbol
-``FIRST + n``. Three symbols stand before the inputs, as in the vocabulary of a translator.
+Does not import torch. The vocabulary of a pointer network depends on its input: input n of a row (counted from 0) is
+the symbol ``FIRST + n``. Three special symbols precede the inputs, as in the vocabulary of a translator.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from multihead.configuration import Settings
 from multihead.models.config import check_heads
 
 PADDING, BEGIN, END, FIRST = 0, 1, 2, 3
-"""What fills short rows, what every target starts from, what ends it, and the symbol of the first input."""
+"""Symbols of padding, of the beginning and the end of a target, and of the first input."""
 
 
 class PointerConfig(Settings):
-    """Everything that fixes the parameters of a pointer network and what they compute (Vinyals et al. 2015)."""
+    """Settings that define a pointer network's parameters and its computation (Vinyals et al. 2015)."""
 
     architecture: Literal["pointer"] = "pointer"
-    """Which network this is."""
+    """Kind of network."""
     features: int = Field(default=1, ge=1)
-    """F: how many numbers an input has: 1 in a list to be sorted, 2 in a set of points of the plane."""
+    """F: number of features of an input: 1 for a list of numbers, 2 for points of the plane."""
     encoder: Literal["recurrent", "bidirectional", "transformer"] = "recurrent"
-    """An LSTM from the first input to the last (the paper), one in each direction, or self-attention."""
+    """A forward LSTM (the paper), a bidirectional LSTM, or a Transformer encoder."""
     positions: bool = False
-    """The Transformer adds sinusoidal positions to the inputs; without them their order makes no difference."""
+    """Whether the Transformer encoder adds sinusoidal positions; without them the order of the inputs has no effect."""
     width: int = Field(default=128, ge=2)
-    """D: the size of every state; each direction of a bidirectional encoder has D / 2."""
+    """D: size of every state; each direction of a bidirectional encoder has D / 2."""
     layers: int = Field(default=1, ge=1)
-    """Layers of the encoder; the decoder is one LSTM cell."""
+    """Number of encoder layers; the decoder is one LSTM cell."""
     heads: int = Field(default=4, ge=1)
-    """H: heads of the Transformer's self-attention."""
+    """H: number of heads of the Transformer encoder."""
     inner: int = Field(default=256, ge=1)
-    """Width of the hidden layer of the Transformer's feed-forward network."""
+    """Hidden width of the Transformer encoder's feed-forward network."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Dropped from the embedded inputs and between the layers of the encoder."""
+    """Dropout of the embedded inputs and between encoder layers."""
     no_repeats: bool = False
-    """An input that was chosen is not chosen again, in training and in search (Bello et al. 2017)."""
+    """Whether an input can be chosen only once, in training and in search (Bello et al. 2017)."""
 
     @model_validator(mode="after")
     def _fits(self) -> PointerConfig:
@@ -61,5 +61,5 @@ class PointerConfig(Settings):
 
     @property
     def padding_id(self) -> int:
-        """The symbol that fills short targets."""
+        """Symbol of padding."""
         return PADDING

@@ -1,18 +1,13 @@
-"""What reads the inputs of a pointer network: LSTMs, as in the paper, or self-attention.
-
-Each gives a state e_n for every input and the state (h, c) that the decoder starts from. Pointing and decoding are
-`models.pointer.network`'s.
-
-The pointer network: a decoder whose every output is one of its inputs (Vinyals et al. 2015, "Pointer Networks").
+r"""The pointer network: every output is one of its inputs (Vinyals et al. 2015).
 
     e_1 .. e_N  = encoder(x_1 .. x_N),   e_0 learned: the end
     h_m         = LSTM(x_{c_{m-1}}, h_{m-1}),   x_{c_0} a learned start,   h_0 the encoder's last state
     p(c_m = n | c_1 .. c_{m-1}, x) = softmax_n( v . tanh(W e_n + U h_m) )        (equation 3)
 
-The paper scores the encoder's states, not the bare inputs, and feeds back the chosen input itself (section 2.3).
-Inputs are real numbers; a choice is a symbol of the vocabulary that each row brings (`models.pointer.config`), so that
-searches and scoring that know translators know this too. To bring the numbers into a range is left to
-`data.toy.pointing`.
+The paper scores the encoder's states instead of the inputs, and feeds back the chosen input itself (section 2.3). The
+encoder is an LSTM, as in the paper, or a Transformer encoder. Inputs are real numbers; a choice is a symbol of a
+vocabulary that depends on the row (`models.pointer.config`), so that the searches for translators work here, too.
+Scaling the inputs is left to `data.toy.pointing`.
 """
 
 from __future__ import annotations
@@ -38,21 +33,22 @@ from multihead.models.recurrent.cells import CellState, Recurrent
 
 
 class Encoded(NamedTuple):
-    """The inputs as a decoder sees them."""
+    """The encoded inputs."""
 
     states: Float[Tensor, "batch inputs width"]
     """e_n; zero in the padding."""
     last: CellState
-    """(h, c) of the decoder before its first step."""
+    """(h, c): the initial state of the decoder."""
 
 
 class RecurrentEncoder(nn.Module):
-    """e_n = LSTM(x_n, e_{n-1}); the decoder starts where the encoder ends   (Vinyals et al. 2015, section 2.3).
+    """e_n = LSTM(x_n, e_{n-1}); the decoder starts from the last state   (Vinyals et al. 2015, section 2.3).
 
-    With ``encoder`` 'bidirectional' e_n = [forwards; backwards], and so is the last state: each direction's own last.
+    With ``encoder`` 'bidirectional' e_n = [forward; backward], and the last state joins the last states of both
+    directions.
 
     Args:
-        config: of the network.
+        config: settings of the network.
     """
 
     def __init__(self, config: PointerConfig) -> None:
@@ -63,10 +59,10 @@ class RecurrentEncoder(nn.Module):
         self.lstm = nn.LSTM(config.width, size, config.layers, batch_first=True, dropout=between, bidirectional=both)
 
     def forward(self, x: Float[Tensor, "batch inputs width"], lengths: Int[Tensor, " batch"]) -> Encoded:
-        """Reads the embedded inputs of every row, up to its length.
+        """Encode the embedded inputs of each row.
 
         Raises:
-            ShapeError: a row has no inputs, or more than there are.
+            ShapeError: the length of a row is 0 or more than the number of inputs.
         """
         on_host = lengths.cpu()
         outside = ((on_host < 1) | (on_host > x.size(1))).nonzero()
@@ -77,21 +73,20 @@ class RecurrentEncoder(nn.Module):
                 f"{x.size(1)}: an empty row has nothing to point at"
             )
         packed = pack_padded_sequence(x, on_host, batch_first=True, enforce_sorted=False)
-        states, held = self.lstm(packed)
+        states, cell_state = self.lstm(packed)
         padded, _ = pad_packed_sequence(states, batch_first=True, total_length=x.size(1))
         directions = 2 if self.lstm.bidirectional else 1
-        last = tuple(torch.cat(tuple(part[-directions:]), dim=-1) for part in held)  # of the topmost layer
+        last = tuple(torch.cat(tuple(part[-directions:]), dim=-1) for part in cell_state)  # of the last layer
         return Encoded(padded, last)
 
 
 class TransformerEncoder(nn.Module):
     """e = norm(EncoderLayer(... (x + p))), pre-norm; the decoder starts from [tanh(h); c] = V mean_n e_n + b.
 
-    Without the positions p nothing depends on the order of the inputs but their place in the result: e of a permuted
-    set is e permuted, and the mean is the same.
+    Without the positions p the encoder is equivariant to permutations of the inputs, and the mean is invariant.
 
     Args:
-        config: of the network.
+        config: settings of the network.
     """
 
     def __init__(self, config: PointerConfig) -> None:
@@ -102,7 +97,7 @@ class TransformerEncoder(nn.Module):
             width=config.width,
             heads=config.heads,
             inner=config.inner,
-            positions="learned",  # of an embedding of tokens, which is not made here
+            positions="learned",  # unused: the token embedding of a Transformer is not built
             dropout=config.dropout,
             norm="pre",
         )
@@ -112,7 +107,7 @@ class TransformerEncoder(nn.Module):
         self.start = nn.Linear(config.width, 2 * config.width)
 
     def forward(self, x: Float[Tensor, "batch inputs width"], lengths: Int[Tensor, " batch"]) -> Encoded:
-        """Reads the embedded inputs of every row, up to its length."""
+        """Encode the embedded inputs of each row."""
         if self.positions is not None:
             x = x + self.positions(torch.arange(x.size(1), device=x.device), x.size(1)).to(x.dtype)
         mask = Padding(lengths)
@@ -125,10 +120,10 @@ class TransformerEncoder(nn.Module):
 
 
 class InputEmbedding(nn.Module):
-    """dropout(A x_n + a): real numbers become vectors.
+    """dropout(A x_n + a) for inputs x_n of real numbers.
 
     Args:
-        config: of the network.
+        config: settings of the network.
     """
 
     def __init__(self, config: PointerConfig) -> None:
@@ -139,7 +134,7 @@ class InputEmbedding(nn.Module):
     def forward(
         self, inputs: Float[Tensor, "batch inputs features"], lengths: Int[Tensor, " batch"]
     ) -> Float[Tensor, "batch inputs width"]:
-        """The vectors; whatever stands in the padding is read as zeros.
+        """Embed the inputs; padding is read as zeros.
 
         Raises:
             ShapeError: the inputs have another number of features.
@@ -155,14 +150,14 @@ class InputEmbedding(nn.Module):
 
 
 _SPECIAL = FIRST - 1
-"""Symbols before the choices: padding and begin, which are never chosen. A choice is its symbol minus this."""
+"""Number of symbols before the choices (padding and begin): the index of a choice is its symbol minus this."""
 
 
 class PointerNetwork(nn.Module):
-    """Points at its inputs, one after the other, until it points at the end.
+    """Chooses inputs one after the other until it chooses the end.
 
     Args:
-        config: its sizes; parameters are drawn from PyTorch's current generator.
+        config: settings; parameters are drawn from PyTorch's current generator.
     """
 
     def __init__(self, config: PointerConfig) -> None:
@@ -181,7 +176,7 @@ class PointerNetwork(nn.Module):
 
     @property
     def max_positions(self) -> None:
-        """Positions told apart: there is no limit."""
+        """There is no limit of positions."""
         return None
 
     def forward(
@@ -195,12 +190,12 @@ class PointerNetwork(nn.Module):
         Args:
             source: the inputs, padded on the right.
             source_lengths: real inputs of each row.
-            target: symbols from `BEGIN` on; padded on the right, where the result means nothing.
+            target: symbols from `BEGIN` on; padded on the right, where the result is undefined.
 
         Raises:
-            ShapeError: a row without inputs, or inputs with another number of features.
+            ShapeError: a row has no inputs, or the inputs have another number of features.
         """
-        return _with_special(_precise(self._point_all(source, source_lengths, target)))
+        return _with_special(_at_least_float32(self._point_all(source, source_lengths, target)))
 
     def loss(
         self,
@@ -213,12 +208,11 @@ class PointerNetwork(nn.Module):
     ) -> Loss:
         """The cross-entropy, summed over the targets that are not padding.
 
-        -(1 - s) log p_y - s mean_n log p_n, where n runs over what is possible at that place: the row's own inputs
-        and the end, without what was chosen before if the network never repeats itself. A target that is not possible
-        has an infinite loss.
+        For each target it is -(1 - s) log p_y - s mean_n log p_n, where n runs over the possible choices: the row's
+        inputs and the end, without earlier choices if ``no_repeats`` is set. An impossible target has an infinite loss.
         """
         real = target_output != PADDING
-        scored = _precise(self._point_all(source, source_lengths, target_input)[real])
+        scored = _at_least_float32(self._point_all(source, source_lengths, target_input)[real])  # [targets, choices]
         at_target = scored.gather(1, target_output[real][:, None] - _SPECIAL).squeeze(1)
         total = nll = -at_target.sum()
         if smoothing:
@@ -228,64 +222,65 @@ class PointerNetwork(nn.Module):
         return Loss(total, nll.detach(), (at_target == scored.amax(1)).sum())
 
     def start(self, source: Float[Tensor, "batch inputs features"], lengths: Int[Tensor, " batch"]) -> PointerState:
-        """Reads the inputs; one row each, nothing chosen yet."""
-        choices, held = self._read(source, lengths)
+        """Encode the inputs; the state has one row per input set and no choices yet."""
+        choices, cell_state = self._read(source, lengths)
         visited = choices.keys.new_zeros(choices.keys.shape[:2], dtype=torch.bool)
-        return PointerState(choices, held, visited)
+        return PointerState(choices, cell_state, visited)
 
     def step(
         self, tokens: Int[Tensor, " rows"], state: PointerState
     ) -> tuple[Float[Tensor, "rows symbols"], PointerState]:
-        """Log-probabilities of the symbol after ``tokens``, which are each row's latest; -inf beyond a row's inputs."""
-        choices, place = state.choices, _place(tokens)
+        """Log-probabilities of the next symbol of each row, whose last one is in ``tokens``; -inf beyond its inputs."""
+        choices, place = state.choices, _choice_index(tokens)
         sentence = torch.arange(state.rows, device=tokens.device) // state.group
-        held = self.decoder.step(self.decoder.project(choices.read[sentence, place]), state.held)
+        cell_state = self.decoder.step(self.decoder.project(choices.decoder_inputs[sentence, place]), state.cell_state)
         visited = state.visited.scatter(1, place[:, None], (place > 0)[:, None])
-        together = (len(choices.lengths), state.group)  # hypotheses of a sentence are queries of the same keys
-        seen = visited.view(*together, visited.size(1)) if self.config.no_repeats else None
-        queries = held[0].view(*together, held[0].size(1))
-        pointed = self.pointer.point(queries, choices.keys, mask=Padding(choices.lengths), visited=seen)
-        return _with_special(_precise(pointed.flatten(0, 1))), PointerState(choices, held, visited)
+        grouped = (len(choices.lengths), state.group)  # hypotheses of a sentence are queries to the same keys
+        excluded = visited.view(*grouped, visited.size(1)) if self.config.no_repeats else None
+        queries = cell_state[0].view(*grouped, cell_state[0].size(1))
+        pointed = self.pointer.point(queries, choices.keys, mask=Padding(choices.lengths), visited=excluded)
+        log_probabilities = _with_special(_at_least_float32(pointed.flatten(0, 1)))
+        return log_probabilities, PointerState(choices, cell_state, visited)
 
     def _read(self, source: Tensor, lengths: Tensor) -> tuple[Choices, CellState]:
-        """What can be chosen, the end before the inputs; and what the decoder starts from."""
+        """The choices (the end, then the inputs), and the initial state of the decoder."""
         embedded = self.embedding(source, lengths)
         encoded: Encoded = self.encoder(embedded, lengths)
         keys = self.pointer.score.keys(_before(self.end, encoded.states))
         return Choices(keys, _before(self.begin, embedded), lengths + 1), encoded.last
 
     def _point_all(self, source: Tensor, lengths: Tensor, target: Tensor) -> Tensor:
-        """Log-probabilities of every choice after every target position, [batch, target, 1 + inputs]."""
-        choices, held = self._read(source, lengths)
-        places = _place(target)
-        read = choices.read.gather(1, places[..., None].expand(-1, -1, choices.read.size(2)))
+        """Log-probabilities of each choice after each target position, [batch, target, 1 + inputs]."""
+        choices, cell_state = self._read(source, lengths)
+        places = _choice_index(target)
+        inputs = choices.decoder_inputs.gather(1, places[..., None].expand(-1, -1, choices.decoder_inputs.size(2)))
         visited = _visited(places, choices.keys.size(1)) if self.config.no_repeats else None
-        states = self.decoder(read, held)
+        states = self.decoder(inputs, cell_state)
         return self.pointer.point(states, choices.keys, mask=Padding(choices.lengths), visited=visited)
 
 
-def _place(symbols: Int[Tensor, "*axes"]) -> Int[Tensor, "*axes"]:
-    """Where symbols stand among the choices; what is none is read as begin, which stands where the end does."""
+def _choice_index(symbols: Int[Tensor, "*axes"]) -> Int[Tensor, "*axes"]:
+    """Index of each symbol among the choices; begin and padding get index 0, where the input of the first step is."""
     return (symbols - _SPECIAL).clamp(min=0)
 
 
 def _before(vector: Float[Tensor, " width"], rows: Float[Tensor, "batch inputs width"]) -> Tensor:
-    """The rows, each with the vector before it."""
+    """Prepend a vector to each row."""
     return torch.cat((vector.to(rows.dtype).expand(len(rows), 1, -1), rows), dim=1)
 
 
 def _visited(places: Int[Tensor, "batch target"], choices: int) -> Bool[Tensor, "batch target choices"]:
-    """What has been chosen up to each position; place 0 never is."""
+    """The choices made up to each position; never index 0, the end."""
     chosen = F.one_hot(places, choices)
     chosen[..., 0] = 0
     return chosen.cumsum(1) > 0
 
 
 def _with_special(log_probabilities: Float[Tensor, "*axes choices"]) -> Float[Tensor, "*axes symbols"]:
-    """The choices become symbols: before them stand those that are never chosen."""
+    """Log-probabilities of symbols: those of the choices, after -inf for the special symbols."""
     return F.pad(log_probabilities, (_SPECIAL, 0), value=-torch.inf)
 
 
-def _precise(log_probabilities: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
-    """In single precision at least, as what sums them expects."""
+def _at_least_float32(log_probabilities: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
+    """As float32, unless the dtype is wider already: the results are summed."""
     return log_probabilities.to(torch.promote_types(log_probabilities.dtype, torch.float32))

@@ -1,1 +1,1 @@
-"""Recurrent translators: GRU or LSTM encoders and decoders."""
+"""Recurrent encoder-decoders with attention."""

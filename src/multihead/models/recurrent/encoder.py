@@ -1,11 +1,11 @@
-r"""The source becomes what the decoder asks: word vectors, read in both directions, and on request one another.
+r"""The recurrent encoder: word embeddings, bidirectional layers, self-attention.
 
     h_n = [forward state; backward state],  each D/2 wide                    (Bahdanau et al. 2015, 3.2)
-    h_n <- tanh(W_a [h_n; sum_m a_nm h_m])                                   (a self-attention, on request)
+    h_n <- tanh(W_a [h_n; sum_m a_nm h_m])                                   (optional self-attention)
 
-Without recurrent layers h_n = dropout(sqrt(D) E[x_n] + p_n), p being sinusoidal positions: what is attended to is then
-a word and its place and nothing else. The self-attention is soft, or the marginals of dependency trees
-(Kim et al. 2017, 4.4), where what is joined is the word's head.
+Without recurrent layers h_n = dropout(sqrt(D) E[x_n] + p_n) with sinusoidal positions p, so the decoder attends to a
+word and its position and nothing else. The self-attention is softmax attention, or the marginals of dependency trees
+(Kim et al. 2017, 4.4), where each word is joined with its head.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from multihead.models.layers import SinusoidalPositions
 
 
 class WordEmbedding(nn.Module):
-    """x_t = dropout(sqrt(D) E[token_t]): order is the recurrence's business.
+    """x_t = dropout(sqrt(D) E[token_t]), without positions: the recurrence encodes the order.
 
     Args:
-        table: E, which may be shared with others.
-        dropout: how much is dropped.
+        table: the embedding E, which may be shared.
+        dropout: probability of dropout.
     """
 
     def __init__(self, table: nn.Embedding, dropout: float) -> None:
@@ -40,30 +40,29 @@ class WordEmbedding(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, tokens: Int[Tensor, "*axes"]) -> Float[Tensor, "*axes width"]:
-        """The vectors of tokens, whatever their layout."""
         embedded: Tensor = self.table(tokens)
         dropped: Tensor = self.dropout(embedded * self.scale)
         return dropped
 
 
 class Encoded(NamedTuple):
-    """What the decoder is given of the sources."""
+    """The encoded sources."""
 
     states: Float[Tensor, "batch source width"]
-    """What it asks; zero beyond the length."""
+    """h; zero in the padding."""
     summary: Float[Tensor, "batch summary"]
-    """What it starts from: the backward layer's last state, which has seen all of the source (D/2 wide); without
-    layers the mean of the word vectors (D wide)."""
+    """Input of the decoder's initial state: the last state of the backward layer, which has read the whole source (D/2
+    wide); without layers the mean of the embeddings (D wide)."""
     weights: tuple[Float[Tensor, "batch 1 source heads"], ...]
-    """Of the self-attention, on request."""
+    """Weights of the self-attention, on request."""
 
 
 class RecurrentEncoder(nn.Module):
-    """Bidirectional layers and a self-attention, as many as the settings say.
+    """Bidirectional layers and an optional self-attention.
 
     Args:
-        words: the source's word vectors.
-        config: of the model.
+        words: embedding of the source.
+        config: settings of the model.
     """
 
     def __init__(self, words: WordEmbedding, config: RecurrentConfig) -> None:
@@ -88,38 +87,38 @@ class RecurrentEncoder(nn.Module):
         *,
         need_weights: bool = False,
     ) -> Encoded:
-        """Reads whole sentences; what stands in the padding reaches nothing."""
+        """Encode whole sentences; padding has no effect."""
         x = self.words(source)
-        states, summary = self._read(x, lengths) if len(self.layers) else self._place(x, lengths)
+        states, summary = self._run_layers(x, lengths) if len(self.layers) else self._add_positions(x, lengths)
         if self.attention is None:
             return Encoded(states, summary, ())
         heads, weights = self.attention(states, lengths=lengths, need_weights=need_weights)
         joined = zero_padding(self.join(torch.cat((states, heads), -1)).tanh(), lengths)
         return Encoded(joined, summary, () if weights is None else (weights[:, None],))
 
-    def _read(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Through the recurrent layers: packed, so that the backward direction begins at each row's last word."""
+    def _run_layers(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """States [batch, source, D] and summary [batch, D / 2]; packed: each backward pass starts at its last word."""
         packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
-        held: Tensor | tuple[Tensor, ...] = ()
+        final: Tensor | tuple[Tensor, ...] = ()
         for index, layer in enumerate(self.layers):
             if index:
                 packed = packed._replace(data=self.dropout(packed.data))
-            packed, held = layer(packed)
-        last = held if isinstance(held, Tensor) else held[0]
+            packed, final = layer(packed)
+        last = final if isinstance(final, Tensor) else final[0]  # [2 directions, batch, D / 2]
         states, _ = pad_packed_sequence(packed, batch_first=True, total_length=x.shape[1])
         return states, last[1]
 
-    def _place(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """With positions instead."""
+    def _add_positions(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Without layers: embeddings plus positions [batch, source, D], and their mean [batch, D]."""
         assert self.positions is not None
         length = x.shape[1]
-        placed = x + self.positions(torch.arange(length, device=x.device), length).to(x.dtype)
-        states = zero_padding(placed, lengths)
+        positioned = x + self.positions(torch.arange(length, device=x.device), length).to(x.dtype)
+        states = zero_padding(positioned, lengths)
         return states, states.sum(1) / lengths[:, None]
 
 
 class SoftSelfAttention(nn.Module):
-    """Soft self-attention with additive scores, as `TreeAttention` has them: the same question without the trees.
+    """Softmax self-attention with additive scores: `TreeAttention` without the trees.
 
     Args:
         width: D.
@@ -136,7 +135,7 @@ class SoftSelfAttention(nn.Module):
         lengths: Int[Tensor, " batch"],
         need_weights: bool = False,
     ) -> tuple[Float[Tensor, "batch source width"], Float[Tensor, "batch source source"] | None]:
-        """What each state attended to, and its weights on request."""
+        """The context of each state, and the weights on request."""
         mask = Padding(lengths, q_lengths=lengths)
         output, weights = self.attention(x, x, mask=mask, need_weights=need_weights)
         return output, weights

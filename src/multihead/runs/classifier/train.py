@@ -153,7 +153,7 @@ class NewClassifyRun(NewRun[ClassifyRunConfig, StoredDocuments]):
             torch.manual_seed(config.training.seed)
             model = build_classifier(config.model)
         assert isinstance(model, BertClassifier)
-        model.take_encoder(self._given.model)
+        model.copy_encoder(self._given.model)
         weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
         return Checkpoint(RunState(), weights, weights if config.training.average else {}, {})
 
