@@ -12,7 +12,7 @@ from torch import Tensor
 from multihead.errors import ConfigurationError
 from multihead.kernels import linear as module
 from multihead.kernels.linear import (
-    LEAST,
+    MIN_PRODUCTS,
     ROWS,
     VARIABLE,
     _Linear,
@@ -160,7 +160,7 @@ def test_backward_where_autocast_is_on_stays_float32() -> None:
 @pytest.mark.usefixtures("by_rule")
 def test_large_products_only(products: Calls) -> None:
     weight = tensors(256, 512)
-    rows = LEAST // weight.numel()
+    rows = MIN_PRODUCTS // weight.numel()
     assert rows == ROWS
     linear(tensors(rows, 512), weight)
     assert len(products) == 1

@@ -1,15 +1,16 @@
-"""A linear map in float32 by whichever library multiplies faster on this processor; PyTorch's own stands beside it.
+"""Linear maps in float32 by PyTorch or oneDNN, whichever is faster on this CPU.
 
     y = x W^T + b        dx = g W        dW = g^T x        db = sum of g's rows
 
-PyTorch hands float32 products on a CPU to MKL, which on AMD processors keeps to 256-bit instructions. Where the
-processor computes 512 bits at once (Zen 5) oneDNN, which PyTorch has with it, is twice as fast; elsewhere they are
-equal (docs/lab-notes.md). Which one is taken is a rule from facts of the processor, never a measurement, so that equal
-runs stay equal bit for bit; the environment variable MULTIHEAD_LINEAR (``pytorch`` or ``onednn``) overrules it. What
-oneDNN is not for goes to PyTorch: other devices and types, autocast, compiling, function transforms, few rows.
+On a CPU, PyTorch computes float32 products with MKL, which uses 256-bit instructions on AMD processors. Where the
+processor has 512-bit arithmetic (Zen 5), oneDNN, which is part of PyTorch, is twice as fast; elsewhere both are equally
+fast (docs/lab-notes.md). The choice is a rule about the processor, never a measurement, so that equal runs stay equal
+bit for bit. The environment variable MULTIHEAD_LINEAR (``pytorch`` or ``onednn``) overrides it. PyTorch's own product
+is used wherever oneDNN's cannot be: on other devices and dtypes, under autocast, torch.compile and function transforms,
+and for few rows.
 
-oneDNN compiles code for each number of rows and keeps it, so it gets multiples of `ROWS` and PyTorch gets the rest:
-batches of ever new sizes then have a few shapes only.
+oneDNN compiles and caches code for each number of rows. It therefore gets a multiple of `ROWS`, so that batches of many
+sizes need few compilations, and PyTorch computes the remaining rows.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ Library = Literal["pytorch", "onednn"]
 VARIABLE = "MULTIHEAD_LINEAR"
 
 ROWS = 256
-"""oneDNN multiplies a multiple of so many rows at a time; PyTorch does the rest."""
+"""oneDNN gets a multiple of this many rows; PyTorch computes the rest."""
 
-LEAST = 2**25
-"""Multiplications below which a product is not worth a call of its own (a sixth of a millisecond)."""
+MIN_PRODUCTS = 2**25
+"""Minimum number of multiplications for oneDNN; fewer take less than a sixth of a millisecond."""
 
 _ZEN_5 = 26
-"""The family of the first AMD processors with 512-bit arithmetic."""
+"""Processor family of the first AMD processors with 512-bit arithmetic."""
 
 
 def linear(
@@ -48,25 +49,25 @@ def linear(
     *,
     library: Library | None = None,
 ) -> Float[Tensor, "*axes out_features"]:
-    """``torch.nn.functional.linear``, and as fast as the processor can; differentiable as often as that is.
+    """``torch.nn.functional.linear`` with the faster library; differentiable any number of times.
 
     Args:
-        x: any number of axes.
+        x: input with any number of axes.
         weight: W.
         bias: b.
-        library: by name; None = :func:`library_for_this_processor`, where the call is one for it.
+        library: the library to use; None = :func:`library_for_this_processor`, where it supports the call.
 
     Raises:
-        ConfigurationError: oneDNN is asked for by name and cannot do this call.
+        ConfigurationError: ``library`` is "onednn", which does not support the call.
     """
-    if library is None and torch.compiler.is_compiling():  # a compiler chooses for itself
+    if library is None and torch.compiler.is_compiling():  # the compiler chooses the kernel
         return F.linear(x, weight, bias)
     chosen = library_for_this_processor() if library is None else library
     if chosen == "onednn":
-        refusal = _refusal(x, weight, bias)
-        if refusal and library is not None:
-            raise ConfigurationError(f"library='onednn' {refusal}: write library=None")
-        if not refusal and (library is not None or _large(x, weight)):
+        obstacle = _onednn_obstacle(x, weight, bias)
+        if obstacle and library is not None:
+            raise ConfigurationError(f"library='onednn' {obstacle}: write library=None")
+        if not obstacle and (library is not None or _large(x, weight)):
             return _onednn(x, weight, bias)
     return F.linear(x, weight, bias)
 
@@ -74,74 +75,74 @@ def linear(
 def weight_gradient(
     g: Float[Tensor, "rows out_features"], x: Float[Tensor, "rows in_features"]
 ) -> Float[Tensor, "out_features in_features"]:
-    """``g.t() @ x``, the gradient of a weight, by the library that `linear` takes; itself without a gradient."""
-    fit = not torch.compiler.is_compiling() and library_for_this_processor() == "onednn"
-    if fit and len(g) >= ROWS and g.numel() * x.shape[-1] >= LEAST and not _refusal(g, x, None):
+    """``g.t() @ x``, the gradient of a weight, by the library that `linear` uses; not differentiable."""
+    if torch.compiler.is_compiling() or library_for_this_processor() != "onednn":
+        return g.t() @ x
+    if len(g) >= ROWS and g.numel() * x.shape[-1] >= MIN_PRODUCTS and not _onednn_obstacle(g, x, None):
         return _sum_over_rows(g.detach(), x.detach())
     return g.t() @ x
 
 
 class Linear(nn.Linear):
-    """``torch.nn.Linear``, its product by :func:`linear`."""
+    """``torch.nn.Linear`` with :func:`linear`."""
 
     def forward(self, input: Float[Tensor, "*axes in_features"]) -> Float[Tensor, "*axes out_features"]:
-        """y = x W^T + b."""
         return linear(input, self.weight, self.bias)
 
 
 @lru_cache(maxsize=1)
 def library_for_this_processor() -> Library:
-    """The library for large float32 products: the environment's word, or the rule of this module's docstring.
+    """The library for large float32 products: from the environment, or by the rule of this module's docstring.
 
     Raises:
-        ConfigurationError: the environment variable names something else.
+        ConfigurationError: the environment variable has another value.
     """
-    wanted = os.environ.get(VARIABLE, "")
+    requested = os.environ.get(VARIABLE, "")
     for name in get_args(Library):
-        if wanted == name:
+        if requested == name:
             return name  # type: ignore[no-any-return]
-    if wanted:
-        raise ConfigurationError(f"{VARIABLE}={wanted!r}: there are {' and '.join(get_args(Library))}")
+    if requested:
+        raise ConfigurationError(f"{VARIABLE}={requested!r}: there are {' and '.join(get_args(Library))}")
     try:
-        facts = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        cpuinfo = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return "pytorch"
     with_mkl = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
-    return "onednn" if with_mkl and _has_onednn() and _is_zen_5(facts) else "pytorch"
+    return "onednn" if with_mkl and _has_onednn() and _is_zen_5(cpuinfo) else "pytorch"
 
 
-def _is_zen_5(facts: str) -> bool:
-    """Whether Linux's text about the first processor says AMD, of a family from Zen 5 on, with 512-bit instructions."""
-    first = facts.split("\n\n", 1)[0]
-    said = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in first.splitlines())}
-    family = said.get("cpu family", "")
+def _is_zen_5(cpuinfo: str) -> bool:
+    """Whether /proc/cpuinfo describes an AMD processor of Zen 5 or later with 512-bit instructions."""
+    first = cpuinfo.split("\n\n", 1)[0]
+    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in first.splitlines())}
+    family = facts.get("cpu family", "")
     return (
-        said.get("vendor_id") == "AuthenticAMD"
+        facts.get("vendor_id") == "AuthenticAMD"
         and family.isdigit()
         and int(family) >= _ZEN_5
-        and "avx512f" in said.get("flags", "").split()
+        and "avx512f" in facts.get("flags", "").split()
     )
 
 
 def _large(x: Tensor, weight: Tensor) -> bool:
     rows = x.numel() // max(1, x.shape[-1])
-    return rows >= ROWS and rows * weight.numel() >= LEAST
+    return rows >= ROWS and rows * weight.numel() >= MIN_PRODUCTS
 
 
-def _refusal(x: Tensor, weight: Tensor, bias: Tensor | None) -> str | None:
-    """Why oneDNN cannot do this call; None if it can."""
-    given = (x, weight) if bias is None else (x, weight, bias)
+def _onednn_obstacle(x: Tensor, weight: Tensor, bias: Tensor | None) -> str | None:
+    """Why oneDNN does not support this call; None if it does."""
+    tensors = (x, weight) if bias is None else (x, weight, bias)
     if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         return "is not for compiled code"
     if torch._C._are_functorch_transforms_active():
         return "does not know torch.func's transforms"
-    if any(type(tensor) not in (Tensor, nn.Parameter) or tensor.layout != torch.strided for tensor in given):
+    if any(type(tensor) not in (Tensor, nn.Parameter) or tensor.layout != torch.strided for tensor in tensors):
         return "takes plain tensors"
-    if any(tensor.is_nested or tensor.device.type != "cpu" or tensor.dtype != torch.float32 for tensor in given):
+    if any(tensor.is_nested or tensor.device.type != "cpu" or tensor.dtype != torch.float32 for tensor in tensors):
         return f"takes float32 tensors on a CPU, not {x.dtype} on {x.device.type}"
     if torch.is_autocast_enabled("cpu"):
         return "computes in float32, and autocast asks for another type"
-    if any(unpack_dual(tensor).tangent is not None for tensor in given):  # type: ignore[no-untyped-call]
+    if any(unpack_dual(tensor).tangent is not None for tensor in tensors):  # type: ignore[no-untyped-call]
         return "has no forward-mode derivative"
     if not torch.backends.mkldnn.enabled or not _has_onednn():
         return "needs a PyTorch with oneDNN, and oneDNN switched on"
@@ -156,18 +157,18 @@ def _has_onednn() -> bool:
 
 def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     rows = x.reshape(-1, x.shape[-1])
-    wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias))
-    compute = _Linear.apply if wanted else _rows_by
+    needs_grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias))
+    compute = _Linear.apply if needs_grad else _linear_by_rows
     y: Tensor = compute(rows, weight, bias)
     return y.view(*x.shape[:-1], weight.shape[0])
 
 
 class _Linear(torch.autograd.Function):
-    """Each of the three products by oneDNN; a gradient that is itself differentiated, by PyTorch."""
+    """Each of the three products by oneDNN; PyTorch computes gradients that are differentiated again."""
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return _rows_by(x, weight, bias)
+        return _linear_by_rows(x, weight, bias)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:  # noqa: ARG004
@@ -177,45 +178,46 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         (g,) = gradients
         x, weight = ctx.saved_tensors
-        again = torch.is_grad_enabled()
-        of_x = of_weight = None
-        # `backward` may be called where autocast is on, though the forward pass was not.
+        create_graph = torch.is_grad_enabled()
+        grad_x = grad_weight = None
+        # `backward` may be called under autocast even if the forward pass was not.
         with torch.autocast("cpu", enabled=False):
             if ctx.needs_input_grad[0]:
-                of_x = g @ weight if again else _rows_by(g, weight.t(), None)
+                grad_x = g @ weight if create_graph else _linear_by_rows(g, weight.t(), None)
             if ctx.needs_input_grad[1]:
-                of_weight = g.t() @ x if again else _sum_over_rows(g, x)
-        return of_x, of_weight, g.sum(0) if ctx.needs_input_grad[2] else None
+                grad_weight = g.t() @ x if create_graph else _sum_over_rows(g, x)
+        return grad_x, grad_weight, g.sum(0) if ctx.needs_input_grad[2] else None
 
 
-def _rows_by(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _linear_by_rows(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x W^T + b for x [rows, in] and W [out, in]."""
-    whole = _whole(x)
-    if whole == 0:
+    split = _onednn_rows(x)
+    if split == 0:
         return F.linear(x, weight, bias)
-    if whole == len(x):
+    if split == len(x):
         return _product(x, weight, bias)
-    return torch.cat((_product(x[:whole], weight, bias), F.linear(x[whole:], weight, bias)))
+    return torch.cat((_product(x[:split], weight, bias), F.linear(x[split:], weight, bias)))
 
 
 def _sum_over_rows(g: Tensor, x: Tensor) -> Tensor:
-    """g^T x for g [rows, out] and x [rows, in]."""
-    whole = _whole(x)
-    if whole == 0:
+    """g^T x [out, in] for g [rows, out] and x [rows, in]."""
+    split = _onednn_rows(x)
+    if split == 0:
         return g.t() @ x
-    # The first factor is copied, so it is the narrower one.
+    # oneDNN copies the transposed first factor, so that is the narrower one; the result may be transposed, x^T g.
     left, right = (x, g) if x.shape[1] < g.shape[1] else (g, x)
-    total = _product(left[:whole].t(), right[:whole].t(), None)
-    if whole < len(x):
-        total.addmm_(left[whole:].t(), right[whole:])
+    total = _product(left[:split].t(), right[:split].t(), None)
+    if split < len(x):
+        total.addmm_(left[split:].t(), right[split:])
     return total.t() if left is x else total
 
 
-def _whole(x: Tensor) -> int:
-    """How many rows oneDNN gets."""
+def _onednn_rows(x: Tensor) -> int:
+    """Number of leading rows for oneDNN: a multiple of `ROWS`."""
     return len(x) // ROWS * ROWS if x.dtype == torch.float32 else 0
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x W^T + b by oneDNN."""
     result: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return result

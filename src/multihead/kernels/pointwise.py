@@ -1,19 +1,20 @@
-"""Dropout, residual sum and layer norm in one pass over memory, forwards and backwards; the plain form beside it.
+"""Fused pointwise operations: residual + norm, activation + dropout.
+
+Each is one pass over memory in each direction, by a compiled kernel where possible and by PyTorch's operations
+elsewhere. Masks of dropout are drawn again in the backward pass instead of being stored (`kernels.random`).
 
     total  = x + dropout(branch)
     normed = (total - mean) / sqrt(variance + eps) * gain + shift        (Ba, Kiros & Hinton 2016)
 
-Post-norm layers (Vaswani et al. 2017, 5.4) go on with ``normed`` alone; pre-norm ones (Xiong et al. 2020) carry
-``total`` on and give ``normed`` to the next sub-layer. Sums, statistics and the stream ``x`` are float32; the branch
-may be bfloat16, as a product gives it under autocast, and ``normed`` may be wanted so, as the next product takes it:
-then nothing is converted in a pass of its own. The mask is drawn again backwards.
-
-Bias, activation and dropout of a feed-forward network's hidden layer in one pass; the plain form beside it.
+Post-norm layers (Vaswani et al. 2017, 5.4) use only ``normed``; pre-norm layers (Xiong et al. 2020) keep ``total`` as
+the residual stream and pass ``normed`` to the next sub-layer. Sums, statistics and the stream ``x`` are float32. The
+branch may be bfloat16, as products return it under autocast, and ``normed`` may be requested in bfloat16, as the next
+product takes it, so that no separate pass converts.
 
     y = dropout( act(x + bias) ),   act(x) = max(0, x)   or   x P(X <= x), X ~ N(0, 1)   (Hendrycks & Gimpel 2016)
 
-``x`` is the product before, without its bias: backwards the bias's gradient comes out of the same pass. Of the
-rectifier only the result is kept, which the next product keeps anyway: it is positive just where the gradient passes.
+``x`` is a product without its bias, so that the backward pass computes the bias's gradient, too. For ReLU only the
+result is kept, which the next product keeps anyway: it is positive exactly where the gradient passes.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from torch.autograd.function import once_differentiable
 
 from multihead.kernels.linear import linear
 from multihead.kernels.native import TYPES, library_for, pointer
-from multihead.kernels.random import NO_DROPOUT, DropoutSite, dropout, site
+from multihead.kernels.random import NO_DROPOUT, DropoutSite, dropout, next_site
 
 Vector = Float[Tensor, " width"]
 
 
 class Sum(NamedTuple):
-    """What a residual sum gives."""
+    """The residual sum, and its norm."""
 
     total: Float[Tensor, "*axes width"]
     normed: Float[Tensor, "*axes width"]
@@ -48,14 +49,14 @@ def add(
 
     Args:
         x: the residual stream.
-        branch: what a sub-layer made of it.
-        p: of dropout; 0 outside training.
+        branch: the output of a sub-layer.
+        p: probability of dropout; 0 in evaluation.
     """
-    where = site(x, p)
-    if where is not None and _native(x, branch):
-        total: Tensor = _AddNorm.apply(x, branch, None, None, 0.0, where, x.dtype)[0]  # type: ignore[no-untyped-call]
+    site = next_site(x, p)
+    if site is not None and _native(x, branch):
+        total: Tensor = _AddNorm.apply(x, branch, None, None, 0.0, site, x.dtype)[0]  # type: ignore[no-untyped-call]
         return total
-    return _plain_add(x, branch, p, where)
+    return _plain_add(x, branch, p, site)
 
 
 def layer_norm(
@@ -66,14 +67,15 @@ def layer_norm(
     *,
     dtype: torch.dtype | None = None,
 ) -> Float[Tensor, "*axes width"]:
-    """Layer norm over the last axis, given out in ``dtype``.
+    """Layer norm over the last axis.
 
     Args:
-        x: what is normed.
+        x: the input.
         gain: gamma.
         shift: beta.
         eps: added to the variance.
-        dtype: None = as PyTorch does it: float32 under autocast, else x's. `product_type` is what a product wants.
+        dtype: dtype of the result; None = PyTorch's: float32 under autocast, else x's. `product_type` returns the one
+            that the next product needs.
     """
     dtype = _norm_type(x) if dtype is None else dtype
     if _native(x, None, gain, shift) and dtype in TYPES:
@@ -92,17 +94,17 @@ def add_norm(
     *,
     dtype: torch.dtype | None = None,
 ) -> Sum:
-    """`add`, then `layer_norm` of the sum, in one pass; both are returned, and gradients may come to both."""
+    """`add`, then `layer_norm` of the sum, in one pass; gradients may flow to both results."""
     dtype = _norm_type(x) if dtype is None else dtype
-    where = site(x, p)
-    if where is not None and _native(x, branch, gain, shift) and dtype in TYPES:
-        return Sum(*_AddNorm.apply(x, branch, gain, shift, eps, where, dtype))  # type: ignore[no-untyped-call]
-    total = _plain_add(x, branch, p, where)
+    site = next_site(x, p)
+    if site is not None and _native(x, branch, gain, shift) and dtype in TYPES:
+        return Sum(*_AddNorm.apply(x, branch, gain, shift, eps, site, dtype))  # type: ignore[no-untyped-call]
+    total = _plain_add(x, branch, p, site)
     return Sum(total, _plain_norm(total, gain, shift, eps, dtype))
 
 
 def product_type(x: Tensor) -> torch.dtype:
-    """The type in which a product of ``x`` will be computed: autocast's where that is on, else its own."""
+    """The dtype of a product of ``x``: autocast's if that is enabled, else x's."""
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
@@ -112,9 +114,9 @@ def _norm_type(x: Tensor) -> torch.dtype:
 
 
 def _native(x: Tensor, branch: Tensor | None, *vectors: Tensor | None) -> bool:
-    """Whether the compiled kernel takes this: a float32 stream and vectors, in training.
+    """Whether to use the compiled kernel: for a float32 stream and vectors, in training.
 
-    Without gradients (decoding, a few rows at a time) PyTorch's own operations have less to prepare.
+    Without gradients (decoding, with few rows) PyTorch's operations have less overhead.
     """
     if not torch.is_grad_enabled() or x.dim() < 2 or x.dtype != torch.float32:
         return False
@@ -126,10 +128,10 @@ def _native(x: Tensor, branch: Tensor | None, *vectors: Tensor | None) -> bool:
     return (branch is None or branch.shape == x.shape) and library_for(x, branch, *vectors) is not None
 
 
-def _plain_add(x: Tensor, branch: Tensor, p: float, where: DropoutSite | None) -> Tensor:
-    """The definition of `add`; a float32 stream adds up in float32."""
+def _plain_add(x: Tensor, branch: Tensor, p: float, site: DropoutSite | None) -> Tensor:
+    """The definition of `add`; a float32 stream is summed in float32."""
     full = branch.to(torch.promote_types(x.dtype, branch.dtype))
-    return x + (dropout(full, p) if where is None else where.apply(full))
+    return x + (dropout(full, p) if site is None else site.apply(full))
 
 
 def _plain_norm(x: Tensor, gain: Tensor, shift: Tensor | None, eps: float, dtype: torch.dtype) -> Tensor:
@@ -138,7 +140,7 @@ def _plain_norm(x: Tensor, gain: Tensor, shift: Tensor | None, eps: float, dtype
 
 
 class _AddNorm(torch.autograd.Function):
-    """Any part of the equation above that is wanted; what is not is None, and costs nothing."""
+    """Sum, norm, or both: without ``branch`` there is no sum, without ``gain`` no norm; a missing result is None."""
 
     @staticmethod
     def forward(
@@ -148,7 +150,7 @@ class _AddNorm(torch.autograd.Function):
         gain: Tensor | None,
         shift: Tensor | None,
         eps: float,
-        where: DropoutSite,
+        site: DropoutSite,
         dtype: torch.dtype,
     ) -> tuple[Tensor | None, Tensor | None]:
         library = library_for()
@@ -160,7 +162,7 @@ class _AddNorm(torch.autograd.Function):
         if gain is not None:
             normed, means, rstds = torch.empty_like(x, dtype=dtype), x.new_empty(rows), x.new_empty(rows)
         kind = 0 if branch is None else TYPES[branch.dtype]
-        arguments = where.arguments(x.shape)
+        arguments = site.arguments(x.shape)
         library.add_norm(
             *(pointer(x), pointer(branch), kind, pointer(total), pointer(gain), pointer(shift)),
             *(pointer(normed), TYPES[dtype], pointer(means), pointer(rstds), rows, width, eps),
@@ -168,7 +170,7 @@ class _AddNorm(torch.autograd.Function):
         )
         summed = None if gain is None else (x if total is None else total)
         ctx.save_for_backward(summed, gain, means, rstds)
-        ctx.where = where  # what the arguments point at
+        ctx.site = site  # keeps the memory alive that the arguments point to
         ctx.arguments, ctx.types = arguments, (None if branch is None else branch.dtype, dtype)
         ctx.has_shift = shift is not None
         ctx.set_materialize_grads(False)
@@ -177,37 +179,45 @@ class _AddNorm(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        passed, of_normed = gradients
+        grad_total, grad_normed = gradients  # either may be None
         total, gain, means, rstds = ctx.saved_tensors
         branch_type, dtype = ctx.types
-        given = passed if of_normed is None else of_normed
-        if given is None:
+        like = grad_total if grad_normed is None else grad_normed
+        if like is None:
             return (None,) * 7
-        if of_normed is None:
-            gain = None
+        if grad_normed is None:
+            gain = None  # only the sum has a gradient: the kernel skips the norm
         library = library_for()
         assert library is not None
-        width = given.shape[-1]
-        passed = None if passed is None else passed.contiguous()
-        of_normed = None if of_normed is None else of_normed.contiguous()
+        width = like.shape[-1]
+        grad_total = None if grad_total is None else grad_total.contiguous()
+        grad_normed = None if grad_normed is None else grad_normed.contiguous()
         wants_branch = branch_type is not None and ctx.needs_input_grad[1]
-        of_total = passed if gain is None else torch.empty_like(given, dtype=torch.float32)
-        of_branch = torch.empty_like(given, dtype=branch_type) if wants_branch else None
-        of_gain = _vector(given, gain is not None)
-        of_shift = _vector(given, gain is not None and ctx.has_shift)
-        if gain is not None or of_branch is not None:
+        # Without a norm, the gradient of x is grad_total itself.
+        grad_x = grad_total if gain is None else torch.empty_like(like, dtype=torch.float32)
+        grad_branch = torch.empty_like(like, dtype=branch_type) if wants_branch else None
+        grad_gain = _empty_vector(like, gain is not None)
+        grad_shift = _empty_vector(like, gain is not None and ctx.has_shift)
+        if gain is not None or grad_branch is not None:
             library.add_norm_backward(
-                *(pointer(of_normed), TYPES[dtype], pointer(passed), pointer(total), pointer(gain), pointer(means)),
-                *(pointer(rstds), None if gain is None else pointer(of_total), pointer(of_branch)),
-                *(0 if branch_type is None else TYPES[branch_type], pointer(of_gain), pointer(of_shift)),
-                *(given.numel() // max(1, width), width),
+                *(
+                    pointer(grad_normed),
+                    TYPES[dtype],
+                    pointer(grad_total),
+                    pointer(total),
+                    pointer(gain),
+                    pointer(means),
+                ),
+                *(pointer(rstds), None if gain is None else pointer(grad_x), pointer(grad_branch)),
+                *(0 if branch_type is None else TYPES[branch_type], pointer(grad_gain), pointer(grad_shift)),
+                *(like.numel() // max(1, width), width),
                 *ctx.arguments,
             )
-        return of_total, of_branch, of_gain, of_shift, None, None, None
+        return grad_x, grad_branch, grad_gain, grad_shift, None, None, None
 
 
-def _vector(like: Tensor, wanted: bool) -> Tensor | None:
-    return like.new_empty(like.shape[-1], dtype=torch.float32) if wanted else None
+def _empty_vector(like: Tensor, needed: bool) -> Tensor | None:
+    return like.new_empty(like.shape[-1], dtype=torch.float32) if needed else None
 
 
 Activation = Literal["relu", "gelu"]
@@ -223,14 +233,14 @@ def activated_linear(
     kind: Activation,
     p: float,
 ) -> Float[Tensor, "*axes width"]:
-    """``dropout(act(z weight^T + bias))``, the bias added wherever that costs less.
+    """``dropout(act(z weight^T + bias))``; the bias is added in the product or in the activation, whichever is faster.
 
     Args:
-        z: what the network is given.
+        z: the input.
         weight: W.
         bias: b.
-        kind: which activation.
-        p: of dropout; 0 outside training.
+        kind: the activation.
+        p: probability of dropout; 0 in evaluation.
     """
     if torch.is_grad_enabled() and _native_activation(z, bias):
         return activation_dropout(linear(z, weight), bias, kind, p)
@@ -240,46 +250,46 @@ def activated_linear(
 def activation_dropout(
     x: Float[Tensor, "*axes width"], bias: Float[Tensor, " width"] | None, kind: Activation, p: float
 ) -> Float[Tensor, "*axes width"]:
-    """``dropout(act(x + bias))`` in the type of ``x``.
+    """``dropout(act(x + bias))`` in the dtype of ``x``.
 
     Args:
         x: W z.
         bias: b, in float32.
-        kind: which activation.
-        p: of dropout; 0 outside training.
+        kind: the activation.
+        p: probability of dropout; 0 in evaluation.
     """
-    where = site(x, p)
+    site = next_site(x, p)
     fits = bias is None or bias.shape == x.shape[-1:]
-    if where is not None and fits and torch.is_grad_enabled() and _native_activation(x, bias):
-        result: Tensor = _Activation.apply(x, bias, _KINDS[kind], where)  # type: ignore[no-untyped-call]
+    if site is not None and fits and torch.is_grad_enabled() and _native_activation(x, bias):
+        result: Tensor = _Activation.apply(x, bias, _KINDS[kind], site)  # type: ignore[no-untyped-call]
         return result
     full = x if bias is None else (x + bias).to(x.dtype)
     active = _PLAIN[kind](full)
-    return dropout(active, p) if where is None else where.apply(active)
+    return dropout(active, p) if site is None else site.apply(active)
 
 
 def _native_activation(x: Tensor, bias: Tensor | None) -> bool:
-    """Whether the compiled kernel takes this."""
-    takes = bias is None or (bias.dtype == torch.float32 and bias.is_contiguous())
-    return takes and x.dim() > 1 and library_for(x, bias) is not None
+    """Whether to use the compiled kernel."""
+    supported = bias is None or (bias.dtype == torch.float32 and bias.is_contiguous())
+    return supported and x.dim() > 1 and library_for(x, bias) is not None
 
 
 class _Activation(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, bias: Tensor | None, kind: int, where: DropoutSite) -> Tensor:
+    def forward(ctx: Any, x: Tensor, bias: Tensor | None, kind: int, site: DropoutSite) -> Tensor:
         library = library_for()
         assert library is not None
         x = x.contiguous()
         y = torch.empty_like(x)
         sizes = (TYPES[x.dtype], kind, x.numel() // max(1, x.shape[-1]), x.shape[-1])
-        library.activation(pointer(x), pointer(bias), pointer(y), *sizes, *where.arguments(x.shape))
-        *key, level, scale, threads = where.arguments(x.shape)
-        if kind == 0:
+        library.activation(pointer(x), pointer(bias), pointer(y), *sizes, *site.arguments(x.shape))
+        *key, level, scale, threads = site.arguments(x.shape)
+        if kind == 0:  # ReLU: y is zero where x was negative or dropped
             ctx.save_for_backward(y, None)
-            level = 0  # what was dropped is zero already
+            level = 0  # so the backward pass need not draw the mask
         else:
             ctx.save_for_backward(x, bias)
-        ctx.where = where  # what the arguments point at
+        ctx.site = site  # keeps the memory alive that the arguments point to
         ctx.sizes, ctx.arguments, ctx.has_bias = sizes, (*key, level, scale, threads), bias is not None
         return y
 
@@ -290,10 +300,10 @@ class _Activation(torch.autograd.Function):
         assert library is not None
         saved, bias = ctx.saved_tensors
         gradient = gradients[0].contiguous()
-        of_x = torch.empty_like(gradient)
-        of_bias = gradient.new_empty(gradient.shape[-1], dtype=torch.float32) if ctx.has_bias else None
+        grad_x = torch.empty_like(gradient)
+        grad_bias = gradient.new_empty(gradient.shape[-1], dtype=torch.float32) if ctx.has_bias else None
         library.activation_backward(
-            *(pointer(gradient), pointer(saved), pointer(bias), pointer(of_x), pointer(of_bias)),
+            *(pointer(gradient), pointer(saved), pointer(bias), pointer(grad_x), pointer(grad_bias)),
             *(*ctx.sizes, *ctx.arguments),
         )
-        return of_x, of_bias, None, None
+        return grad_x, grad_bias, None, None

@@ -1,26 +1,22 @@
-"""Random numbers that are a function of what they are for: of a seed, a place in the program and a place in the batch.
+"""Counter-based random numbers, and dropout whose mask is drawn, not stored.
 
     word_j(row, position) = mix( mix( mix(low + row) xor position ) + mix(high + j) )          (all modulo 2^32)
 
-where (low, high) is the `Key` of one use (a *site*: one dropout of one layer in one step) and feature f of that row and
-position owns byte f mod 4 of word f div 4, lowest first. ``mix`` is a bijection of 32 bits, two rounds of
-multiply-xorshift ("lowbias32": constants by C. Wellons, 2018), after which flipping any input bit flips each output bit
-with a probability within 0.2% of one half. Nothing is drawn in an order, so a mask is the same however a batch is cut
-among processes and pieces of memory, it is drawn again in the backward pass instead of being stored, and the compiled
-kernels draw the same bits as the plain form here.
+(low, high) is the `Key` of a *site*: one dropout of one layer in one step. Feature f of that row and position uses byte
+f mod 4 of word f div 4, lowest byte first. ``mix`` is a bijection of 32 bits, two rounds of multiply-xorshift
+("lowbias32": constants by C. Wellons, 2018), after which flipping any input bit flips each output bit with a
+probability within 0.2% of one half. No number depends on others drawn before, so a mask does not depend on how a batch
+is split among processes and pieces, the backward pass can draw it again, and the compiled kernels draw the same bits as
+the plain form here.
 
-Which keys there are is settled by `step`: inside it they follow from its seed and the count of sites so far; outside,
-each is drawn from PyTorch's generator, as dropout always did.
+Inside `step`, keys follow from its seed and the number of sites so far; outside, each key is drawn from PyTorch's
+generator.
 
-Dropout whose mask is never stored: it is drawn again backwards, from the counters of `kernels.random`.
+    y = x * m / (1 - p),   m ~ Bernoulli(1 - p)           (dropout: Srivastava et al. 2014, section 4)
 
-    y = x * m / (1 - p),   m ~ Bernoulli(1 - p)           (Srivastava et al. 2014, section 4)
-
-On a CPU p is rounded to a multiple of 1/256, from 1/256 to 255/256 (0.1 becomes 26/256 = 0.1016), since a random byte
-decides, and the survivors are scaled by that rounded value, so that the mean is exact. Compiled and plain form draw the
-same mask. Other devices, and models that a compiler compiles, have PyTorch's own dropout.
-
-Fusions with what stands beside a dropout: `kernels.pointwise`, `kernels.pointwise`.
+On a CPU, p is rounded to a multiple of 1/256, from 1/256 to 255/256 (0.1 becomes 26/256 = 0.1016), since a random byte
+decides. The kept elements are scaled by the rounded value, so that the mean is exact. On other devices, and in models
+compiled by torch.compile, dropout is PyTorch's. `kernels.pointwise` fuses dropout with neighboring operations.
 """
 
 from __future__ import annotations
@@ -40,44 +36,44 @@ from multihead.errors import ShapeError
 from multihead.kernels.native import TYPES, library_for, pointer
 
 LEVELS = 256
-"""A probability is rounded to a multiple of 1 / LEVELS: a byte decides."""
+"""A probability is rounded to a multiple of 1 / LEVELS, because a byte decides."""
 
-_FIRST, _SECOND = 0x7FEB352D, 0x846CA68B
-_GOLDEN = 0x9E3779B97F4A7C15
+_FIRST, _SECOND = 0x7FEB352D, 0x846CA68B  # multipliers of mix
+_GOLDEN = 0x9E3779B97F4A7C15  # increment of SplitMix64: 2^64 / golden ratio
 _WORD, _LONG = 2**32, 2**64
 
 
 class Key(NamedTuple):
-    """Which numbers one site draws."""
+    """Selects the numbers that a site draws."""
 
     low: int
     """32 bits."""
     high: int
     """32 bits."""
     first_row: int = 0
-    """Number in the whole batch of the first row at hand."""
+    """Number of the first row of the tensor in the whole batch."""
     row_stride: int = 1
-    """From one row at hand to the next, in the whole batch."""
+    """Distance in the whole batch between adjacent rows of the tensor."""
     places: Int64[Tensor, " packed"] | None = None
-    """Where what is at hand stands, if it is packed: see `packed_at`."""
+    """2^32 row + position of each token of a packed tensor (`packed_at`); None = not packed."""
 
 
 class Stream:
-    """The keys of one step, in the order in which they are asked for.
+    """The keys of one step, one after the other.
 
     Args:
-        seed: of the step; any integer.
-        first_row: where the rows at hand stand in the whole batch.
-        row_stride: and how far apart.
+        seed: seed of the step; any integer.
+        first_row: number of the first row in the whole batch.
+        row_stride: distance between adjacent rows in the whole batch.
     """
 
     def __init__(self, seed: int, first_row: int = 0, row_stride: int = 1) -> None:
         self.seed, self.first_row, self.row_stride = seed, first_row, row_stride
         self.site = 0
-        """How many keys were handed out."""
+        """Number of keys drawn so far."""
 
     def key(self) -> Key:
-        """The next one."""
+        """The next key."""
         low, high = _split(_mix_long(self.seed % _LONG, self.site))
         self.site += 1
         return Key(low, high, self.first_row, self.row_stride)
@@ -89,12 +85,12 @@ _places: ContextVar[Tensor | None] = ContextVar("places of packed rows", default
 
 @contextmanager
 def step(seed: int, *, first_row: int = 0, row_stride: int = 1) -> Iterator[Stream]:
-    """Everything random inside is a function of ``seed``, of the order of calls, and of row, position and feature.
+    """Inside, random numbers are a function of seed, order of sites, row, position and feature.
 
     Args:
-        seed: of this step, and of nothing else.
-        first_row: number of the first row at hand in the whole batch, where a process or a piece has a part of it.
-        row_stride: rows of the whole batch from one row at hand to the next.
+        seed: seed of this step.
+        first_row: number of the first row in the whole batch, if this is a part of it.
+        row_stride: distance between adjacent rows in the whole batch.
     """
     with resume(Stream(seed, first_row, row_stride)) as stream:
         yield stream
@@ -102,11 +98,11 @@ def step(seed: int, *, first_row: int = 0, row_stride: int = 1) -> Iterator[Stre
 
 @contextmanager
 def resume(stream: Stream, site: int | None = None) -> Iterator[Stream]:
-    """Goes on with a stream; to compute something again, from the site at which it began."""
+    """Continue a stream; with ``site``, repeat it from that site on, to compute something again."""
     if site is not None:
-        again = Stream(stream.seed, stream.first_row, stream.row_stride)
-        again.site = site
-        stream = again
+        repeated = Stream(stream.seed, stream.first_row, stream.row_stride)
+        repeated.site = site
+        stream = repeated
     token = _current.set(stream)
     try:
         yield stream
@@ -116,11 +112,13 @@ def resume(stream: Stream, site: int | None = None) -> Iterator[Stream]:
 
 @contextmanager
 def packed_at(rows: Int64[Tensor, " packed"], positions: Int64[Tensor, " packed"]) -> Iterator[None]:
-    """Inside, all axes but the last are those of packed tokens: each draws what it would draw in its padded batch.
+    """Inside, tensors are packed: each token draws what it would draw in the padded batch.
+
+    All axes of a tensor but the last one together have one entry per token.
 
     Args:
-        rows: the row at hand of each.
-        positions: its position there.
+        rows: row of each token in the padded batch.
+        positions: position of each token in its row.
     """
     token = _places.set((rows << 32) + positions)
     try:
@@ -135,7 +133,7 @@ def current_stream() -> Stream | None:
 
 
 def next_key() -> Key:
-    """The key of the next site: of the current `step`, or else drawn from PyTorch's generator of the CPU."""
+    """The key of the next site: from the current `step`, or else from PyTorch's CPU generator."""
     stream = _current.get()
     if stream is not None:
         key = stream.key()
@@ -147,44 +145,44 @@ def next_key() -> Key:
 def words(
     key: Key, rows: int, positions: int, count: int, device: torch.device | str = "cpu"
 ) -> Int32[Tensor, "{rows} {positions} {count}"]:
-    """The random words of the docstring above, by PyTorch's integer operations (which wrap around)."""
+    """The random words of the module's docstring, with PyTorch's integer operations (which wrap around)."""
     if key.places is None:
         number = torch.arange(rows, dtype=torch.int64, device=device)[:, None]
         position = torch.arange(positions, dtype=torch.int32, device=device)
     else:
         place = key.places.to(device).view(rows, positions)
-        number, position = place >> 32, _signed(place)
-    base = _mix(_signed(number * key.row_stride + (key.first_row + key.low))) ^ position
+        number, position = place >> 32, _to_int32(place)
+    base = _mix(_to_int32(number * key.row_stride + (key.first_row + key.low))) ^ position  # [rows, positions]
     column = torch.arange(count, dtype=torch.int64, device=device) + key.high
-    return _mix(_mix(base)[:, :, None] + _mix(_signed(column)))
+    return _mix(_mix(base)[:, :, None] + _mix(_to_int32(column)))
 
 
 def random_bytes(key: Key, shape: torch.Size, device: torch.device | str = "cpu") -> Tensor:
-    """One byte an element for a tensor of this shape: first axis = rows, last = features, those between = positions."""
+    """One byte per element; the first axis is the row, the last the feature, those in between the position."""
     rows, positions, features = layout(shape)
     drawn = words(key, rows, positions, (features + 3) // 4, device).view(torch.uint8)
     return drawn[..., :features].reshape(shape)
 
 
 def keep_mask(key: Key, shape: torch.Size, level: int, device: torch.device | str = "cpu") -> Bool[Tensor, ...]:
-    """True with probability 1 - level / 256, independently everywhere."""
+    """True with probability 1 - level / 256, independently for each element."""
     return random_bytes(key, shape, device) >= level
 
 
 def layout(shape: torch.Size | tuple[int, ...]) -> tuple[int, int, int]:
-    """Rows, positions and features of a shape of any number of axes."""
+    """Rows, positions and features of a shape with any number of axes."""
     if len(shape) < 2:
         return 1, 1, math.prod(shape)
     return shape[0], math.prod(shape[1:-1]), shape[-1]
 
 
-def _signed(x: Tensor) -> Tensor:
+def _to_int32(x: Tensor) -> Tensor:
     """The lowest 32 bits of int64 numbers, as int32."""
     return (((x + _WORD // 2) % _WORD) - _WORD // 2).to(torch.int32)
 
 
 def _mix(x: Tensor) -> Tensor:
-    """Of a tensor that is the caller's no longer: it is overwritten. A shift of int32 drags the sign along: masked."""
+    """mix, in place. The masks clear the copies of the sign bit that a shift of int32 inserts."""
     x ^= (x >> 16).bitwise_and_(0xFFFF)
     x *= _FIRST
     x ^= (x >> 15).bitwise_and_(0x1FFFF)
@@ -194,7 +192,7 @@ def _mix(x: Tensor) -> Tensor:
 
 
 def _mix_long(seed: int, site: int) -> int:
-    """64 bits of a seed and a site: SplitMix64 (Steele, Lea & Flood 2014)."""
+    """64 bits for a seed and a site: SplitMix64 (Steele, Lea & Flood 2014)."""
     x = (seed + (site + 1) * _GOLDEN) % _LONG
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) % _LONG
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) % _LONG
@@ -202,26 +200,29 @@ def _mix_long(seed: int, site: int) -> int:
 
 
 def _split(x: int) -> tuple[int, int]:
+    """The low and the high 32 bits."""
     return x % _WORD, x >> 32
 
 
 class DropoutSite(NamedTuple):
-    """One dropout in one step: which bits it draws, and what they decide."""
+    """One dropout in one step: the bits that it draws, and its probability."""
 
     key: Key
     level: int
-    """An element is kept if its byte is at least this; 0 keeps everything."""
+    """An element is kept if its byte is at least this; 0 keeps all."""
 
     @property
     def scale(self) -> float:
-        """What the survivors are multiplied by."""
+        """Factor of the kept elements."""
         return LEVELS / (LEVELS - self.level)
 
     def arguments(self, shape: torch.Size, threads: int | None = None) -> tuple[int | float | None, ...]:
-        """The last arguments of every compiled kernel, for a tensor of this shape; valid as long as this lives.
+        """The last arguments of every compiled kernel for a tensor of this shape.
+
+        They include a pointer to ``key.places`` and are valid as long as this object is alive.
 
         Raises:
-            ShapeError: rows are packed, and others than these.
+            ShapeError: rows are packed, and their number is not that of the tensor.
         """
         rows, positions, _ = layout(shape)
         key = self.key
@@ -233,7 +234,7 @@ class DropoutSite(NamedTuple):
         )
 
     def apply(self, x: Tensor) -> Tensor:
-        """The plain form; differentiable as often as one likes."""
+        """Dropout with PyTorch's operations; differentiable any number of times."""
         if self.level == 0:
             return x
         work = torch.promote_types(x.dtype, torch.float32)  # bfloat16 would round the scale by 0.4%
@@ -241,11 +242,11 @@ class DropoutSite(NamedTuple):
 
 
 NO_DROPOUT = DropoutSite(Key(0, 0), 0)
-"""Drops nothing."""
+"""Keeps all elements."""
 
 
-def site(x: Tensor, p: float) -> DropoutSite | None:
-    """The next site; None where PyTorch's own dropout is taken."""
+def next_site(x: Tensor, p: float) -> DropoutSite | None:
+    """The next site for dropout of ``x``; None if PyTorch's own dropout is to be used."""
     if p == 0.0:
         return NO_DROPOUT
     if x.device.type != "cpu" or torch.compiler.is_compiling():
@@ -254,45 +255,45 @@ def site(x: Tensor, p: float) -> DropoutSite | None:
 
 
 class _Dropout(torch.autograd.Function):
-    """Its own derivative: the same mask on the gradient."""
+    """Dropout by the compiled kernel. It is its own derivative: the same mask on the gradient."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, where: DropoutSite) -> Tensor:
-        ctx.where = where
+    def forward(ctx: Any, x: Tensor, site: DropoutSite) -> Tensor:
+        ctx.site = site
         library = library_for()
         assert library is not None
         x = x.contiguous()
         y = torch.empty_like(x)
         rows, positions, width = layout(x.shape)
         kind = TYPES[x.dtype]
-        library.dropout(pointer(x), kind, pointer(y), kind, rows * positions, width, *where.arguments(x.shape))
+        library.dropout(pointer(x), kind, pointer(y), kind, rows * positions, width, *site.arguments(x.shape))
         return y
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return _dropout_at(gradients[0], ctx.where), None
+        return _dropout_at(gradients[0], ctx.site), None
 
 
-def _dropout_at(x: Tensor, where: DropoutSite) -> Tensor:
+def _dropout_at(x: Tensor, site: DropoutSite) -> Tensor:
     if library_for(x) is None:
-        return where.apply(x)
-    result: Tensor = _Dropout.apply(x, where)  # type: ignore[no-untyped-call]
+        return site.apply(x)
+    result: Tensor = _Dropout.apply(x, site)  # type: ignore[no-untyped-call]
     return result
 
 
 def dropout(x: Float[Tensor, "*axes"], p: float) -> Float[Tensor, "*axes"]:
-    """Dropout with probability ``p`` from 0 to 1 (rounded to 1/256 on a CPU); 0 returns ``x`` itself.
+    """Dropout with probability ``p`` from 0 to 1 (rounded to 1/256 on a CPU); with 0 the result is ``x`` itself.
 
-    The first axis is the row of the batch and the last the feature: see `kernels.random`.
+    The first axis is the row of the batch and the last one the feature.
     """
     if p == 0.0:
         return x
-    where = site(x, p)
-    return F.dropout(x, p) if where is None else _dropout_at(x, where)
+    site = next_site(x, p)
+    return F.dropout(x, p) if site is None else _dropout_at(x, site)
 
 
 class Dropout(nn.Module):
-    """`dropout` in training, nothing in evaluation."""
+    """`dropout` in training; the identity in evaluation."""
 
     def __init__(self, p: float) -> None:
         super().__init__()
@@ -300,13 +301,11 @@ class Dropout(nn.Module):
 
     @property
     def probability(self) -> float:
-        """What is dropped now: 0 in evaluation."""
+        """The current probability: 0 in evaluation."""
         return self.p if self.training else 0.0
 
     def forward(self, x: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
-        """Any shape in, the same shape out."""
         return dropout(x, self.probability)
 
     def extra_repr(self) -> str:
-        """What ``print(model)`` shows."""
         return f"p={self.p}"
