@@ -104,12 +104,12 @@ def plainly(call: Call) -> Call:
     """The same without compiled kernels."""
 
     def without() -> None:
-        found = dict(kernels._found)
-        kernels._found["kernels"] = kernels.Native(None, "plain kernels: asked for")
+        found = dict(kernels._loaded)
+        kernels._loaded["kernels"] = kernels.Native(None, "plain kernels: asked for")
         try:
             call()
         finally:
-            kernels._found.update(found)
+            kernels._loaded.update(found)
 
     return without
 
@@ -125,7 +125,7 @@ def main() -> None:
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     tokens, vocabulary = (64, 50) if arguments.tiny else (arguments.tokens, arguments.vocabulary)
-    found = kernels.native(lambda line: print(line, file=sys.stderr))
+    found = kernels.load_kernels(lambda line: print(line, file=sys.stderr))
     print(found.reason)
     clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     rows: list[dict[str, Any]] = []

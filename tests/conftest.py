@@ -125,18 +125,18 @@ WithoutThem = Callable[[], contextlib.AbstractContextManager[None]]
 @pytest.fixture
 def compiled() -> WithoutThem:
     """Skips where they cannot be built; gives a context in which everything takes its plain form."""
-    found = native_module.native()
+    found = native_module.load_kernels()
     if found.library is None:
         pytest.skip(found.reason)
 
     @contextlib.contextmanager
     def plainly() -> Iterator[None]:
-        before = dict(native_module._found)
-        native_module._found["kernels"] = native_module.Native(None, "plain kernels: a test")
+        before = dict(native_module._loaded)
+        native_module._loaded["kernels"] = native_module.Native(None, "plain kernels: a test")
         try:
             yield
         finally:
-            native_module._found.update(before)
+            native_module._loaded.update(before)
 
     return plainly
 

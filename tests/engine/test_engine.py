@@ -289,10 +289,10 @@ def test_weights_made_in_inference_mode_are_searched_like_any(drawn: Any) -> Non
 def test_without_a_compiler_there_is_a_reason(drawn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = drawn.model()
     monkeypatch.setenv(natively.VARIABLE, "0")
-    natively.forget()
+    natively.clear_loaded()
     try:
         assert "MULTIHEAD_NATIVE=0" in str(why_not(model))
         with pytest.raises(ConfigurationError, match=r"use decoding\.beam"):
             Engine(model)
     finally:
-        natively.forget()
+        natively.clear_loaded()

@@ -26,13 +26,13 @@ def translator(trained: Path) -> Translator:
 @contextmanager
 def plainly() -> Iterator[None]:
     """As where there is no compiler."""
-    before = dict(natively._found)
-    natively._found["decoding"] = natively.Native(None, "plain decoding: a test")
+    before = dict(natively._loaded)
+    natively._loaded["decoding"] = natively.Native(None, "plain decoding: a test")
     try:
         yield
     finally:
-        natively._found.clear()
-        natively._found.update(before)
+        natively._loaded.clear()
+        natively._loaded.update(before)
 
 
 @contextmanager

@@ -35,10 +35,10 @@ def test_each_library_is_built_by_itself_and_again_when_a_part_changes(
     monkeypatch.setattr(build, "_compile", copied)
     said: list[str] = []
     for library in (DECODING, DECODING, build.KERNELS, DECODING):
-        build.load(library, said.append)
+        build.build_or_load(library, said.append)
     assert built == [("decoding.cpp", "decoding.so"), ("kernels.cpp", "kernels.so")]
     assert ["compiled decoding" in line for line in said] == [True, False]
-    build.load(replace(DECODING, sources=DECODING.sources[:2]), said.append)
+    build.build_or_load(replace(DECODING, sources=DECODING.sources[:2]), said.append)
     assert len(built) == 3
 
 

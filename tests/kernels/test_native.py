@@ -14,7 +14,7 @@ import pytest
 from multihead.engine.weights import DECODING
 from multihead.errors import ConfigurationError
 from multihead.kernels import native as build
-from multihead.kernels.native import KERNELS, VARIABLE, forget, native
+from multihead.kernels.native import KERNELS, VARIABLE, clear_loaded, load_kernels
 
 FAKE = """#!{python}
 import subprocess, sys, time
@@ -35,10 +35,10 @@ else:
 def fresh(monkeypatch, tmp_path):
     """An empty cache folder; everything is looked for again, then and afterwards."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    forget()
+    clear_loaded()
     yield tmp_path
     monkeypatch.undo()
-    forget()
+    clear_loaded()
 
 
 def compiler(folder: Path, text: str) -> str:
@@ -56,7 +56,7 @@ def pretender(folder: Path, good: str) -> str:
 @pytest.fixture
 def good(compiled) -> str:
     """The file of the real kernels."""
-    library = native().library
+    library = load_kernels().library
     assert library is not None
     return library._name
 
@@ -64,11 +64,11 @@ def good(compiled) -> str:
 def test_it_is_built_once_announced_and_found_again(good, fresh, monkeypatch):
     monkeypatch.setenv("CXX", pretender(fresh, good))
     said: list[str] = []
-    first, how = build.load(build.KERNELS, said.append)
+    first, how = build.build_or_load(build.KERNELS, said.append)
     assert len(said) == 1
     assert "once for this machine" in said[0]
     assert how.startswith("compiler 1.0")
-    again, _ = build.load(build.KERNELS, said.append)
+    again, _ = build.build_or_load(build.KERNELS, said.append)
     assert len(said) == 1
     assert isinstance(first, ctypes.CDLL)
     assert first._name == again._name
@@ -78,7 +78,7 @@ def test_it_is_built_once_announced_and_found_again(good, fresh, monkeypatch):
 
 def test_processes_that_come_at_once_build_it_once(good, fresh, monkeypatch):
     monkeypatch.setenv("CXX", pretender(fresh, good))
-    code = "from multihead.kernels import native as build; print(build.load(build.KERNELS)[0]._name)"
+    code = "from multihead.kernels import native as build; print(build.build_or_load(build.KERNELS)[0]._name)"
     several = [
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=os.environ)
         for _ in range(2)
@@ -92,13 +92,13 @@ def test_processes_that_come_at_once_build_it_once(good, fresh, monkeypatch):
 
 def test_a_damaged_file_is_built_again(good, fresh, monkeypatch, caplog):
     monkeypatch.setenv("CXX", pretender(fresh, good))
-    name = Path(build.load(build.KERNELS)[0]._name).relative_to(fresh / "cache")
+    name = Path(build.build_or_load(build.KERNELS)[0]._name).relative_to(fresh / "cache")
     (fresh / "cache").rename(fresh / "elsewhere")  # under its old name the process knows what it has loaded
     monkeypatch.setenv("XDG_CACHE_HOME", str(fresh / "elsewhere"))
     (fresh / "elsewhere" / name).unlink()  # what is loaded stays as it is
     (fresh / "elsewhere" / name).write_bytes(b"not a library")
     said: list[str] = []
-    build.load(build.KERNELS, said.append)
+    build.build_or_load(build.KERNELS, said.append)
     assert len(said) == 1
     assert "cannot be loaded" in caplog.text
 
@@ -118,33 +118,33 @@ def test_without_a_good_compiler_the_plain_form_is_taken_and_said(what, fresh, m
     script, message = BROKEN[what]
     monkeypatch.setenv("CXX", str(fresh / "nothing") if script is None else compiler(fresh, script))
     with pytest.raises(build.BuildError, match=message):
-        build.load(build.KERNELS)
-    found = native()
+        build.build_or_load(build.KERNELS)
+    found = load_kernels()
     assert found.library is None
     assert found.reason.startswith("plain kernels: ")
     assert not list((fresh / "cache").rglob("kernels.so"))
-    forget()
+    clear_loaded()
     monkeypatch.setenv(VARIABLE, "1")
     with pytest.raises(ConfigurationError, match=f"{VARIABLE}=1, but"):
-        native()
+        load_kernels()
 
 
 def test_a_folder_that_others_may_write_to_is_not_trusted(good, fresh, monkeypatch):
     monkeypatch.setenv("CXX", pretender(fresh, good))
-    folder = Path(build.load(build.KERNELS)[0]._name).parent
+    folder = Path(build.build_or_load(build.KERNELS)[0]._name).parent
     folder.chmod(0o777)
     with pytest.raises(build.BuildError, match="others may write"):
-        build.load(build.KERNELS)
+        build.build_or_load(build.KERNELS)
 
 
 def test_a_wish_that_is_none(fresh, monkeypatch):
     monkeypatch.setenv(VARIABLE, "yes")
     with pytest.raises(ConfigurationError, match="0 \\(never\\), 1 \\(always\\)"):
-        native()
+        load_kernels()
 
 
 def test_the_library_says_what_it_is(compiled):
-    assert native().reason.startswith("compiled kernels (")
+    assert load_kernels().reason.startswith("compiled kernels (")
 
 
 @pytest.mark.parametrize("library", [KERNELS, DECODING], ids=lambda library: library.name)
@@ -153,5 +153,5 @@ def test_what_is_shipped_compiles_where_there_is_a_compiler(library):
     compiler = shutil.which(os.environ.get("CXX") or "g++")
     if compiler is None or not sys.platform.startswith("linux"):
         pytest.skip("there is no C++ compiler")
-    loaded, _ = build.load(library)
+    loaded, _ = build.build_or_load(library)
     assert loaded is not None

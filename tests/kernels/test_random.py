@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from multihead.errors import ShapeError
-from multihead.kernels.native import native
+from multihead.kernels.native import load_kernels
 from multihead.kernels.random import (
     Dropout,
     Key,
@@ -46,7 +46,7 @@ def test_words_are_the_equation_in_whole_numbers(key: Key) -> None:
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("shape", [(7, 5, 37), (2, 3, 4, 8), (6, 1), (9,), (4, 4096)])
 def test_the_compiled_kernels_draw_the_same_bits(key: Key, shape: tuple[int, ...], compiled) -> None:
-    library = native().library
+    library = load_kernels().library
     assert library is not None
     rows, positions, width = (shape[0], 1, shape[1]) if len(shape) == 2 else (1, 1, shape[0])
     if len(shape) > 2:

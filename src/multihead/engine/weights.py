@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from multihead.attention import MultiHeadAttention
-from multihead.kernels.native import Announce, Library, Native, find
+from multihead.kernels.native import Announce, Library, Native, load_library
 from multihead.model_folder import round_matrix
 from multihead.models.layers import (
     DecoderLayer,
@@ -71,7 +71,7 @@ def decoding(announce: Announce | None = None) -> Native:
     Raises:
         ConfigurationError: MULTIHEAD_NATIVE is 1 and it cannot be built.
     """
-    return find(DECODING, announce)
+    return load_library(DECODING, announce)
 
 
 Precision = Literal["float32", "bfloat16", "int8"]

@@ -28,7 +28,7 @@ from multihead import work_folder
 from multihead.configuration import Settings
 from multihead.data.order import Array
 from multihead.files import sha256_of
-from multihead.kernels.native import native
+from multihead.kernels.native import load_kernels
 from multihead.machine import require_device
 from multihead.model_folder import locate
 from multihead.planning.settings import BaseRunConfig, GivenModel
@@ -291,7 +291,7 @@ def installed_versions() -> dict[str, str]:
         "multihead": version("multihead"),
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "kernels": "plain" if native().library is None else "compiled",
+        "kernels": "plain" if load_kernels().library is None else "compiled",
     }
 
 

@@ -9,7 +9,7 @@ from multihead.attention.backends.explicit import explicit_attention
 from multihead.attention.backends.short import LONGEST, packed_short_attention, short_attention, takes
 from multihead.attention.masks.documents import PackedRow
 from multihead.errors import ConfigurationError, ShapeError
-from multihead.kernels.native import VARIABLE, forget, native
+from multihead.kernels.native import VARIABLE, clear_loaded, load_kernels
 
 
 def heads_of(batch, heads, length, width, dtype, seed):
@@ -112,13 +112,13 @@ def test_what_it_does_not_take(compiled, monkeypatch):
     with compiled():
         assert not takes(good, good, good)
     monkeypatch.setenv(VARIABLE, "0")
-    forget()
+    clear_loaded()
     try:
         assert not takes(good, good, good)
-        assert native().reason == f"plain kernels: {VARIABLE}=0"
+        assert load_kernels().reason == f"plain kernels: {VARIABLE}=0"
     finally:
         monkeypatch.undo()
-        forget()
+        clear_loaded()
 
 
 def test_what_would_read_past_the_end_is_an_error(compiled):

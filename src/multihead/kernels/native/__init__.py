@@ -1,18 +1,15 @@
-"""Builds what is compiled with the machine's own compiler, once for each compiler, processor and source, and loads it.
+"""Builds the compiled kernels with the machine's C++ compiler, and loads them.
 
-There are two libraries: the operations of a training update, and the search of translations, which trainings do not
-wait for.
+There are two libraries: the operations of a training update (`KERNELS`), and the search of translations
+(`engine.native`). Each is built once per compiler, processor and source, and kept in the user's cache folder under a
+hash of everything that it depends on. It is compiled under another name and renamed, under a lock, so that several
+processes build it once and none loads half a file. It links to the OpenMP library that PyTorch has loaded, since two
+OpenMP libraries in a process would compete for the cores.
 
-The result lies in the user's cache folder under a key of everything that it depends on. It is compiled under another
-name and then renamed, under a lock, so that processes that want it at the same time build it once and never see half a
-file. It uses the very OpenMP library that PyTorch has loaded: two of them would fight for the cores.
-
-The compiled kernels: whether they are there, and why not if they are not. How they are built is in `build`.
-
-Nothing depends on them: each operation of `multihead.kernels` has a plain form of PyTorch's operations, which is taken
-where no compiler is, on other devices, for other types, under compilers and function transforms; and the compiled
-search (`multihead.engine`) has the searches of `multihead.decoding` beside it. The environment variable
-MULTIHEAD_NATIVE says what is wished: ``0`` never, ``1`` always (an error where it cannot be), unset: where it can be.
+Compiled kernels are optional. Every operation of `multihead.kernels` has a plain form with PyTorch's operations, which
+is used without a compiler, on other devices, for other dtypes, and under torch.compile and function transforms; the
+compiled search (`multihead.engine`) has a plain form in `multihead.decoding`. The environment variable MULTIHEAD_NATIVE
+decides: ``0`` = never compiled, ``1`` = always (an error where it is impossible), unset = where possible.
 """
 
 from __future__ import annotations
@@ -38,43 +35,126 @@ from torch import Tensor, nn
 
 from multihead.errors import ConfigurationError
 
+VARIABLE = "MULTIHEAD_NATIVE"
 SECONDS = 300
-"""After which a compiler is given up."""
+"""Timeout of the compiler."""
+TYPES = {torch.float32: 0, torch.bfloat16: 1}
+"""Numbers of the element types in kernels.cpp."""
+
+Announce = Callable[[str], None]
+"""Called with one line before a build, which takes some seconds."""
 
 _log = logging.getLogger("multihead")
 
 
 @dataclass(frozen=True)
 class Library:
-    """Functions that are compiled into one shared library.
-
-    Attributes:
-        name: of the file, and in messages.
-        sources: the file that is compiled, then those that it includes.
-        signatures: argument types of each function, a letter each (see `_LETTERS`); after a colon the result's, if any.
-        brief: functions that return within a microsecond and keep Python's global lock meanwhile: releasing it would
-            mean waiting to regain it.
-    """
+    """Functions that are compiled into one shared library."""
 
     name: str
+    """Name of the file, also for messages."""
     sources: tuple[Path, ...]
+    """The file to compile, then the files that it includes."""
     signatures: dict[str, str]
-    brief: frozenset[str] = frozenset()
+    """Argument types of each function, a letter each (see `_LETTERS`); after a colon the result's, if any."""
+    keeps_gil: frozenset[str] = frozenset()
+    """Functions that return within a microsecond and keep the GIL: releasing it would mean waiting to regain it."""
 
 
 class BuildError(Exception):
-    """Why there are no compiled kernels here."""
+    """Why a library cannot be built here; the plain form is used and the log shows the message."""
 
 
-def load(library: Library, announce: Callable[[str], None] | None = None) -> tuple[ctypes.CDLL, str]:
-    """A compiled library and, in a few words, what it is.
+class Native(NamedTuple):
+    """A loaded library, or the reason why there is none."""
+
+    library: ctypes.CDLL | None
+    reason: str
+    """One line for the log, without a full stop."""
+
+
+_loaded: dict[str, Native] = {}
+"""Results of `load_library` in this process, by name of the library."""
+
+
+def load_kernels(announce: Announce | None = None) -> Native:
+    """Load the kernels of training, and build them if needed; later calls return the first result.
 
     Args:
-        library: which one.
-        announce: told in one line before a build begins.
+        announce: called with one line before a build.
 
     Raises:
-        CannotBuild: no compiler, or one that does not manage; no folder to write to; not Linux.
+        ConfigurationError: MULTIHEAD_NATIVE is 1 and they cannot be built, or it is neither 0 nor 1.
+    """
+    return load_library(KERNELS, announce)
+
+
+def load_library(library: Library, announce: Announce | None = None) -> Native:
+    """As `load_kernels`, for any library."""
+    if library.name not in _loaded:
+        _loaded[library.name] = _load(library, announce)
+    return _loaded[library.name]
+
+
+def clear_loaded() -> None:
+    """Make the next call of `load_library` start over, for tests."""
+    _loaded.clear()
+
+
+def _load(source: Library, announce: Announce | None) -> Native:
+    setting = os.environ.get(VARIABLE, "")
+    if setting not in ("", "0", "1"):
+        raise ConfigurationError(f"{VARIABLE}={setting!r}: write 0 (never), 1 (always), or nothing (if possible)")
+    if setting == "0":
+        return Native(None, f"plain {source.name}: {VARIABLE}=0")
+    try:
+        library, how = build_or_load(source, announce)
+    except BuildError as error:
+        if setting == "1":
+            raise ConfigurationError(f"{VARIABLE}=1, but {error}") from error
+        return Native(None, f"plain {source.name}: {error}")
+    _declare(library, source)
+    return Native(library, f"compiled {source.name} ({how})")
+
+
+def library_for(*tensors: Tensor | None) -> ctypes.CDLL | None:
+    """The compiled kernels, if they support these tensors: plain ones on the CPU, in float32 or bfloat16."""
+    if torch.compiler.is_compiling() or _is_transformed():
+        return None
+    for tensor in tensors:
+        if tensor is None:
+            continue
+        if type(tensor) not in _PLAIN or tensor.device.type != "cpu" or tensor.dtype not in TYPES or tensor.is_nested:
+            return None
+    return load_kernels().library
+
+
+_PLAIN = (Tensor, nn.Parameter)
+
+
+def _is_transformed() -> bool:
+    """Whether torch.func's transforms, torch.jit's tracer or forward-mode differentiation are active."""
+    return bool(
+        torch._C._are_functorch_transforms_active()
+        or torch._C._get_tracing_state() is not None
+        or torch.autograd.forward_ad._current_level >= 0
+    )
+
+
+def pointer(tensor: Tensor | None) -> int | None:
+    """The address of a contiguous tensor, as an argument of a kernel."""
+    return None if tensor is None else tensor.data_ptr()
+
+
+def build_or_load(library: Library, announce: Announce | None = None) -> tuple[ctypes.CDLL, str]:
+    """Load a library from the cache, or build it; also return a short description of it.
+
+    Args:
+        library: the library.
+        announce: called with one line before a build.
+
+    Raises:
+        BuildError: there is no compiler, or it fails; there is no folder to write to; the system is not Linux.
     """
     if not sys.platform.startswith("linux") or sys.byteorder != "little":
         raise BuildError(f"compiled ones are made on Linux, and this is {platform.system()}")
@@ -82,7 +162,7 @@ def load(library: Library, announce: Callable[[str], None] | None = None) -> tup
     if compiler is None:
         raise BuildError("there is no C++ compiler (g++, or what CXX names)")
     openmp = _loaded_openmp()
-    version = _said_by([compiler, "--version"]).partition("\n")[0]
+    version = _run([compiler, "--version"]).partition("\n")[0]
     command = [compiler, *_flags()]
     facts = "\n".join((*command, version, str(openmp), _processor()))
     key = hashlib.sha256(b"".join(file.read_bytes() for file in library.sources) + facts.encode()).hexdigest()[:20]
@@ -98,8 +178,8 @@ def load(library: Library, announce: Callable[[str], None] | None = None) -> tup
                 _log.warning("%s cannot be loaded; building it again", path)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_owner(folder)
-        with _lock(folder / "lock"):
-            if not _loads(path):
+        with _locked(folder / "lock"):
+            if not _is_loadable(path):  # another process may have built it meanwhile
                 (announce or _log.info)(f"building the compiled {library.name}, once for this machine ({folder})")
                 began = time.monotonic()
                 _compile(command, library.sources[0], openmp, path)
@@ -110,9 +190,9 @@ def load(library: Library, announce: Callable[[str], None] | None = None) -> tup
 
 
 def cache_folder() -> Path:
-    """Where compiled kernels are kept: the user's cache folder, and nowhere that others may write to."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(given) if given.startswith("/") else Path("~/.cache").expanduser()) / "multihead" / "kernels"
+    """The folder of compiled kernels in the user's cache folder, where others cannot write."""
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(cache) if cache.startswith("/") else Path("~/.cache").expanduser()) / "multihead" / "kernels"
 
 
 def _flags() -> list[str]:
@@ -126,28 +206,27 @@ def _flags() -> list[str]:
 def _compile(command: list[str], source: Path, openmp: Path, path: Path) -> None:
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         compiled, linked = Path(folder, "part.o"), Path(folder, path.name)
-        _said_by([*command, "-c", str(source), "-o", str(compiled)])
-        _said_by([command[0], "-shared", str(compiled), str(openmp), f"-Wl,-rpath,{openmp.parent}", "-o", str(linked)])
-        ctypes.CDLL(str(linked))  # a file that cannot be loaded is not kept
+        _run([*command, "-c", str(source), "-o", str(compiled)])
+        _run([command[0], "-shared", str(compiled), str(openmp), f"-Wl,-rpath,{openmp.parent}", "-o", str(linked)])
+        ctypes.CDLL(str(linked))  # raises before the file gets its final name
         linked.replace(path)
 
 
-def _said_by(command: list[str]) -> str:
+def _run(command: list[str]) -> str:
+    """The standard output of a command; `BuildError` if it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     except (OSError, subprocess.SubprocessError) as error:
         raise BuildError(f"{command[0]} does not run: {error}") from error
     if done.returncode:
-        last = (done.stderr.strip() or "no message").splitlines()[0]
-        raise BuildError(f"{command[0]} ended with status {done.returncode}: {last}")
+        first = (done.stderr.strip() or "no message").splitlines()[0]
+        raise BuildError(f"{command[0]} ended with status {done.returncode}: {first}")
     return done.stdout
 
 
 def _loaded_openmp() -> Path:
-    """The OpenMP library in this process: GNU's, which this code is compiled for."""
-    import torch
-
-    torch.get_num_threads()  # it is loaded now
+    """The OpenMP library that PyTorch has loaded; it must be GNU's, which this code is compiled for."""
+    torch.get_num_threads()  # makes PyTorch load it
     for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
         name = line.partition("/")[2]
         if Path(name).name.startswith("libgomp"):
@@ -156,13 +235,13 @@ def _loaded_openmp() -> Path:
 
 
 def _processor() -> str:
-    """What -march=native depends on."""
+    """The lines of /proc/cpuinfo that -march=native depends on."""
     text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split("\n\n", 1)[0]
-    wanted = ("vendor_id", "cpu family", "model", "flags", "Features", "CPU part")
-    return "\n".join(line for line in text.splitlines() if line.partition(":")[0].strip() in wanted)
+    fields = ("vendor_id", "cpu family", "model", "flags", "Features", "CPU part")
+    return "\n".join(line for line in text.splitlines() if line.partition(":")[0].strip() in fields)
 
 
-def _loads(path: Path) -> bool:
+def _is_loadable(path: Path) -> bool:
     if not path.exists():
         return False
     try:
@@ -173,108 +252,19 @@ def _loads(path: Path) -> bool:
 
 
 def _check_owner(folder: Path) -> None:
-    """Code that somebody else can write is not run."""
+    """Raise `BuildError` if another user could have written the code in this folder."""
     state = folder.stat()
     if state.st_uid != os.getuid() or state.st_mode & 0o022:
         raise BuildError(f"{folder} belongs to somebody else, or others may write to it")
 
 
 @contextmanager
-def _lock(path: Path) -> Iterator[None]:
+def _locked(path: Path) -> Iterator[None]:
     import fcntl
 
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-VARIABLE = "MULTIHEAD_NATIVE"
-
-Announce = Callable[[str], None]
-
-TYPES = {torch.float32: 0, torch.bfloat16: 1}
-"""The numbers of the types of elements in kernels.cpp."""
-
-
-class Native(NamedTuple):
-    """The compiled kernels, or the reason why there are none."""
-
-    library: ctypes.CDLL | None
-    reason: str
-    """For a log: one line without a full stop."""
-
-
-_found: dict[str, Native] = {}
-"""What was looked for in this process, by the library's name."""
-
-
-def native(announce: Announce | None = None) -> Native:
-    """Loads the kernels, building them if need be; looks once in a process.
-
-    Args:
-        announce: told in one line before a build begins, which takes some seconds.
-
-    Raises:
-        ConfigurationError: MULTIHEAD_NATIVE is 1 and they cannot be had, or is neither 0 nor 1.
-    """
-    return find(KERNELS, announce)
-
-
-def find(library: Library, announce: Announce | None = None) -> Native:
-    """As `native`, for any library."""
-    if library.name not in _found:
-        _found[library.name] = _find(library, announce)
-    return _found[library.name]
-
-
-def forget() -> None:
-    """Makes the next call of `find` look again: for tests of the variable."""
-    _found.clear()
-
-
-def _find(source: Library, announce: Announce | None) -> Native:
-    wish = os.environ.get(VARIABLE, "")
-    if wish not in ("", "0", "1"):
-        raise ConfigurationError(f"{VARIABLE}={wish!r}: write 0 (never), 1 (always), or nothing (if possible)")
-    if wish == "0":
-        return Native(None, f"plain {source.name}: {VARIABLE}=0")
-    try:
-        library, how = load(source, announce)
-    except BuildError as error:
-        if wish == "1":
-            raise ConfigurationError(f"{VARIABLE}=1, but {error}") from error
-        return Native(None, f"plain {source.name}: {error}")
-    _declare(library, source)
-    return Native(library, f"compiled {source.name} ({how})")
-
-
-def library_for(*tensors: Tensor | None) -> ctypes.CDLL | None:
-    """The compiled kernels if they can be had for these tensors: plain ones on the CPU, float32 or bfloat16."""
-    if torch.compiler.is_compiling() or _transformed():
-        return None
-    for tensor in tensors:
-        if tensor is None:
-            continue
-        if type(tensor) not in _PLAIN or tensor.device.type != "cpu" or tensor.dtype not in TYPES or tensor.is_nested:
-            return None
-    return native().library
-
-
-_PLAIN = (Tensor, nn.Parameter)
-
-
-def _transformed() -> bool:
-    """Inside torch.func's transforms, torch.jit's tracer or forward-mode differentiation."""
-    return bool(
-        torch._C._are_functorch_transforms_active()
-        or torch._C._get_tracing_state() is not None
-        or torch.autograd.forward_ad._current_level >= 0
-    )
-
-
-def pointer(tensor: Tensor | None) -> int | None:
-    """What a kernel is handed for a (contiguous) tensor."""
-    return None if tensor is None else tensor.data_ptr()
 
 
 _LETTERS = {
@@ -302,11 +292,12 @@ KERNELS = Library("kernels", (Path(__file__).with_name("kernels.cpp"),), _KERNEL
 
 
 def _declare(library: ctypes.CDLL, source: Library) -> None:
-    keeping_lock = ctypes.PyDLL(library._name)
+    """Set the argument and result types of each function."""
+    keeping_gil = ctypes.PyDLL(library._name)
     for name, letters in source.signatures.items():
         arguments, _, result = letters.partition(":")
-        if name in source.brief:
-            setattr(library, name, getattr(keeping_lock, name))
+        if name in source.keeps_gil:
+            setattr(library, name, getattr(keeping_gil, name))
         function = getattr(library, name)
         function.argtypes = [_LETTERS[letter] for letter in arguments]
         function.restype = _LETTERS[result] if result else None

@@ -19,7 +19,7 @@ from multihead.bundle import Bundle, build_network, load_bundle
 from multihead.diagnosis.doctor import log_quick_check
 from multihead.engine.weights import decoding
 from multihead.errors import ConfigurationError, Interrupted
-from multihead.kernels.native import native
+from multihead.kernels.native import load_kernels
 from multihead.machine import Machine, inspect_machine, require_device
 from multihead.models.config import NetworkConfig
 from multihead.models.network import Network
@@ -60,7 +60,7 @@ class NewTranslatorRun(NewRun[RunConfig, PreparedText]):
         self._settings, self._folder, self._context = settings, folder, context
         self._choices = Choices(settings)
         self._machine = _joint_machine(context.processes)
-        for build_library in (native, decoding):  # compile now, where needed, and not while updates are timed
+        for build_library in (load_kernels, decoding):  # compile now, where needed, and not while updates are timed
             build_library(context.say)
         device = settings.device or self._machine.device
         require_device(device)
@@ -140,7 +140,8 @@ class NewTranslatorRun(NewRun[RunConfig, PreparedText]):
         """Log the decisions, then faults of the text."""
         text, model, training = config.data, config.model, config.training
         log.say(
-            f"{text.pairs:,} training pairs, {self._machine.name}, {native().reason}; decided (run.json has it all):"
+            f"{text.pairs:,} training pairs, {self._machine.name}, {load_kernels().reason}; "
+            "decided (run.json has it all):"
         )
         if len(text.corpora) > 1:
             for corpus in text.corpora:
