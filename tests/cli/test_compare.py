@@ -1,4 +1,4 @@
-"""``multihead compare``: what it prints is the call's, remarks go to standard error, nothing wrong is begun."""
+"""``multihead compare`` prints the result of the call; remarks go to standard error; bad input fails early."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FEW: dict[str, Any] = {"resamples": 60, "trials": 200}
 
 @pytest.fixture
 def upper(numbers: Any, tmp_path: Path) -> Path:
-    """The references as somebody's output: capitalised, and tokenised."""
+    """The references as translations of two systems: capitalized, and tokenized."""
     path: Path = tmp_path / "upper.en"
     lines = numbers.test["target"].read_text(encoding="utf-8").split("\n")[:-1]
     path.write_text("".join(line.capitalize() + " .\n" for line in lines), encoding="utf-8")

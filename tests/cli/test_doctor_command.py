@@ -1,4 +1,4 @@
-"""``multihead doctor``: what a person reads, what a program reads, and the exit status."""
+"""``multihead doctor``: text output, JSON output, and exit status."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from multihead.diagnosis.findings import EXIT_STATUS, FINDING_KINDS, Diagnosis, 
 
 
 def test_a_run_is_looked_at_where_it_stands(call: Any, trained: Path, numbers: Any) -> None:
-    """The command says what the call finds; the files of the run, its subwords and its model are what is looked at."""
+    """The command prints the findings of the call, on the files, tokenizers and model of the run."""
     before = numbers.contents(trained)
     ended = call("doctor", trained, "--quick", "--json")
     content = json.loads(ended.text)
@@ -32,7 +32,7 @@ def test_a_run_is_looked_at_where_it_stands(call: Any, trained: Path, numbers: A
 
 
 def test_the_json_is_as_documented() -> None:
-    """Programs rely on these names; the worst comes first, and what is no finite number is null."""
+    """Programs rely on these names; the most severe finding comes first; infinite numbers become null."""
     findings = [
         make_finding("many-targets", "x", 1, 9, "a", [4]),
         make_finding("nul", "y", 8, 9, "b"),

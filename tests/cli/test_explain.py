@@ -1,4 +1,4 @@
-"""``multihead explain``: the page, the picture, the numbers and the table are those of the call."""
+"""``multihead explain`` writes the page, picture, numbers and table of the call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``multihead align``: word alignments of given translations, in Pharaoh format; see `judging.align`."""
+"""``multihead align``: word alignments in Pharaoh format; see `judging.align`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from multihead.cli.pairs import Asked, Change, pair_command, write_for_pairs
+from multihead.cli.pairs import PairFlags, PairFunction, pair_command, write_pair_lines
 
 if TYPE_CHECKING:
     from multihead.translating.translator import Translator
@@ -14,30 +14,29 @@ if TYPE_CHECKING:
 
 @click.command()
 @pair_command
-@click.option("--layer", type=int, metavar="NUMBER", help="Of the decoder, counted from 1. [the last but one]")
-@click.option("--shift", is_flag=True, help="Weights of one step later, when the word is known (Chen et al. 2020).")
-@click.option("--mutual", is_flag=True, help="Only links that are the best of their source word, too.")
+@click.option("--layer", type=int, metavar="NUMBER", help="Decoder layer, counted from 1. [the last but one]")
+@click.option("--shift", is_flag=True, help="Use the weights of the next step (Chen et al. 2020).")
+@click.option("--mutual", is_flag=True, help="Keep only links that are also the best of their source word.")
 def align(layer: int | None, shift: bool, mutual: bool, **asked: Any) -> None:
-    """Write which words of each translation come from which of its source, as MODEL's attention has it.
+    """Align the words of each translation with those of its source, by MODEL's attention.
 
-    Pairs are read from --source and --target, or as source TAB target lines from standard input. A line is a list of
-    links, source word - target word, counted from 0: 0-0 1-2. As many lines come out as go in, in order; a pair with an
-    empty side has an empty one. Words are what white space separates.
+    Pairs are read from --source and --target, or as source TAB target lines from standard input. One line is written
+    per pair, in order: links source word-target word, counted from 0, such as 0-0 1-2. The line is empty if a side is
+    empty. Words are separated by white space.
     """
+    flags = PairFlags(**asked)
 
-    given = Asked(**asked)
-
-    def make(translator: Translator) -> Change:
+    def make(translator: Translator) -> PairFunction:
         from multihead.judging import align as workflow
 
-        aligning = workflow.AlignmentSettings(layer, shift, mutual)
+        settings = workflow.AlignmentSettings(layer, shift, mutual)
 
-        def change(sources: list[str], targets: list[str], count: Any) -> list[str]:
-            found = workflow.align(
-                translator, sources, targets, aligning, batch_tokens=given.batch_tokens, progress=count
+        def align_lines(sources: list[str], targets: list[str], count: Any) -> list[str]:
+            links = workflow.align(
+                translator, sources, targets, settings, batch_tokens=flags.batch_tokens, progress=count
             )
-            return [workflow.pharaoh(links) for links in found]
+            return [workflow.pharaoh(one) for one in links]
 
-        return change
+        return align_lines
 
-    write_for_pairs(given, "aligned", make)
+    write_pair_lines(flags, "aligned", make)

@@ -1,4 +1,4 @@
-"""``multihead compare``: see `judging.compare`."""
+"""``multihead compare``: compare systems on a test set; see `judging.compare`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from multihead.cli.options import (
     NUMBER,
     check_positive,
     machine_flags,
-    remark_on,
-    remark_on_cut,
     scoring_flags,
     search_flags,
     translator_for,
+    warn_about_cut,
+    warn_about_preprocessing,
     wishes_of,
 )
 
@@ -31,10 +31,10 @@ from multihead.cli.options import (
     type=click.Choice(["randomization", "bootstrap"]),
     default="randomization",
     show_default=True,
-    help="Of significance: paired approximate randomization, or the paired bootstrap.",
+    help="Significance test: paired approximate randomization, or the paired bootstrap.",
 )
-@click.option("--trials", **NUMBER, help="Of the randomization. [10000]")
-@click.option("--show", **NUMBER, default=5, show_default=True, help="How many of the sentences that differ most.")
+@click.option("--trials", **NUMBER, help="Number of randomization trials. [10000]")
+@click.option("--show", **NUMBER, default=5, show_default=True, help="Number of the most different sentences to print.")
 @scoring_flags
 @search_flags
 @machine_flags
@@ -54,11 +54,11 @@ def compare(
     device: str,
     **asked: Any,
 ) -> None:
-    """Compare translations of one test set: SYSTEMS are runs, model folders, or files with a translation a line.
+    """Compare translations of one test set: SYSTEMS are runs, model folders, or files with one translation per line.
 
-    The first is what all others are compared with. BLEU, chrF and TER are printed with 95% intervals and with p, the
-    probability that so large a difference is chance; then lengths and repetitions, and the sentences that differ most.
-    Flags of the search hold for every model.
+    All others are compared with the first. BLEU, chrF and TER are printed with 95% intervals and with p, the
+    probability of so large a difference by chance; then statistics of lengths and repetitions, and the sentences that
+    differ most. Flags of the search apply to every model.
     """
     from multihead.cli.process import configure_process
     from multihead.cli.streams import counter
@@ -87,7 +87,7 @@ def compare(
             progress=count,
         )
     click.echo(json.dumps(result.as_dict(), ensure_ascii=False) if as_json else str(result))
-    remark_on("the references", result.remarks)
+    warn_about_preprocessing("the references", result.remarks)
     for system in result.systems:
-        remark_on(f"{system.name}: the translations", system.remarks)
-        remark_on_cut(system.name, system.cut)
+        warn_about_preprocessing(f"{system.name}: the translations", system.remarks)
+        warn_about_cut(system.name, system.cut)

@@ -1,4 +1,4 @@
-"""``multihead doctor``: see `diagnosis.doctor`."""
+"""``multihead doctor``: check text, tokenizers and model; see `diagnosis.doctor`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _FILE: Any = {"type": click.Path(path_type=Path), "metavar": "FILE"}
 
 @click.command(cls=Command)
 @click.argument("run", required=False, type=click.Path(path_type=Path))
-@click.option("--test-source", **_FILE, help="Source sentences, or pairs, of a test set: is it in the training text?")
+@click.option("--test-source", **_FILE, help="Source sentences, or pairs, of a test set; leaks are reported.")
 @click.option("--test-target", **_FILE, help="Their translations.")
-@click.option("--quick", is_flag=True, help="What `multihead train` does by itself: the beginning of the text alone.")
-@click.option("--json", "as_json", is_flag=True, help="Write the findings for programs.")
+@click.option("--quick", is_flag=True, help="Run only the check that `multihead train` runs: the start of the text.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 @click.option("--config", **_FILE, help="TOML file with any of the settings below.")
 @flags_of(TrainSettings)
 def doctor(
@@ -31,14 +31,14 @@ def doctor(
     config: Path | None,
     **flags: Any,
 ) -> int:
-    """Look for what is wrong with text, subwords and model, before time is spent on them.
+    """Check text, tokenizers and model for faults before training.
 
-    RUN is a run folder, a model folder or a folder of `multihead prepare`. Without it the text is named as for
-    `multihead train`: put doctor in the place of train, and leave the rest as it is; what does not bear on text and
-    model has no effect. Nothing is written.
+    RUN is a run folder, a model folder or a folder of `multihead prepare`. Without it, name the text as for `multihead
+    train`: replace train by doctor and keep the other arguments; settings without influence on text and model are
+    ignored. Nothing is written.
 
-    Each finding has a severity, a code, a count, the first lines and what to do. Exit status: 0 nothing worse than a
-    note, 3 a warning, 4 an error; 1 and 2 as for every command: it could not be looked.
+    Each finding has a severity, a code, a count, the first lines and a remedy. The exit status is 0 for nothing worse
+    than a note, 3 for a warning, 4 for an error; 1 and 2 mean, as for every command, that it failed.
     """
     from multihead.cli.process import configure_process
     from multihead.cli.streams import counter

@@ -1,4 +1,4 @@
-"""``multihead evaluate``: see `judging.evaluate`."""
+"""``multihead evaluate``: score translations of a test set; see `judging.evaluate`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from multihead.cli.options import (
     FILE,
     check_positive,
     machine_flags,
-    remark_on,
-    remark_on_cut,
     scoring_flags,
     search_flags,
     translator_for,
+    warn_about_cut,
+    warn_about_preprocessing,
     wishes_of,
 )
 
@@ -45,8 +45,8 @@ def evaluate(
 ) -> None:
     """Translate --source with MODEL and score the result against --target.
 
-    BLEU, chrF and TER are printed, each with its 95% interval and its signature; what the references look like, if they
-    are not as people write, is said on standard error. To compare models see multihead compare.
+    BLEU, chrF and TER are printed with their 95% intervals and signatures. If the references look tokenized or
+    lower-cased, a remark is written to standard error. To compare models, see multihead compare.
     """
     from multihead.cli.process import configure_process
     from multihead.cli.streams import counter
@@ -83,5 +83,5 @@ def evaluate(
     else:
         speed = result.sentences / result.seconds
         click.echo(f"{result}\n{result.sentences:,} sentences in {result.seconds:.1f} s, {speed:,.0f} a second")
-    remark_on("the references", result.remarks)
-    remark_on_cut(str(model), result.cut)
+    warn_about_preprocessing("the references", result.remarks)
+    warn_about_cut(str(model), result.cut)

@@ -1,4 +1,4 @@
-"""``multihead explain``: why a sentence is translated so; see `judging.explain`."""
+"""``multihead explain``: why a sentence is translated as it is; see `judging.explain`."""
 
 from __future__ import annotations
 
@@ -24,25 +24,30 @@ if TYPE_CHECKING:
     "page",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write a page of HTML here: one file, which needs no network.",
+    help="Write a self-contained HTML page to this file.",
 )
 @click.option(
     "--png",
     "picture",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Draw which word looked at which: FILE ends in .png, .svg or .pdf.",
+    help="Draw the attention between words; FILE ends in .png, .svg or .pdf.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print everything for programs; docs/explain.md has the fields.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON; docs/explain.md describes the fields.")
 @click.option("--translation", metavar="TEXT", help="Explain this translation instead of the model's own.")
 @click.option(
-    "--alternatives", type=int, default=5, show_default=True, metavar="NUMBER", help="Of each word and of each token."
+    "--alternatives",
+    type=int,
+    default=5,
+    show_default=True,
+    metavar="NUMBER",
+    help="Per word and per token.",
 )
 @click.option(
-    "--n-best", type=int, default=1, show_default=True, metavar="NUMBER", help="Translations that the search looks for."
+    "--n-best", type=int, default=1, show_default=True, metavar="NUMBER", help="Translations the search returns."
 )
 @click.option(
-    "--layer", type=int, metavar="NUMBER", help="Of the decoder, to link words by; from 1. [the last but one]"
+    "--layer", type=int, metavar="NUMBER", help="Decoder layer by which words are linked, from 1. [the last but one]"
 )
 @search_flags
 def explain(
@@ -59,8 +64,8 @@ def explain(
 ) -> None:
     """Show why MODEL (a run or model folder) translates SENTENCE as it does.
 
-    Without a file to write, a table: of each word how probable it was, where it looked, and what it could have been.
-    The page has that and the attention of every head, the tokens, the search as a tree and the way of the tensors.
+    Without an output file a table is printed: the probability of each word, the source word it attends to, and its
+    alternatives. The page also has the attention of every head, the tokens, the search tree, and the tensor shapes.
     """
     from multihead.cli.process import configure_process
 
@@ -80,12 +85,12 @@ def explain(
 
 
 def _check_files(page: Path | None, picture: Path | None) -> None:
-    """Refuses, before a model is loaded, what cannot be written."""
+    """Check output files before a model is loaded."""
     if picture is not None:
         from multihead.inspection.fonts import default_font
         from multihead.inspection.plots import check_path
 
-        default_font()  # says what to install where nothing can be drawn
+        default_font()  # names the package to install if nothing can be drawn
         check_path(picture)
     if page is not None and (page.is_dir() or not page.parent.is_dir()):
         raise ConfigurationError(f"{page}: give the name of a file, in a folder that exists, to write the page to")
@@ -100,7 +105,7 @@ def _show(explained: Explanation, page: Path | None, picture: Path | None, as_js
     from multihead.files import write_text
     from multihead.inspection.explanation import explanation_text
 
-    if picture is not None:  # first: it is refused where there is nothing to draw
+    if picture is not None:  # first, as it fails if there is nothing to draw
         explained.picture(picture)
     if page is not None:
         write_text(page, explained.page())

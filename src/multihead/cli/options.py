@@ -246,37 +246,37 @@ _LINES_NAMED = 20
 
 
 def scoring_flags(function: F) -> F:
-    """A decorator that gives a command ``language``, ``tokenize``, ``resamples`` and ``as_json``."""
+    """Decorator that adds the flags of scores: ``language``, ``tokenize``, ``resamples`` and ``as_json``."""
     decorations = (
         click.option(
             "--language",
             metavar="CODE",
-            help="Of the translations; decides how words are told apart. [the model's, or what the name of --target "
-            "ends in]",
+            help="Language of the translations, which decides the tokenization. [the model's, or from the file name of "
+            "--target]",
         ),
         click.option(
             "--tokenize",
             type=click.Choice(["13a", "intl", "zh", "char", "none", "ja-mecab", "ko-mecab"]),
-            help="How BLEU tells words apart instead, by sacreBLEU's names.",
+            help="BLEU's tokenization, by sacreBLEU's names. [chosen by language]",
         ),
-        click.option("--resamples", **NUMBER, help="Of the bootstrap, for the intervals. [1000]"),
-        click.option("--json", "as_json", is_flag=True, help="Write the result for programs."),
+        click.option("--resamples", **NUMBER, help="Number of bootstrap resamples for the intervals. [1000]"),
+        click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
     )
     for decoration in reversed(decorations):
         function = decoration(function)
     return function
 
 
-def remark_on(name: str, remarks: Iterable[PreprocessingRemark]) -> None:
-    """Writes to standard error what a text looks like, where that is not as people write."""
+def warn_about_preprocessing(name: str, remarks: Iterable[PreprocessingRemark]) -> None:
+    """Write remarks on a text that looks tokenized or lower-cased to standard error."""
     from multihead.metrics.preprocessing import ADVICE
 
     for remark in remarks:
         click.echo(f"{name} {remark}; {ADVICE}", err=True)
 
 
-def remark_on_cut(name: str, lines: list[int]) -> None:
-    """Writes to standard error which translations reached the length limit."""
+def warn_about_cut(name: str, lines: list[int]) -> None:
+    """Write the lines whose translations reached the length limit to standard error."""
     if lines:
         more = f" and {len(lines) - _LINES_NAMED:,} more" if len(lines) > _LINES_NAMED else ""
         named = ", ".join(map(str, lines[:_LINES_NAMED]))

@@ -1,4 +1,4 @@
-"""Commands that read given translations, from two files or a pipe, and write a line for each pair: score and align."""
+"""Shared parts of `score` and `align`, which write one line per pair of texts."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-Change = Callable[[list[str], list[str], Callable[[int], None]], list[str]]
-"""(sources, targets, what is told how many more are done) -> a line for each pair."""
+PairFunction = Callable[[list[str], list[str], Callable[[int], None]], list[str]]
+"""Maps sources, targets and a progress function to one line per pair."""
 
 _FILE: Any = {"type": click.Path(path_type=Path), "metavar": "FILE"}
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What every such command is asked: the model, where the pairs are, and how to compute."""
+class PairFlags:
+    """The flags of these commands: model, files of pairs, and how to compute."""
 
     model: Path
     source: Path | None
@@ -41,10 +41,10 @@ class Asked:
 
 
 def pair_command(function: F) -> F:
-    """A decorator that gives a command MODEL and the flags of `Asked`."""
+    """Decorator that adds MODEL and the flags of `PairFlags`."""
     decorations = (
         click.argument("model", type=click.Path(path_type=Path)),
-        click.option("--source", **_FILE, help="Sentences, one a line; plain or compressed (gz, xz, zst)."),
+        click.option("--source", **_FILE, help="Sentences, one per line; plain or compressed (gz, xz, zst)."),
         click.option("--target", **_FILE, help="Their translations, line by line."),
         machine_flags,
     )
@@ -53,25 +53,26 @@ def pair_command(function: F) -> F:
     return function
 
 
-def write_for_pairs(asked: Asked, verb: str, make: Callable[[Translator], Change]) -> None:
-    """Writes what a `Change`, made for the model, makes of the pairs: as many lines as there are pairs, in order.
+def write_pair_lines(flags: PairFlags, verb: str, make: Callable[[Translator], PairFunction]) -> None:
+    """Write one line per pair, in order.
 
     Args:
-        asked: what the command was.
-        verb: what is done with pairs ("scored").
-        make: is given the loaded model.
+        flags: flags of the command.
+        verb: what is done to pairs, for the progress display ("scored").
+        make: makes the function that computes the lines, from the loaded model.
 
     Raises:
-        ConfigurationError: one file of the two, numbers below 1.
-        DataError: files that are not parallel text; a line that is no pair. What came before it in a pipe is written.
+        ConfigurationError: one of two files is missing, or a number is below 1.
+        DataError: the files are not parallel text, or a line of standard input is not a pair; earlier pairs are
+            written first.
     """
-    check_positive(batch_tokens=asked.batch_tokens, threads=asked.threads)
-    if (asked.source is None) != (asked.target is None):
-        missing = "--target" if asked.target is None else "--source"
+    check_positive(batch_tokens=flags.batch_tokens, threads=flags.threads)
+    if (flags.source is None) != (flags.target is None):
+        missing = "--target" if flags.target is None else "--source"
         raise ConfigurationError(f"{missing} is missing: give both files, or none to read source TAB target lines")
     files = None
-    if asked.source is not None and asked.target is not None:
-        files = check_parallel(asked.source, asked.target)
+    if flags.source is not None and flags.target is not None:
+        files = check_parallel(flags.source, flags.target)
     from multihead.cli.process import configure_process
     from multihead.cli.streams import counter
 
@@ -84,25 +85,25 @@ def write_for_pairs(asked: Asked, verb: str, make: Callable[[Translator], Change
 
     for scan in files.files if files is not None else ():
         if scan.undecodable:
-            check_input(scan.path)  # says which line, before anything is written
-    if asked.threads is not None:
-        torch.set_num_threads(asked.threads)
-    change = make(Translator.load(asked.model, asked.device))
+            check_input(scan.path)  # names the line before anything is written
+    if flags.threads is not None:
+        torch.set_num_threads(flags.threads)
+    compute_lines = make(Translator.load(flags.model, flags.device))
     fault: list[DataError] = []
-    pairs = typed(sys.stdin.buffer, fault) if files is None else _of_files(files)
+    pairs = parse_pairs(sys.stdin.buffer, fault) if files is None else _read_pairs(files)
     with counter(verb, "pairs", None if files is None else files.lines) as count:
         while window := list(islice(pairs, WINDOW)):
-            lines = change([source for source, _ in window], [target for _, target in window], count)
+            lines = compute_lines([source for source, _ in window], [target for _, target in window], count)
             assert len(lines) == len(window)
             write_lines(lines)
     if fault:
         raise fault[0]
 
 
-def typed(stream: LineStream, fault: list[DataError]) -> Iterator[tuple[str, str]]:
-    """Pairs of lines ``source TAB target`` up to the first that is none: why goes to ``fault``.
+def parse_pairs(stream: LineStream, fault: list[DataError]) -> Iterator[tuple[str, str]]:
+    """Parse lines ``source TAB target`` up to the first invalid one, whose error is added to ``fault``.
 
-    A line of white space without a TAB is a pair of empty sides.
+    A line of white space without a TAB is a pair with two empty sides.
     """
     for number, line in enumerate(decode_lines(stream, STDIN_NAME, fault), start=1):
         source, tab, target = line.partition("\t")
@@ -115,7 +116,7 @@ def typed(stream: LineStream, fault: list[DataError]) -> Iterator[tuple[str, str
         yield source, target
 
 
-def _of_files(files: ParallelScan) -> Iterator[tuple[str, str]]:
+def _read_pairs(files: ParallelScan) -> Iterator[tuple[str, str]]:
     number = 0
     sides = (read_lines(scan.path) for scan in files.files)
     for number, (source, target) in enumerate(zip(*sides, strict=False), start=1):  # noqa: B007

@@ -1,4 +1,4 @@
-"""``multihead plot``: the curves of runs; see `runs.curves`."""
+"""``multihead plot``: draw the curves of runs; see `runs.curves`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import click
     type=click.Path(path_type=Path),
     required=True,
     metavar="FILE",
-    help="Draw it here: FILE ends in .png, .svg or .pdf.",
+    help="Output file, which ends in .png, .svg or .pdf.",
 )
 def plot(runs: tuple[Path, ...], output: Path) -> None:
-    """Draw how one or several RUNs went: loss, validation score and learning rate over updates."""
+    """Draw the loss, validation score and learning rate of one or more RUNs over updates."""
     from multihead.runs.curves import plot as draw
 
     draw(runs, output)

@@ -1,4 +1,4 @@
-"""``multihead selftest``: what is promised of every model, checked on one; see `judging.selftest`."""
+"""``multihead selftest``: check a model's guarantees; see `judging.selftest`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LINES_NAMED = 20
 
 @click.group()
 def selftest() -> None:
-    """Check on a model of your own what is promised of every one."""
+    """Check the guarantees that every model must satisfy on a model of your own."""
 
 
 @selftest.command()
@@ -32,13 +32,13 @@ def selftest() -> None:
     help="Text to translate; plain or compressed (gz, xz, zst).",
 )
 @click.option(
-    "--size", "sizes", type=int, multiple=True, metavar="NUMBER", help="Lines in a batch; may be repeated. [2, 8, 32]"
+    "--size", "sizes", type=int, multiple=True, metavar="NUMBER", help="Lines per batch; may be repeated. [2, 8, 32]"
 )
-@click.option("--beam", type=int, metavar="NUMBER", help="Hypotheses of the beam search; 1 is greedy. [RUN's own]")
-@click.option("--seed", type=int, default=0, show_default=True, metavar="NUMBER", help="Of the other order.")
-@click.option("--bound", type=float, metavar="NUMBER", help="What rounding may do to a log-probability. [0.0001]")
-@click.option("--plain", is_flag=True, help="Search by PyTorch where compiled code would do it.")
-@click.option("--json", "as_json", is_flag=True, help="Write the report for programs.")
+@click.option("--beam", type=int, metavar="NUMBER", help="Number of hypotheses; 1 is greedy search. [RUN's own]")
+@click.option("--seed", type=int, default=0, show_default=True, metavar="NUMBER", help="Seed of the other order.")
+@click.option("--bound", type=float, metavar="NUMBER", help="Largest effect of rounding on a log-probability. [0.0001]")
+@click.option("--plain", is_flag=True, help="Search with PyTorch instead of compiled code.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option(
     "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to compute."
 )
@@ -55,8 +55,8 @@ def batch(
 ) -> None:
     """Translate each line alone, in batches, all together and in another order, and count lines that differ.
 
-    Each line that differs is proved to be a near-tie, in which rounding decides, or named as a fault; then the exit
-    status is 1. RUN is a run or model folder.
+    A line that differs is either proved to be a near-tie, where rounding decides, or reported as a fault with exit
+    status 1. RUN is a run or model folder.
     """
     from multihead.cli.options import check_search
     from multihead.cli.process import configure_process
