@@ -1,6 +1,6 @@
-"""docs/own-loop.md: short, run as it stands, and what it trains really learns.
+"""docs/own-loop.md: the page is short, and its program learns.
 
-(That it prints what it shows is tested with the other pages, in `test_pages`.)
+`test_pages` checks the output of the program.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def test_the_page_is_short_and_uses_no_trainer() -> None:
 
 
 def test_it_learns_from_another_seed_too() -> None:
-    """The seed is the only thing that the page leaves to chance."""
+    """The seed is the only source of randomness of the page."""
     code = "\n".join(re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL))
     threads, names = torch.get_num_threads(), {}
     try:

@@ -1,11 +1,10 @@
-"""Alignments are what their definitions say, drawn ones on average; gradients of choices match exact enumeration."""
+"""Alignments match their definitions, samples in expectation; REINFORCE gradients match exact enumeration."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import jaxtyping
 import pytest
 import torch
 from torch import Tensor
@@ -33,14 +32,6 @@ ALL: dict[str, Callable[[], Alignment]] = {
 }
 ONE_HOT = ("argmax", "sample", "straight_through", "hard gumbel")
 DRAWN = ("sample", "straight_through", "gumbel", "hard gumbel")
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Without jaxtyping's checks, as in production: our own message is what the caller gets."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def scores() -> Tensor:
@@ -113,7 +104,7 @@ def test_a_generator_fixes_the_draw(name: str) -> None:
 
 @pytest.mark.parametrize("name", DRAWN)
 def test_draws_have_the_probabilities_of_the_softmax(name: str) -> None:
-    """Gumbel-max: for the soft one, its largest weight is the draw."""
+    """Gumbel-max: the arg-max of the soft weights is the sample."""
     count = 40_000
     row, allowed = scores()[0, :1], torch.tensor([True, True, False, True, True])
     weights = ALL[name]()(row.expand(1, count, 5), allowed[None, None], generator=seeded())
@@ -177,7 +168,7 @@ def test_their_gradients_are_right_and_clean() -> None:
 
 
 def estimates(baseline: float | None, count: int) -> tuple[Tensor, Tensor]:
-    """Gradients of E[reward] by REINFORCE, one a draw [count, 5], and the exact one by enumeration."""
+    """REINFORCE estimates of the gradient of E[reward], [count, 5], and the exact gradient by enumeration."""
     row = scores()[0, 0]
     rewards = torch.tensor([3.0, 2.0, 5.0, 4.0, 3.5], dtype=torch.float64)
     leaf = row.expand(count, 1, 5).clone().requires_grad_()

@@ -1,11 +1,10 @@
-"""Score, mask, alignment and sum put together: equal to the equations, on every path, with nothing leaking."""
+"""Composed attention equals its equations on every path, and padding does not leak."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import product
 
-import jaxtyping
 import pytest
 import torch
 from torch import Tensor
@@ -47,15 +46,7 @@ MASKS: dict[str, Callable[[], Mask | None]] = {
 
 
 PAIRS = list(product(("additive", "low rank"), ALIGNMENTS))
-"""A score of either kind with every alignment."""
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Without jaxtyping's checks, as in production: our own message is what the caller gets."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
+"""A product score and an additive score with every alignment."""
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -253,14 +244,14 @@ def test_dropout_is_on_the_weights_and_only_in_training() -> None:
     attention = Attention(Dot(), dropout=0.5)
     output, weights = attention(query, key, value, need_weights=True)
     assert weights is not None
-    torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))  # as they were before
+    torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))  # weights before dropout
     assert not torch.allclose(output, weights @ value)
     for need_weights in (True, False):
         torch.testing.assert_close(attention.eval()(query, key, value, need_weights=need_weights)[0], weights @ value)
 
 
 def test_hard_attention_learns_by_reinforcement() -> None:
-    """The right key says so in its value; nothing but the reward tells which it was."""
+    """The value of the correct key identifies it; only the reward tells which key was correct."""
     torch.manual_seed(0)
     attention, generator = Attention(Bilinear(4, 4), "sample"), seeded()
     baseline = MovingBaseline()

@@ -1,10 +1,7 @@
-"""Key-value attention of Daniluk et al.: the equations step by step; a step at a time equals the whole."""
+"""Key-value attention of Daniluk et al. equals its equations; steps equal the whole sequence."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import jaxtyping
 import pytest
 import torch
 from torch import Tensor
@@ -13,14 +10,6 @@ from multihead.attention.key_value import KeyValueAttention
 from multihead.errors import ConfigurationError, ShapeError
 
 DIM, WINDOW, LENGTH = 3, 2, 6
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Without jaxtyping's checks, as in production: our own message is what the caller gets."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def made(parts: int = 2, window: int = WINDOW) -> tuple[KeyValueAttention, Tensor]:

@@ -1,10 +1,7 @@
-"""Pointing: additive scores and a log-softmax; what has been visited is not chosen again."""
+"""Pointer attention: additive scores and a log-softmax; visited keys are not chosen again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import jaxtyping
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,14 +10,6 @@ from torch import Tensor
 from multihead.attention.masks import Causal, Padding
 from multihead.attention.pointer import PointerAttention, masked_log_softmax
 from multihead.errors import MaskError, ShapeError
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Without jaxtyping's checks, as in production: our own message is what the caller gets."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def inputs() -> tuple[PointerAttention, Tensor, Tensor]:
@@ -69,7 +58,7 @@ def test_masked_and_visited_keys_have_no_probability_and_no_gradient() -> None:
     with torch.autograd.set_detect_anomaly(True):
         result = pointer(query, key, mask=Padding([4, 3]), visited=visited)
         assert (result[0, :, [1, 4, 5]] == -torch.inf).all()
-        assert (result[1] == -torch.inf).all()  # nothing is left of the second sentence
+        assert (result[1] == -torch.inf).all()  # no keys remain in the second sentence
         torch.testing.assert_close(result[0].exp().sum(-1), torch.ones(3).double())
         gradients = torch.autograd.grad(result[0, :, 0].sum(), (query, key, *pointer.parameters()))
     assert all(gradient.isfinite().all() for gradient in gradients)

@@ -1,10 +1,7 @@
-"""Learned queries and pooling: the equations of Yang et al.; empty sentences are zeros and change nothing."""
+"""Learned queries and pooling: the equations of Yang et al.; empty sentences yield zeros and change nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import jaxtyping
 import pytest
 import torch
 from torch import Tensor
@@ -17,14 +14,6 @@ from multihead.attention.scores import Additive, Bilinear, ScaledDot
 from multihead.errors import ConfigurationError, ShapeError
 
 DIM = 4
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Without jaxtyping's checks, as in production: our own message is what the caller gets."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -93,7 +82,7 @@ def test_what_is_not_there_changes_nothing() -> None:
     pooled, x = made(3), normal(2, 2, 3, 4, DIM)
     lengths = torch.tensor([[[4, 2, 3], [1, 4, 0]], [[3, 0, 0], [0, 0, 0]]])
     plain = pooled(x, lengths)
-    # More words, an empty sentence in the middle, an empty paragraph in front: garbage in all of them.
+    # More words, an empty sentence in the middle and an empty paragraph in front, all filled with garbage.
     wide = torch.full((2, 3, 4, 6, DIM), torch.nan, dtype=torch.float64)
     wide_lengths = torch.zeros(2, 3, 4, dtype=torch.long)
     keep = torch.tensor([0, 2, 3])
@@ -150,7 +139,7 @@ def test_learned_queries_ask_every_sequence_the_same() -> None:
 
 
 def test_a_hierarchy_learns_which_word_matters() -> None:
-    """The document should be its one marked word."""
+    """The vector of a document must become that of its one marked word."""
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
     pooled = HierarchicalAttention(DIM)

@@ -1,11 +1,10 @@
-"""Scores equal their equations written as loops; keys can be computed once; pieces change nothing."""
+"""Scores equal their equations written as loops; keys can be computed once; chunking changes nothing."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import jaxtyping
 import pytest
 import torch
 from torch import Tensor
@@ -26,14 +25,6 @@ SCORES: dict[str, Callable[[], Score]] = {
 }
 
 
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Without jaxtyping's checks, as in production: our own message is what the caller gets."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
-
-
 def inputs(query_dim: int = DIM, key_dim: int = DIM) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
     return (
@@ -43,7 +34,7 @@ def inputs(query_dim: int = DIM, key_dim: int = DIM) -> tuple[Tensor, Tensor]:
 
 
 def pair(score: Score, x: Tensor, q: Tensor) -> Tensor:
-    """One score, as the documents write it."""
+    """The score of one pair, from its equation."""
     match score:
         case Additive():
             return score.energy @ torch.tanh(score.key_projection.weight @ x + score.query_projection.weight @ q)
@@ -166,7 +157,7 @@ def test_first_scores_are_of_order_one(name: str) -> None:
 
 @pytest.mark.parametrize("name", SCORES)
 def test_a_score_is_learned(name: str) -> None:
-    """Two out of three keys that a query should find: gradient descent on the score, and on the vectors themselves."""
+    """Gradient descent on the score and on the vectors finds the keys of each query."""
     torch.manual_seed(1)
     score = SCORES[name]()
     query, key = torch.randn(1, 3, DIM, requires_grad=True), torch.randn(1, 3, DIM, requires_grad=True)

@@ -1,4 +1,4 @@
-"""Arithmetic without brackets: its heads are Python's, and trees find them where each symbol by itself does not."""
+"""Expressions: heads follow Python's precedence, and only trees find them from pair scores."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def drawn(task: Expressions, count: int = 300) -> list[Question]:
 
 
 def bracketed(symbols: tuple[str, ...], head: list[int], place: int) -> str:
-    """The part of the expression that hangs below a symbol, with a pair of brackets for each operation."""
+    """The subexpression below a symbol, with parentheses around each operation."""
     below = [bracketed(symbols, head, other) for other, above in enumerate(head) if above == place + 1]
     return f"({f' {symbols[place]} '.join(below)})" if below else symbols[place]
 
 
 def way_up(expression: ast.AST, operand: str) -> list[str] | None:
-    """The operators around a name in Python's tree, inside first."""
+    """The operators around a name in Python's tree, innermost first."""
     if isinstance(expression, ast.Name):
         return [] if expression.id == operand else None
     assert isinstance(expression, ast.BinOp)
@@ -69,7 +69,7 @@ def test_and_the_same_number() -> None:
         text = bracketed(question.symbols, head, head.index(0))
         try:
             wanted = eval(" ".join(question.symbols), {}, values)
-        except ValueError:  # a shift by less than nothing
+        except ValueError:  # a negative shift
             with pytest.raises(ValueError, match="negative shift"):
                 eval(text, {}, values)
         else:
@@ -92,7 +92,7 @@ def test_the_heads_are_a_projective_tree_with_one_root_and_two_operands_an_opera
 
 
 def pair_scores(symbols: tuple[str, ...]) -> Tensor:
-    """Scores of two symbols alone, [head, modifier]: none that is tighter, and of the looser ones the tightest."""
+    """Scores of pairs of symbols [head, modifier]: only looser heads are possible, and tighter ones score higher."""
     order = sorted(range(len(symbols)), key=lambda place: (_rank(symbols[place]), -place))
     arc = torch.full((1, 1 + len(symbols), 1 + len(symbols)), -torch.inf, dtype=torch.float64)
     arc[0, 0] = 0.0
@@ -107,7 +107,7 @@ def _rank(symbol: str) -> int:
 
 
 def test_trees_find_the_heads_from_scores_of_pairs() -> None:
-    """The reason why the task is one for trees; with the same scores, each symbol by itself is wrong."""
+    """Why the task needs trees: with the same scores, a separate choice for each symbol is wrong."""
     right, of_all = 0, 0
     for question in drawn(Expressions(3, 8), 100):
         arc, head = pair_scores(question.symbols), torch.tensor(heads(question.symbols))

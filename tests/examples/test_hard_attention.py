@@ -1,4 +1,4 @@
-"""The example of hard attention: it prints what it promises, and REINFORCE does learn where to look."""
+"""examples/hard_attention.py: its output, and REINFORCE learns the alignment."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tasks.reordering import Reordering
 
 
 def figures(printed: str, name: str) -> list[float]:
-    """The numbers of the line that begins so."""
+    """The numbers of the line that begins with ``name``."""
     (line,) = re.findall(rf"^ *{re.escape(name)}  +(.*)$", printed, re.MULTILINE)
     return [float(word.strip("%")) for word in line.split()]
 
 
 def test_hard_attention_learns_where_to_look(example: ModuleType) -> None:
-    """From rewards alone: shorter sequences than the example's, and a share of its updates."""
+    """From rewards alone, with shorter sequences and fewer updates than in the example."""
     task = Reordering("reverse", symbols=6, shortest=2, longest=4)
     sizes = example.Sizes(task, width=32, rows=96, updates=140, measured_at=(0.1,), draws=40)
     held_out = task.held_out(100, seed=1)

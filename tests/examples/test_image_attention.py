@@ -1,4 +1,4 @@
-"""The example of attention for images: every module trains, one learns the task; what it prints and draws."""
+"""examples/image_attention.py: every module trains, one learns the task; printed table and plot."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SMALL = Pictures(side=16, smallest=4.0, largest=6.0, scraps=1)
 
 
 def test_a_network_with_attention_learns_the_shapes(example: ModuleType) -> None:
-    """From a share of the example's pictures; a sixth would be right by chance."""
+    """With fewer pictures than in the example; chance accuracy is one sixth."""
     task = example.make_task(SMALL, updates=150, rate=0.006, tested=300)
     network, seconds = example.train(task, "bam")
     found = example.evaluate(task, network, seconds)
@@ -27,7 +27,7 @@ def test_a_network_with_attention_learns_the_shapes(example: ModuleType) -> None
 
 @pytest.mark.parametrize("name", ["se", "eca", "cbam", "bam", "shuffle", "sge", "polarized", "coordinate"])
 def test_every_module_trains(example: ModuleType, name: ImageAttentionName) -> None:
-    """Trained on a few pictures only, a network learns them by heart, and all that its module has has moved."""
+    """A network memorizes a few pictures, and all parameters of its attention change."""
     task = example.make_task(SMALL, updates=1, rate=0.01)
     few = task.batches[0].part(0, 24)
     task = example.Task(SMALL, [few] * 25, few, task.rate, task.seed, widths=(8, 16))

@@ -1,4 +1,4 @@
-"""The image classifier: what its blocks compute, that its maps are what multiplies, what a module begins with."""
+"""The image classifier: its equation, its maps, its initial state and its cost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MODULES = [name for name in NAMES if name != "none"]
 
 
 def network(name: str, seed: int = 0) -> ImageClassifier:
-    """In double precision, with norms that hide nothing, in evaluation."""
+    """A network in double precision and evaluation mode, with random norm statistics."""
     torch.manual_seed(seed)
     found = ImageClassifier(build(ImageConfig, {"classes": 5, "widths": (8, 16), "attention": name}, "test")).double()
     for module in found.modules():
@@ -35,7 +35,7 @@ def blocks(model: ImageClassifier) -> list[Block]:
 
 
 def last_norm(block: Block) -> tuple[nn.Conv2d, nn.BatchNorm2d]:
-    """The second convolution and the norm behind it: what attention stands after."""
+    """The second convolution and its norm, which precede the attention module."""
     convolution, norm = block.second
     assert isinstance(convolution, nn.Conv2d)
     assert isinstance(norm, nn.BatchNorm2d)
@@ -60,7 +60,7 @@ def test_it_computes_its_equation(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_the_maps_are_what_multiplies(name: str) -> None:
-    """Of each block: the module's own gate of the features that reached it, within its range."""
+    """The map of each block is the gate of the features that reach its module, within its range."""
     model, x = network(name), images()
     reached: list[Tensor] = []
     hooks = [module.register_forward_pre_hook(lambda _, given: reached.append(given[0])) for module in model.attention]
@@ -110,7 +110,7 @@ def test_every_parameter_of_every_module_learns(name: str) -> None:
 
 
 def test_spatial_group_enhance_begins_as_one_number_for_all() -> None:
-    """gamma = 0, beta = 1: it is the network without attention whose branches are sigma(1) of what they were."""
+    """gamma = 0, beta = 1: the network without attention, with its branches scaled by sigma(1)."""
     enhanced, plain = network("sge"), network("none")
     plain.load_state_dict(enhanced.state_dict(), strict=False)
     for block in blocks(plain):
@@ -124,7 +124,7 @@ def test_spatial_group_enhance_begins_as_one_number_for_all() -> None:
 
 
 def test_shuffle_attention_begins_as_one_number_and_another_order() -> None:
-    """Its channels are shuffled in two groups after the multiplication: so are the norm's, in a network without it."""
+    """Channels are shuffled after the multiplication: the network without attention, with permuted norms."""
     shuffled, plain = network("shuffle"), network("none")
     plain.load_state_dict(shuffled.state_dict(), strict=False)
     for block in blocks(plain):
@@ -140,11 +140,11 @@ def test_shuffle_attention_begins_as_one_number_and_another_order() -> None:
     torch.testing.assert_close(shuffled(x).logits, plain(x).logits, rtol=1e-6, atol=1e-7)
 
 
-# --------------------------------------------------------------------------- what it costs
+# --------------------------------------------------------------------------- cost
 
 
 def test_multiply_adds_by_hand() -> None:
-    """Each convolution: outputs x inputs of each."""
+    """Multiply-adds of a convolution: outputs x inputs per output."""
     stem = 12 * 12 * 8 * 3 * 9
     first = 6 * 6 * (8 * 8 * 9 + 8 * 8 * 9 + 8 * 8)
     second = 3 * 3 * (16 * 8 * 9 + 16 * 16 * 9 + 16 * 8)
@@ -153,10 +153,10 @@ def test_multiply_adds_by_hand() -> None:
     assert multiply_adds(network("none"), images(3)) == 3 * plain
     # Two fully connected layers, through a quarter of the channels.
     assert multiply_adds(network("se"), images(1)) == plain + 2 * 8 * 2 + 2 * 16 * 4
-    # Mean and maximum through the first, their sum through the second; 2 maps, 7 x 7.
+    # Mean and maximum through the first layer, their sum through the second; a 7 x 7 convolution of 2 maps.
     cbam = 3 * 8 * 2 + 3 * 16 * 4 + (6 * 6 + 3 * 3) * 2 * 49
     assert multiply_adds(network("cbam"), images(1)) == plain + cbam
-    # Nothing but numbers by themselves.
+    # Elementwise operations only.
     assert multiply_adds(network("sge"), images(1)) == multiply_adds(network("shuffle"), images(1)) == plain
 
 
@@ -172,7 +172,7 @@ def test_counting_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wishes", "message"),
+    ("settings", "message"),
     [
         ({"attention": "cbma"}, "attention"),
         ({"classes": 1}, "classes"),
@@ -184,9 +184,9 @@ def test_counting_changes_nothing() -> None:
     ],
     ids=str,
 )
-def test_settings_that_make_no_network(wishes: dict[str, object], message: str) -> None:
+def test_settings_that_make_no_network(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        build(ImageConfig, {"classes": 6, **wishes}, "test")
+        build(ImageConfig, {"classes": 6, **settings}, "test")
 
 
 def test_images_of_other_channels_are_an_error() -> None:

@@ -1,4 +1,4 @@
-"""Pictures of attention for images: the file is a picture, its columns follow the maps, and bad input leaves none."""
+"""Plots of image attention maps: file, columns, and errors that leave no file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shapes on textures: what is drawn is what the numbers say, and the same numbers come from the same seed."""
+"""Generated pictures: rendering matches the description, and the seed determines both."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AREAS = {
     "cross": 8 * ARM * sqrt(1 - ARM**2) - 4 * ARM**2,
     "half": pi / 2,
 }
-"""Of a shape whose circle has the radius 1."""
+"""Areas of shapes with radius 1."""
 
 
 def drawn(task: Pictures, count: int = 200, seed: int = 0) -> list[Picture]:
@@ -43,7 +43,7 @@ def test_one_seed_one_set_of_pictures() -> None:
     assert same(task.held_out(7, 1).part(0, 5), task.held_out(5, 1))
 
 
-def test_a_picture_does_not_depend_on_its_neighbours() -> None:
+def test_a_picture_does_not_depend_on_its_neighbors() -> None:
     task = Pictures()
     pictures = drawn(task, 20)
     whole = task.batch(pictures)
@@ -63,14 +63,14 @@ def test_every_shape_and_texture_comes_about_as_often() -> None:
     for field, kinds in (("shape", SHAPES), ("texture", TEXTURES)):
         counts = torch.tensor([getattr(picture, field) for picture in pictures]).bincount(minlength=len(kinds))
         assert len(counts) == len(kinds)
-        # Four standard deviations of so many throws.
+        # Four standard deviations of a Poisson count.
         expected = 1200 / len(kinds)
         assert (counts - expected).abs().max() < 4 * expected**0.5
 
 
 @pytest.mark.parametrize("shape", range(len(SHAPES)), ids=SHAPES)
 def test_a_shape_covers_its_area(shape: int) -> None:
-    """However it is turned, and wherever it is; but for corners and for an edge that two lines share in a pixel."""
+    """At any angle and position; corners and pixels with two edges deviate slightly."""
     task = Pictures(side=96, smallest=20.0, largest=30.0)
     pictures = [picture._replace(shape=shape) for picture in drawn(task, 20)]
     for picture, found in zip(pictures, task.batch(pictures).cover.sum((1, 2)), strict=True):
@@ -86,12 +86,12 @@ def test_a_shape_lies_on_its_picture_and_within_its_circle(shape: int) -> None:
         (x, y), radius = picture.center, picture.radius
         assert radius <= min(x, y, task.side - x, task.side - y)
         away = torch.hypot(middle[None] - x, middle[:, None] - y)
-        # Distances are those to lines: past a corner of less than a right angle that is half of the way to the corner.
+        # Distances are to lines; outside an acute corner that is about half of the distance to the corner.
         assert not cover[away > radius + 1.5].any()
 
 
 def test_a_turned_shape_is_the_shape_turned() -> None:
-    """By a right angle around the middle of the picture, pixels go to pixels."""
+    """A rotation by a right angle around the center maps pixels to pixels."""
     task = Pictures(side=32, scraps=0)
     for picture in drawn(task, 30):
         middle = picture._replace(center=(16.0, 16.0))
@@ -101,7 +101,7 @@ def test_a_turned_shape_is_the_shape_turned() -> None:
 
 
 def within(shape: str, u: float, v: float) -> bool:
-    """Whether a shape with radius 1 around 0 is at a place, v downwards; corners by their angles."""
+    """Whether a point is inside a shape with radius 1 around 0, v downwards."""
     away, arm = hypot(u, v), sqrt(1 - ARM**2)
     sides = {"square": [n * pi / 2 for n in range(4)], "triangle": [-pi / 2 + n * 2 * pi / 3 for n in range(3)]}
     if shape in sides:
@@ -114,7 +114,7 @@ def within(shape: str, u: float, v: float) -> bool:
 
 @pytest.mark.parametrize("shape", range(len(SHAPES)), ids=SHAPES)
 def test_a_pixel_is_the_shapes_if_its_middle_is(shape: int) -> None:
-    """Place by place; where an edge goes through a pixel, by what is covered of it."""
+    """Pixel by pixel; a pixel on an edge counts if more than half is covered."""
     task = Pictures()
     pictures = [picture._replace(shape=shape) for picture in drawn(task, 3, seed=shape)]
     for picture, cover in zip(pictures, task.batch(pictures).cover.tolist(), strict=True):

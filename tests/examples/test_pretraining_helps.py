@@ -1,4 +1,4 @@
-"""examples/pretraining_helps.py: labels come from the other language, a document hides one caption, all of it runs."""
+"""examples/pretraining_helps.py: labels from the other language, documents, and a complete run."""
 
 import gzip
 import random
@@ -12,7 +12,7 @@ VERBS |= {"running": "rennt", "walking": "geht", "jumping": "springt", "climbing
 
 
 def pairs(count: int) -> list[tuple[str, str]]:
-    """Captions in German and English: each verb in turn, and as many again that say nothing of what is done."""
+    """Captions in German and English: each verb in turn, and as many captions without a verb."""
     draw = random.Random(1)
     people = [("Ein Mann", "A man"), ("Eine Frau", "A woman"), ("Ein Kind", "A child")]
     places = [("im Park", "in the park"), ("am Strand", "on the beach"), ("vor dem Haus", "before the house")]
@@ -63,7 +63,7 @@ def test_it_runs_and_goes_on(
     example.main([*words, "--documents"])
     assert len((tmp_path / "made" / "documents-test.tsv").read_text(encoding="utf-8").splitlines()) == 32
     tables = []
-    for _ in range(2):  # the second time everything is there
+    for _ in range(2):  # the second run finds all results
         example.main([*words, "--labelled", "40", "--seeds", "1", "--quick"])
         tables.append(capsys.readouterr().out.splitlines()[-4:])
     assert tables[0][0] == "40 labelled captions, 32 to measure on, 1 seeds"

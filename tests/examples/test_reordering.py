@@ -1,4 +1,4 @@
-"""Copying and reversing: targets, their known alignment, and draws that are a function of the seed."""
+"""Copying and reversing: targets, their known alignment, and reproducible draws."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_each_target_symbol_stands_where_the_alignment_says(task: Reordering) ->
     known = alignment >= 0
     read = batch.source.gather(1, alignment.clamp(min=0))
     assert torch.equal(read[known], batch.target_output[known])
-    # Everything but end symbols and padding has one, and no two symbols have the same.
+    # All symbols except end symbols and padding have a position, and no two have the same.
     assert torch.equal(known, batch.target_output >= FIRST)
     for row, length in zip(alignment, batch.target_lengths, strict=True):
         assert sorted(row[: length - 1].tolist()) == list(range(length - 1))
@@ -91,6 +91,6 @@ def test_what_is_no_task_is_named() -> None:
 
 
 def test_another_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # our message, not that of the checks of types
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # our message instead of jaxtyping's
     with pytest.raises(ConfigurationError, match=r"name='sort'.*'copy' or 'reverse'"):
         Reordering("sort")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The planted span: where it is, what it carries, and that neighbours tell what no word tells by itself."""
+"""Planted spans: position, answer, and that only neighboring letters reveal the span."""
 
 from __future__ import annotations
 
@@ -69,33 +69,31 @@ def test_capitals_are_as_frequent_as_they_should_be_and_letters_alike_everywhere
         agreeing += Counter(outside).most_common(1)[0][0] == one.answer
     for within, wanted in ((True, task.inside), (False, task.outside)):
         assert sum(capitals[within]) / len(capitals[within]) == pytest.approx(wanted, abs=0.02)
-    # What is most frequent outside says nothing of the answer.
+    # The most frequent letter outside says nothing about the answer.
     assert agreeing / 1_000 == pytest.approx(1 / task.alphabet, abs=0.05)
 
 
-def probabilities(task: PlantedSpans, one: Planted, neighbours: bool) -> Tensor:
-    """Of being inside, from what the task is: for each place by itself, or by a chain that stays where it is."""
+def probabilities(task: PlantedSpans, one: Planted, neighbors: bool) -> Tensor:
+    """The probability of being inside, given the task's parameters: for each position alone, or by a chain."""
     width = (task.narrowest + task.widest) / 2
     length = len(one.capital)
     share = width / length
     evidence = [log(task.inside / task.outside), log((1 - task.inside) / (1 - task.outside))]
     score = torch.tensor([evidence[0] if capital else evidence[1] for capital in one.capital])
-    if not neighbours:
+    if not neighbors:
         return torch.sigmoid(score + log(share / (1 - share)))
     leave_inside, leave_outside = 1 / width, 2 / (length - width)
     transition = torch.tensor([[1 - leave_outside, leave_outside], [leave_inside, 1 - leave_inside]]).log()
     return chain_marginals(torch.stack((torch.zeros_like(score), score), -1)[None], transition)[0, :, 1]
 
 
-@pytest.mark.parametrize(("neighbours", "least", "most"), [(True, 0.93, 1.0), (False, 0.5, 0.8)])
-def test_a_chain_finds_the_answer_and_each_place_by_itself_does_not(
-    neighbours: bool, least: float, most: float
-) -> None:
-    """The reason why the task is one for chains: nothing is learned here, both know what the task is made of."""
+@pytest.mark.parametrize(("neighbors", "least", "most"), [(True, 0.93, 1.0), (False, 0.5, 0.8)])
+def test_a_chain_finds_the_answer_and_each_place_by_itself_does_not(neighbors: bool, least: float, most: float) -> None:
+    """Why the task needs chains: nothing is learned here, both methods know the task's parameters."""
     task = PlantedSpans()
     examples, right = drawn(task, 400), 0
     for one in examples:
-        weights = probabilities(task, one, neighbours)
+        weights = probabilities(task, one, neighbors)
         totals = torch.zeros(task.alphabet).index_add_(0, torch.tensor(one.letters), weights)
         right += int(totals.argmax()) == one.answer
     assert least <= right / len(examples) <= most

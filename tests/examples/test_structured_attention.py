@@ -1,4 +1,4 @@
-"""The example of structured attention: chains and trees learn what a softmax does not, and it prints what it found."""
+"""examples/structured_attention.py: chains and trees learn what a softmax does not; its output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tasks.spans import PlantedSpans
 
 
 def test_a_chain_learns_to_find_a_span_that_a_softmax_does_not(example: ModuleType) -> None:
-    """Shorter texts of fewer letters than the example's, and a share of its updates."""
+    """With shorter texts, fewer letters and fewer updates than in the example."""
     spans = PlantedSpans(alphabet=4, shortest=40, longest=40, narrowest=10, widest=12, inside=0.9, outside=0.35)
     task = example.span_task(spans, updates=300, seed=1, examples=200)
     scores = {
@@ -27,7 +27,7 @@ def test_a_chain_learns_to_find_a_span_that_a_softmax_does_not(example: ModuleTy
 
 
 def test_trees_learn_what_a_softmax_does_not(example: ModuleType) -> None:
-    """Shorter expressions than the example's, and a share of its updates."""
+    """With shorter expressions and fewer updates than in the example."""
     task = example.tree_task(Expressions(2, 4, operands=6), updates=250, seed=1, examples=200)
     scores = {name: task.measure(example.train(task, name, 0.004, seed=1)[0], True) for name in ("softmax", "tree")}
     assert scores["tree"]["right answers"] >= 0.7
@@ -52,7 +52,7 @@ def test_the_example_in_full(example: ModuleType, capsys: pytest.CaptureFixture[
 
 
 def figures(printed: str, name: str) -> list[float]:
-    """The numbers of the line that begins so."""
+    """The numbers of the line that begins with ``name``."""
     (line,) = re.findall(rf"^{re.escape(name)}  +(.*)$", printed, re.MULTILINE)
     return [float(word.strip("%")) for word in line.split() if word != "-"]
 
@@ -108,7 +108,7 @@ def test_the_measures(example: ModuleType) -> None:
 
 @pytest.mark.parametrize("with_root", [True, False])
 def test_heads_are_counted_where_they_are(example: ModuleType, with_root: bool) -> None:
-    """A network that attends to nothing but heads, and one that attends to the word after them."""
+    """A network that attends only to heads, and one that attends only to the word after the head."""
     expressions = Expressions()
     test = expressions.held_out(30, 1)
     for shift, wanted in ((0, 1.0), (1, 0.0)):

@@ -1,4 +1,4 @@
-"""The drop-in computes what ``torch.nn.MultiheadAttention`` computes, forwards and backwards, and stores the same."""
+"""The drop-in has the outputs, gradients and state dict of ``torch.nn.MultiheadAttention``."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def draw(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tens
 
 
 def hidden(*shape: int, seed: int) -> Tensor:
-    """A boolean mask of PyTorch's meaning that leaves the first key to everybody."""
+    """A boolean mask in PyTorch's convention; the first key is visible to all queries."""
     mask = draw(*shape, seed=seed) > 0
     mask[..., 0] = False
     return mask
 
 
 def numbers(mask: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
-    """The same as numbers to add, and not only 0 and -inf."""
+    """The same mask as numbers to add, not only 0 and -inf."""
     return draw(*mask.shape, seed=99).to(dtype).masked_fill(mask, -torch.inf)
 
 
@@ -63,7 +63,7 @@ MASKS: dict[str, dict[str, Any]] = {
 
 
 def pair(dtype: torch.dtype = torch.float64, **options: Any) -> tuple[nn.MultiheadAttention, MultiheadAttention]:
-    """PyTorch's module and ours with the same weights; no bias is left at zero, where it would hide a mistake."""
+    """PyTorch's module and ours with the same weights; no bias is zero, which would hide errors."""
     theirs = nn.MultiheadAttention(WIDTH, HEADS, **options, dtype=dtype)
     for seed, parameter in enumerate(theirs.parameters()):
         parameter.data = draw(*parameter.shape, seed=seed).to(dtype) / 2
@@ -82,7 +82,7 @@ def inputs(module: nn.MultiheadAttention, dtype: torch.dtype = torch.float64) ->
 
 
 def run(module: nn.Module, tensors: tuple[Tensor, ...], **call: Any) -> list[Tensor]:
-    """The results and every gradient of one call."""
+    """The results and all gradients of one call."""
     module.zero_grad()
     for tensor in tensors:
         tensor.grad = None
@@ -111,7 +111,7 @@ def test_equals_pytorch(options: str, mask: str) -> None:
 
 
 class Together(nn.Module):
-    """A module that is given one tensor as query, key and value, or one as key and value."""
+    """One tensor is passed as query, key and value, or as key and value."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ def test_equals_pytorch_in_other_types(dtype: torch.dtype, mask: str) -> None:
         assert all(result.dtype == dtype for result in results)
         if dtype == torch.float32:
             same(results, run(theirs, inputs(theirs, dtype), need_weights=need_weights, **call), dtype)
-        else:  # against double: in half precision two right answers may differ by more than either errs
+        else:  # compare with double: in half precision two correct results may differ by more than the error of either
             exact, _ = pair(**OPTIONS["batch first"])
             output, _ = exact(*inputs(exact), need_weights=need_weights, **MASKS[mask])
             torch.testing.assert_close(results[0].double(), output, rtol=5e-2, atol=1e-1)
@@ -180,7 +180,7 @@ def test_first_values_and_dropout_are_the_same_seed_for_seed(options: str, need_
     torch.manual_seed(2)
     same(run(ours, tensors, **call), expected, torch.float32)
     if need_weights:
-        assert not torch.allclose(expected[1].sum(-1), torch.ones(()))  # they are the weights after dropout
+        assert not torch.allclose(expected[1].sum(-1), torch.ones(()))  # weights after dropout
 
 
 @pytest.mark.parametrize("options", OPTIONS)
@@ -246,7 +246,7 @@ def test_from_torch_takes_the_parameters_themselves() -> None:
 @pytest.mark.parametrize("kv_heads", [1, 2])
 @pytest.mark.parametrize("options", OPTIONS)
 def test_grouped_heads_are_repeated_heads(options: str, kv_heads: int) -> None:
-    """PyTorch's module, each of whose key heads is given to all queries of its group, is the grouped one."""
+    """The grouped module equals PyTorch's module with every key head repeated for its group of queries."""
     theirs, _ = pair(**OPTIONS[options])
     ours = MultiheadAttention(WIDTH, HEADS, **OPTIONS[options], num_kv_heads=kv_heads, dtype=torch.float64)
     for seed, parameter in enumerate(ours.parameters()):
@@ -271,7 +271,7 @@ def test_grouped_heads_are_repeated_heads(options: str, kv_heads: int) -> None:
     tensors = inputs(theirs)
     for call in ({"need_weights": False}, {"average_attn_weights": False}):
         got, expected = (run(module, tensors, key_padding_mask=PADDING, **call) for module in (ours, theirs))
-        results = 4 if "need_weights" in call else 5  # the parameters' gradients have other shapes
+        results = 4 if "need_weights" in call else 5  # the gradients of the parameters have other shapes
         same(got[:results], expected[:results])
 
 
@@ -304,7 +304,7 @@ def test_our_masks_are_pytorchs_turned_round(options: str, need_weights: bool) -
 
 
 def test_static_keys_and_values() -> None:
-    """The function's own arguments, which the module does not have."""
+    """Arguments that only the function has."""
     theirs, _ = pair(**OPTIONS["plain"])
     query, key, value = inputs(theirs)
     kept = [draw(BATCH * HEADS, KEYS, WIDTH // HEADS, seed=seed) for seed in (7, 8)]
@@ -353,6 +353,6 @@ for need_weights in (False, True):
 
 @pytest.mark.proof
 def test_compiled_and_exported() -> None:
-    """In a fresh interpreter: shape checks cannot be compiled."""
+    """In a new interpreter, since shape checks cannot be compiled."""
     result = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr

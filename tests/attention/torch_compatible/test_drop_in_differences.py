@@ -1,6 +1,6 @@
-"""Where the drop-in differs from PyTorch on purpose: each difference with PyTorch's behaviour beside it.
+"""The intended differences from PyTorch, each with PyTorch's behavior for comparison.
 
-The list is in the docstring of `MultiheadAttention`. If PyTorch comes to agree, a test here says so.
+The list is in the docstring of `MultiheadAttention`. A test fails when PyTorch changes to agree.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def test_nothing_to_attend_to_is_zero(kind: str, need_weights: bool, evaluating:
     x = draw()
     with torch.set_grad_enabled(not evaluating):
         output, weights = ours(x, x, x, **call)
-        if kind == "bool" and need_weights:  # PyTorch: NaN here, and without weights zeros or NaN
+        if kind == "bool" and need_weights:  # PyTorch: NaN here; zeros or NaN without weights
             assert theirs(x, x, x, **call)[0][1].isnan().all()
     torch.testing.assert_close(output[1], ours.out_proj.bias.expand(LENGTH, -1))
     if weights is not None:
@@ -63,7 +63,7 @@ def test_nothing_to_attend_to_has_zero_gradients(need_weights: bool) -> None:
     _, ours = pair()
     gradients = []
     with torch.autograd.detect_anomaly(check_nan=True):
-        for rows in (slice(None), slice(0, 3, 2)):  # with the empty sentence and without it
+        for rows in (slice(None), slice(0, 3, 2)):  # with and without the empty sentence
             ours.zero_grad()
             x = draw().requires_grad_()
             output, _ = ours(x[rows], x[rows], x[rows], key_padding_mask=NOTHING[rows], need_weights=need_weights)
@@ -114,7 +114,7 @@ def test_is_causal_is_aligned_at_the_start_and_causal_at_the_end() -> None:
 
 
 def test_a_hint_is_believed_where_pytorch_believes_it() -> None:
-    """`is_causal` with a mask that is another one is the caller's mistake; it has the same consequence."""
+    """`is_causal` with a mask that is not causal is an error of the caller, with the same result as in PyTorch."""
     theirs, ours = pair()
     x, other = draw(), torch.eye(LENGTH, dtype=torch.bool)
     for call in ({"need_weights": False}, {}, {"need_weights": False, "key_padding_mask": NOTHING[:1].expand(3, -1)}):
@@ -123,7 +123,7 @@ def test_a_hint_is_believed_where_pytorch_believes_it() -> None:
 
 
 def test_added_keys_stay_visible_when_causal() -> None:
-    """PyTorch hides them where no weights are wanted, and shows them where they are."""
+    """PyTorch hides them without weights, and shows them with weights."""
     theirs, ours = pair(add_bias_kv=True, add_zero_attn=True)
     x = draw()
     expected, weights = theirs(x, x, x, attn_mask=LATER, is_causal=True)
@@ -153,14 +153,14 @@ def test_masks_of_two_kinds_without_a_warning() -> None:
     numbers = torch.randn(LENGTH, LENGTH, generator=torch.Generator().manual_seed(2))
     with pytest.warns(UserWarning, match="mismatched"):
         expected, _ = theirs(x, x, x, attn_mask=numbers.double(), key_padding_mask=padding)
-    for term in (numbers, numbers.double()):  # PyTorch takes the query's type only
+    for term in (numbers, numbers.double()):  # PyTorch accepts only the type of the query
         torch.testing.assert_close(ours(x, x, x, attn_mask=term, key_padding_mask=padding)[0], expected)
 
 
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_nested_tensors_everywhere(layout: torch.layout) -> None:
-    """A sentence in a nested tensor is a sentence by itself; PyTorch takes none while training."""
+    """A sentence in a nested tensor equals the sentence alone; PyTorch rejects nested tensors in training."""
     theirs, ours = pair()
     sentences = [draw(1, length)[0] for length in (2, 4, 1)]
     nested = torch.nested.nested_tensor(sentences, layout=layout, requires_grad=True)
@@ -168,7 +168,7 @@ def test_nested_tensors_everywhere(layout: torch.layout) -> None:
         theirs(nested, nested, nested)
     output, weights = ours(nested, nested, nested)
     assert output.layout == layout
-    total = (output + nested).to_padded_tensor(0.0)  # as a residual sum needs it
+    total = (output + nested).to_padded_tensor(0.0)  # as in a residual sum
     for row, sentence in enumerate(sentences):
         alone, alone_weights = theirs(sentence, sentence, sentence)
         torch.testing.assert_close(total[row, : len(sentence)], alone + sentence)
@@ -183,7 +183,7 @@ def test_nested_tensors_everywhere(layout: torch.layout) -> None:
 
 
 def test_bias_of_the_output_alone() -> None:
-    """`qkv_bias`, which PyTorch does not have: W^Q, W^K, W^V with biases or without, whatever W^O has."""
+    """`qkv_bias`, which PyTorch lacks: biases of W^Q, W^K and W^V independent of the bias of W^O."""
     x = draw()
     for bias, qkv_bias in ((True, False), (False, True)):
         ours = MultiheadAttention(WIDTH, HEADS, bias=bias, qkv_bias=qkv_bias, batch_first=True, dtype=torch.float64)

@@ -1,8 +1,7 @@
 """The four multi-head modules of the documents are calls of one implementation.
 
-The reference is written from their equations, for one sentence and one head after the other. Ours gets a document's
-weights, its input in its layout and its mask in its meaning, and returns what it returns; what one writes to get there
-stands beside it.
+The reference follows their equations, one sentence and one head at a time. Our module gets the weights of a document,
+its input in its layout and its mask in its convention, and must return the same result. Each test shows the call.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def matrices(key_width: int = WIDTH, value_width: int = WIDTH) -> list[Tensor]:
 def by_hand(
     query: Tensor, key: Tensor, value: Tensor, weights: list[Tensor], biases: list[Tensor], added: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """softmax(Q K^T / sqrt(d_k) + added) V of each head of each sentence, side by side, times W_o."""
+    """softmax(Q K^T / sqrt(d_k) + added) V of each head and sentence, concatenated, times W_o."""
     projected = [F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=False)]
     outputs, all_weights = [], []
     for sentence in range(BATCH):
@@ -66,7 +65,7 @@ def biases(*widths: int) -> list[Tensor]:
 def with_weights(
     module: MultiHeadAttention, weights: list[Tensor], bias: list[Tensor] | None = None
 ) -> MultiHeadAttention:
-    """Copies the matrices of a document's module: the first three lie one below the other."""
+    """Copy the matrices of a document's module; the first three are stacked."""
     state = {"in_projection.weight": torch.cat(weights[:3]), "output_projection.weight": weights[3]}
     if bias is not None:
         state |= {"in_projection.bias": torch.cat(bias[:3]), "output_projection.bias": bias[3]}
@@ -74,7 +73,7 @@ def with_weights(
     return module
 
 
-# Document 000: time first, a bias in the output projection alone, padding True = hidden, an additive attn_mask.
+# Document 000: length first, a bias in the output projection only, padding True = hidden, an additive attn_mask.
 
 
 def shorter_form(
@@ -92,7 +91,7 @@ def shorter_form(
     v_proj_weight: Tensor | None = None,
     attn_mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """000's own `multi_head_attention_forward`, argument by argument."""
+    """The `multi_head_attention_forward` of document 000, argument by argument."""
     return multi_head_attention_forward(
         query, key, value, query.shape[-1], num_heads, None, None, None, None, False, dropout_p,
         out_proj_weight, out_proj_bias, training, key_padding_mask, attn_mask=attn_mask,
@@ -118,7 +117,7 @@ def test_000_the_module_and_the_function(look_ahead: str | None) -> None:
         {"in_proj_weight": torch.cat(weights[:3]), "out_proj.weight": weights[3], "out_proj.bias": bias}
     )
     time_first = [x.transpose(0, 1) for x in (query, key, value)]
-    hidden = WORDS == 0  # 000 prints True = word and hides where the mask is True: ~mask is what it means
+    hidden = WORDS == 0  # 000 prints True = word but hides where the mask is True, so it means ~mask
     named = dict(zip(("q_proj_weight", "k_proj_weight", "v_proj_weight"), weights, strict=False))
     for output, average in (
         module(*time_first, attn_mask=mask, key_padding_mask=hidden),
@@ -129,7 +128,7 @@ def test_000_the_module_and_the_function(look_ahead: str | None) -> None:
 
 
 def test_000_its_example() -> None:
-    """Section 4.4's call, its printed mask turned round; the shapes that it prints."""
+    """The call of section 4.4 with its printed mask inverted, and the shapes it prints."""
     src, words = draw(5, 2, 32, seed=1).float(), WORDS == 1
     module = MultiheadAttention(embed_dim=32, num_heads=1, qkv_bias=False)
     output, weights = module(src, src, src, key_padding_mask=~words)
@@ -142,11 +141,11 @@ def test_000_its_example() -> None:
     torch.testing.assert_close(again.transpose(0, 1), output)
 
 
-# Document 002: d_k and d_v of one's own, no biases, residual sum and norm inside, a mask [batch, 1 | queries, keys].
+# Document 002: separate d_k and d_v, no biases, residual sum and norm inside, a mask [batch, 1 | queries, keys].
 
 
 class ResidualAttention(nn.Module):
-    """002's layer from ours: norm(q + dropout(attention(q, k, v)))."""
+    """The layer of document 002 with our attention: norm(q + dropout(attention(q, k, v)))."""
 
     def __init__(self, n_head: int, d_model: int, d_k: int, d_v: int, dropout: float = 0.1) -> None:
         super().__init__()
@@ -182,7 +181,7 @@ def test_002(shape: tuple[int, ...]) -> None:
     torch.testing.assert_close(got_weights, expected_weights)
 
 
-# Document 003: BERT's. Biases everywhere, hidden where the mask is 0, the output alone; the same function for one head.
+# Document 003 (BERT): biases everywhere, hidden where the mask is 0, output only; the same function for one head.
 
 
 def test_003() -> None:
@@ -196,7 +195,7 @@ def test_003() -> None:
 
 
 def test_003_one_head_or_many_through_one_function() -> None:
-    """Its `Attention` takes whatever stands before the last two axes; ours takes [batch, heads] there."""
+    """Its `Attention` accepts any leading axes; ours expects [batch, heads]."""
     query, key, value = inputs()
     mask = WORDS[:, None].expand(BATCH, QUERIES, KEYS)
     scores = (query @ key.transpose(-2, -1) / math.sqrt(WIDTH)).masked_fill(mask == 0, -torch.inf)

@@ -1,11 +1,9 @@
-"""What is wrong is an error of PyTorch's kind in PyTorch's words; where PyTorch has none, ours says what to do."""
+"""Errors have PyTorch's types and messages; where PyTorch has none, ours say what to do."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import jaxtyping
 import pytest
 import torch
 import torch.nn.functional as F
@@ -16,13 +14,7 @@ from multihead.attention.torch_compatible.functional import multi_head_attention
 from multihead.attention.torch_compatible.module import MultiheadAttention
 from multihead.errors import InputError, MaskError, ShapeError
 
-
-@pytest.fixture(autouse=True)
-def unchecked() -> Iterator[None]:
-    """Without jaxtyping's checks, as in production: our own message is what the caller gets."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
+pytestmark = pytest.mark.usefixtures("unchecked")
 
 
 def zeros(*shape: int) -> Tensor:
@@ -62,7 +54,7 @@ CALLS: dict[str, tuple[tuple[Tensor, ...], dict[str, Any]]] = {
 
 
 def failure(function: Any, *args: Any, **kwargs: Any) -> Exception:
-    with pytest.raises(Exception) as caught:  # noqa: PT011 - which one is what is asked
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - the test determines the type
         function(*args, **kwargs)
     return caught.value
 
@@ -79,11 +71,11 @@ def test_the_errors_are_pytorchs(name: str, extra: bool, evaluating: bool) -> No
         for need_weights in (False, True):
             ours, theirs = (failure(module, *tensors, need_weights=need_weights, **call) for module in modules)
             assert isinstance(ours, type(theirs)), (ours, theirs)
-            if name == "queries and keys of different batches":  # PyTorch's speaks of a shape that nobody gave
+            if name == "queries and keys of different batches":  # PyTorch's message names a shape that was not passed
                 assert "query has a batch of 2 and key one of 4" in str(ours)
             else:
                 assert str(ours) == str(theirs)
-            assert isinstance(ours, InputError) or name == "keys of another width"  # PyTorch's own, of its product
+            assert isinstance(ours, InputError) or name == "keys of another width"  # raised by PyTorch's matrix product
 
 
 @pytest.mark.parametrize("width", [{"kdim": 5}, {"vdim": 5}])
@@ -102,7 +94,7 @@ def test_the_errors_of_the_constructor_are_pytorchs(arguments: tuple[int, int]) 
 
 
 def function_call(**changes: Any) -> dict[str, Any]:
-    """The arguments of the function, with changes."""
+    """The arguments of the function, with some replaced."""
     call = {
         "query": X, "key": X, "value": X, "embed_dim_to_check": 4, "num_heads": 2, "in_proj_weight": zeros(12, 4),
         "in_proj_bias": zeros(12), "bias_k": None, "bias_v": None, "add_zero_attn": False, "dropout_p": 0.0,

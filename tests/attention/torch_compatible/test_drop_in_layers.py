@@ -1,7 +1,7 @@
-"""Inside PyTorch's own layers: they call our forward in every mode, and compute what they computed before.
+"""PyTorch's layers call our forward in every mode, with the same results as before.
 
-``torch.nn.TransformerEncoderLayer`` goes around its attention module when it evaluates without gradients; a module that
-differs from PyTorch's would be left out silently.
+``torch.nn.TransformerEncoderLayer`` bypasses its attention module in evaluation mode without gradients, which would
+silently leave out a module that differs from PyTorch's.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def count() -> Iterator[None]:
 
 
 def exchange(model: nn.Module) -> nn.Module:
-    """Puts ours in the place of every attention module of PyTorch's."""
+    """Replace every attention module of PyTorch with ours."""
     for name, child in list(model.named_children()):
         if isinstance(child, nn.MultiheadAttention):
             setattr(model, name, Counted.from_torch(child))
@@ -92,7 +92,7 @@ def test_an_encoder_layer_calls_ours(options: dict[str, Any], mode: str, call: s
 
 @pytest.mark.parametrize("mode", MODES)
 def test_is_causal_alone_reaches_ours(mode: str) -> None:
-    """PyTorch's own layer raises an error, or is not causal."""
+    """PyTorch's layer raises an error or is not causal."""
     training, grad = MODES[mode]
     theirs, ours = layer(batch_first=True), exchange(layer(batch_first=True))
     with grad():
@@ -105,7 +105,7 @@ def test_is_causal_alone_reaches_ours(mode: str) -> None:
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_an_encoder_calls_ours_in_every_layer(when: str, mode: str, call: str) -> None:
-    """Exchanged before `TransformerEncoder` is made or after, when it goes on handing over nested tensors."""
+    """Replaced before `TransformerEncoder` is constructed, or after, when it still passes nested tensors."""
     training, grad = MODES[mode]
     theirs = nn.TransformerEncoder(layer(batch_first=True), 2)
     if when == "after":
@@ -118,7 +118,7 @@ def test_an_encoder_calls_ours_in_every_layer(when: str, mode: str, call: str) -
         output = ours.train(training)(draw(), **arguments)
     assert Counted.calls == 2
     words = ~PADDING if "src_key_padding_mask" in arguments else torch.ones_like(PADDING)
-    torch.testing.assert_close(output[words], expected[words])  # at padding PyTorch's differ among themselves
+    torch.testing.assert_close(output[words], expected[words])  # PyTorch's own modes differ in the padding
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -137,7 +137,7 @@ def test_a_transformer_calls_ours_everywhere(mode: str) -> None:
         expected = theirs.train(training)(source, target, tgt_mask=causal() < 0, tgt_is_causal=True, **call)
         output = ours.train(training)(source, target, tgt_mask=causal() < 0, tgt_is_causal=True, **call)
         assert Counted.calls == 2 + 2 * 2
-        alone = ours(source, target, tgt_is_causal=True, **call)  # PyTorch wants the mask as well
+        alone = ours(source, target, tgt_is_causal=True, **call)  # PyTorch requires the mask as well
     torch.testing.assert_close(output, expected)
     torch.testing.assert_close(alone, expected)
 
@@ -157,6 +157,6 @@ def test_a_sentence_of_padding_alone_stays_finite(mode: str) -> None:
 
 
 def test_pytorch_remarks_on_it_when_an_encoder_is_made() -> None:
-    """The one thing that shows: documented, with what to write instead."""
+    """The only visible effect; the documentation says how to avoid it."""
     with pytest.warns(UserWarning, match="_qkv_same_embed_dim was not True"):
         nn.TransformerEncoder(exchange(layer(batch_first=True)), 1)

@@ -1,7 +1,7 @@
-"""PyTorch's own samples, from the installed wheel, over our module and functions.
+"""PyTorch's samples, from the installed wheel, applied to our module and functions.
 
-They are what PyTorch tests its module and operators with. The results are PyTorch's, dropout included (same seed), and
-for the module also what PyTorch's reference function for its samples says.
+PyTorch tests its own module and operators with them. Our results equal PyTorch's, including dropout (same seed); those
+of the module also equal PyTorch's reference function for the samples.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from multihead.attention.torch_compatible.functional import multi_head_attention
 from multihead.attention.torch_compatible.module import MultiheadAttention
 
 pytest.importorskip("expecttest", reason="PyTorch's test tools need it")
-# Not at the top: it needs expecttest, and is itself a part of PyTorch that may move.
+# Not imported at the top: it needs expecttest, and this part of PyTorch may move.
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.common_modules import module_db
 
@@ -91,7 +91,7 @@ def test_the_samples_of_the_function(requires_grad: bool) -> None:
 
 
 def test_the_samples_of_scaled_dot_product_attention() -> None:
-    """Ours takes four axes: [batch, length, width] is one head, and heads without a batch axis are a batch of one.
+    """Our function takes four axes: [batch, length, width] becomes one head, heads without a batch axis a batch of one.
 
     PyTorch's is_causal is aligned at the start.
     """

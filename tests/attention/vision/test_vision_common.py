@@ -1,11 +1,10 @@
-"""What holds for every attention for images: shapes, any height and width, gradients, layouts, errors."""
+"""Properties of all image attention modules: shapes, sizes, gradients, memory layouts, errors."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import jaxtyping
 import pytest
 import torch
 from torch import Tensor
@@ -38,7 +37,7 @@ MAKERS: dict[str, Callable[[], ImageAttention]] = {
 
 
 def make(name: str) -> ImageAttention:
-    """The module in double precision, with parameters that hide nothing: none is 0 or 1."""
+    """The module in double precision, with no parameter equal to 0 or 1, which would hide errors."""
     module = MAKERS[name]().double()
     generator = torch.Generator().manual_seed(0)
     for parameter in module.parameters():
@@ -109,14 +108,6 @@ def test_the_state_is_all_there_is(name: str) -> None:
     assert torch.equal(copy.deepcopy(module)(x), module(x))
 
 
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Without jaxtyping's checks, as in production: our own message is what the caller gets."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
-
-
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("name", MAKERS)
 def test_other_channels_or_axes_are_an_error(name: str) -> None:
@@ -150,7 +141,7 @@ def test_impossible_settings(call: Callable[[], object], message: str) -> None:
         call()
 
 
-def test_one_image_cannot_be_normalised_over_the_batch() -> None:
+def test_one_image_cannot_be_normalized_over_the_batch() -> None:
     with pytest.raises(ShapeError, match="train with two or more"):
         BAM(4)(torch.zeros(1, 4, 3, 3))
     BAM(4).eval()(torch.zeros(1, 4, 3, 3))

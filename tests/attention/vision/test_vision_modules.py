@@ -1,4 +1,4 @@
-"""Each attention for images equals its paper's equation, computed number by number, and has its invariances."""
+"""Image attention modules equal their papers' equations, computed element by element, and keep invariances."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def relu(x: Tensor) -> Tensor:
 
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor, dilation: int = 1) -> Tensor:
-    """[in, H, W] -> [out, H, W], zeros outside, sum by sum."""
+    """A zero-padded convolution [in, H, W] -> [out, H, W] as explicit sums."""
     out, _, size, _ = weight.shape
     middle = (size - 1) // 2
     result = torch.zeros(out, *x.shape[1:], dtype=x.dtype)
@@ -60,7 +60,7 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor, dilation: int = 1) -> Tens
 
 
 def normalise(x: Tensor, norm: nn.Module) -> Tensor:
-    """A batch norm when evaluating; the channels come first."""
+    """A batch norm in evaluation mode, channels first."""
     shape = (-1,) + (1,) * (x.dim() - 1)
     mean, variance, weight, bias = (
         getattr(norm, name).view(shape) for name in ("running_mean", "running_var", "weight", "bias")

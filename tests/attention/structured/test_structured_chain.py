@@ -1,11 +1,10 @@
-"""Marginals of chains and segments equal enumeration of all paths; lengths, -inf and extreme scores; gradients."""
+"""Marginals of chains and segments equal enumeration; lengths, -inf, extreme scores, gradients."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise, product
 
-import jaxtyping
 import pytest
 import torch
 from torch import Tensor
@@ -20,15 +19,7 @@ from multihead.attention.structured.chain import FEW_STATES, marginals_of_presen
 from multihead.errors import ShapeError
 
 STATES = (1, 2, 3, FEW_STATES + 1)
-"""The last one goes by the recursion, the others by rounds of products."""
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Without jaxtyping's checks, as in production: our own message is what the caller gets."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
+"""The last one uses the forward recursion, the others the pairwise product."""
 
 
 def inputs(
@@ -43,7 +34,7 @@ def inputs(
 
 
 def paths(unary: Tensor, transition: Tensor) -> tuple[Tensor, Tensor]:
-    """log Z and marginals of one sentence, by going through all paths."""
+    """log Z and marginals of one sentence by enumerating all paths."""
     length, states = unary.shape
     moves = transition if transition.dim() == 3 else transition.expand(length, -1, -1)
     every = torch.tensor(list(product(range(states), repeat=length)))
@@ -84,7 +75,7 @@ def test_lengths_cut_and_rows_do_not_talk(states: int) -> None:
     assert gradient.isfinite().all()
 
 
-def test_a_missing_position_makes_its_neighbours_neighbours() -> None:
+def test_a_missing_position_makes_its_neighbors_adjacent() -> None:
     unary, transition = inputs(2, 6, batch=32)
     present = torch.rand(32, 6, generator=torch.Generator().manual_seed(1)) < 0.5
     marginals = marginals_of_present(unary, transition, present)
@@ -129,7 +120,7 @@ def test_extreme_scores_stay_right_in_float32(states: int, scale: float) -> None
 def test_minus_infinity_forbids(states: int) -> None:
     unary, transition = inputs(states, 4, batch=2)
     unary[0, 1, 0] = -torch.inf
-    unary[1, 2] = -torch.inf  # no state at all
+    unary[1, 2] = -torch.inf  # no possible state
     transition[1, 0] = -torch.inf
     unary.requires_grad_()
     log_z, marginals = chain_log_partition(unary, transition), chain_marginals(unary, transition)
@@ -163,7 +154,7 @@ def test_empty_batches_and_sentences() -> None:
 
 
 def cuts(length: int, width: int) -> Iterator[list[int]]:
-    """All ways to cut so many positions into segments."""
+    """All ways to cut ``length`` positions into segments."""
     if length == 0:
         yield []
     for first in range(1, min(width, length) + 1):
@@ -171,7 +162,7 @@ def cuts(length: int, width: int) -> Iterator[list[int]]:
 
 
 def segmentations(segment: Tensor, transition: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """log Z and marginals of one sentence, by going through all cuts and labels."""
+    """log Z and marginals of one sentence by enumerating all cuts and labels."""
     scores, marginals, everything = [], torch.zeros_like(segment), []
     for widths in cuts(length, segment.shape[1]):
         starts = [sum(widths[:i]) for i in range(len(widths))]

@@ -1,10 +1,7 @@
-"""Chains and trees in place of a softmax: the same marginals, through the one composition; they learn."""
+"""Structured attention layers use the marginals of chains and trees, and learn."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import jaxtyping
 import pytest
 import torch
 from torch import Tensor
@@ -24,14 +21,6 @@ from multihead.errors import ShapeError
 
 DIM = 4
 TREES = [(projective, multiroot) for projective in (True, False) for multiroot in (True, False)]
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Without jaxtyping's checks, as in production: our own message is what the caller gets."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -87,7 +76,7 @@ def test_tree_weights_are_the_marginals_turned_round(projective: bool, multiroot
 @pytest.mark.parametrize(("projective", "multiroot"), TREES)
 def test_trees_take_padding_out(projective: bool, multiroot: bool) -> None:
     align, scores, lengths = TreeAlignment(projective, multiroot), normal(4, 4, 5), [4, 0, 1, 3]
-    # Padding of the keys alone and of both sides mean the same: a word that is nobody's head is no word.
+    # Padding of the keys alone and of both sides are equivalent: a word that cannot be a head is missing.
     for mask in (Padding([5, 1, 2, 4]), Padding([5, 1, 2, 4], q_lengths=lengths)):
         weights = align(scores, mask.dense(4, 5)[:, 0])
         for row, length in enumerate(lengths):
@@ -97,12 +86,12 @@ def test_trees_take_padding_out(projective: bool, multiroot: bool) -> None:
 
 
 def test_forbidden_heads_have_no_weight() -> None:
-    """Heads only to the left: causal, with ROOT in front."""
+    """Heads only to the left: causal, with ROOT first."""
     scores = normal(2, 4, 5)
     weights = TreeAlignment(projective=False, multiroot=True)(scores, Causal().dense(4, 5)[:, 0])
     lower = torch.ones(4, 5, dtype=torch.bool).tril()
     assert (weights[:, ~lower] == 0).all()
-    # Then heads are chosen one by one: any choice is a tree.
+    # The heads are then independent, since any choice of heads is a tree.
     torch.testing.assert_close(weights, scores.masked_fill(~lower, -torch.inf).softmax(-1))
 
 
@@ -141,14 +130,14 @@ def test_gradients_go_through_the_marginals() -> None:
     assert torch.autograd.gradcheck(lambda x: tree(x, lengths=lengths)[0], (x,), fast_mode=True)
 
     def segments(x: Tensor, memory: Tensor, transition: Tensor) -> Tensor:
-        del transition  # read from the module, where gradcheck changes it
+        del transition  # the module reads it; gradcheck perturbs it in place
         return chain(x, memory, mask=Padding([4, 2]))[0]
 
     assert torch.autograd.gradcheck(segments, (x, memory, chain.align.transition), fast_mode=True)
 
 
 def test_a_segmentation_learns_that_choices_come_in_runs() -> None:
-    """Each key says only roughly whether it is wanted; with its neighbours' help more is known of it."""
+    """Each key is a noisy sign of whether it is selected; its neighbors add information."""
 
     def loss_after_training(chain: bool) -> tuple[float, Tensor]:
         torch.manual_seed(0)
@@ -178,7 +167,7 @@ def test_a_segmentation_learns_that_choices_come_in_runs() -> None:
 
 @pytest.mark.parametrize("projective", [True, False])
 def test_a_tree_attention_learns_to_look_left(projective: bool) -> None:
-    """What is wanted of a word is the word before it, which its vector does not say: only positions do."""
+    """The target of a word is the previous word, which only the positions reveal."""
     torch.manual_seed(0)
     layer = TreeAttention(8, projective=projective, score=Bilinear(8, 8))
     generator = torch.Generator().manual_seed(0)

@@ -1,12 +1,10 @@
-"""Marginals of dependency trees equal enumeration of all trees: four kinds, any scores, lengths; their gradients."""
+"""Marginals of dependency trees equal enumeration, for four kinds of trees; scores, lengths, gradients."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 from itertools import product
 
-import jaxtyping
 import pytest
 import torch
 from torch import Tensor
@@ -25,14 +23,6 @@ KINDS = [
 kinds = pytest.mark.parametrize(
     "kind", KINDS, ids=lambda kind: "-".join(name for name, on in kind.items() if on) or "x"
 )
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Without jaxtyping's checks, as in production: our own message is what the caller gets."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @cache
@@ -60,7 +50,7 @@ def reaches_root(word: int, heads: tuple[int, ...]) -> bool:
 
 
 def enumerated(arc: Tensor, **kind: bool) -> tuple[Tensor, Tensor]:
-    """log Z and marginals of one sentence, by going through all trees."""
+    """log Z and marginals of one sentence by enumerating all trees."""
     words = len(arc) - 1
     every = trees(words, **kind)
     scores = arc[every, torch.arange(1, words + 1)].sum(1)
@@ -132,7 +122,7 @@ def test_extreme_scores_stay_right_in_float32(kind: dict[str, bool], scale: floa
 
 
 def test_a_cycle_that_wins_by_far_is_not_lost_in_rounding() -> None:
-    """Words 1 and 2 want each other as heads; by a determinant in float32 nothing of the trees would be left."""
+    """Words 1 and 2 prefer each other as heads; a determinant in float32 would lose the trees to rounding."""
     arc = torch.zeros(1, 3, 3)
     arc[0, 1, 2] = arc[0, 2, 1] = 60.0
     arc[0, 0, 1] = 1.0
@@ -141,7 +131,7 @@ def test_a_cycle_that_wins_by_far_is_not_lost_in_rounding() -> None:
     assert torch.linalg.det(laplacian.double()) == 0
     for multiroot in (True, False):
         check(arc, 1e-6, projective=False, multiroot=multiroot)
-        # The cycle is cut at one place, and the scores of ROOT's arcs say at which.
+        # The cycle is broken at one arc, chosen by the scores of ROOT's arcs.
         roots = tree_marginals(arc, projective=False, multiroot=multiroot)[0, 0, 1:]
         torch.testing.assert_close(roots, torch.tensor([1.0, 0.0]).softmax(0))
 
@@ -153,7 +143,7 @@ def test_forbidden_arcs_are_in_no_tree(kind: dict[str, bool]) -> None:
     arc[0, :, 2] = -torch.inf  # no head for word 2
     arc[1, 0] = -torch.inf  # no root
     arc[2, 0, 1:3] = 0.0
-    arc[2, 1:, 1:3] = -torch.inf  # two words that only ROOT may have
+    arc[2, 1:, 1:3] = -torch.inf  # two words whose only possible head is ROOT
     check(arc, 1e-13, **kind)
     impossible = torch.tensor([enumerated(row, **kind)[0] == -torch.inf for row in arc])
     assert impossible[:2].all()
@@ -251,7 +241,7 @@ def test_the_memory_layout_of_the_scores_does_not_matter(kind: dict[str, bool]) 
 
 
 def test_it_learns_a_tree() -> None:
-    """Maximum likelihood of one tree: log Z falls to its score, and its arcs' marginals rise to 1."""
+    """Maximum likelihood of one tree: log Z falls to its score, and the marginals of its arcs rise to 1."""
     arc = torch.zeros(1, 6, 6, requires_grad=True)
     heads = torch.tensor([2, 0, 5, 5, 2])
     optimizer = torch.optim.Adam([arc], lr=0.3)
