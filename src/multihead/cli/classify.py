@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from multihead.cli.options import Command, flags_of, merge_config_file
+from multihead.cli.options import FILE, Command, flags_of, merge_config_file
 from multihead.errors import ConfigurationError, DataError, InputError
 from multihead.runs.classifier.settings import ClassifyOptions, ClassifySettings, Files
 
@@ -47,28 +47,20 @@ def _file(name: str, metavar: str) -> Callable[[F], F]:
 @_file("valid", "FILE")
 @_file("output", "FOLDER")
 @_file("from_model", "FOLDER")
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="TOML file with any of these settings.",
-)
+@click.option("--config", **FILE, help="TOML file with any of these settings.")
 @flags_of(ClassifyOptions)
 def train(config: Path | None, **flags: Any) -> None:
     """Train a classifier; the same command goes on with a run that was stopped.
 
     What is not given is chosen, printed and frozen in the run.
     """
-    from multihead.cli.process import StopSignal, configure_process
+    from multihead.cli.process import start_run
 
-    wishes = merge_config_file(ClassifySettings, config, flags)
-    configure_process()
-    stop = StopSignal()
-    import torch
-
+    settings = merge_config_file(ClassifySettings, config, flags)
+    arguments = start_run()
     from multihead.runs.classifier.train import train as run
 
-    run(say=lambda line: click.echo(line, err=True), stop_signal=stop, use_threads=torch.set_num_threads, **wishes)
+    run(**arguments, **settings)
 
 
 _MODEL = click.argument("model", type=click.Path(path_type=Path))

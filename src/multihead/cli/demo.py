@@ -18,12 +18,9 @@ _LANGUAGE = click.Choice(sorted(LOCALES))
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of data and training.")
 def demo(source_language: str, target_language: str, output: Path, seed: int) -> None:
     """Learn, in three minutes, to render dates, times, quantities and money of one language in another."""
-    from multihead.cli.process import StopSignal, configure_process
+    from multihead.cli.process import start_run
 
-    configure_process()
-    stop = StopSignal()
-    import torch
-
+    arguments = start_run()
     from multihead.demo import demo as run
 
     run(
@@ -31,7 +28,5 @@ def demo(source_language: str, target_language: str, output: Path, seed: int) ->
         source_language=source_language,
         target_language=target_language,
         seed=seed,
-        say=lambda line: click.echo(line, err=True),
-        stop_signal=stop,
-        use_threads=torch.set_num_threads,
+        **arguments,
     )

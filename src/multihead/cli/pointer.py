@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from multihead.cli.options import Command, check_search, flags_of, merge_config_file
+from multihead.cli.options import FILE, Command, check_search, flags_of, merge_config_file
 from multihead.errors import ConfigurationError, DataError, InputError
 from multihead.runs.pointer.settings import PROBLEM_NAMES, PointerSettings, ProblemName
 
@@ -45,34 +45,20 @@ def pointer() -> None:
 
 @pointer.command(cls=Command)
 @_PROBLEM
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="TOML file with any of the settings below.",
-)
+@click.option("--config", **FILE, help="TOML file with any of the settings below.")
 @flags_of(PointerSettings)
 def train(problem: ProblemName, config: Path | None, **flags: Any) -> None:
     """Train a network to sort numbers, or to find convex hulls; the same command goes on with a run that was stopped.
 
     Examples are drawn anew for every update. What is not given is chosen, printed and frozen in the run.
     """
-    from multihead.cli.process import StopSignal, configure_process
+    from multihead.cli.process import start_run
 
-    wishes = merge_config_file(PointerSettings, config, flags)
-    configure_process()
-    stop = StopSignal()
-    import torch
-
+    settings = merge_config_file(PointerSettings, config, flags)
+    arguments = start_run()
     from multihead.runs.pointer.train import train as run
 
-    run(
-        problem,
-        say=lambda line: click.echo(line, err=True),
-        stop_signal=stop,
-        use_threads=torch.set_num_threads,
-        **wishes,
-    )
+    run(problem, **arguments, **settings)
 
 
 _MODEL = click.option(

@@ -7,15 +7,14 @@ from typing import Any
 
 import click
 
-from multihead.cli.options import Command, flags_of, merge_config_file
+from multihead.cli.options import FILE, Command, flags_of, merge_config_file
 from multihead.planning.settings import PrepareSettings, TrainSettings
 
 
 @click.command(cls=Command)
 @click.option(
     "--config",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
+    **FILE,
     help="TOML file of these settings, or of `multihead train`, whose other settings have no effect here.",
 )
 @flags_of(PrepareSettings)
@@ -26,9 +25,9 @@ def prepare(config: Path | None, **flags: Any) -> None:
     """
     from multihead.cli.process import StopSignal, configure_process
 
-    wishes = merge_config_file(PrepareSettings, config, flags, within=TrainSettings)
+    settings = merge_config_file(PrepareSettings, config, flags, within=TrainSettings)
     configure_process()
     stop = StopSignal()
     from multihead.preparing.prepare import prepare as run
 
-    run(say=lambda line: click.echo(line, err=True), stop_signal=stop, **wishes)
+    run(say=lambda line: click.echo(line, err=True), stop_signal=stop, **settings)

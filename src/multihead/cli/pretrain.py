@@ -7,17 +7,12 @@ from typing import Any
 
 import click
 
-from multihead.cli.options import Command, flags_of, merge_config_file
+from multihead.cli.options import FILE, Command, flags_of, merge_config_file
 from multihead.runs.bert.settings import PretrainSettings
 
 
 @click.command(cls=Command)
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="TOML file with any of the settings below.",
-)
+@click.option("--config", **FILE, help="TOML file with any of the settings below.")
 @flags_of(PretrainSettings)
 def pretrain(config: Path | None, **flags: Any) -> None:
     """Pre-train a BERT from plain text; the same command goes on with a run that was stopped.
@@ -29,13 +24,10 @@ def pretrain(config: Path | None, **flags: Any) -> None:
       multihead pretrain --text corpus.txt --output run
       multihead fill-mask run "A dog [MASK] in the grass."
     """
-    from multihead.cli.process import StopSignal, configure_process
+    from multihead.cli.process import start_run
 
-    wishes = merge_config_file(PretrainSettings, config, flags)
-    configure_process()
-    stop = StopSignal()
-    import torch
-
+    settings = merge_config_file(PretrainSettings, config, flags)
+    arguments = start_run()
     from multihead.runs.bert.train import pretrain as run
 
-    run(say=lambda line: click.echo(line, err=True), stop_signal=stop, use_threads=torch.set_num_threads, **wishes)
+    run(**arguments, **settings)

@@ -131,6 +131,23 @@ def configure_process(*, distributed: bool = False) -> None:
     configure_malloc()
 
 
+def start_run(**options: bool) -> dict[str, Any]:
+    """Configure the process for a run; returns what every run receives from its command.
+
+    Args:
+        **options: of `configure_process`.
+    """
+    configure_process(**options)
+    stop_signal = StopSignal()
+    import torch
+
+    return {
+        "say": lambda line: click.echo(line, err=True),
+        "stop_signal": stop_signal,
+        "use_threads": torch.set_num_threads,
+    }
+
+
 def collect_and_freeze() -> None:
     """Collect garbage once and exclude all remaining objects from later collections.
 

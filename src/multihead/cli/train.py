@@ -7,17 +7,12 @@ from typing import Any
 
 import click
 
-from multihead.cli.options import Command, flags_of, merge_config_file
+from multihead.cli.options import FILE, Command, flags_of, merge_config_file
 from multihead.planning.settings import TrainSettings
 
 
 @click.command(cls=Command)
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="TOML file with any of the settings below.",
-)
+@click.option("--config", **FILE, help="TOML file with any of the settings below.")
 @flags_of(TrainSettings)
 def train(config: Path | None, **flags: Any) -> None:
     """Train a translator from two aligned text files; the same command goes on with a run that was stopped.
@@ -27,20 +22,11 @@ def train(config: Path | None, **flags: Any) -> None:
     several corpora with weights, or a folder of `multihead prepare`. With several GPUs, or processes:
     torchrun --nproc-per-node N -m multihead train ...
     """
-    from multihead.cli.process import StopSignal, configure_process, process_group
+    from multihead.cli.process import process_group, start_run
 
-    wishes = merge_config_file(TrainSettings, config, flags)
-    configure_process(distributed=True)
-    stop = StopSignal()
-    import torch
-
+    settings = merge_config_file(TrainSettings, config, flags)
+    arguments = start_run(distributed=True)
     from multihead.runs.translator.train import train as run
 
     with process_group() as processes:
-        run(
-            say=lambda line: click.echo(line, err=True),
-            stop_signal=stop,
-            use_threads=torch.set_num_threads,
-            processes=processes,
-            **wishes,
-        )
+        run(processes=processes, **arguments, **settings)

@@ -1,11 +1,10 @@
-"""The mean of several models: of the newest checkpoints of a run, or of runs and model folders that share a shape.
+"""Average the weights of several models: checkpoints of a run, or runs and model folders.
 
     theta = (theta_1 + ... + theta_N) / N
 
 tensor by tensor, summed in float64 and rounded once to float32 (Vaswani et al. 2017, section 6.1: the mean of the last
-5 checkpoints, of the large model the last 20). Of a checkpoint the weights that were trained are taken, not their
-moving average, which is a mean already; ``weights`` says otherwise. Sizes and subwords have to be the same; what a
-model was trained on, with which dropout, does not matter.
+5 checkpoints, and of the last 20 for the large model). From a checkpoint the trained weights are used by default, not
+their moving average, which is already a mean. Sizes and subwords must be equal; text and dropout rates may differ.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ _PARTS: dict[Weights, Literal["model", "average"]] = {"trained": "model", "avera
 
 
 @dataclass(frozen=True)
-class Source:
-    """One of the models of which the mean is taken."""
+class WeightSource:
+    """One of the models to be averaged."""
 
     name: str
     read: Callable[[], dict[str, Tensor]]
@@ -43,21 +42,21 @@ def average(
     weights: Weights | None = None,
     say: Callable[[str], None] = print,
 ) -> Path:
-    """Writes the mean of models as a model folder, with the subwords and the search of the first.
+    """Write the mean of models as a model folder, with the subwords and search settings of the first.
 
     Args:
-        *folders: runs or model folders; of a run its best model, unless ``last`` is given.
+        *folders: runs or model folders; of a run its best model is used, unless ``last`` is given.
         output: a new or empty folder.
-        last: take the newest so many checkpoints of each run instead.
-        weights: of a checkpoint, "trained" (the default) or "average".
-        say: is told what the mean is of.
+        last: use this many of the newest checkpoints of each run instead.
+        weights: which weights of a checkpoint to use: "trained" (the default) or "average".
+        say: called with a line that names the averaged models.
 
     Returns:
         The model folder.
 
     Raises:
-        ConfigurationError: models of other sizes or subwords, fewer than two, an output that is taken.
-        FormatError: a folder that is no run or no model.
+        ConfigurationError: sizes or subwords differ, there are fewer than two models, or the output folder is in use.
+        FormatError: a folder is neither a run nor a model.
     """
     output = Path(output)
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
@@ -69,7 +68,7 @@ def average(
     paths = [Path(folder) for folder in folders]
     given = [load_bundle(path) for path in paths]
     for path, bundle in zip(paths[1:], given[1:], strict=True):
-        _check_alike(paths[0], given[0], path, bundle)
+        _check_same_shape(paths[0], given[0], path, bundle)
     sources = [s for p, b in zip(paths, given, strict=True) for s in _sources(p, b, last, weights or "trained")]
     if len(sources) < 2:
         raise ConfigurationError("the mean of one model is that model: name several, or --last NUMBER of a run")
@@ -82,13 +81,13 @@ def average(
 
 
 def mean(models: Iterator[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """The arithmetic mean of each tensor, one model in memory at a time.
+    """The arithmetic mean of each tensor, with one model in memory at a time.
 
     Args:
-        models: at least one; all with the same names and shapes.
+        models: at least one; all have the same names and shapes.
 
     Returns:
-        In the type of the first; ``mean([x, x]) == x`` bit for bit.
+        Tensors of the first model's type; ``mean([x, x]) == x`` bit for bit.
     """
     first = next(models)
     sums, count = {name: tensor.double() for name, tensor in first.items()}, 1
@@ -97,30 +96,33 @@ def mean(models: Iterator[dict[str, Tensor]]) -> dict[str, Tensor]:
     return {name: (total / count).to(first[name].dtype) for name, total in sums.items()}
 
 
-def _sources(path: Path, bundle: Bundle, last: int | None, weights: Weights) -> Iterator[Source]:
-    """What is taken of one folder."""
+def _sources(path: Path, bundle: Bundle, last: int | None, weights: Weights) -> Iterator[WeightSource]:
     if last is None:
-        yield Source(str(path), lambda: {name: p.detach() for name, p in bundle.model.named_parameters()})
+        yield WeightSource(str(path), lambda: {name: p.detach() for name, p in bundle.model.named_parameters()})
         return
     config = read_run(path) if (path / work_folder.RUN).is_file() else None
     if config is None:
         raise FormatError(f"{path}: is a model, not a run, and has no checkpoints; leave --last out to take the model")
     if weights == "average" and not config.training.average:
         raise ConfigurationError(f"{path}: this run keeps no moving average of its weights; take the trained ones")
-    there = intact_checkpoints(path / "checkpoints")
-    if len(there) < last:
-        updates = ", ".join(str(int(checkpoint.name)) for checkpoint in there) or "none"
+    checkpoints = intact_checkpoints(path / "checkpoints")
+    if len(checkpoints) < last:
+        updates = ", ".join(str(int(checkpoint.name)) for checkpoint in checkpoints) or "none"
         raise ConfigurationError(
             f"{path}: {last} checkpoints asked for, but those of updates {updates} are there; take fewer, or train "
             f"with --keep-checkpoints {last} or more"
         )
-    for checkpoint in reversed(there[:last]):
+    for checkpoint in reversed(checkpoints[:last]):
         name = f"{path}, update {int(checkpoint.name)} ({weights} weights)"
-        yield Source(name, lambda checkpoint=checkpoint: read_weights(checkpoint, _PARTS[weights]))  # type: ignore[misc]
+        yield WeightSource(name, lambda checkpoint=checkpoint: read_weights(checkpoint, _PARTS[weights]))  # type: ignore[misc]
 
 
-def _check_alike(first_path: Path, first: Bundle, path: Path, bundle: Bundle) -> None:
-    """Refuses a model whose weights do not mean what those of the first mean."""
+def _check_same_shape(first_path: Path, first: Bundle, path: Path, bundle: Bundle) -> None:
+    """Check that the weights of a model correspond to those of the first.
+
+    Raises:
+        ConfigurationError: architecture, sizes or subwords differ.
+    """
     config, other = first.model.config, bundle.model.config
     if config.architecture != other.architecture:
         raise ConfigurationError(

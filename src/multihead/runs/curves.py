@@ -1,6 +1,6 @@
-"""What runs have logged, as curves: loss, validation score and learning rate over updates.
+"""Plot the logs of runs: loss, validation score and learning rate over updates.
 
-Read from ``log.jsonl`` alone, so a run can be looked at while it trains, and one of a pointer network as well.
+Only ``log.jsonl`` is read, so runs of every kind can be plotted, even while they train.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from multihead.errors import ConfigurationError, InputError
 from multihead.inspection.curves import Line, Panel, draw_curves
 
 _SCORES = {"bleu": "validation BLEU", "exact": "validation: share exactly right"}
-"""Scores that a run may have, and what their panel is called."""
+"""Scores that a run may log, and the titles of their panels."""
 
 
 def plot(folders: Sequence[Path], output: Path) -> None:
-    """Draws the curves of runs, each in its colour.
+    """Draw the curves of runs, each in its color.
 
     Args:
         folders: run folders.
-        output: a PNG, SVG or PDF file that is not there yet.
+        output: a PNG, SVG or PDF file that does not exist yet.
 
     Raises:
-        InputError: a folder is no run or has logged nothing yet; the file cannot be written there, or exists.
+        InputError: a folder is not a run or has an empty log, or the file cannot be written or exists.
         MissingDependencyError: matplotlib is not installed.
     """
     if output.exists():
@@ -37,10 +37,10 @@ def plot(folders: Sequence[Path], output: Path) -> None:
 
 
 def panels_of(folders: Sequence[Path]) -> list[Panel]:
-    """The curves of runs, on a scale each; a line without points where a run has not logged such a number.
+    """One panel per quantity; a run that has not logged it has a line without points.
 
     Raises:
-        ConfigurationError: a folder is no run, or is named twice.
+        ConfigurationError: a folder is not a run, or is named twice.
     """
     logs = {name: _records(folder) for name, folder in zip(_names(folders), folders, strict=True)}
     losses = [_line(name, log, kind, "loss") for kind in ("train", "validation") for name, log in logs.items()]
@@ -59,7 +59,7 @@ def _line(name: str, log: list[dict[str, Any]], kind: str, key: str) -> Line:
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
-    """The shortest ends of the paths by which they can be told apart."""
+    """The shortest suffixes of the paths that are all different."""
     paths = [folder.resolve() for folder in folders]
     if len(set(paths)) < len(paths):
         raise ConfigurationError("a run is named twice; name each once")
@@ -72,7 +72,7 @@ def _names(folders: Sequence[Path]) -> list[str]:
 
 
 def _records(folder: Path) -> list[dict[str, Any]]:
-    """The records of a run; a line that is being written, or was cut, is passed over."""
+    """The records of a run; incomplete lines are skipped."""
     path = folder / "log.jsonl"
     try:
         lines = path.read_bytes().decode("utf-8", errors="replace").split("\n")
