@@ -122,7 +122,8 @@ TIMES = (
     r"[\d,]+(\.\d+)? (tokens|pairs|sentences|words|lines|updates|target tokens|source tokens)(/s| a second)",
     r"[\d,.]+k?/s\b",
     r"\d+(\.\d+)?% of (the )?peak[^)\n]*",
-    r'"seconds": [\d.e-]+',
+    r'"seconds": ?[\d.e-]+',
+    r"[\d,]+ a second",
 )
 VARYING = ("timing.jsonl", "log.txt", "lock", ".so")
 
@@ -171,8 +172,9 @@ def write_inputs(folder: Path) -> None:
     write("settings.toml", settings)
 
 
-def digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+def digest(path: Path, folder: Path) -> str:
+    """The hash of a file, without the name of the folder in which everything ran."""
+    return hashlib.sha256(path.read_bytes().replace(str(folder).encode(), b"FOLDER")).hexdigest()[:16]
 
 
 def without_times(text: str) -> str:
@@ -250,7 +252,7 @@ def record(folder: Path, multihead: str) -> None:
     files = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file() and not path.name.endswith(VARYING):
-            files[str(path.relative_to(folder))] = digest(path)
+            files[str(path.relative_to(folder))] = digest(path, folder)
         elif path.is_file() and path.name == "log.txt":
             files[str(path.relative_to(folder))] = without_times(path.read_text(encoding="utf-8"))
     content = {"commands": recorded, "files": files}
