@@ -26,12 +26,21 @@ from pathlib import Path
 
 package, entered, seen = Path(find_spec("multihead").origin).parent, set(), set()
 
+def importing(frame):
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and Path(frame.f_code.co_filename).is_relative_to(package):
+            return True
+        frame = frame.f_back
+    return False
+
 def note(frame, event, argument):
     code = frame.f_code
-    if event == "call" and code not in seen:
-        seen.add(code)
+    if event == "call" and code.co_flags & {FUNCTION} and code not in seen:
         path = Path(code.co_filename)
-        if code.co_flags & {FUNCTION} and path.is_relative_to(package):
+        if not path.is_relative_to(package):
+            seen.add(code)
+        elif not importing(frame):
+            seen.add(code)
             entered.add(path.relative_to(package).as_posix())
 
 def start():
