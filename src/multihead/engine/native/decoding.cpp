@@ -1,10 +1,10 @@
-// A whole search: sentences wait in a queue, join the running batch when there is room, beams included, and leave it
-// when they are done. What is computed for a step stands in network.h; the rules of the search are those of
-// decoding/beam.py, candidate by candidate, which it is tested against.
+// The whole search. Sentences wait in a queue, join the running batch when it has room for their beams, and leave it
+// when they are done. network.h computes a step. The search follows the rules of decoding/beam.py, candidate by
+// candidate, and is tested against it.
 //
-// Plain C functions on raw pointers, as in kernels.cpp. Several threads each have a batch of their own and the weights
-// in common: small products gain more by that than by being divided. What becomes of a sentence depends on no other
-// one, nor on the number of threads, to the last bit.
+// The interface is plain C functions on raw pointers, as in kernels.cpp. Each thread has a batch of its own; the
+// weights are shared. Small products gain more from this than from being split among threads. The result for a
+// sentence does not depend on other sentences or on the number of threads, to the last bit.
 
 #include <atomic>
 #include <chrono>
@@ -19,30 +19,30 @@ using namespace network;
 namespace {
 
 const float NOTHING = -std::numeric_limits<float>::infinity();
-const i64 TILE = 4;    // panels of the vocabulary at a time
+const i64 TILE = 4;    // panels of the vocabulary that are projected at a time
 
 struct Settings {
     i64 beam, n_best, stop, begin, end, workers, capacity;  // stop: 0 exact, 1 ahead, 2 patience
     double patience;
     std::vector<i64> forbidden;
-    std::vector<double> divisors;  // of each length
+    std::vector<double> divisors;  // [length], the length penalty
 };
 
-struct Found {
+struct Hypothesis {
     std::vector<i64> tokens;
     float total;
     double score;
     bool finished;
 };
 
-// Columns of the output projection, and the symbols that they are.
+// Columns of the output projection, and the symbol of each.
 struct Columns {
     const Weights *weights = nullptr;
-    const i64 *symbols = nullptr;  // of whole panels; none: as they are numbered
-    std::vector<i64> never;        // columns that are not chosen
-    i64 end = -1;                  // that of the end symbol
+    const i64 *symbols = nullptr;  // [panels * PANEL]; null: column n is symbol n
+    std::vector<i64> never;        // columns of forbidden symbols
+    i64 end = -1;                  // column of the end symbol, -1 if there is none
 
-    // Of a sorted list of symbols, which is filled up to whole panels.
+    // The columns of a sorted list of symbols; pads the list to whole panels.
     void of(const Weights &chosen, std::vector<i64> &sorted, const Settings &set) {
         weights = &chosen, never.clear(), end = -1;
         const auto last = sorted.begin() + chosen.out;
@@ -58,37 +58,37 @@ struct Columns {
     }
 };
 
-// What a translation is made of: symbols for every source, and others for each symbol of it.
+// Symbols that a translation may contain: some for every source, and candidates for each source symbol.
 struct Shortlist {
     const Model &model;
     std::vector<i64> always, starts, more;
-    std::vector<char> common;  // whether a symbol is among the first
-    std::vector<u32> words;
-    Weights weights;
+    std::vector<char> common;  // [target symbol], 1 for those of every source
+    std::vector<u32> words;    // [target symbol][depth], the output projection by columns
+    Weights weights;           // of the symbols of every source
 };
 
 struct Sentence {
     i64 id, limit, minimum;
-    Columns columns;  // its own ones, where there is a shortlist
+    Columns columns;  // with a shortlist, the candidates of its source
     Weights weights;
     std::vector<i64> symbols;
     std::vector<i64> source;
     Cache cache;
-    i64 alive = 1;  // rows: 1, then the beam
-    std::vector<float> totals;
-    std::vector<std::vector<i64>> history;
-    std::vector<double> scores;  // of the best finished ones, best first
-    std::vector<Found> found;
+    i64 alive = 1;  // rows of the batch: 1 before the first step, then the beam
+    std::vector<float> totals;              // [alive], log-probabilities; NOTHING for dead hypotheses
+    std::vector<std::vector<i64>> history;  // [alive][time]
+    std::vector<double> scores;             // [n_best], of the best finished hypotheses, best first
+    std::vector<Hypothesis> found;
     i64 finished = 0;
-    int fault = 0;  // 1: not a number; 2: nothing is possible
+    int fault = 0;  // 1: NaN; 2: no permitted symbol is possible
 };
 
-// The best of many in the order of their values, of equal ones the first that came.
+// The `most` largest of the values that are offered, descending; of equal ones the earlier first.
 struct Best {
     std::vector<float> value;
     std::vector<i64> index;
     i64 count = 0, most = 0;
-    float bar = NOTHING;  // what is not above it does not come in
+    float bar = NOTHING;  // only larger values are kept
 
     void clear(i64 places) {
         most = places, count = 0, bar = NOTHING;
@@ -113,8 +113,8 @@ static inline bool any_above(vf x, float bar) {
 #endif
 }
 
-// What is known of a row's next symbol: the largest logit so far, the sum of exponentials relative to it, the best.
-struct Next {
+// Running log-softmax of a row over blocks of columns: largest logit, sum of exp(logit - largest), best columns.
+struct NextSymbols {
     float most, sum;
     Best best;
     bool no_end;
@@ -124,6 +124,8 @@ struct Next {
         best.clear(places);
     }
 
+    // Adds `count` logits, a multiple of LANES, of the columns from `first` on; overwrites those of forbidden symbols,
+    // after they have been summed: probabilities are not renormalized.
     void see(float *logits, i64 first, i64 count, const Columns &of) {
         vf tops = *(const vf *)logits, more = {};
         for (i64 i = LANES; i < count; i += LANES) {
@@ -133,7 +135,7 @@ struct Next {
         float top = tops[0];
         for (int i = 1; i < LANES; i++) top = tops[i] > top ? tops[i] : top;
         if (top > most) sum = most == NOTHING ? 0.f : sum * exponential(most - top), most = top;
-        for (i64 i = 0; i < count; i += LANES) more += falling(*(const vf *)(logits + i) - most);
+        for (i64 i = 0; i < count; i += LANES) more += exp_nonpositive(*(const vf *)(logits + i) - most);
         for (int i = 0; i < LANES; i++) sum += more[i];
         if (!(top > best.bar)) return;
         for (i64 column : of.never)
@@ -150,7 +152,7 @@ struct Search {
     const Model &model;
     Settings set;
     const Shortlist *shortlist = nullptr;
-    Columns columns;  // for all sentences
+    Columns columns;  // of the whole vocabulary, or of the shortlist's symbols of every source
     std::vector<i64> symbols;
     Positions sources, targets;
     std::deque<std::unique_ptr<Sentence>> waiting;
@@ -166,19 +168,20 @@ struct Search {
 struct Worker {
     Search &search;
     const Settings &set;
-    Machine machine;
+    Runner runner;
     std::vector<std::unique_ptr<Sentence>> active;
     std::vector<Row> rows;
-    std::vector<Next> next;
+    std::vector<NextSymbols> next;
     Block logits;
     Best best;
     std::vector<char> seen;
-    double reordering = 0, stepping = 0;  // seconds so far
+    double reordering = 0, stepping = 0;  // seconds
 
     explicit Worker(Search &search)
-        : search(search), set(search.set), machine(search.model, search.sources, search.targets) {}
+        : search(search), set(search.set), runner(search.model, search.sources, search.targets) {}
 
-    // Sentences from the queue, where there is room for enough of them to be worth an encoder's pass.
+    // Moves sentences from the queue to the batch, if there is room for enough of them to be worth a pass of the
+    // encoder.
     void fill() {
         const i64 places = std::max<i64>(1, set.capacity / set.beam), free = places - (i64)active.size();
         if (free < (i64)active.size() && free < std::max<i64>(1, places / 8)) return;
@@ -199,7 +202,7 @@ struct Worker {
             words.insert(words.end(), one->source.begin(), one->source.end());
             lengths.push_back((i64)one->source.size());
         }
-        auto memory = machine.encode(words.data(), lengths);
+        auto memory = runner.encode(words.data(), lengths);
         i64 first = 0;
         for (auto &one : joining) {
             Cache &cache = one->cache;
@@ -214,7 +217,7 @@ struct Worker {
         }
     }
 
-    // The symbols that the sentence may have besides those that all have.
+    // Selects the sentence's candidates in the shortlist, without the symbols of every source.
     void choose(Sentence &one, const Shortlist &from) {
         seen.resize(from.common.size());
         for (i64 word : one.source)
@@ -230,17 +233,17 @@ struct Worker {
         one.columns.of(one.weights, one.symbols, set);
     }
 
-    // Logits of some columns for rows begin ... end.
+    // Logits of some columns for rows begin ... end - 1, a tile of columns for some rows at a time.
     void project(const Columns &of, i64 begin, i64 end) {
         const Weights &w = *of.weights;
         const bool unit = w.kind != FLOAT32 && tiles::used();
-        const i64 stride = TILE * PANEL, together = unit ? 2 * DEEP : 4 * ROWS;  // rows at a time
-        float *y = logits.get<float>(together * stride);
+        const i64 stride = TILE * PANEL, together = unit ? 2 * DEEP : 4 * ROWS;  // rows
+        float *y = logits.get<float>(together * stride);  // [together][stride]
         for (i64 panel = 0; panel < w.panels; panel += TILE) {
             const i64 last = std::min(panel + TILE, w.panels);
             for (i64 from = begin; from < end; from += together) {
                 const i64 to = std::min(from + together, end);
-                product(w, machine.scratch.rows, from, to, panel, last, y, stride, SET);
+                product(w, runner.scratch.rows, from, to, panel, last, y, stride, SET);
                 for (i64 r = from; r < to; r++)
                     next[r].see(y + (r - from) * stride, panel * PANEL, (last - panel) * PANEL, of);
             }
@@ -265,7 +268,7 @@ struct Worker {
         const auto began = std::chrono::steady_clock::now();
         rows.clear();
         for (auto &one : active) {
-            one->cache.grow(machine.s.kv() * (machine.s.kind == FLOAT32 ? 4 : 2));
+            one->cache.grow(runner.s.kv() * (runner.s.kind == FLOAT32 ? 4 : 2));
             for (i64 k = 0; k < one->alive; k++)
                 rows.push_back({&one->cache, k, one->cache.time ? one->history[k].back() : set.begin});
         }
@@ -273,7 +276,7 @@ struct Worker {
         i64 r = 0;
         for (auto &one : active)
             for (i64 k = 0; k < one->alive; k++) next[r++].clear(2 * set.beam, one->minimum > one->cache.time);
-        machine.step(rows);
+        runner.step(rows);
         project();
         r = 0;
         for (auto &one : active) {
@@ -285,7 +288,7 @@ struct Worker {
         stepping += since(began);
     }
 
-    void keep(Sentence &one, const Best &from, i64 rank, const Next *next, bool finished) {
+    void keep(Sentence &one, const Best &from, i64 rank, const NextSymbols *next, bool finished) {
         const i64 at = from.index[rank], parent = at / (2 * set.beam);
         const i64 token = next[parent].best.index[at % (2 * set.beam)];
         std::vector<i64> tokens = one.history[parent];
@@ -294,19 +297,20 @@ struct Worker {
         one.found.push_back({std::move(tokens), from.value[rank], score, finished});
     }
 
-    // Whether the sentence is done.
-    bool extend(Sentence &one, const Next *next) {
+    // Extends the hypotheses of a sentence by one symbol, as decoding/beam.py does; true if the sentence is done.
+    // Candidate k * two + j is hypothesis k with the j-th of its 2K best symbols.
+    bool extend(Sentence &one, const NextSymbols *next) {
         const i64 beam = set.beam, two = 2 * beam;
         best.clear(two);
         for (i64 k = 0; k < one.alive; k++) {
-            const float shift = next[k].most + std::log(next[k].sum);
+            const float shift = next[k].most + std::log(next[k].sum);  // logit - shift is a log-probability
             if (shift != shift) one.fault = 1;
             if (one.totals[k] == NOTHING) continue;
             for (i64 j = 0; j < next[k].best.count; j++)
                 best.offer(one.totals[k] + (next[k].best.value[j] - shift), k * two + j);
         }
         if (one.fault) return true;
-        const i64 length = ++one.cache.time;  // of the hypotheses extended
+        const i64 length = ++one.cache.time;  // of the extended hypotheses
         std::vector<i64> parents, tokens;
         std::vector<float> totals;
         std::vector<i64> ranks;
@@ -343,6 +347,7 @@ struct Worker {
         return false;
     }
 
+    // The stopping rules of decoding/ranking.py: `leading` is the best total that is still live.
     bool enough(const Sentence &one, float leading, i64 length) const {
         const double settled = one.scores.back(), s = (double)leading;
         if (set.stop == 0) return settled >= s / set.divisors[one.limit];
@@ -351,7 +356,7 @@ struct Worker {
     }
 
     void finish(std::unique_ptr<Sentence> &one) {
-        std::stable_sort(one->found.begin(), one->found.end(), [](const Found &a, const Found &b) {
+        std::stable_sort(one->found.begin(), one->found.end(), [](const Hypothesis &a, const Hypothesis &b) {
             return a.finished != b.finished ? a.finished : a.score > b.score;
         });
         if ((i64)one->found.size() > set.n_best) one->found.resize(set.n_best);
@@ -375,7 +380,7 @@ struct Worker {
 
 Search::~Search() = default;
 
-struct Reader {  // of the tensors of a model, in the order of engine/weights.py
+struct Reader {  // reads the tensors of a model in the order of engine/weights.py
     const float *const *at;
     const Sizes &s;
     float eps;
@@ -404,7 +409,8 @@ struct Reader {  // of the tensors of a model, in the order of engine/weights.py
 
 }  // namespace
 
-// sizes: as in Sizes; scales: of the embeddings, of the states before the output projection, and the norms' epsilon.
+// sizes: the fields of Sizes. scales: factor of the embeddings, factor of the states before the output projection,
+// epsilon of the norms.
 static std::unique_ptr<Model> model_of(const i64 *sizes, const float *scales, const float *const *tensors) {
     auto m = std::make_unique<Model>();
     memcpy(&m->sizes, sizes, sizeof(Sizes));
@@ -430,7 +436,7 @@ static std::unique_ptr<Model> model_of(const i64 *sizes, const float *scales, co
     return m;
 }
 
-// None where there is not enough memory.
+// Null if there is not enough memory.
 extern "C" void *decoding_model(const i64 *sizes, const float *scales, const float *const *tensors) {
     try {
         return model_of(sizes, scales, tensors).release();
@@ -441,7 +447,8 @@ extern "C" void *decoding_model(const i64 *sizes, const float *scales, const flo
 
 extern "C" void decoding_model_free(void *model) { delete (Model *)model; }
 
-// always: symbols for every source, in order; more[starts[w] ... starts[w + 1]]: for those that have the symbol w.
+// always: symbols of every source, ascending. more[starts[w]] ... more[starts[w + 1] - 1]: candidates of source
+// symbol w.
 extern "C" void *decoding_shortlist(const void *model, const i64 *always, i64 count, const i64 *starts,
                                     const i64 *more) {
     const Model &m = *(const Model *)model;
@@ -456,7 +463,7 @@ extern "C" void *decoding_shortlist(const void *model, const i64 *always, i64 co
 
 extern "C" void decoding_shortlist_free(void *shortlist) { delete (Shortlist *)shortlist; }
 
-// numbers: beam, n_best, stop, begin, end, workers, capacity; with a shortlist of this model, or none.
+// numbers: beam, n_best, stop, begin, end, workers, capacity. shortlist: one of this model, or null.
 extern "C" void *decoding_search(const void *model, const i64 *numbers, double patience, const i64 *forbidden,
                                  i64 forbiddens, const double *divisors, i64 lengths, const void *shortlist) {
     Search *search = new Search(*(const Model *)model);
@@ -475,13 +482,13 @@ extern "C" void *decoding_search(const void *model, const i64 *numbers, double p
 
 extern "C" void decoding_search_free(void *search) { delete (Search *)search; }
 
-// The vectors of positions, before anything runs; they belong to the caller.
+// Sets the position vectors, which remain the caller's. Must not be called while decoding_run runs.
 extern "C" void decoding_positions(void *search, const float *source, i64 sources, const float *target, i64 targets) {
     Search &s = *(Search *)search;
     s.sources = {source, sources}, s.targets = {target, targets};
 }
 
-// Put a sentence at the end of the queue.
+// Appends a sentence to the queue.
 extern "C" void decoding_add(void *search, i64 id, const i64 *words, i64 count, i64 limit, i64 minimum) {
     Search &s = *(Search *)search;
     auto one = std::make_unique<Sentence>();
@@ -491,7 +498,7 @@ extern "C" void decoding_add(void *search, i64 id, const i64 *words, i64 count, 
     s.left++;
 }
 
-// The sentence of this number is forgotten, wherever it is; how many are not done, or -1 where there was none.
+// Removes a sentence, wherever it is. Returns the number of sentences that are not done, or -1 if there was none.
 extern "C" i64 decoding_drop(void *search, i64 id) {
     Search &s = *(Search *)search;
     const auto is_it = [&](const std::unique_ptr<Sentence> &one) { return one->id == id; };
@@ -507,14 +514,14 @@ extern "C" i64 decoding_drop(void *search, i64 id) {
     return there ? (i64)--s.left : -1;
 }
 
-// Whether products go by the processor's matrix unit from now on, where it is wanted.
+// Allows or forbids the processor's matrix unit; returns whether it is used from now on.
 extern "C" i64 decoding_matrix_unit(i64 wanted) {
     tiles::wanted = wanted != 0;
     return tiles::used();
 }
 
-// How many tokens the most probable unfinished hypothesis of a sentence has, -1 where it waits or is done; the tokens,
-// where they are wanted.
+// Number of tokens of the most probable live hypothesis of a sentence, or -1 if the sentence waits or is done. Writes
+// the tokens if `tokens` is not null.
 extern "C" i64 decoding_leading(const void *search, i64 id, i64 *tokens) {
     for (const auto &worker : ((const Search *)search)->workers)
         for (const auto &one : worker->active) {
@@ -526,12 +533,13 @@ extern "C" i64 decoding_leading(const void *search, i64 id, i64 *tokens) {
     return -1;
 }
 
-// Go on for about so long; how many sentences are not done, or -1 where there was not enough memory: it cannot go on.
+// Runs for about `seconds`. Returns the number of sentences that are not done, or -1 if memory ran out, after which the
+// search cannot continue.
 extern "C" i64 decoding_run(void *search, double seconds) {
     Search &s = *(Search *)search;
     auto until = std::chrono::steady_clock::now() + std::chrono::microseconds((i64)(seconds * 1e6));
     const i64 workers = std::min<i64>(s.set.workers, s.left);
-    // Who has sentences of an earlier call must go on with them.
+    // Workers that have sentences of an earlier call must continue with them.
     i64 busy = 0;
     for (i64 w = 0; w < s.set.workers; w++)
         if (!s.workers[w]->active.empty()) busy = w + 1;
@@ -556,30 +564,30 @@ extern "C" i64 decoding_run(void *search, double seconds) {
     return full ? -1 : (i64)s.left;
 }
 
-// Seconds that all threads together have spent on reordering hypotheses, and on steps, that included.
+// Seconds that all threads together have spent on reordering hypotheses, and on steps including the reordering.
 extern "C" void decoding_seconds(const void *search, double *seconds) {
     seconds[0] = seconds[1] = 0;
     for (const auto &worker : ((const Search *)search)->workers)
         seconds[0] += worker->reordering, seconds[1] += worker->stepping;
 }
 
-// One of the sentences that are done: id, fault, hypotheses and tokens in all; -1 where there is none.
+// One of the finished sentences: id, fault, number of hypotheses, number of tokens of all of them; -1 if there is none.
 extern "C" i64 decoding_next(const void *search, i64 *facts) {
     const Search &s = *(const Search *)search;
     if (s.done.empty()) return -1;
     const Sentence &one = *s.done.back();
     i64 tokens = 0;
-    for (const Found &found : one.found) tokens += (i64)found.tokens.size();
+    for (const Hypothesis &found : one.found) tokens += (i64)found.tokens.size();
     facts[0] = one.id, facts[1] = one.fault, facts[2] = (i64)one.found.size(), facts[3] = tokens;
     return one.id;
 }
 
-// Hand that one over: of each hypothesis the number of its tokens, whether it is finished, log-probability and score.
+// Hands over that sentence: number of tokens, finished, log-probability and score of each hypothesis; tokens of all.
 extern "C" void decoding_take(void *search, i64 *lengths, i64 *finished, double *totals, double *scores, i64 *tokens) {
     Search &s = *(Search *)search;
     const Sentence &one = *s.done.back();
     for (size_t h = 0; h < one.found.size(); h++) {
-        const Found &found = one.found[h];
+        const Hypothesis &found = one.found[h];
         lengths[h] = (i64)found.tokens.size(), finished[h] = found.finished;
         totals[h] = (double)found.total, scores[h] = found.score;
         tokens = std::copy(found.tokens.begin(), found.tokens.end(), tokens);

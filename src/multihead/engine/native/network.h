@@ -1,9 +1,12 @@
-// The Transformer (models/transformer.py) without gradients: its encoder on the words of several sentences, one after
-// the other without padding, and one step of its decoder on hypotheses that may each stand at another position.
+// The Transformer (models/transformer.py) for inference: the encoder on the words of several sentences, one after the
+// other without padding, and one step of the decoder on hypotheses at different positions.
 //
-// A hypothesis's keys and values stay where they were written. Which of them are its ancestors' is a table of a byte a
-// position, so that reordering a beam moves bytes and no keys. Keys and values of the source are kept once a sentence.
-// Where products are not float32, keys and values of the decoder are kept in bfloat16: reading them is what takes time.
+// Keys and values stay where a hypothesis wrote them. A table with one byte per position says which hypothesis wrote
+// each ancestor, so that reordering a beam moves bytes instead of keys. Keys and values of the source are stored once
+// per sentence. Unless products are float32, keys and values of the decoder are stored in bfloat16: reading them is the
+// bottleneck.
+//
+// Rows of states are `stride` floats apart, rows of other products a multiple of PANEL; the padding has no meaning.
 
 #pragma once
 
@@ -15,9 +18,10 @@ namespace network {
 
 using namespace packed;
 
-// e^x for x <= 0: 2^n p(f) with x = (n + f) ln 2; p is within 1e-7 of 2^f; below -87 it is e^-87.
-static inline vf falling(vf x) {
-    const float round = 12582912.f;  // added, it leaves a whole number
+// e^x for x <= 0, as 2^n p(f) with x = (n + f) ln 2, |f| <= 1/2. The polynomial p is within 1e-7 of 2^f. x < -87 gives
+// e^-87.
+static inline vf exp_nonpositive(vf x) {
+    const float round = 12582912.f;  // 1.5 * 2^23: adding it rounds to an integer in the low bits
     x = x < -87.f ? vf{} - 87.f : x;
     const vf shifted = x * 1.44269504f + round;
     const vf f = x * 1.44269504f - (shifted - round);
@@ -28,22 +32,22 @@ static inline vf falling(vf x) {
 
 static inline float exponential(float x) { return std::exp(x); }
 
-// x[i ^ w]
-static inline vf swapped(vf x, i64 w) {
+// Lane i of the result is x[i ^ w].
+static inline vf swap_lanes(vf x, i64 w) {
     vi place;
     for (int i = 0; i < LANES; i++) place[i] = i ^ (int)w;
     return __builtin_shuffle(x, place);
 }
 
-// Lane i: the sum of the lanes of x[i].
+// Lane i of the result is the sum of the lanes of x[i]; overwrites x. Each level halves the number of vectors.
 template <int W = LANES / 2>
-static inline vf sums_of(vf *x) {
+static inline vf lane_sums(vf *x) {
     vi same, other;
     for (int i = 0; i < LANES; i++) same[i] = i & W ? LANES + i : i, other[i] = i & W ? LANES + (i ^ W) : i ^ W;
 #pragma GCC unroll 16
     for (int i = 0; i < W; i++)
         x[i] = __builtin_shuffle(x[i], x[i + W], same) + __builtin_shuffle(x[i], x[i + W], other);
-    if constexpr (W > 1) return sums_of<W / 2>(x);
+    if constexpr (W > 1) return lane_sums<W / 2>(x);
     else return x[0];
 }
 
@@ -82,7 +86,7 @@ struct FeedForward {
 
 struct Attention {
     Norm norm;
-    Weights in, memory, out;  // queries, keys and values; or queries alone, and keys and values of the source
+    Weights in, memory, out;  // self: in = q, k, v; cross: in = q, memory = k, v of the source
 };
 
 struct EncoderLayer {
@@ -96,11 +100,11 @@ struct DecoderLayer {
 };
 
 struct Embedding {
-    const float *table;  // the caller's
+    const float *table;  // [vocabulary][width], the caller's
     Norm norm;
 };
 
-struct Positions {  // their vectors, the caller's; those beyond the last share it
+struct Positions {  // [count][width], the caller's; positions beyond the last share its vector
     const float *table = nullptr;
     i64 count = 0;
 };
@@ -115,22 +119,22 @@ struct Model {
     Weights output;
 };
 
-// Keys and values of the sources of some sentences, in every layer: [layer][word][kv].
+// Keys and values of the sources of some sentences in every layer: [layer][word][kv].
 struct Memory {
     Block block;
     i64 words = 0;
 };
 
-// What the decoder remembers of a sentence.
+// The state of the decoder for the hypotheses of a sentence.
 struct Cache {
     std::shared_ptr<Memory> memory;
-    i64 first = 0, source = 0;              // its words in the memory
-    i64 width = 0, time = 0, room = 0;      // hypotheses, positions written, positions there is room for
+    i64 first = 0, source = 0;              // first word in the memory, number of words
+    i64 width = 0, time = 0, room = 0;      // hypotheses, positions written, positions allocated
     std::vector<std::vector<char>> layers;  // [time][hypothesis][kv]
-    std::vector<uint8_t> ancestors;         // [hypothesis][room]: who wrote what this one sees
+    std::vector<uint8_t> ancestors;         // [hypothesis][room]: which hypothesis wrote the entry of each position
     std::vector<uint8_t> spare;
 
-    void grow(i64 bytes) {  // of a hypothesis's keys and values
+    void grow(i64 bytes) {  // makes room for one more position; bytes: of one entry [kv]
         if (time < room) return;
         i64 more = room ? 2 * room : 16;
         for (auto &layer : layers) layer.resize(more * width * bytes);
@@ -139,7 +143,7 @@ struct Cache {
         ancestors.swap(spare);
         room = more;
     }
-    // Hypothesis k goes on from parents[k]; what it wrote last is its parent's.
+    // Hypothesis k becomes a continuation of parents[k]: only the ancestors move.
     void follow(const i64 *parents) {
         spare.resize(ancestors.size());
         for (i64 k = 0; k < width; k++) memcpy(&spare[k * room], &ancestors[parents[k] * room], time);
@@ -152,24 +156,24 @@ struct Row {
     i64 hypothesis, token;
 };
 
-// Room for what a thread computes.
+// Buffers of a thread.
 struct Scratch {
     Block states, hidden, wide, gates, heads, scores, turned;
     Rows rows;
 };
 
-struct Machine {
+struct Runner {
     const Model &model;
     const Sizes &s;
     const Positions &sources, &targets;
     Scratch scratch;
     i64 stride;
 
-    Machine(const Model &model, const Positions &sources, const Positions &targets)
-        : model(model), s(model.sizes), sources(sources), targets(targets), stride(up(model.sizes.width)) {}
+    Runner(const Model &model, const Positions &sources, const Positions &targets)
+        : model(model), s(model.sizes), sources(sources), targets(targets), stride(round_up(model.sizes.width)) {}
 
-    // The rows as a product takes them, normed if a norm is given.
-    void ready(const float *x, i64 rows, i64 width, i64 step, const Norm *norm) {
+    // Loads x [rows, width], rows `step` apart, into scratch.rows for a product; normalizes them if a norm is given.
+    void load_rows(const float *x, i64 rows, i64 width, i64 step, const Norm *norm) {
         scratch.rows.reserve((int)s.kind, rows, width);
         float *h = norm ? scratch.hidden.get<float>(stride) : nullptr;
         for (i64 r = 0; r < rows; r++) {
@@ -179,14 +183,14 @@ struct Machine {
         }
     }
 
-    void settle(float *x, i64 rows, const Norm &norm) const {  // behind a residual sum
+    void post_norm(float *x, i64 rows, const Norm &norm) const {  // post-norm, after a residual sum
         if (s.pre) return;
         for (i64 r = 0; r < rows; r++) norm.apply(x + r * stride, x + r * stride, s.width);
     }
 
     void feed_forward(const FeedForward &f, float *x, i64 rows) {
-        ready(x, rows, s.width, stride, s.pre ? &f.norm : nullptr);
-        const i64 step = up(s.inner);
+        load_rows(x, rows, s.width, stride, s.pre ? &f.norm : nullptr);
+        const i64 step = round_up(s.inner);
         float *h = scratch.wide.get<float>(rows * step);
         if (s.activation < GATED_RECTIFIER) {
             product(f.expand, scratch.rows, rows, h, step, s.activation == RECTIFIER ? RELU : SET);
@@ -203,15 +207,15 @@ struct Machine {
                 h[i] *= value;
             }
         }
-        ready(h, rows, s.inner, step, nullptr);
+        load_rows(h, rows, s.inner, step, nullptr);
         product(f.contract, scratch.rows, rows, x, stride, ADD);
-        settle(x, rows, f.norm);
+        post_norm(x, rows, f.norm);
     }
 
-    void attended(const Attention &a, const float *heads, float *x, i64 rows) {  // W^O, sum and norm
-        ready(heads, rows, s.heads * s.value, s.heads * s.value, nullptr);
+    void project_heads(const Attention &a, const float *heads, float *x, i64 rows) {  // x += W^O heads, norm
+        load_rows(heads, rows, s.heads * s.value, s.heads * s.value, nullptr);
         product(a.out, scratch.rows, rows, x, stride, ADD);
-        settle(x, rows, a.norm);
+        post_norm(x, rows, a.norm);
     }
 
     void embed(const Embedding &e, const Positions &p, i64 token, i64 position, float *x) const {
@@ -222,22 +226,24 @@ struct Machine {
         if (s.embedding_norm) e.norm.apply(x, x, s.width);
     }
 
-    // One query against some keys; `at(j)` is where key j lies, its value behind it.
+    // Attention of one query [heads][key] to some keys; `at(j)` points to entry j: its keys [kv_heads][key], then its
+    // values [kv_heads][value]. out: [heads][value]. Common widths use vectors, all others plain loops.
     template <class At>
     void attend(const float *query, i64 keys, At at, float *out) {
         const i64 d = s.key / LANES, v = s.value / LANES;
         const bool even = LANES % s.heads == 0 && s.key % LANES == 0 && s.value % LANES == 0 && d == v;
-        if (even && d == 1) return attend_evenly<1>(query, keys, at, out);
-        if (even && d == 2) return attend_evenly<2>(query, keys, at, out);
-        if (even && d == 4) return attend_evenly<4>(query, keys, at, out);
-        attend_plainly(query, keys, at, out);
+        if (even && d == 1) return attend_vectors<1>(query, keys, at, out);
+        if (even && d == 2) return attend_vectors<2>(query, keys, at, out);
+        if (even && d == 4) return attend_vectors<4>(query, keys, at, out);
+        attend_loops(query, keys, at, out);
     }
 
-    // Scores lie [key][head], so that a vector holds those of all heads for some keys.
+    // Head width D * LANES. Scores are [key][head], so that a vector holds those of all heads for `together` keys.
+    // The padding keys repeat the last one; their scores are overwritten by -1e30, so that their weights are negligible.
     template <int D, class At>
-    void attend_evenly(const float *query, i64 keys, At at, float *out) {
+    void attend_vectors(const float *query, i64 keys, At at, float *out) {
         const i64 heads = s.heads, group = heads / s.kv_heads, offset = s.k(), together = LANES / heads;
-        const i64 padded = up(keys, together);
+        const i64 padded = round_up(keys, together);
         const float scale = 1.f / std::sqrt((float)s.key);
         float *scores = scratch.scores.get<float>(padded * heads);
         for (i64 j = 0; j < padded; j += together) {
@@ -247,13 +253,13 @@ struct Machine {
                 for (i64 h = 0; h < heads; h++) {
                     const vf *q = (const vf *)(query + h * D * LANES);
                     const auto *k = key + h / group * D * LANES;
-                    vf sum = q[0] * several(k);
+                    vf sum = q[0] * load_lanes(k);
 #pragma GCC unroll 4
-                    for (int i = 1; i < D; i++) sum += q[i] * several(k + i * LANES);
+                    for (int i = 1; i < D; i++) sum += q[i] * load_lanes(k + i * LANES);
                     parts[one * heads + h] = sum;
                 }
             }
-            *(vf *)(scores + j * heads) = sums_of(parts) * scale;
+            *(vf *)(scores + j * heads) = lane_sums(parts) * scale;
         }
         for (i64 i = keys * heads; i < padded * heads; i++) scores[i] = -1e30f;
         vf most = *(const vf *)scores, sum = {};
@@ -262,50 +268,50 @@ struct Machine {
             most = x > most ? x : most;
         }
         for (i64 w = LANES / 2; w >= heads; w /= 2) {
-            const vf other = swapped(most, w);
+            const vf other = swap_lanes(most, w);
             most = other > most ? other : most;
         }
         for (i64 i = 0; i < padded * heads; i += LANES) {
             vf &x = *(vf *)(scores + i);
-            x = falling(x - most);
+            x = exp_nonpositive(x - most);
             sum += x;
         }
-        for (i64 w = LANES / 2; w >= heads; w /= 2) sum += swapped(sum, w);
+        for (i64 w = LANES / 2; w >= heads; w /= 2) sum += swap_lanes(sum, w);
         const vf share = 1.f / sum;
         for (i64 i = 0; i < padded * heads; i += LANES) *(vf *)(scores + i) *= share;
         for (i64 h = 0; h < heads;) {
-            if (h + 4 <= heads && group == 1) blend_heads<D, 4>(scores, keys, h, at, offset, out), h += 4;
-            else blend_heads<D, 1>(scores, keys, h, at, offset, out), h += 1;
+            if (h + 4 <= heads && group == 1) weigh_values<D, 4>(scores, keys, h, at, offset, out), h += 4;
+            else weigh_values<D, 1>(scores, keys, h, at, offset, out), h += 1;
         }
     }
 
-    // The weighted sums of the values of H heads, from head h on.
+    // Weighted sums of the values for heads h ... h + H - 1, in registers. weights: [key][head].
     template <int D, int H, class At>
-    void blend_heads(const float *weights, i64 keys, i64 h, At at, i64 offset, float *out) const {
+    void weigh_values(const float *weights, i64 keys, i64 h, At at, i64 offset, float *out) const {
         const i64 place = offset + h / (s.heads / s.kv_heads) * D * LANES;
         vf sum[H * D] = {};
         for (i64 j = 0; j < keys; j++) {
             const auto *value = at(j) + place;
             const float *weight = weights + j * s.heads + h;
 #pragma GCC unroll 16
-            for (int i = 0; i < H * D; i++) sum[i] += weight[i / D] * several(value + i * LANES);
+            for (int i = 0; i < H * D; i++) sum[i] += weight[i / D] * load_lanes(value + i * LANES);
         }
 #pragma GCC unroll 16
         for (int i = 0; i < H * D; i++) *(vf *)(out + (h * D + i) * LANES) = sum[i];
     }
 
-    // For any widths: head by head.
+    // For any widths. scores: [head][room].
     template <class At>
-    void attend_plainly(const float *query, i64 keys, At at, float *out) {
+    void attend_loops(const float *query, i64 keys, At at, float *out) {
         const i64 group = s.heads / s.kv_heads, d = s.key, v = s.value, offset = s.k();
         const float scale = 1.f / std::sqrt((float)d);
-        const i64 room = up(keys, LANES);
+        const i64 room = round_up(keys, LANES);
         float *scores = scratch.scores.get<float>(s.heads * room);
         for (i64 j = 0; j < keys; j++) {
             const auto *key = at(j);
             for (i64 h = 0; h < s.heads; h++) {
                 float sum = 0.f;
-                for (i64 i = 0; i < d; i++) sum += query[h * d + i] * single(key[h / group * d + i]);
+                for (i64 i = 0; i < d; i++) sum += query[h * d + i] * to_float(key[h / group * d + i]);
                 scores[h * room + j] = sum * scale;
             }
         }
@@ -313,25 +319,25 @@ struct Machine {
         std::fill(out, out + s.heads * v, 0.f);
         for (i64 j = 0; j < keys; j++) {
             const auto *value = at(j) + offset;
-            for (i64 h = 0; h < s.heads; h++) blend(out + h * v, value + h / group * v, scores[h * room + j], v);
+            for (i64 h = 0; h < s.heads; h++) add_weighted(out + h * v, value + h / group * v, scores[h * room + j], v);
         }
     }
 
     template <class T>
-    static inline void blend(float *to, const T *from, float weight, i64 d) {
+    static inline void add_weighted(float *to, const T *from, float weight, i64 d) {
 #pragma omp simd
-        for (i64 i = 0; i < d; i++) to[i] += weight * single(from[i]);
+        for (i64 i = 0; i < d; i++) to[i] += weight * to_float(from[i]);
     }
 
-    // In place; x has room for whole vectors.
+    // In place over x[0 ... count - 1]; x is padded to whole vectors.
     static inline void softmax(float *x, i64 count) {
-        for (i64 j = count; j < up(count, LANES); j++) x[j] = -1e30f;
+        for (i64 j = count; j < round_up(count, LANES); j++) x[j] = -1e30f;
         float most = x[0], total = 0.f;
         for (i64 j = 1; j < count; j++) most = x[j] > most ? x[j] : most;
         vf sum = {};
         for (i64 j = 0; j < count; j += LANES) {
             vf &one = *(vf *)(x + j);
-            one = falling(one - most);
+            one = exp_nonpositive(one - most);
             sum += one;
         }
         for (int i = 0; i < LANES; i++) total += sum[i];
@@ -339,9 +345,11 @@ struct Machine {
         for (i64 j = 0; j < count; j++) x[j] *= share;
     }
 
-    // Self-attention of one sentence's words: rows of queries, keys and values side by side.
-    void own_attention(const float *qkv, i64 step, i64 words, float *out) {
-        const i64 d = s.key, v = s.value, group = s.heads / s.kv_heads, wide = up(words, LANES), q = s.q();
+    // Encoder self-attention of one sentence. qkv: [words], rows of q [heads][key], k [kv_heads][key], v
+    // [kv_heads][value], `step` apart. out: [words][heads][value]. Keys are transposed to [key][word], and four
+    // queries at a time share them.
+    void encoder_attention(const float *qkv, i64 step, i64 words, float *out) {
+        const i64 d = s.key, v = s.value, group = s.heads / s.kv_heads, wide = round_up(words, LANES), q = s.q();
         const float scale = 1.f / std::sqrt((float)d);
         float *turned = scratch.turned.get<float>(d * wide), *scores = scratch.scores.get<float>(wide * 4);
         for (i64 h = 0; h < s.heads; h++) {
@@ -369,13 +377,14 @@ struct Machine {
                     float *weight = scores + r * wide, *to = out + (first + r) * s.heads * v + h * v;
                     softmax(weight, words);
                     std::fill(to, to + v, 0.f);
-                    for (i64 j = 0; j < words; j++) blend(to, values + j * step, weight[j], v);
+                    for (i64 j = 0; j < words; j++) add_weighted(to, values + j * step, weight[j], v);
                 }
             }
         }
     }
 
-    // The keys and values that the decoder attends to, of sentences of these lengths, their words one after the other.
+    // Runs the encoder on sentences of these lengths, their words one after the other; returns the keys and values
+    // for the decoder's cross-attention.
     std::shared_ptr<Memory> encode(const i64 *words, const std::vector<i64> &lengths) {
         i64 rows = 0;
         for (i64 length : lengths) rows += length;
@@ -384,57 +393,58 @@ struct Machine {
         i64 row = 0;
         for (i64 length : lengths)
             for (i64 t = 0; t < length; t++, row++) embed(model.source, sources, words[row], t, x + row * stride);
-        const i64 step = up(s.q() + s.kv());
+        const i64 step = round_up(s.q() + s.kv());
         for (const EncoderLayer &layer : model.encoder) {
-            ready(x, rows, s.width, stride, s.pre ? &layer.own.norm : nullptr);
+            load_rows(x, rows, s.width, stride, s.pre ? &layer.own.norm : nullptr);
             float *qkv = scratch.wide.get<float>(rows * step);
             float *heads = scratch.heads.get<float>(rows * s.heads * s.value);
             product(layer.own.in, scratch.rows, rows, qkv, step);
             i64 first = 0;
             for (i64 length : lengths) {
-                own_attention(qkv + first * step, step, length, heads + first * s.heads * s.value);
+                encoder_attention(qkv + first * step, step, length, heads + first * s.heads * s.value);
                 first += length;
             }
-            attended(layer.own, heads, x, rows);
+            project_heads(layer.own, heads, x, rows);
             feed_forward(layer.feed_forward, x, rows);
         }
-        ready(x, rows, s.width, stride, s.final_norm ? &model.encoder_norm : nullptr);
+        load_rows(x, rows, s.width, stride, s.final_norm ? &model.encoder_norm : nullptr);
         auto memory = std::make_shared<Memory>();
         memory->words = rows;
-        s.kind == FLOAT32 ? remember<float>(*memory, rows) : remember<uint16_t>(*memory, rows);
+        s.kind == FLOAT32 ? store_memory<float>(*memory, rows) : store_memory<uint16_t>(*memory, rows);
         return memory;
     }
 
-    // Keys and values of `scratch.rows` for every layer of the decoder.
+    // Keys and values of scratch.rows for the cross-attention of every decoder layer.
     template <class T>
-    void remember(Memory &memory, i64 rows) {
-        const i64 kv = s.kv(), step = up(kv);
+    void store_memory(Memory &memory, i64 rows) {
+        const i64 kv = s.kv(), step = round_up(kv);
         T *to = memory.block.get<T>(s.decoder_layers * rows * kv);
         float *wide = scratch.wide.get<float>(rows * step);
         for (const DecoderLayer &layer : model.decoder) {
             product(layer.cross.memory, scratch.rows, rows, wide, step);
-            for (i64 r = 0; r < rows; r++, to += kv) lay(wide + r * step, kv, to);
+            for (i64 r = 0; r < rows; r++, to += kv) store(wide + r * step, kv, to);
         }
     }
 
-    // Self-attention of each row, which first writes what it brings; [q k v] side by side.
+    // Self-attention of each row to its ancestors and itself. qkv: [rows], q, k and v side by side; k and v are first
+    // written to the cache. heads: [rows][heads][value].
     template <class T>
-    void look_back(const std::vector<Row> &given, i64 layer, const float *qkv, i64 step, float *heads) {
+    void self_attention(const std::vector<Row> &given, i64 layer, const float *qkv, i64 step, float *heads) {
         const i64 kv = s.kv();
         for (size_t r = 0; r < given.size(); r++, qkv += step, heads += s.heads * s.value) {
             Cache &c = *given[r].cache;
             const i64 me = given[r].hypothesis;
             T *cached = (T *)c.layers[layer].data();
-            lay(qkv + s.q(), kv, cached + (c.time * c.width + me) * kv);
+            store(qkv + s.q(), kv, cached + (c.time * c.width + me) * kv);
             uint8_t *mine = &c.ancestors[me * c.room];
             mine[c.time] = (uint8_t)me;
             attend(qkv, c.time + 1, [&](i64 t) { return (const T *)cached + (t * c.width + mine[t]) * kv; }, heads);
         }
     }
 
-    // Attention of each row to its sentence's source.
+    // Attention of each row to the source of its sentence. query: [rows][heads][key], rows `step` apart.
     template <class T>
-    void look_across(const std::vector<Row> &given, i64 layer, const float *query, i64 step, float *heads) {
+    void cross_attention(const std::vector<Row> &given, i64 layer, const float *query, i64 step, float *heads) {
         const i64 kv = s.kv();
         for (size_t r = 0; r < given.size(); r++, query += step, heads += s.heads * s.value) {
             const Cache &c = *given[r].cache;
@@ -443,9 +453,10 @@ struct Machine {
         }
     }
 
-    // One symbol more for each row: leaves the states before the output projection in `scratch.rows`.
+    // Steps the decoder by one symbol per row; leaves the states [rows, width] before the output projection in
+    // scratch.rows.
     void step(const std::vector<Row> &given) {
-        const i64 rows = (i64)given.size(), kv = s.kv(), wide = up(s.q() + kv), narrow = up(s.q());
+        const i64 rows = (i64)given.size(), kv = s.kv(), wide = round_up(s.q() + kv), narrow = round_up(s.q());
         float *x = scratch.states.get<float>(rows * stride);
         memset(x, 0, rows * stride * 4);
         for (i64 r = 0; r < rows; r++)
@@ -453,18 +464,18 @@ struct Machine {
         float *heads = scratch.heads.get<float>(rows * s.heads * s.value);
         for (i64 l = 0; l < s.decoder_layers; l++) {
             const DecoderLayer &layer = model.decoder[l];
-            ready(x, rows, s.width, stride, s.pre ? &layer.own.norm : nullptr);
+            load_rows(x, rows, s.width, stride, s.pre ? &layer.own.norm : nullptr);
             float *qkv = scratch.wide.get<float>(rows * wide);
             product(layer.own.in, scratch.rows, rows, qkv, wide);
-            s.kind == FLOAT32 ? look_back<float>(given, l, qkv, wide, heads)
-                              : look_back<uint16_t>(given, l, qkv, wide, heads);
-            attended(layer.own, heads, x, rows);
-            ready(x, rows, s.width, stride, s.pre ? &layer.cross.norm : nullptr);
+            s.kind == FLOAT32 ? self_attention<float>(given, l, qkv, wide, heads)
+                              : self_attention<uint16_t>(given, l, qkv, wide, heads);
+            project_heads(layer.own, heads, x, rows);
+            load_rows(x, rows, s.width, stride, s.pre ? &layer.cross.norm : nullptr);
             float *q = scratch.wide.get<float>(rows * narrow);
             product(layer.cross.in, scratch.rows, rows, q, narrow);
-            s.kind == FLOAT32 ? look_across<float>(given, l, q, narrow, heads)
-                              : look_across<uint16_t>(given, l, q, narrow, heads);
-            attended(layer.cross, heads, x, rows);
+            s.kind == FLOAT32 ? cross_attention<float>(given, l, q, narrow, heads)
+                              : cross_attention<uint16_t>(given, l, q, narrow, heads);
+            project_heads(layer.cross, heads, x, rows);
             feed_forward(layer.feed_forward, x, rows);
         }
         for (i64 r = 0; r < rows; r++) {
@@ -472,7 +483,7 @@ struct Machine {
             if (model.output_scale != 1.f)
                 for (i64 f = 0; f < s.width; f++) x[r * stride + f] *= model.output_scale;
         }
-        ready(x, rows, s.width, stride, nullptr);
+        load_rows(x, rows, s.width, stride, nullptr);
     }
 };
 

@@ -1,8 +1,9 @@
-// Numbers as matrix products take them: weights that are packed once, and rows of x, in float32, bfloat16 or int8.
+// Operands of matrix products: weights that are packed once, and rows of x, in float32, bfloat16 or int8.
 //
-// Both factors are rows of 32-bit words: one float32, two bfloat16 or four bytes of consecutive k. Weights lie in
-// panels of 64 columns, word by word. In int8, W is rounded to 127 steps either way for each column, x to 255 steps for
-// each row as it comes. The products are products.h's and tiles.h's.
+// Both operands consist of 32-bit words along k: one float32, two bfloat16 or four bytes. `depth` is the number of
+// words of a column or row. Weights are stored as [panel][depth][64 columns]. In int8, each column of W is rounded to
+// integers from -127 to 127, and each row of x to bytes (255 steps) when it is loaded. products.h and tiles.h
+// multiply them.
 
 #pragma once
 
@@ -18,7 +19,7 @@
 #include <immintrin.h>
 #endif
 #if defined(__AMX_INT8__) && defined(__AMX_BF16__) && defined(__AVX512F__) && defined(__linux__)
-#define MATRIX_UNIT  // the compiler knows the processor's: Intel's AMX
+#define MATRIX_UNIT  // Intel's AMX
 #endif
 
 namespace packed {
@@ -40,11 +41,11 @@ typedef uint16_t vh __attribute__((vector_size(LANES * 2), aligned(2), may_alias
 
 constexpr i64 PANEL = 64;  // columns
 constexpr i64 PART = LANES * VECTORS;
-constexpr i64 DEEP = 16;   // words and, at most, rows that the matrix unit takes at once
+constexpr i64 DEEP = 16;   // words, and maximum number of rows, of a tile of the matrix unit
 
-static inline i64 up(i64 n, i64 to = PANEL) { return (n + to - 1) / to * to; }
+static inline i64 round_up(i64 n, i64 to = PANEL) { return (n + to - 1) / to * to; }
 
-// Memory that begins at a cache line and is not cleared.
+// Uninitialized memory, aligned to a cache line. Getting more than before discards the content.
 struct Block {
     void *at = nullptr;
     size_t size = 0;
@@ -68,30 +69,30 @@ struct Block {
     }
 };
 
-static inline u32 bits(float x) { return __builtin_bit_cast(u32, x); }
-static inline float number(u32 x) { return __builtin_bit_cast(float, x); }
-static inline u32 rounded(float x) {  // to bfloat16, to nearest even; no NaN comes here
-    u32 u = bits(x);
+static inline u32 to_bits(float x) { return __builtin_bit_cast(u32, x); }
+static inline float from_bits(u32 x) { return __builtin_bit_cast(float, x); }
+static inline u32 rounded(float x) {  // to bfloat16, to nearest even; x must not be NaN
+    u32 u = to_bits(x);
     return (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
 }
 
-// Numbers at rest: float32, or bfloat16 as the upper half of one.
-static inline vf several(const float *from) { return *(const vf *)from; }
-static inline vf several(const uint16_t *from) { return (vf)(__builtin_convertvector(*(const vh *)from, vu) << 16); }
-static inline float single(float x) { return x; }
-static inline float single(uint16_t x) { return number((u32)x << 16); }
+// Stored numbers are float32, or bfloat16 as the upper half of a float32.
+static inline vf load_lanes(const float *from) { return *(const vf *)from; }
+static inline vf load_lanes(const uint16_t *from) { return (vf)(__builtin_convertvector(*(const vh *)from, vu) << 16); }
+static inline float to_float(float x) { return x; }
+static inline float to_float(uint16_t x) { return from_bits((u32)x << 16); }
 
-static inline void lay(const float *from, i64 count, float *to) { memcpy(to, from, count * 4); }
-static inline void lay(const float *from, i64 count, uint16_t *to) {
+static inline void store(const float *from, i64 count, float *to) { memcpy(to, from, count * 4); }
+static inline void store(const float *from, i64 count, uint16_t *to) {
 #pragma omp simd
     for (i64 i = 0; i < count; i++) to[i] = (uint16_t)rounded(from[i]);
 }
 
-// Of a row; where there is a matrix unit, as many as fill its tiles.
+// Words of a row of `width` numbers; with a matrix unit rounded up to whole tiles.
 static inline i64 words(int kind, i64 width) {
     const i64 count = kind == FLOAT32 ? width : kind == BFLOAT16 ? (width + 1) / 2 : (width + 3) / 4;
 #ifdef MATRIX_UNIT
-    if (kind != FLOAT32) return up(count, DEEP);
+    if (kind != FLOAT32) return round_up(count, DEEP);
 #endif
     return count;
 }
@@ -100,13 +101,13 @@ struct Weights {
     int kind = FLOAT32;
     i64 in = 0, out = 0, depth = 0, panels = 0;
     Block data;
-    std::vector<float> bias, scale;  // of each column, as many as there are in whole panels
-    std::vector<int32_t> sums;       // of each column's bytes
+    std::vector<float> bias, scale;  // [panels * PANEL]; scale: value of one int8 step
+    std::vector<int32_t> sums;       // [panels * PANEL], sum of each column's bytes
 
-    // w [out, in]; the columns that fill up the last panel get `fill` as their bias.
+    // Packs w [out, in] with bias b [out] or null; padding columns of the last panel are 0 with `fill` as their bias.
     void pack(int kind, const float *w, const float *b, i64 out, i64 in, float fill = 0.f) {
         this->kind = kind, this->in = in, this->out = out;
-        depth = words(kind, in), panels = up(out) / PANEL;
+        depth = words(kind, in), panels = round_up(out) / PANEL;
         u32 *to = data.get<u32>(panels * depth * PANEL);
         bias.assign(panels * PANEL, fill);
         scale.assign(panels * PANEL, 0.f);
@@ -117,14 +118,14 @@ struct Weights {
             memset(column, 0, depth * 4);
             if (n < out) bias[n] = b ? b[n] : 0.f, round_column(w + n * in, column, n);
             if (n % PANEL < PANEL - 1) continue;
-            for (i64 first = 0; first < depth; first += 16)  // turned over, within what the nearest cache holds
+            for (i64 first = 0; first < depth; first += 16)  // transposed in blocks that fit the L1 cache
                 for (i64 c = 0; c < PANEL; c++)
                     for (i64 k = first; k < std::min(first + 16, depth); k++) to[k * PANEL + c] = some[c * depth + k];
             to += depth * PANEL;
         }
     }
 
-    // The words of every column, one column after the other.
+    // The words of every column: [out][depth].
     std::vector<u32> columns() const {
         std::vector<u32> found(out * depth);
         for (i64 n = 0; n < out; n++) {
@@ -134,9 +135,9 @@ struct Weights {
         return found;
     }
 
-    // Some columns of others, whose words are given as `columns` gives them; to the bit what they are there.
+    // Copies some columns of `from`, bit for bit; `words` is from.columns().
     void choose(const Weights &from, const std::vector<u32> &words, const i64 *some, i64 count, float fill) {
-        kind = from.kind, in = from.in, out = count, depth = from.depth, panels = up(count) / PANEL;
+        kind = from.kind, in = from.in, out = count, depth = from.depth, panels = round_up(count) / PANEL;
         u32 *to = data.get<u32>(panels * depth * PANEL);
         bias.assign(panels * PANEL, fill);
         scale.assign(panels * PANEL, 0.f);
@@ -162,7 +163,7 @@ struct Weights {
         float most = 0.f;
 #pragma omp simd reduction(max : most)
         for (i64 k = 0; k < in; k++) most = std::fabs(row[k]) > most ? std::fabs(row[k]) : most;
-        if (most < 1e-30f) most = 0.f;  // 127 / most would run over
+        if (most < 1e-30f) most = 0.f;  // 127 / most would overflow
         const float steps = most > 0.f ? 127.f / most : 0.f;
         int32_t sum = 0;
 #pragma omp simd reduction(+ : sum)
@@ -175,7 +176,7 @@ struct Weights {
     }
 };
 
-// Rows of x as words, and in int8 what a step is worth and which byte is zero.
+// Rows of x as words; in int8 also the value of a step and the byte that stands for zero.
 struct Rows {
     u32 *at = nullptr;
     i64 stride = 0;
@@ -200,14 +201,14 @@ struct Rows {
             for (i64 k = 0; k < width; k++) half[k] = (uint16_t)rounded(x[k]);
         }
         if (kind != INT8) return;
-        float most = 0.f, least = 0.f, odd = 0.f;  // a byte is always a number: NaN and infinity go by way of the scale
+        float most = 0.f, least = 0.f, odd = 0.f;  // odd becomes NaN if any x is NaN or infinite, and so does the step
 #pragma omp simd reduction(max : most) reduction(min : least) reduction(+ : odd)
         for (i64 k = 0; k < width; k++) {
             most = x[k] > most ? x[k] : most;
             least = x[k] < least ? x[k] : least;
             odd += x[k] - x[k];
         }
-        // What is nowhere negative, as behind a rectifier, has twice as many steps.
+        // A row without negative numbers, as after a ReLU, uses all 255 steps for positive ones.
         int32_t zero = least < 0.f ? 128 : 0;
         float largest = most > -least ? most : -least, top = zero ? 127.f : 255.f;
         float scale = largest > 0.f ? top / largest : 0.f;
@@ -233,9 +234,10 @@ using Sum = typename SumOf<KIND>::type;
 
 enum Mode { SET = 0, ADD = 1, RELU = 2 };
 
-// Some columns of a row, from `n` on, when their sums are known.
+// Turns sums into LANES elements of y, columns n, n + 1, ...: scale (int8), bias, then SET, ADD or RELU. For int8 the
+// sum of (byte - zero) * w is sum - zero * (sum of w).
 template <int KIND>
-static inline void settle(Sum<KIND> sum, const Weights &w, const Rows &x, i64 row, i64 n, float *y, int mode) {
+static inline void finish_sums(Sum<KIND> sum, const Weights &w, const Rows &x, i64 row, i64 n, float *y, int mode) {
     vf value;
     if constexpr (KIND == INT8) {
         const vi whole = sum - x.zeros[row] * *(const vi *)&w.sums[n];

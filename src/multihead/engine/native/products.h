@@ -1,10 +1,10 @@
-// Matrix products with weights that are packed once: y = x W^T + b in float32, bfloat16 or int8.
+// Matrix products y = x W^T + b with packed weights, in float32, bfloat16 or int8.
 //
-// What a search needs of them: few rows, at any number, many times the same weights. Every element of y is the sum over
-// k in the same order whatever the number of rows, so that what else is in a batch changes no bit of a row.
+// A search multiplies few rows, of varying number, by the same weights many times. Every element of y is summed over
+// k in the same order whatever the number of rows, so that the other rows of a batch change no bit of a row.
 //
-// Sums of int8 are exact. Instructions of the processor are used where there are any, and its matrix unit (tiles.h);
-// what stands beside them computes the same, but for the rounding of bfloat16's sums.
+// Sums of int8 are exact. Special instructions and the matrix unit (tiles.h) are used if the processor has them; the
+// alternatives compute the same, except for the rounding of bfloat16 sums.
 
 #pragma once
 
@@ -13,12 +13,13 @@
 
 namespace packed {
 
+// sum += dot product of the numbers in word x, broadcast, and in each word of w.
 template <int KIND>
 struct Dot;
 
 template <>
 struct Dot<FLOAT32> {
-    static inline vf add(vf sum, u32 x, vu w) { return sum + number(x) * (vf)w; }
+    static inline vf add(vf sum, u32 x, vu w) { return sum + from_bits(x) * (vf)w; }
 };
 
 template <>
@@ -27,8 +28,8 @@ struct Dot<BFLOAT16> {
 #if defined(__AVX512BF16__) && defined(__AVX512F__)
         return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32((int)x), (__m512bh)w);
 #else
-        sum = sum + number(x & 0xffff0000u) * (vf)(w & 0xffff0000u);
-        return sum + number(x << 16) * (vf)(w << 16);
+        sum = sum + from_bits(x & 0xffff0000u) * (vf)(w & 0xffff0000u);
+        return sum + from_bits(x << 16) * (vf)(w << 16);
 #endif
     }
 };
@@ -45,7 +46,7 @@ struct Dot<INT8> {
     }
 };
 
-// M rows by PART columns, from `column` on in a panel.
+// M rows from `row` on by PART columns of a panel from `column` on: M * VECTORS sums stay in registers.
 template <int KIND, int M>
 static inline void tile(const Weights &w, const Rows &x, i64 row, i64 panel, i64 column, float *y, i64 stride,
                         int mode) {
@@ -68,9 +69,10 @@ static inline void tile(const Weights &w, const Rows &x, i64 row, i64 panel, i64
     for (int v = 0; v < VECTORS; v++)
 #pragma GCC unroll 8
         for (int m = 0; m < M; m++)
-            settle<KIND>(sum[m][v], w, x, row + m, first + v * LANES, y + m * stride + column + v * LANES, mode);
+            finish_sums<KIND>(sum[m][v], w, x, row + m, first + v * LANES, y + m * stride + column + v * LANES, mode);
 }
 
+// Rows begin ... end - 1 by one panel, in groups of ROWS rows and a rest.
 template <int KIND>
 static void panel_of(const Weights &w, const Rows &x, i64 begin, i64 end, i64 panel, float *y, i64 stride, int mode) {
     for (i64 column = 0; column < PANEL; column += PART) {
@@ -88,7 +90,8 @@ static void panel_of(const Weights &w, const Rows &x, i64 begin, i64 end, i64 pa
     }
 }
 
-// Rows begin ... end of x times the columns of some panels; y is that of the first row and panel, in whole panels.
+// Rows begin ... end - 1 of x by the columns of panels first ... last - 1. y: [end - begin][stride], from the first row
+// and panel on, in whole panels.
 static void product(const Weights &w, const Rows &x, i64 begin, i64 end, i64 first, i64 last, float *y, i64 stride,
                     int mode) {
     const bool unit = w.kind != FLOAT32 && tiles::used() && (w.kind == BFLOAT16 || end - begin >= tiles::FEW);

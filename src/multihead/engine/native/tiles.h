@@ -1,8 +1,8 @@
 // The same products by the processor's matrix unit (Intel's AMX), which multiplies tiles of 16 rows by 16 words.
 //
-// Sums of int8 are exact, so a product of few rows may go either way. Those of bfloat16 are rounded in an order of the
-// unit's own, the same for every number of rows: there it takes all products or none. It has to be asked for, once a
-// process, and may be refused; it belongs to products.h, which decides for which products.
+// Sums of int8 are exact, so products of few rows may use either path. Sums of bfloat16 are rounded in the unit's own
+// order, which is the same for every number of rows: either all products use it, or none. The operating system must
+// grant its use once per process, and may refuse. products.h decides which products use it.
 
 #pragma once
 
@@ -16,13 +16,13 @@
 namespace packed {
 namespace tiles {
 
-constexpr i64 FEW = 8;  // rows of bytes: for fewer, reading the weights is what takes time
+constexpr i64 FEW = 8;  // with fewer rows of int8, reading the weights is the bottleneck
 
 static std::atomic<bool> wanted{true};
 
 #ifdef MATRIX_UNIT
 
-// Whether it is wanted, and the system lets this process use it.
+// Whether it is wanted and granted.
 static bool used() {
     static const bool granted = syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* tile data */) == 0;
     return granted && wanted.load(std::memory_order_relaxed);
@@ -34,11 +34,11 @@ struct alignas(64) Shape {
     uint8_t rows[16] = {};
 };
 
-// Tiles 0 to 3 are sums, 4 and 5 rows of x, 6 and 7 weights.
+// Configures the tiles: 0 to 3 are sums, 4 and 5 rows of x, 6 and 7 weights.
 static inline void shape(i64 rows) {
     Shape shape;
     for (int t = 0; t < 8; t++) shape.bytes[t] = 64, shape.rows[t] = (uint8_t)(t < 6 ? rows : DEEP);
-    // Compilers are not told that tiles are read from memory: all that was written is there now.
+    // Compilers do not know that the next instruction reads `shape`: force it to memory.
     asm volatile("" ::"r"(&shape) : "memory");
     _tile_loadconfig(&shape);
 }
@@ -54,7 +54,7 @@ static inline void clear() {
     if constexpr (KIND == INT8) _tile_dpbusd(sum, x, w); \
     else _tile_dpbf16ps(sum, x, w)
 
-// A block of rows by the 64 columns of a panel; sums lie [row][column].
+// One block of rows by the 64 columns of a panel. sums: [row][column].
 template <int KIND>
 static inline void one_block(const u32 *x, i64 step, const u32 *w, i64 depth, u32 *sums) {
     clear();
@@ -75,7 +75,7 @@ static inline void one_block(const u32 *x, i64 step, const u32 *w, i64 depth, u3
     _tile_stored(3, sums + 48, PANEL * 4);
 }
 
-// Two blocks of rows by 32 columns: each weight that is read is used twice.
+// Two blocks of rows by 32 columns: each loaded weight is used twice.
 template <int KIND>
 static inline void two_blocks(const u32 *x, const u32 *other, i64 step, const u32 *w, i64 depth, u32 *sums, u32 *more) {
     clear();
@@ -97,7 +97,7 @@ static inline void two_blocks(const u32 *x, const u32 *other, i64 step, const u3
 
 #undef MULTIPLY
 
-// As `packed::product`. Rows are divided into blocks of one size, of which the last may repeat some of the one before.
+// As `packed::product`. All blocks have the same number of rows; the last one may repeat rows of the one before.
 template <int KIND>
 static void product(const Weights &w, const Rows &x, i64 begin, i64 end, i64 first, i64 last, float *y, i64 stride,
                     int mode) {
@@ -121,7 +121,7 @@ static void product(const Weights &w, const Rows &x, i64 begin, i64 end, i64 fir
                     float *to = y + (row - begin) * stride + (panel - first) * PANEL;
 #pragma GCC unroll 4
                     for (i64 n = 0; n < PANEL; n += LANES)
-                        settle<KIND>(*(const Sum<KIND> *)(sum + n), w, x, row, panel * PANEL + n, to + n, mode);
+                        finish_sums<KIND>(*(const Sum<KIND> *)(sum + n), w, x, row, panel * PANEL + n, to + n, mode);
                 }
         }
     }
