@@ -1,1 +1,1 @@
-"""An image classifier, pictures to train it on and plots of its attention maps."""
+"""An image classifier, its training pictures and plots of its maps."""

@@ -1,4 +1,4 @@
-r"""Key-value attention of a language model: states split into key and value.
+r"""Key-value attention: each state of a language model has key and value.
 
     h_t = [k_t ; v_t]
     M_t = tanh(W_Y [k_{t-L} .. k_{t-1}] + (W_h k_t) 1^T)

@@ -1,4 +1,4 @@
-r"""The log-partition function of structures, with first and second derivatives.
+r"""Log-partition functions of structures, with two derivatives.
 
 A structure z (a path through states, a tree) has the score theta . z, the sum of the potentials of its parts. Then
 

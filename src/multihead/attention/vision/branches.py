@@ -1,4 +1,4 @@
-"""Attention over channels and places, one branch for each: CBAM, BAM and PSA.
+"""Attention with a channel branch and a spatial branch: CBAM, BAM, PSA.
 
 Woo et al. 2018, "CBAM: Convolutional Block Attention Module"; Park et al. 2018, "BAM: Bottleneck Attention Module";
 Liu et al. 2021, "Polarized Self-Attention: Towards High-quality Pixel-wise Regression".

@@ -1,4 +1,4 @@
-"""Channel attention from pooled features: SE, ECA and coordinate attention.
+"""Attention from channel means: SE, ECA and coordinate attention.
 
 Hu et al. 2018, "Squeeze-and-Excitation Networks"; Wang et al. 2020, "ECA-Net"; Hou et al. 2021, "Coordinate Attention
 for Efficient Mobile Network Design". SE and ECA weight whole channels; coordinate attention weights the rows and
