@@ -1,4 +1,4 @@
-"""Whatever is wrong is said in one line that begins with ``multihead: `` and helps; nothing is overwritten or left."""
+"""Errors: one helpful line that begins with ``multihead: ``; no file is overwritten, none is left behind."""
 
 import gzip
 import os
@@ -14,9 +14,9 @@ from multihead.cli import process
 
 
 def one_line(ended, status, *words, after=0):
-    """The contract of every error: one readable line on standard error, and the right exit status.
+    """Check an error: one readable line on standard error, and the exit status.
 
-    ``after``: lines of progress that may stand before it.
+    ``after``: maximum lines of progress before it.
     """
     assert ended.status == status, ended.err
     *lines, rest = ended.err.split("\n")
@@ -30,7 +30,7 @@ def one_line(ended, status, *words, after=0):
 
 @pytest.fixture
 def files(tmp_path, numbers):
-    """A folder of files with something wrong in each, and how to name good ones."""
+    """A folder of files: ``good``, ``short`` (a line less), and others with a fault each."""
     folder = tmp_path / "files"
     folder.mkdir()
     good = numbers.pairs(60, 4)
@@ -230,7 +230,7 @@ def test_a_line_without_end(call, trained, monkeypatch):
     assert ended.out == b"one\n"
 
 
-# ------------------------------------------------------------------------------------------ surroundings
+# ------------------------------------------------------------------------------------------ environment
 
 
 @pytest.mark.parametrize(
@@ -254,12 +254,12 @@ def test_translations_that_cannot_be_saved(call, numbers, trained):
 
 
 def test_what_nobody_thought_of_is_one_line_too(call, trained, monkeypatch):
-    """A disk that fails while the model is read, say."""
+    """For example, a disk that fails while the model is read."""
 
     def fails(*args):
         raise OSError(5, "Input/output error", "/somewhere")
 
-    monkeypatch.setattr("multihead.bundle.load_bundle", fails)
+    monkeypatch.setattr("multihead.translating.translator.load_bundle", fails)
     one_line(call("translate", trained), 1, "/somewhere: Input/output error")
 
 
@@ -268,7 +268,7 @@ def limited():
 
 
 def test_files_that_may_not_grow_stop_a_run_which_then_goes_on(numbers, tmp_path):
-    """A real limit, in a process of its own: what the system refuses is not what a test imagines."""
+    """Uses a real limit of the system, in a separate process."""
     settings = {**numbers.train, **numbers.valid, **numbers.settings, "updates": 4, "validate_every": 2}
     command = [sys.executable, "-m", "multihead", "train", *numbers.flags(settings), "--output", str(tmp_path / "run")]
     ended = subprocess.run(command, capture_output=True, check=False, preexec_fn=limited)
@@ -282,7 +282,7 @@ def test_files_that_may_not_grow_stop_a_run_which_then_goes_on(numbers, tmp_path
     assert numbers.learn(tmp_path / "run", **settings).updates == 4
 
 
-# ------------------------------------------------------------------------------------------ the last line of defence
+# ------------------------------------------------------------------------------------------ unexpected errors
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ def test_how_a_command_ends(call, monkeypatch, error, status, said):
 
 
 def test_a_mistake_of_ours_keeps_its_traceback(call, monkeypatch):
-    """Or nobody could mend it."""
+    """It is needed to fix the bug."""
 
     def fails():
         raise ZeroDivisionError

@@ -1,4 +1,4 @@
-"""`multihead bpe`: lines in, lines out, exactly undone; the same as the calls; codes as the package has them."""
+"""`multihead bpe`: exactly reversible, equal to the Python calls and to the package subword-nmt."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ Run = Callable[..., SimpleNamespace]
 
 @pytest.fixture
 def run(call: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """``multihead bpe`` in this process."""
+    """Runs ``multihead bpe`` in this process."""
     monkeypatch.setitem(main_module.multihead.commands, "bpe", bpe)
     return lambda *words, given=b"": call("bpe", *words, given=given)
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a tokenizer, codes and the text that both were learned from."""
+    """A folder with a tokenizer and codes, and the text both were learned from."""
     folder = tmp_path_factory.mktemp("bpe")
     (folder / "text").write_bytes(PLAIN)
     Tokenizer.learn(TEXT, 400).save(folder / "tokenizer.json")
@@ -210,7 +210,7 @@ def test_codes_are_undone(run: Run, made: Path) -> None:
 @given(text=st.text(st.sampled_from("aä\r\n\n"), max_size=30), sizes=st.lists(st.integers(1, 9), min_size=1))
 def test_lines_do_not_depend_on_how_they_arrive(text: str, sizes: list[int]) -> None:
     class Slow(io.BytesIO):
-        """Gives a few bytes at a time."""
+        """Returns a few bytes at a time."""
 
         reads = 0
 
@@ -260,7 +260,7 @@ def test_nothing_needs_torch(made: Path, tmp_path: Path) -> None:
     assert ended.stdout.count("\n") == 4
 
 
-# ------------------------------------------------------------------------------------------ what is wrong
+# ------------------------------------------------------------------------------------------ errors
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "codes"])

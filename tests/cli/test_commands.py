@@ -1,4 +1,4 @@
-"""The commands do what they say: lines in, lines out; the same as the Python calls; and `--help` waits for nobody."""
+"""The commands as users type them: results, help, closed and full streams."""
 
 import gzip
 import json
@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import click
 import pytest
@@ -17,7 +18,7 @@ PROGRAM = [sys.executable, "-m", "multihead"]
 
 
 def multihead(*words, given=b"", **options):
-    """The command in a process of its own."""
+    """Run the command in a separate process."""
     return subprocess.run([*PROGRAM, *map(str, words)], input=given, capture_output=True, check=False, **options)
 
 
@@ -25,7 +26,7 @@ def multihead(*words, given=b"", **options):
 
 
 @pytest.fixture(scope="module")
-def translator(trained):
+def translator(trained: Path) -> Translator:
     return Translator.load(trained)
 
 
@@ -49,7 +50,7 @@ HOSTILE = [
 @pytest.mark.parametrize(("end", "closed"), [(b"\n", True), (b"\r\n", True), (b"\r\n", False)])
 def test_as_many_lines_come_out_in_order(call, trained, translator, end, closed):
     given = end.join(line.encode() for line in HOSTILE) + (end if closed else b"")
-    ended = call("translate", trained, "--beam", 2, "--max-source", 0, given=given)  # Python cuts no line, either
+    ended = call("translate", trained, "--beam", 2, "--max-source", 0, given=given)  # the Python call splits no line
     assert ended.status == 0
     assert ended.out.endswith(b"\n")
     assert b"\r" not in ended.out
@@ -130,11 +131,11 @@ def test_evaluate_reads_gzip(call, trained, numbers, tmp_path):
     assert call("evaluate", trained, *numbers.flags(packed)).text.splitlines()[:2] == plain[:2]
 
 
-# ------------------------------------------------------------------------------------------ the whole way
+# ------------------------------------------------------------------------------------------ the whole pipeline
 
 
 def test_train_translate_evaluate_as_a_user_types_them(numbers, tmp_path):
-    """Three processes, gzip files, a TOML file for the rest."""
+    """Three processes, gzip files, other settings in a TOML file."""
     files = {}
     for name, path in {**numbers.train, **numbers.valid}.items():
         files[name] = tmp_path / f"{path.name}.gz"
@@ -171,7 +172,7 @@ def test_the_python_call_is_the_command(call, numbers, tmp_path):
 
 
 def every_command(group=command, words=()):
-    """The words of each, sub-commands too."""
+    """The names of every command and subcommand."""
     yield words
     for name, inner in group.commands.items() if isinstance(group, click.Group) else ():
         yield from every_command(inner, (*words, name))
@@ -236,7 +237,7 @@ def test_quantize_is_another_spelling_of_quantise(call):
 
 
 def test_help_is_quick_and_needs_no_torch():
-    """The quickest of three, as the machine may be busy with something else."""
+    """The fastest of three attempts, because the machine may be busy."""
     seconds = []
     for _ in range(3):
         started = time.perf_counter()
@@ -259,7 +260,7 @@ def test_version_and_no_command(call):
     assert "Traceback" not in ended.err
 
 
-# ------------------------------------------------------------------------------------------ other ends of the pipe
+# ------------------------------------------------------------------------------------------ standard output
 
 
 def test_a_reader_that_has_gone_ends_it_quietly(trained):
@@ -275,7 +276,7 @@ def test_a_reader_that_has_gone_ends_it_quietly(trained):
 
 @pytest.mark.parametrize("words", [["translate"], ["--help"]])
 def test_standard_output_that_is_full(trained, words):
-    with open("/dev/full", "wb") as full:  # noqa: PTH123 - a device, not a path of ours
+    with open("/dev/full", "wb") as full:  # noqa: PTH123 - a device
         command = [*PROGRAM, *words, *([str(trained)] if words == ["translate"] else [])]
         ended = subprocess.run(command, input=b"eins\n", stdout=full, stderr=subprocess.PIPE, check=False)
     assert ended.returncode == 1

@@ -1,4 +1,4 @@
-"""Progress: how many, how fast, how long still; now and then where nobody watches, and never of what has no end."""
+"""Progress: count, speed and remaining time; a bar in a terminal, otherwise a line every half minute."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from multihead.cli.streams import counter
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """A clock that tests advance."""
 
     def __init__(self) -> None:
         self.now = 1000.0

@@ -1,8 +1,8 @@
-"""A run that is killed again and again ends with the same bytes: weights, average, optimiser, log (contracts 8 and 9).
+"""A run killed at random moments ends with the same bytes: weights, average, optimizer, log (contracts 8 and 9).
 
-Everything random is on: dropout, BPE-dropout, weighted corpora, bfloat16, gradient accumulation. Five kills in
-`make test`, two hundred in `make test-crash`. Each attempt is a process of its own, forked from one that has imported
-the package: it begins within milliseconds instead of seconds, so that most kills meet the run and not its imports.
+Everything random is enabled: dropout, BPE-dropout, weighted corpora, bfloat16, gradient accumulation. `make test` kills
+five times, `make test-crash` two hundred times. Each attempt is a process forked from one that has imported the
+package: it starts within milliseconds instead of seconds, so that most kills hit the run and not its imports.
 """
 
 import multiprocessing
@@ -15,7 +15,7 @@ import pytest
 from multihead.cli.main import main
 
 PATIENCE = 300.0
-"""Seconds after which something is wrong, however busy the machine is."""
+"""Seconds after which a test fails; far more than a busy machine needs."""
 
 SETTINGS = {
     "updates": 24,
@@ -35,14 +35,14 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def start(numbers, tmp_path_factory):
-    """Starts ``multihead train`` into a folder; gives the process."""
+    """A function that starts ``multihead train`` for an output folder and returns the process."""
     folder = tmp_path_factory.mktemp("corpora")
     words = numbers.flags({**numbers.settings, **SETTINGS})
     for name, count, weight in (("many", 60, 0.5), ("few", 20, 2.0)):
         files = numbers.write(folder, name, numbers.pairs(count, count))
         words += ["--corpus", f"{files['source']} {files['target']} weight={weight}"]
     context = multiprocessing.get_context("forkserver")
-    # What PyTorch's optimiser imports when the first one is made is a third of all.
+    # A third of the import time is what PyTorch imports for its first optimizer.
     context.set_forkserver_preload(["multihead.cli.main", "multihead.runs.translator.train", "torch._dynamo"])
     first = context.Process(target=abs, args=(1,))
     first.start()
@@ -58,7 +58,7 @@ def start(numbers, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def uninterrupted(start, tmp_path_factory):
-    """A run that nobody killed, and how long it took."""
+    """A run that was not killed, and its duration."""
     output, started = tmp_path_factory.mktemp("uninterrupted") / "run", time.monotonic()
     process = start(output)
     process.join(PATIENCE)
@@ -67,7 +67,7 @@ def uninterrupted(start, tmp_path_factory):
 
 
 def end_of(numbers, folder):
-    """All files but timings, what was printed, and what is left of older checkpoints; nothing else may be there."""
+    """Contents of all files except timings, the printed log and older checkpoints."""
     contents = numbers.contents(folder, without=("timing.jsonl", "log.txt"))
     newest = max(path.name for path in (folder / "checkpoints").iterdir())
     return {name: found for name, found in contents.items() if not name.startswith("checkpoints/") or newest in name}
@@ -75,7 +75,7 @@ def end_of(numbers, folder):
 
 @pytest.mark.parametrize("kills", [5, pytest.param(200, marks=pytest.mark.proof)])
 def test_killed_at_random_moments(numbers, start, uninterrupted, tmp_path, kills):
-    """Any moment of a run's life, its preparation too; as many runs as it takes, and each ends as the one above."""
+    """At any moment, also while preparing; as many runs as needed, and each ends like the uninterrupted one."""
     expected, life = end_of(numbers, uninterrupted[0]), uninterrupted[1]
     draw, killed, runs, attempts = random.Random(kills), 0, 0, 0
     while killed < kills:
@@ -90,7 +90,7 @@ def test_killed_at_random_moments(numbers, start, uninterrupted, tmp_path, kills
                 process.join(PATIENCE)
             finished = process.exitcode == 0
             killed += not finished
-            if finished:  # the machine may have less to do than it had: most attempts are to be killed
+            if finished:  # adapt to the speed of the machine, so that most attempts are killed
                 life = (life + min(life, time.monotonic() - began)) / 2
             assert process.exitcode in (0, -signal.SIGKILL), (output / "log.txt").read_text()
         assert end_of(numbers, output) == expected, f"run {runs}, after {killed} kills"

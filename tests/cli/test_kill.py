@@ -1,6 +1,6 @@
-"""Real processes, really killed: whenever that was, the same command ends with the same bytes (contracts 8 and 9).
+"""Trainings killed at chosen moments: the same command ends with the same bytes (contracts 8 and 9).
 
-Here at moments that are sought; `test_crash` kills at random ones.
+`test_crash` kills at random moments.
 """
 
 import os
@@ -15,11 +15,11 @@ import pytest
 from multihead.cli.process import StopSignal
 
 PATIENCE = 120.0
-"""Seconds after which something is wrong, however busy the machine is."""
+"""Seconds after which a test fails; far more than a busy machine needs."""
 
 
 class Job:
-    """``multihead train`` in a process of its own, always the same command."""
+    """``multihead train`` in a separate process, always the same command."""
 
     def __init__(self, numbers, folder, settings):
         self.run, self.errors = folder / "run", folder / "stderr.txt"
@@ -34,7 +34,7 @@ class Job:
         return self.errors.read_text(encoding="utf-8", errors="replace")
 
     def wait_for(self, condition):
-        """Until ``condition()`` holds or the process has ended; whether it holds."""
+        """Wait until ``condition()`` is true or the process has ended; returns whether it is true."""
         deadline = time.monotonic() + PATIENCE
         while self.process.poll() is None:
             if condition():
@@ -46,20 +46,20 @@ class Job:
         return False
 
     def end(self, number=None):
-        """Sends a signal, waits; the exit status."""
+        """Send a signal, if any, and wait; returns the exit status."""
         if number is not None:
             self.process.send_signal(number)
         return self.process.wait(PATIENCE)
 
     def names(self, place=""):
-        """What stands in a folder of the run right now."""
+        """Names in a folder of the run, at this moment."""
         try:
             return [path.name for path in (self.run / place).iterdir()]
         except FileNotFoundError:
             return []
 
     def is_saving(self, least):
-        """Whether a checkpoint is being written, and one of update ``least`` or later stands already."""
+        """Whether a checkpoint is being written, and one of update ``least`` or later exists."""
         names = self.names("checkpoints")
         draft = any("unfinished" in name for name in names)
         return draft and any(name.isdecimal() and int(name) >= least for name in names)
@@ -79,7 +79,7 @@ def uninterrupted(numbers, settings, tmp_path_factory):
 
 
 def assert_same_end(numbers, one, other):
-    """All files but timings, what was printed, and older checkpoints; and nothing is left over."""
+    """Compare all files except timings, the printed log and older checkpoints."""
     ends = []
     for folder in (one, other):
         contents = numbers.contents(folder, without=("timing.jsonl", "log.txt"))
@@ -89,7 +89,7 @@ def assert_same_end(numbers, one, other):
 
 
 def test_killed_while_preparing_keeping_and_saving(numbers, settings, uninterrupted, tmp_path):
-    """When the model is kept, the validation is over and its checkpoint not there; a seeded draw says which save."""
+    """The best model is saved after the validation and before the checkpoint; a seed chooses the checkpoint."""
     job, least = Job(numbers, tmp_path, settings), 4 * random.Random(4).randint(1, 6)
     moments = [
         lambda: "data" in job.names(),
@@ -120,7 +120,7 @@ def test_a_signal_saves_first_and_the_same_command_goes_on(numbers, settings, un
         step = int(line.split()[4].rstrip(";"))
         assert (job.run / "checkpoints" / f"{step:08d}").is_dir()
         begins = f"going on after update {step} of 40"
-    job.start(flags=[])  # --output alone is enough
+    job.start(flags=[])  # --output is enough
     assert job.end() == 0, job.said()
     assert job.said().startswith(begins)
     assert_same_end(numbers, job.run, uninterrupted)

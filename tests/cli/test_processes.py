@@ -1,4 +1,4 @@
-"""``torchrun -m multihead train``: real processes, and the same run as one process's, whatever happens to them."""
+"""``torchrun -m multihead train``: several processes train the same run as one, also after signals and kills."""
 
 import json
 import math
@@ -14,11 +14,11 @@ import pytest
 from multihead.cli.process import StopSignal
 
 PATIENCE = 150.0
-"""Seconds after which something is wrong, however busy the machine is."""
+"""Seconds after which a test fails; far more than a busy machine needs."""
 
 
 class Launched:
-    """A run that torchrun starts, with any number of processes, always the same command otherwise."""
+    """A run started by torchrun: the same command with any number of processes."""
 
     def __init__(self, numbers, folder, settings):
         self.run, self.errors, self.flags = folder / "run", folder / "stderr.txt", numbers.flags(settings)
@@ -34,11 +34,11 @@ class Launched:
         return self.errors.read_text(encoding="utf-8", errors="replace")
 
     def ours(self):
-        """What multihead itself said when it failed: a line each."""
+        """The error messages of multihead."""
         return [line for line in self.said().splitlines() if line.startswith("multihead: ")]
 
     def wait_for(self, text):
-        """Until that was said, or all is over; whether it was."""
+        """Wait until a text was printed or the run has ended; returns whether it was printed."""
         deadline = time.monotonic() + PATIENCE
         while text not in self.said() and self.agent.poll() is None:
             assert time.monotonic() < deadline, self.said()
@@ -46,7 +46,7 @@ class Launched:
         return text in self.said()
 
     def workers(self):
-        """The processes, in the order of their ranks."""
+        """Process ids, in the order of the ranks."""
         found = subprocess.run(["pgrep", "-P", str(self.agent.pid)], capture_output=True, text=True, check=True)
         return sorted(map(int, found.stdout.split()))
 
@@ -56,7 +56,7 @@ class Launched:
 
 @pytest.fixture
 def launched(numbers, settings, tmp_path):
-    """A run that is over when the test is."""
+    """A run that is killed at the end of the test."""
     job = Launched(numbers, tmp_path, settings)
     yield job
     if job.agent.poll() is None:
@@ -65,7 +65,7 @@ def launched(numbers, settings, tmp_path):
 
 @pytest.fixture(scope="module")
 def settings(numbers):
-    """All that is random is on."""
+    """Everything random is enabled."""
     random_ones = {"dropout": 0.2, "bpe_dropout": 0.1, "accumulate": 2, "seed": 9}
     short = {"updates": 40, "validate_every": 10, "log_every": 2, "held_out": 10, "batch_tokens": 256}
     return {**numbers.train, **numbers.settings, **random_ones, **short}
@@ -73,7 +73,7 @@ def settings(numbers):
 
 @pytest.fixture(scope="module")
 def alone(numbers, settings, tmp_path_factory):
-    """The run of one process."""
+    """The same run, trained by one process."""
     output = tmp_path_factory.mktemp("alone") / "run"
     numbers.learn(output, **settings)
     return output
@@ -84,7 +84,7 @@ def records(run):
 
 
 def assert_same_run(numbers, one, other):
-    """The same files, and the same log: numbers of tokens exactly, losses within 1e-4."""
+    """Compare files and logs: equal numbers of tokens, losses within 1e-4."""
     checkpoints = {name for name in numbers.contents(one) if name.startswith("checkpoints")}
     assert numbers.contents(one).keys() == numbers.contents(other).keys()
     assert checkpoints
@@ -97,7 +97,7 @@ def assert_same_run(numbers, one, other):
 
 
 def test_two_processes_are_stopped_by_a_signal_to_one_and_one_goes_on(numbers, settings, alone, launched):
-    """They train the run that one process trains, and leave what any number of processes goes on with."""
+    """They train the same run as one process; any number of processes can resume it."""
     launched.start(2)
     assert launched.wait_for("24/40  epoch"), launched.said()
     os.kill(launched.workers()[1], signal.SIGTERM)
@@ -119,7 +119,7 @@ def test_two_processes_are_stopped_by_a_signal_to_one_and_one_goes_on(numbers, s
 @pytest.mark.proof
 @pytest.mark.parametrize("rank", [0, 1])
 def test_processes_are_killed_and_other_numbers_of_them_go_on(numbers, alone, launched, rank):
-    """SIGKILL of one ends the others within seconds; one, three and two processes go on from what there is."""
+    """SIGKILL of one ends the others within seconds; one, three and two processes resume the run."""
     draw = random.Random(rank)
     for size, line in ((2, draw.choice([2, 4])), (1, draw.choice([14, 16, 18])), (3, draw.choice([24, 26, 28]))):
         launched.start(size)
@@ -141,7 +141,7 @@ def test_processes_are_killed_and_other_numbers_of_them_go_on(numbers, alone, la
 
 @pytest.mark.proof
 def test_a_fault_of_one_is_said_once_and_all_end(launched, tmp_path):
-    """Before anything has begun, and while a checkpoint is written, which the first process alone does."""
+    """Before training begins, and while the first process writes a checkpoint."""
     launched.flags += ["--heads", "5"]
     launched.start(2)
     assert launched.end() != 0
@@ -159,7 +159,7 @@ def test_a_fault_of_one_is_said_once_and_all_end(launched, tmp_path):
 
 @pytest.mark.proof
 def test_the_pace_that_the_updates_are_chosen_by_is_that_of_all(launched):
-    """With --budget in the place of --updates each process takes part in the measurement."""
+    """With --budget instead of --updates, every process takes part in the measurement."""
     place = launched.flags.index("--updates")
     launched.flags[place : place + 2] = ["--budget", "4"]
     launched.start(2)
