@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from common import Taken, in_turn, machine, parser, write
+from common import Timing, describe_machine, interleave, parser, write_figures
 from torch import Tensor, nn
 
 from multihead.attention import Causal, Document, Mask, MultiHeadAttention, Padding, SlidingWindow, attention
@@ -153,19 +153,19 @@ def cases(tiny: bool, only: str) -> Iterator[Case]:
             yield block_case(name, mask, length, heads, 64, claimed)
 
 
-def show(case: Case, taken: dict[str, Taken]) -> list[dict[str, Any]]:
+def show(case: Case, taken: dict[str, Timing]) -> list[dict[str, Any]]:
     """Print a case; returns its figures as rows."""
     theirs = taken[PYTORCH]
     print(f"\n{case.name}" + (f" ({case.about})" if case.about else ""))
-    print(f"  {PYTORCH:<12} {theirs.median:9.2f} ms, least {theirs.least:9.2f}; {theirs.calls} rounds")
+    print(f"  {PYTORCH:<12} {theirs.median:9.2f} ms, least {theirs.minimum:9.2f}; {theirs.calls} rounds")
     rows: list[dict[str, Any]] = []
     for name, claimed in case.claimed.items():
         mine = taken[name]
-        ratio, of_least = theirs.median / mine.median, theirs.least / mine.least
-        figures = f"  {name:<12} {mine.median:9.2f} ms, least {mine.least:9.2f}"
+        ratio, of_least = theirs.median / mine.median, theirs.minimum / mine.minimum
+        figures = f"  {name:<12} {mine.median:9.2f} ms, least {mine.minimum:9.2f}"
         print(f"{figures}: {ratio:5.2f} times as fast (least: {of_least:5.2f}; claimed: {claimed})")
-        times = {"median_ms": mine.median, "least_ms": mine.least}
-        pytorch = {"pytorch_median_ms": theirs.median, "pytorch_least_ms": theirs.least}
+        times = {"median_ms": mine.median, "least_ms": mine.minimum}
+        pytorch = {"pytorch_median_ms": theirs.median, "pytorch_least_ms": theirs.minimum}
         ratios = {"ratio": ratio, "ratio_of_least": of_least, "claimed": claimed}
         rows.append({"case": case.name, "about": case.about, "contender": name, **times, **pytorch, **ratios})
     return rows
@@ -179,11 +179,15 @@ def main() -> None:
     if chosen.threads:
         torch.set_num_threads(chosen.threads)
     library = library_for_this_processor()
-    print(", ".join(f"{name}: {fact}" for name, fact in machine().items()), f"float32 products: {library}", sep="\n")
+    print(
+        ", ".join(f"{name}: {fact}" for name, fact in describe_machine().items()),
+        f"float32 products: {library}",
+        sep="\n",
+    )
     rows: list[dict[str, Any]] = []
     for case in cases(chosen.tiny, chosen.only):
-        rows += show(case, in_turn(case.calls, chosen.rounds, chosen.seconds))
-    write(chosen, {"float32_products": library, "rows": rows})
+        rows += show(case, interleave(case.calls, chosen.rounds, chosen.seconds))
+    write_figures(chosen, {"float32_products": library, "rows": rows})
 
 
 if __name__ == "__main__":

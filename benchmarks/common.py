@@ -1,4 +1,4 @@
-"""What the benchmarks share: contenders that take turns, what is known of the machine, and a file of figures."""
+"""What the benchmarks share: interleaved timing, flags, and a file of figures."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ import torch
 
 
 @dataclass(frozen=True)
-class Taken:
-    """Milliseconds of one contender."""
+class Timing:
+    """Milliseconds per call of one contender."""
 
-    least: float
+    minimum: float
     median: float
     calls: int
 
 
-def in_turn(calls: Mapping[str, Callable[[], object]], rounds: int, seconds: float = float("inf")) -> dict[str, Taken]:
-    """One call of each in every round, in an order that turns by one: whatever else the machine does meets all of them.
+def interleave(
+    calls: Mapping[str, Callable[[], object]], rounds: int, seconds: float = float("inf")
+) -> dict[str, Timing]:
+    """Call every contender once per round, in rotating order, so that other load on the machine affects all alike.
 
     Args:
         calls: the contenders.
-        rounds: how many at most; one more comes first, to warm up.
-        seconds: after which no new round begins.
+        rounds: maximum number of rounds, after one to warm up.
+        seconds: no round starts after this time.
     """
     names = list(calls)
     for name in names:
@@ -44,21 +46,21 @@ def in_turn(calls: Mapping[str, Callable[[], object]], rounds: int, seconds: flo
             times[name].append(1000 * (time.perf_counter() - start))
         if time.perf_counter() - begin > seconds:
             break
-    return {name: Taken(min(taken), statistics.median(taken), len(taken)) for name, taken in times.items()}
+    return {name: Timing(min(taken), statistics.median(taken), len(taken)) for name, taken in times.items()}
 
 
 def parser(description: str | None, rounds: int) -> ArgumentParser:
-    """The arguments that every benchmark has."""
+    """A parser with the flags of every benchmark."""
     made = ArgumentParser(description=(description or "").partition("\n")[0])
-    made.add_argument("--rounds", type=int, default=rounds, help=f"turns a case has at most ({rounds})")
-    made.add_argument("--seconds", type=float, default=10.0, help="a case takes about so long at most (10)")
+    made.add_argument("--rounds", type=int, default=rounds, help=f"maximum number of rounds per case ({rounds})")
+    made.add_argument("--seconds", type=float, default=10.0, help="approximate maximum time per case (10)")
     made.add_argument("--threads", type=int, help="default: PyTorch's choice")
-    made.add_argument("--json", type=Path, help="write the figures into this file")
+    made.add_argument("--json", type=Path, help="write the figures to this file")
     return made
 
 
-def machine() -> dict[str, Any]:
-    """What a figure stands with."""
+def describe_machine() -> dict[str, Any]:
+    """The processor, its instructions, the threads and PyTorch's version, reported with every figure."""
     return {
         "processor": _processor(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
@@ -72,13 +74,13 @@ def _processor() -> str:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return platform.processor() or platform.machine()
-    said = dict(line.replace("\t", "").split(":", 1) for line in text.split("\n\n")[0].splitlines() if ":" in line)
-    name = said.get("model name", platform.machine()).strip()
-    numbers = [f"{what.removeprefix('cpu ')}{said[what]}" for what in ("cpu family", "model") if what in said]
+    fields = dict(line.replace("\t", "").split(":", 1) for line in text.split("\n\n")[0].splitlines() if ":" in line)
+    name = fields.get("model name", platform.machine()).strip()
+    numbers = [f"{key.removeprefix('cpu ')}{fields[key]}" for key in ("cpu family", "model") if key in fields]
     return f"{name} ({', '.join(numbers)})" if numbers else name
 
 
-def write(arguments: Namespace, figures: dict[str, Any]) -> None:
-    """The figures with the machine, if a file was named."""
+def write_figures(arguments: Namespace, figures: dict[str, Any]) -> None:
+    """Write the figures and the machine to the file given by ``--json``, if any."""
     if arguments.json:
-        arguments.json.write_text(json.dumps({**machine(), **figures}, indent=2) + "\n", encoding="utf-8")
+        arguments.json.write_text(json.dumps({**describe_machine(), **figures}, indent=2) + "\n", encoding="utf-8")

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import machine, parser, write
+from common import describe_machine, parser, write_figures
 
 from multihead.bundle import load_bundle
 from multihead.metrics.scores import score
@@ -162,7 +162,7 @@ def main() -> None:
         rows = turns(contenders, chosen, references)
         for contender in contenders:
             contender.process.communicate()  # no more lines: it ends
-    write(chosen, {"size": chosen.size, "rows": rows})
+    write_figures(chosen, {"size": chosen.size, "rows": rows})
 
 
 def turns(contenders: list[Contender], chosen: Namespace, references: list[str] | None) -> list[dict[str, Any]]:
@@ -178,7 +178,8 @@ def turns(contenders: list[Contender], chosen: Namespace, references: list[str] 
     for one in runs:
         one.reordering = one.contender.ask(f"reordering {one.beam}")["reordering"] if one.beam > 1 else None
     rows = list(rows_of(runs, references, chosen.sentences))
-    print(f"{chosen.model or chosen.size}, {machine()['threads']} threads, {chosen.sentences} sentences; medians of "
+    threads = describe_machine()["threads"]
+    print(f"{chosen.model or chosen.size}, {threads} threads, {chosen.sentences} sentences; medians of "
           f"{chosen.rounds} turns")  # fmt: skip
     heads = ("sent/s", "per CPU-s", "p50 ms", "p99 ms", "same", "reorder", "BLEU")
     print(f"{'':40}" + "".join(f"{head:>11}" for head in heads))

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import parser, write
+from common import parser, write_figures
 
 from multihead.diagnosis.corpus import ParallelReader
 from multihead.diagnosis.doctor import doctor
@@ -81,7 +81,7 @@ def main() -> None:
             row = {"case": name, "processor_seconds": seconds, "seconds": time.perf_counter() - wall}
             rows.append(row | {"pairs_per_second": arguments.pairs / seconds})
             print(f"{name:<12} {seconds:>8.1f} s of one core {arguments.pairs / seconds:>12,.0f} pairs/s")
-    write(arguments, {"pairs": arguments.pairs, "megabytes": size, "rows": rows})
+    write_figures(arguments, {"pairs": arguments.pairs, "megabytes": size, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import parser, write
+from common import parser, write_figures
 
 from multihead import Translator, train
 from multihead.data.text_files import read_lines
@@ -194,7 +194,7 @@ def main() -> None:
         torch.set_num_threads(arguments.threads)
     with tempfile.TemporaryDirectory() as folder:
         rows = measure(*data(arguments, Path(folder)))
-    write(arguments, {"rows": rows})
+    write_figures(arguments, {"rows": rows})
 
 
 if __name__ == "__main__":

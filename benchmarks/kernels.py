@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from common import parser, write
+from common import parser, write_figures
 from torch import Tensor
 
 from multihead.attention.backends.short import short_attention
@@ -135,7 +135,7 @@ def main() -> None:
             row = {"case": f"{size}: {name}", "compiled": ours, "plain": plain, "times": plain / ours}
             rows.append(row)
             print(f"{row['case']:40} {ours:8.2f} ms, plain {plain:8.2f} ms: {row['times']:.2f} times", flush=True)
-    write(arguments, {"kernels": found.reason, "rows": rows})
+    write_figures(arguments, {"kernels": found.reason, "rows": rows})
 
 
 def measured(calls: tuple[Call, Call], arguments: Any, clock: Callable[[], float]) -> tuple[float, float]:

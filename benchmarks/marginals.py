@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from common import in_turn, parser, write
+from common import interleave, parser, write_figures
 from torch import Tensor
 
 from multihead.attention.structured import chain_marginals, tree_marginals
@@ -57,7 +57,7 @@ def marginals(log_partition: Callable[[Tensor], Tensor], scores: Tensor, *, trai
 
 def medians(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
     """The median of each in milliseconds."""
-    return {name: taken.median for name, taken in in_turn(calls, rounds).items()}
+    return {name: taken.median for name, taken in interleave(calls, rounds).items()}
 
 
 def cases(batch: int, length: int) -> dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor], Tensor]]:
@@ -120,7 +120,7 @@ def main() -> None:
         ):
             ratio = float(row[plain]) / float(row[ours])
             print(f"  plain, {plain:<18} {row[plain]:>9.2f}   {ours:<15} {row[ours]:>7.2f}   {ratio:>6.1f} times")
-    write(arguments, {"batch": arguments.batch, "length": arguments.length, "rows": rows})
+    write_figures(arguments, {"batch": arguments.batch, "length": arguments.length, "rows": rows})
 
 
 if __name__ == "__main__":

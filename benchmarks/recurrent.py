@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from common import in_turn, parser, write
+from common import interleave, parser, write_figures
 from torch import Tensor, nn
 
 from multihead.kernels.linear_cross_entropy import Loss
@@ -97,20 +97,20 @@ def main() -> None:
         models[name] = RecurrentTranslator(config).train()
     inputs = batch(rows, length, vocabulary)
     calls = {name: step(model, inputs, arguments.precision == "bfloat16") for name, model in models.items()}
-    taken = in_turn(calls, arguments.rounds, len(calls) * arguments.seconds)
-    tokens, floor = rows * length, taken["floor, LSTM"].least
+    taken = interleave(calls, arguments.rounds, len(calls) * arguments.seconds)
+    tokens, floor = rows * length, taken["floor, LSTM"].minimum
     print(
         f"{rows} sentences of {length} tokens, width {width}, vocabulary {vocabulary:,}, {arguments.precision}, "
         f"{torch.get_num_threads()} threads\n"
     )
     print(f"{'':<28}{'ms':>8}{'target tokens/s':>18}{'of the floor':>15}")
     for name, times in taken.items():
-        print(f"{name:<28}{times.least:>8.1f}{1000 * tokens / times.least:>18,.0f}{floor / times.least:>15.2f}")
+        print(f"{name:<28}{times.minimum:>8.1f}{1000 * tokens / times.minimum:>18,.0f}{floor / times.minimum:>15.2f}")
     figures = [
-        {"case": name, "ms": times.least, "tokens_a_second": 1000 * tokens / times.least}
+        {"case": name, "ms": times.minimum, "tokens_a_second": 1000 * tokens / times.minimum}
         for name, times in taken.items()
     ]
-    write(arguments, {"precision": arguments.precision, "rows": figures})
+    write_figures(arguments, {"precision": arguments.precision, "rows": figures})
 
 
 if __name__ == "__main__":

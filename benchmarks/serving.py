@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import machine, parser, write
+from common import describe_machine, parser, write_figures
 
 from decoding import text
 from multihead import Translator
@@ -227,13 +227,13 @@ def main() -> None:
     for size in chosen.sizes:
         with tempfile.TemporaryDirectory() as folder:
             rows += measure(chosen, size, Path(folder) / "model")
-    how = f"{machine()['threads']} threads, {chosen.precision}, {chosen.steps} symbols"
+    how = f"{describe_machine()['threads']} threads, {chosen.precision}, {chosen.steps} symbols"
     print(f"{how}, {chosen.queue} requests in hand at most under load")
     show(rows)
     for size in chosen.sizes:
         for beam in chosen.beams:
             verdict(rows, f"{size}, beam {beam}")
-    write(chosen, {"rows": rows})
+    write_figures(chosen, {"rows": rows})
     if faults := [row["case"] for row in rows if _faulty(row)]:
         raise SystemExit(f"answers were lost or crossed, or something stayed in the server: {faults}")
 

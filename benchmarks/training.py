@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import machine, parser, write
+from common import describe_machine, parser, write_figures
 
 from multihead.data.batching import Batch, BatchStream
 from multihead.data.store import ParallelStore
@@ -172,7 +172,7 @@ def main() -> None:
         rows = compare_losses(contenders, chosen.losses) if chosen.losses else turns(contenders, chosen, sizes, some)
         for contender in contenders:
             contender.process.communicate()  # no more lines: it ends
-    write(chosen, {"size": chosen.size, "rows": rows})
+    write_figures(chosen, {"size": chosen.size, "rows": rows})
 
 
 def turns(
@@ -192,9 +192,8 @@ def turns(
     quiet = {contender.case: statistics.median(contender.by_processor) for contender in contenders}
     quiet_floor = max(quiet[c.case] for c in contenders if c.plain)
     needed = operations(sizes, some) / statistics.fmean(batch.target_tokens for batch in some)
-    print(
-        f"{chosen.size}, {machine()['threads']} threads: real target tokens a second, medians of {chosen.rounds} turns"
-    )
+    threads = describe_machine()["threads"]
+    print(f"{chosen.size}, {threads} threads: real target tokens a second, medians of {chosen.rounds} turns")
     print(f"{'':42}{'tokens/s':>10}{'best peer':>11}{'of peak':>9}{'memory':>9}{'processor time':>17}")
     rows = []
     for contender in contenders:
