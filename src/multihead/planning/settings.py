@@ -1,7 +1,8 @@
-"""What a user may say, and what is written down about it. No torch here: `--help` reads this file.
+"""Settings of translators' runs, the decisions about them, and what ``run.json`` holds.
 
-`TrainSettings` and `PrepareSettings` are wishes, joined from `planning.sections`: everything may be left open.
-`planning.choices` turns them into a `RunConfig`, in which nothing is open, with the reason of each choice.
+`TrainSettings` and `PrepareSettings` combine sections of `planning.sections`; a user may leave every field open.
+`planning.choices` completes them to a `RunConfig`, with the reason of each choice (`Choices`). No torch here:
+``--help`` reads this file.
 """
 
 from __future__ import annotations
@@ -45,11 +46,10 @@ class BaseRunConfig(Settings):
 
 
 class PrepareSettings(Place, Text, Subwords, Chance):
-    """Wishes for a folder of prepared text; every field is a flag of ``multihead prepare``."""
+    """Settings of ``multihead prepare``; every field is a flag."""
 
     @model_validator(mode="after")
     def _text_agrees(self) -> PrepareSettings:
-        """Refuses pairs of wishes of which one would have to be ignored."""
         if (self.valid_source is None) != (self.valid_target is None) and not holds_pairs(self.valid_source):
             given, missing = ("valid_source", "valid_target") if self.valid_source else ("valid_target", "valid_source")
             raise ValueError(f"{given} is given without {missing}: validation needs both sides, or a file of pairs")
@@ -66,7 +66,7 @@ class PrepareSettings(Place, Text, Subwords, Chance):
 
 
 class TrainSettings(PrepareSettings, Model, RecurrentModel, Training, Search, Machine):
-    """Wishes for a run; every field is a flag of ``multihead train`` and a key of its TOML file."""
+    """Settings of ``multihead train``; every field is a flag and a key of its TOML file."""
 
     heading: ClassVar[str] = "Folders"
 
@@ -75,7 +75,6 @@ class TrainSettings(PrepareSettings, Model, RecurrentModel, Training, Search, Ma
 
     @model_validator(mode="after")
     def _training_agrees(self) -> TrainSettings:
-        """Refuses pairs of wishes of which one would have to be ignored."""
         _refuse(self, "updates", "budget", "both say how long to train")
         if self.positions == "sinusoidal":
             _refuse(self, "max_positions", "positions", "computed positions have no limit")
@@ -85,16 +84,16 @@ class TrainSettings(PrepareSettings, Model, RecurrentModel, Training, Search, Ma
 
 
 SUBWORDS = tuple(Subwords.model_fields)
-"""What a model that is fine-tuned has settled."""
+"""Settings that a model to be fine-tuned has decided."""
 
 
 def holds_pairs(path: Path | None) -> bool:
-    """Whether both sides stand in one file, by its name."""
+    """Whether a file holds both sides, judging by its name."""
     return path is not None and format_of(path) is not None
 
 
 def _refuse(settings: Settings, one: str, other: str, reason: str) -> None:
-    """Refuses ``one`` with ``other``."""
+    """Raise if both settings are given."""
     if getattr(settings, one) is not None and getattr(settings, other) is not None:
         raise ValueError(f"{one} and {other} exclude each other: {reason}; leave out the one or the other")
 
@@ -152,68 +151,68 @@ def usual_intervals(updates: int) -> dict[str, tuple[int, str]]:
 
 
 class TextFile(Settings):
-    """A file that a run was made from."""
+    """A text file of a run."""
 
     path: str
     sha256: str
-    """Of its text, decompressed."""
+    """SHA-256 of the decompressed text."""
     lines: int
 
 
 class CorpusRecord(Settings):
-    """What became of a corpus."""
+    """How the pairs of a corpus are used."""
 
     files: tuple[TextFile, ...]
     """Source and target, or one file of pairs."""
     weight: float = 1.0
     """How often each of its pairs is seen in an epoch, on average."""
     pairs: int
-    """Its pairs in the store, where they stand in the order of the corpora."""
+    """Pairs in the store, which holds the corpora one after the other."""
     held_out: int = 0
-    """Its pairs that were taken for validation instead."""
+    """Pairs held out for validation."""
     left_out: int = 0
-    """Its pairs that could not be used."""
+    """Pairs that could not be used."""
 
 
 class PreparedFolder(Settings):
-    """A folder of `multihead prepare` that a run reads where it stands."""
+    """A folder of `multihead prepare` that a run reads in place."""
 
     path: str
     sha256: str
-    """Of its manifest, which has the SHA-256 of every other file."""
+    """SHA-256 of its manifest, which lists the SHA-256 of every other file."""
 
 
 class DataConfig(Settings):
-    """What became of the text."""
+    """The text of a run, as it was prepared."""
 
     corpora: tuple[CorpusRecord, ...]
-    """What is trained on."""
+    """Training corpora."""
     valid: CorpusRecord | None = None
-    """The validation files, where they were given."""
+    """The validation files, if they were given."""
     source_language: str | None
     target_language: str | None
     vocab_size: int
-    """As asked for; the tokenizer says how many there are."""
+    """Requested size of the vocabulary; the tokenizer has the actual one."""
     shared_vocabulary: bool
     min_frequency: int | None = None
-    """Of two neighbours that became one subword; not known of a vocabulary that another model brought."""
+    """Minimum frequency of a merge; unknown for the vocabulary of another model."""
     coverage: float | None = None
-    """Share of the text whose characters have entries of their own; see ``min_frequency``."""
+    """Share of the text whose characters have entries of their own; unknown for the vocabulary of another model."""
     min_tokens: int = 1
     max_tokens: int
     held_out: int
-    """Pairs taken from the corpora for validation; 0 where there are validation files."""
+    """Pairs held out from the corpora for validation; 0 with validation files."""
     pairs: int
     """Training pairs."""
     left_out: int
-    """Pairs that could not be used; each is named in left-out.tsv."""
+    """Pairs that could not be used; left-out.tsv lists them."""
     prepared: PreparedFolder | None = None
-    """Where the text was prepared ahead of the run."""
+    """The folder of text prepared ahead of the run."""
 
     @model_validator(mode="before")
     @classmethod
     def _version_1(cls, values: object) -> object:
-        """Version 1 of run.json knew one pair of files, by name."""
+        """Convert version 1 of run.json, which had a single pair of files."""
         if not isinstance(values, dict) or "files" not in values:
             return values
         rest = {name: value for name, value in values.items() if name != "files"}
@@ -225,7 +224,7 @@ class DataConfig(Settings):
 
 
 class GivenModel(Settings):
-    """What a fine-tuned run began with."""
+    """The model that a run starts from."""
 
     path: str
     weights: str
@@ -233,7 +232,7 @@ class GivenModel(Settings):
 
 
 RUN_VERSION = 3
-"""Of run.json: newer code reads older ones."""
+"""Newest format version of run.json; older versions can be read."""
 
 
 class RunConfig(BaseRunConfig):
@@ -255,10 +254,10 @@ class RunConfig(BaseRunConfig):
 
 
 def read_run(folder: Path) -> RunConfig | None:
-    """The decisions of the run that stands in ``folder``; ``None`` where one can begin. Changes nothing.
+    """Read the decisions of a translator's run; ``None`` if a run can begin in ``folder``.
 
     Raises:
         ConfigurationError: the folder is a file, or holds something that is not a run, or another kind of run.
-        FormatError: run.json is damaged, or from a newer version.
+        FormatError: run.json is damaged, or of a newer version.
     """
     return work_folder.read(folder, RunConfig)

@@ -1,7 +1,7 @@
-"""Texts with hidden words in, the most probable words out: the `MaskFiller` that a program holds.
+"""Predict hidden words with a pre-trained BERT: `MaskFiller`.
 
-Every "[MASK]" of a text is told at once, each as if the others were still hidden: P(w_i | text), not the probability of
-all of them together.
+Every "[MASK]" of a text is predicted independently, as if the others stayed hidden: the probabilities are
+P(w_i | text), not those of all hidden words together.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from multihead.errors import ConfigurationError, FormatError, InputError
 from multihead.runs.bert.model import PretrainedBert
 
 _AT_ONCE = 1 << 13
-"""Tokens, padding counted, that are read together."""
+"""Tokens per batch, including padding."""
 
 
 class Candidate(NamedTuple):
-    """What may stand in a hidden place."""
+    """A word that may replace a "[MASK]"."""
 
     word: str
-    """A word; "##" in front says that it goes on with the one before it."""
+    """A word; "##" in front marks the continuation of the previous word."""
     probability: float
-    """Among all entries of the vocabulary but special symbols."""
+    """Among all entries of the vocabulary except special symbols."""
 
 
 @dataclass(frozen=True)
 class Filled:
-    """A text with its hidden words told."""
+    """A text with its hidden words predicted."""
 
     text: str
-    """With the most probable word in each place."""
+    """With the most probable word in each hidden place."""
     candidates: tuple[tuple[Candidate, ...], ...]
-    """Of each hidden place in order, the most probable first."""
+    """For each hidden place in order, the most probable first."""
 
 
 class MaskFiller:
-    """Tells hidden words.
+    """Predicts hidden words.
 
     Args:
-        bert: a model whose word head was trained.
+        bert: a model with a trained word head.
 
     Raises:
-        FormatError: it was not.
+        FormatError: the model has none.
 
     Example:
         ``MaskFiller.load("run").fill(["A dog [MASK] in the grass."])[0].text``
@@ -68,25 +68,25 @@ class MaskFiller:
 
     @classmethod
     def load(cls, path: str | Path, device: str = "cpu") -> MaskFiller:
-        """Reads a model as `PretrainedBert.load`, whose errors it has."""
+        """Load a model; the arguments and errors are those of `PretrainedBert.load`."""
         return cls(PretrainedBert.load(path, device))
 
     def count(self, text: str) -> int:
-        """Tokens of a row with this text, symbols included: `fill` takes as many as there are positions."""
+        """The tokens of a row with this text, including symbols; `fill` accepts up to the model's ``max_positions``."""
         return len(self.words.encode_with_hidden(text)) + 2
 
     @torch.no_grad()
     def fill(self, texts: Sequence[str], top: int = 5) -> list[Filled]:
-        """The most probable words for each hidden place of each text; a text without one stays as it is.
+        """Predict the most probable words for each hidden place; texts without one are returned unchanged.
 
         Args:
-            texts: a sentence each, or several; "[MASK]" stands for what is to be told.
-            top: candidates of each place.
+            texts: texts of one or several sentences, with "[MASK]" for each hidden word.
+            top: candidates per hidden place.
 
         Raises:
-            InputError: a text is longer than the model can read; names it by its place.
-            DataError: a text has a lone surrogate.
-            ConfigurationError: a number of candidates below 1.
+            InputError: a text is longer than the model can read; the message gives its number.
+            DataError: a text contains a lone surrogate.
+            ConfigurationError: ``top`` is below 1.
         """
         if top < 1:
             raise ConfigurationError(f"top is {top}: the number of candidates is at least 1")
@@ -103,12 +103,12 @@ class MaskFiller:
             members = [work[place] for place in group]
             tokens, lengths = self.bert.rows([rows[place] for place in members])
             states = self.model.encode(tokens, lengths, torch.zeros_like(tokens)).states
-            for place, of_row, read in zip(members, states, tokens, strict=True):
-                results[place] = self._filled(rows[place], of_row[read == hidden], top)
+            for place, row_states, row_tokens in zip(members, states, tokens, strict=True):
+                results[place] = self._fill_one(rows[place], row_states[row_tokens == hidden], top)
         return results
 
-    def _filled(self, ids: list[int], states: Tensor, top: int) -> Filled:
-        """One text, from the states of its hidden places."""
+    def _fill_one(self, ids: list[int], states: Tensor, top: int) -> Filled:
+        """Fill one text, given the states of its hidden places: (hidden places, D)."""
         logits = self.model.word_logits(states).masked_fill(~self._usable, -torch.inf)
         found = logits.softmax(-1).topk(min(top, int(self._usable.sum())), dim=-1)
         chosen = iter(found.indices[:, 0].tolist())

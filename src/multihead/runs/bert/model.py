@@ -1,12 +1,12 @@
-"""A BERT with its words, in memory and on disk: `PretrainedBert`, from which other models start.
+"""A pre-trained BERT with its vocabulary, in memory and on disk.
 
     config.json            format version, sizes, SHA-256 of weights and words (`multihead.model_folder`)
-    model.safetensors      the weights, heads of pre-training included
+    model.safetensors      the weights, including the heads of pre-training
     tokenizer.json         our subwords; or vocab.txt, the words of a published model
-    tokenizer_config.json  what other programs want to know of them
+    tokenizer_config.json  settings of the tokenizer, for other programs
     metrics.json           what was measured
 
-A folder of Hugging Face is read, too, and can be written: names and settings are `models.bert.huggingface`'s.
+Folders of Hugging Face can be read and written, too; `models.bert.huggingface` maps names and settings.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from multihead.text.bert_words import BertWords, read_words
 
 @dataclass(frozen=True)
 class PretrainedBert:
-    """A model and its words.
+    """A model and its vocabulary.
 
     Attributes:
-        model: with all its heads.
-        words: text to ids and back.
-        missing: parts of the model that nobody has trained ("pooler", "words", "follows"): of foreign folders.
+        model: the network with all its heads.
+        words: maps text to ids and back.
+        missing: untrained parts of the model ("pooler", "words", "follows"), where a foreign folder lacks them.
     """
 
     model: Bert
@@ -47,21 +47,21 @@ class PretrainedBert:
 
     @classmethod
     def load(cls, path: str | Path, device: str = "cpu") -> PretrainedBert:
-        """Reads a model folder, a run folder's best model, or a folder of Hugging Face.
+        """Read a model folder, the best model of a run folder, or a folder of Hugging Face.
 
         Raises:
-            FormatError: it is none of them, damaged, or of another kind of network.
-            ConfigurationError: the device is not there.
+            FormatError: the folder is none of these, is damaged, or holds another kind of network.
+            ConfigurationError: the device does not exist.
         """
         require_device(device)
         folder = model_folder.locate(Path(path))
         found = model_folder.read_json(folder / model_folder.CONFIG)
         if huggingface.is_huggingface(found):
-            with torch.random.fork_rng(devices=[]):  # what the files lack is drawn
+            with torch.random.fork_rng(devices=[]):  # weights that the files lack are drawn
                 model, missing = huggingface.read(folder)
             words = read_words(folder)
         else:
-            model, words, missing = *_read_own(folder), ()
+            model, words, missing = *_read_model_folder(folder), ()
         if len(words) > model.config.vocab:
             raise FormatError(
                 f"{folder}: {len(words)} words, but the model has {model.config.vocab}; {model_folder.COPY_AGAIN}"
@@ -69,11 +69,11 @@ class PretrainedBert:
         return cls(model.eval().to(device), words, missing)
 
     def save(self, folder: Path, metrics: dict[str, Any] | None = None) -> None:
-        """Writes a model folder, whole or not at all; a model that stands there is replaced.
+        """Write a model folder atomically; a model in its place is replaced.
 
         Raises:
-            FormatError: something that is not a model stands there; it is left alone.
-            SurroundingsError: it cannot be written.
+            FormatError: the folder holds something other than a model; it is left alone.
+            SurroundingsError: the folder cannot be written.
         """
 
         def parts(draft: Path) -> dict[str, Any]:
@@ -84,11 +84,11 @@ class PretrainedBert:
         model_folder.save_folder(folder, self.model, self.model.config, parts)
 
     def export(self, folder: str | Path) -> None:
-        """Writes a folder of Hugging Face (BertForPreTraining), whole or not at all.
+        """Write a folder of Hugging Face (BertForPreTraining) atomically.
 
         Raises:
-            FormatError: something stands there; nothing is overwritten.
-            SurroundingsError: it cannot be written.
+            FormatError: the folder exists; nothing is overwritten.
+            SurroundingsError: the folder cannot be written.
         """
         folder = Path(folder)
         if folder.exists():
@@ -98,14 +98,14 @@ class PretrainedBert:
             self.words.save(draft)
 
     def rows(self, texts: Sequence[Sequence[int]]) -> tuple[Int64[Tensor, "batch time"], Int64[Tensor, " batch"]]:
-        """ "[CLS] text [SEP]" of each, padded, and its length: what `Bert.encode` reads."""
+        """The padded rows "[CLS] text [SEP]" and their lengths, as `Bert.encode` reads them."""
         symbols, device = self.words.symbols, self.model.pooler.weight.device
         rows = [torch.tensor([symbols.first, *ids, symbols.end]) for ids in texts]
         padded = pad_sequence(rows, batch_first=True, padding_value=symbols.pad)
         return padded.to(device), torch.tensor([len(row) for row in rows], device=device)
 
 
-def _read_own(folder: Path) -> tuple[Bert, BertWords]:
+def _read_model_folder(folder: Path) -> tuple[Bert, BertWords]:
     config = model_folder.read_config(folder)
     model_folder.require_architecture(folder, config, ("bert",), "BERT", "multihead pretrain")
     model = Bert(model_folder.parse_settings(BertConfig, config["model"], folder / model_folder.CONFIG))

@@ -1,11 +1,11 @@
-"""From a file of labelled documents to what training reads: labels, subwords, stored documents, a part held out.
+"""Read labeled documents and store them for training, with a part held out.
 
     FOLDER/data/words/     the vocabulary
     FOLDER/data/train/     a `ParallelStore`, each document with its parts (`data.nested`)
-    FOLDER/data/valid/     the same of the documents that the best model is chosen by
+    FOLDER/data/valid/     a `ParallelStore` of the validation documents
 
-Documents with the same text go to the same side, so that none that is measured on was learned from. All of a file is
-held in memory while this is done.
+Documents with equal texts go to the same part, so that no validation text is trained on. A whole file is held in memory
+meanwhile.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from multihead.text.tokenizer import Tokenizer
 _CHUNK = 1_000
 """Documents encoded at a time."""
 _LARGEST = 1 << 31
-"""Numbers of a document's shape are smaller."""
+"""Upper bound of the numbers that encode the shape of a document."""
 
 
 @dataclass(frozen=True)
 class DocumentSplit:
-    """The documents of a run, by what they are for."""
+    """Training and validation documents."""
 
     train: list[LabeledDocument]
     valid: list[LabeledDocument]
@@ -43,16 +43,16 @@ class DocumentSplit:
 
     @property
     def paragraphs(self) -> bool:
-        """Whether a document has several."""
+        """Whether a training document has several paragraphs."""
         return any(PARAGRAPH in document.text for document in self.train)
 
 
 def read_split(settings: ClassifySettings, seed: int) -> DocumentSplit:
-    """Reads the files and holds a part out where there is only one.
+    """Read the files; hold a part out if there is no validation file.
 
     Raises:
         ConfigurationError: no file is named, or two settings exclude each other.
-        DataError: a file is not what it should be: names the line.
+        DataError: a line is invalid; the message names it.
     """
     if settings.data is None:
         raise ConfigurationError("the documents are not named: data missing (--data FILE, label TAB text on each line)")
@@ -73,12 +73,12 @@ def read_split(settings: ClassifySettings, seed: int) -> DocumentSplit:
 def hold_out(
     documents: Sequence[LabeledDocument], count: int, seed: int
 ) -> tuple[list[LabeledDocument], list[LabeledDocument]]:
-    """The documents to train on, and those with ``count`` other texts, drawn; both in the order they came in.
+    """Split documents into training documents and those of ``count`` randomly drawn texts, in their original order.
 
-    Of each label a text stays to be learned from.
+    For every label at least one document stays in the training part.
 
     Raises:
-        ConfigurationError: there are not so many texts.
+        ConfigurationError: there are not enough texts.
     """
     by_text: dict[str, list[LabeledDocument]] = {}
     for document in documents:
@@ -100,7 +100,7 @@ def hold_out(
 
 
 def learn_words(settings: ClassifySettings, documents: Sequence[LabeledDocument]) -> BpeWords:
-    """BpeWords, learned from the documents to train on."""
+    """Learn subwords from the training documents."""
     lines = (paragraph for document in documents for paragraph in document.text.split(PARAGRAPH))
     size = choose_vocabulary(settings, len(documents))
     return BpeWords(Tokenizer.learn(lines, size, specials=BERT_SPECIALS))
@@ -109,19 +109,19 @@ def learn_words(settings: ClassifySettings, documents: Sequence[LabeledDocument]
 def write_store(
     path: Path, documents: Sequence[LabeledDocument], reading: DocumentFormat, words: BertWords, file: str
 ) -> ParallelStore:
-    """Encodes documents into a store, which appears whole or not at all.
+    """Encode documents into a store, which is written atomically.
 
     Args:
         path: the store.
-        documents: of one file.
-        reading: how they are cut, and the classes.
+        documents: documents of one file.
+        reading: how texts are segmented, and the classes.
         words: the vocabulary.
-        file: where they come from, for messages.
+        file: the name of the file, for messages.
 
     Raises:
-        DataError: a document has no words: names its line.
+        DataError: a document has no words; the message names its line.
     """
-    places = {label: place for place, label in enumerate(reading.labels)}
+    indices = {label: index for index, label in enumerate(reading.labels)}
     with ParallelWriter(path, len(words), _LARGEST) as writer:
         for start in range(0, len(documents), _CHUNK):
             chunk = documents[start : start + _CHUNK]
@@ -129,12 +129,12 @@ def write_store(
             for document, parts in zip(chunk, parts_of([d.text for d in chunk], reading, words), strict=True):
                 if not parts:
                     raise DataError("the text has no words; write some, or remove the line", file, document.line)
-                rows.append(flatten_document(places[document.label], parts))
+                rows.append(flatten_document(indices[document.label], parts))
             sources, shapes = zip(*rows, strict=True)
             writer.append(sources, shapes, [document.line for document in chunk])
     return ParallelStore.open(path)
 
 
 def parts_of(texts: Sequence[str], reading: DocumentFormat, words: BertWords) -> list[list[list[list[int]]]]:
-    """The subwords of each sentence of each paragraph of each text."""
+    """For each text the subword ids, as paragraphs of sentences."""
     return [encode_parts(split_paragraphs(text, reading.separator), words, reading.max_words) for text in texts]

@@ -1,7 +1,7 @@
-"""Texts in, classes out: the `DocumentClassifier` that a program holds, and how its model is kept on disk.
+"""Classify documents with a trained model: `DocumentClassifier`, in memory and on disk.
 
-A model folder has config.json (sizes, labels, how texts are cut), model.safetensors, the vocabulary and metrics.json.
-How it was trained is for `runs.classifier.train` to say.
+A model folder holds config.json (sizes, labels, how texts are segmented), model.safetensors, the vocabulary and
+metrics.json. Training is in `runs.classifier.train`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from multihead.runs.classifier.settings import DocumentFormat
 from multihead.text.bert_words import BertWords, read_words
 
 _AT_ONCE = 1 << 14
-"""Subwords, padding counted, that are read together."""
+"""Subwords per batch, including padding."""
 _CONFIGS: dict[str, type[HierarchicalConfig] | type[BertClassifierConfig]] = {
     "hierarchical": HierarchicalConfig,
     "bert-classifier": BertClassifierConfig,
@@ -36,10 +36,10 @@ _CONFIGS: dict[str, type[HierarchicalConfig] | type[BertClassifierConfig]] = {
 
 @dataclass(frozen=True)
 class Answer:
-    """What a document was taken for."""
+    """The predicted label of a document."""
 
     probabilities: dict[str, float]
-    """Of each label, the most probable first."""
+    """The probability of each label, the most probable first."""
 
     @property
     def label(self) -> str:
@@ -58,7 +58,7 @@ class DocumentClassifier:
     Args:
         model: the network.
         words: its vocabulary.
-        reading: how texts are cut, and what the classes are called.
+        reading: how texts are segmented, and the names of the classes.
 
     Example:
         ``DocumentClassifier.load("run").classify(["It was a bad film."])[0].label`` is ``'negative'``
@@ -69,11 +69,11 @@ class DocumentClassifier:
 
     @classmethod
     def load(cls, path: str | Path, device: str = "cpu") -> DocumentClassifier:
-        """Reads a model folder, or a run folder's best model.
+        """Read a model folder, or the best model of a run folder.
 
         Raises:
-            FormatError: it is neither, damaged, or of another kind of network.
-            ConfigurationError: the device is not there.
+            FormatError: the folder is neither, is damaged, or holds another kind of network.
+            ConfigurationError: the device does not exist.
         """
         require_device(device)
         folder = model_folder.locate(Path(path))
@@ -94,11 +94,11 @@ class DocumentClassifier:
         return cls(model.eval().to(device), words, reading)
 
     def save(self, folder: Path, metrics: dict[str, Any]) -> None:
-        """Writes a model folder, whole or not at all.
+        """Write a model folder atomically.
 
         Raises:
-            FormatError: something that is not a model stands there; it is left alone.
-            SurroundingsError: it cannot be written.
+            FormatError: the folder holds something other than a model; it is left alone.
+            SurroundingsError: the folder cannot be written.
         """
 
         def parts(draft: Path) -> dict[str, Any]:
@@ -110,22 +110,22 @@ class DocumentClassifier:
 
     @property
     def explains(self) -> bool:
-        """Whether its attention weights say what a document's parts weigh."""
+        """Whether attention weights explain the network's answers; only those of hierarchical networks do."""
         return isinstance(self.model.config, HierarchicalConfig)
 
     def batch(self, documents: Sequence[StoredDocument], indices: Array | None = None) -> DocumentBatch:
-        """Documents as the network reads them."""
+        """A batch of documents, as the network reads them."""
         return collate_documents(self.model.config, self.words, self.reading, documents, indices)
 
     def classify(self, texts: Sequence[str], progress: Callable[[int], None] = lambda _: None) -> list[Answer]:
-        """The class of each text; a tab ends a paragraph.
+        """Classify texts; a tab ends a paragraph.
 
         Args:
             texts: documents.
-            progress: is told how many more are done.
+            progress: called with the number of newly classified documents.
 
         Raises:
-            InputError: a text has no words; says which, counted from 1.
+            InputError: a text has no words; the message gives its number, counted from 1.
         """
         answers: list[Answer | None] = [None] * len(texts)
         parts = self._parts(texts)
@@ -137,11 +137,11 @@ class DocumentClassifier:
         return [answer for answer in answers if answer is not None]
 
     def explain(self, text: str) -> tuple[Answer, WeightedText]:
-        """The class of a text, and what each of its parts weighed.
+        """Classify a text and return the attention weights of its parts.
 
         Raises:
-            InputError: it has no words.
-            ConfigurationError: the network is not a hierarchical one.
+            InputError: the text has no words.
+            ConfigurationError: the network is not hierarchical.
         """
         config = self.model.config
         if not isinstance(config, HierarchicalConfig):
@@ -154,12 +154,12 @@ class DocumentClassifier:
         return answer, _shade(document, [level[0] for level in weights], 1.0, self._words_of)
 
     def explained(self, text: str) -> ShadedDocument:
-        """The same, ready to be shown."""
+        """The result of `explain`, ready to be rendered."""
         answer, document = self.explain(text)
         return ShadedDocument(f"{answer.label} {answer.probability:.1%}", document)
 
     def predictions(self, batch: DocumentBatch) -> list[int]:
-        """The place of the most probable class of each document of a batch."""
+        """The index of the most probable class of each document of a batch."""
         with torch.no_grad():
             places: list[int] = self.model.eval()(*batch.encoder_inputs).log_probabilities.argmax(1).tolist()
         return places
@@ -186,7 +186,7 @@ class DocumentClassifier:
         return answers, found.weights
 
     def _words_of(self, ids: list[int]) -> list[tuple[str, int]]:
-        """The words of a sentence as text, each with the white space before it, and how many subwords each has."""
+        """The words of a sentence, each with the white space before it and its number of subwords."""
         begins = self.words.begins_word[ids].nonzero()[0].tolist()
         starts = sorted({0, *begins})
         shown = ["", *(self.words.decode(ids[:stop]) for stop in [*starts[1:], len(ids)])]
@@ -211,7 +211,7 @@ Words = Callable[[list[int]], list[tuple[str, int]]]
 
 
 def _merged(parts: Parts, depth: int) -> list[Any]:
-    """The document as a network of this depth sees it: lists of lists down to ids."""
+    """The document as nested lists of ids, with as many levels as the network."""
     if depth == 3:
         return list(parts)
     sentences = [ids for paragraph in parts for ids in paragraph]
@@ -219,7 +219,7 @@ def _merged(parts: Parts, depth: int) -> list[Any]:
 
 
 def _shade(part: list[Any], weights: list[torch.Tensor], weight: float, words_of: Words) -> WeightedText:
-    """A part with its parts; ``weights`` are those of its level and of the ones below, of this part alone."""
+    """A part with its parts; ``weights`` holds, for this part, the weights of each level from its own downwards."""
     own, *below = weights
     if not below:
         shades, start = [], 0

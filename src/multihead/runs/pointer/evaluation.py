@@ -1,7 +1,7 @@
-"""How often a pointer network is right: on its validation set, and on fresh problems of each length.
+"""Measure how often a pointer network is right, on given examples or on new problems of each length.
 
-Of hulls also what Vinyals et al. 2015 (section 4.1, table 1) measure: the share of the true hull's area that the
-polygon covers, where it is one, and how often it is none because it crosses itself or has no area.
+For hulls this includes the measures of Vinyals et al. 2015 (section 4.1, table 1): the share of the true hull's area
+that the polygon covers, and how often the answer is not a polygon because it crosses itself or has no area.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from multihead.runs.pointer.model import Answer, Pointer
 from multihead.runs.pointer.settings import ProblemName
 
 TRAINING, VALIDATION, TEST = 0, 1, 2
-"""What random numbers are drawn for, so that no two of these share an example but by chance: see `generator`."""
+"""Purposes of random numbers; examples for different purposes are drawn independently: see `generator`."""
 
 _BEYOND = {"sort": (12, 15, 20), "hull": (25, 30, 50)}
-"""Lengths to be measured besides those that are usually learned from."""
+"""Lengths to measure besides those of training."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """How good some answers are; shares from 0 to 1."""
+    """The quality of answers, as shares from 0 to 1."""
 
     exact: float
-    """Exactly the right places in exactly the right order."""
+    """Answers with exactly the right places in the right order."""
     coverage: float | None = None
-    """Of hulls: the mean share of the true hull's area within the polygon, over the answers that are polygons."""
+    """For hulls: the mean share of the true hull's area within the polygon, over answers that are polygons."""
     invalid: float | None = None
-    """Of hulls: how many answers are no polygons."""
+    """For hulls: answers that are not polygons."""
 
     def as_dict(self) -> dict[str, float]:
-        """Those that there are."""
+        """The measures that exist for the problem."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ class Measured:
 
 
 def measure(pointer: Pointer, examples: Sequence[Example], answers: Sequence[Answer]) -> Measured:
-    """Compares answers with the right ones."""
+    """Compare answers with the right ones."""
     indices = [[place - 1 for place in answer.places] for answer in answers]
     exact = sum(
         answer.finished and found == example.answer.tolist()
@@ -65,25 +65,25 @@ def measure(pointer: Pointer, examples: Sequence[Example], answers: Sequence[Ans
 
 @dataclass(frozen=True)
 class Line:
-    """What was measured of problems of one length."""
+    """The measures for problems of one length."""
 
     length: int
     learned: bool
-    """Whether the model learned from problems of this length."""
+    """Whether the model was trained on problems of this length."""
     measured: dict[str, Measured]
-    """Of each search, by name."""
+    """The measures of each search, by its name."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """What was measured, by length."""
+    """The measures by length."""
 
     lines: tuple[Line, ...]
     count: int
-    """Problems of each length."""
+    """Problems per length."""
 
     def mean(self, search: str) -> Measured | None:
-        """Over the lengths that were measured and learned from; None where there are none."""
+        """The mean over the measured lengths that occurred in training; ``None`` if there are none."""
         learned = [line.measured[search] for line in self.lines if line.learned]
         if not learned:
             return None
@@ -127,21 +127,21 @@ def evaluate(
     seed: int = 1,
     progress: Callable[[int], None] | None = None,
 ) -> Table:
-    """Measures a model on fresh problems.
+    """Measure a model on new problems.
 
     Args:
-        problem: what it solves.
-        model: a run or model folder; by default the one that ``multihead pointer train`` makes.
-        lengths: how many inputs the problems have; by default those that the model learned from, and some beyond.
-        count: problems of each length.
-        beam: beside greedy search, a beam of so many; 1 for none.
-        repeats: whether a place may come twice; by default as in training.
-        seed: of the problems.
-        progress: is told how many more answers there are, whenever some are.
+        problem: the problem that the model solves.
+        model: a run or model folder; by default the one that ``multihead pointer train`` writes.
+        lengths: numbers of inputs of the problems; by default those of training, and some beyond.
+        count: problems per length.
+        beam: width of a beam search measured beside greedy search; 1 for none.
+        repeats: whether a place may occur twice; by default as in training.
+        seed: seed of the problems.
+        progress: called with the number of new answers.
 
     Raises:
-        FormatError: there is no such model, or it is of another problem.
-        ConfigurationError: a length or a number below 1.
+        FormatError: there is no such model, or it is for another problem.
+        ConfigurationError: a length or a number is below 1.
     """
     pointer = Pointer.of(problem, model)
     lengths = default_lengths(pointer) if lengths is None else lengths
@@ -162,7 +162,7 @@ def evaluate(
 
 
 def default_lengths(pointer: Pointer) -> list[int]:
-    """Those that were learned from, and some that were not."""
+    """The lengths of training, and some beyond."""
     task = pointer.task
     beyond = [length for length in _BEYOND[task.problem] if length > task.largest]
     return [*range(task.smallest, task.largest + 1), *beyond]

@@ -1,8 +1,7 @@
-"""Numbers or points in, places out: the `Pointer` that a program holds, and how its model is kept on disk.
+"""Solve problems with a trained pointer network: `Pointer`, in memory and on disk.
 
-What the problems are is said in `multihead.data.toy.pointing`; searching is `multihead.decoding`'s, the same code as
-for
-translations: an input's place is a symbol of the vocabulary that the list brings.
+The problems are in `data.toy.pointing`. The search is that of `decoding`, as for translations: the places of the inputs
+are the symbols of a vocabulary that each problem brings.
 """
 
 from __future__ import annotations
@@ -31,26 +30,26 @@ from multihead.models.pointer.network import PointerNetwork
 from multihead.runs.pointer.settings import ProblemName, Task, default_folder
 
 Row = Sequence[Any] | npt.NDArray[Any]
-"""A problem: numbers to be sorted; or points, two numbers each."""
+"""A problem: numbers to sort, or points, each of two numbers."""
 
 SYMBOLS = Symbols(BEGIN, END, (PADDING, BEGIN))
 
 _AT_ONCE = 1 << 14
-"""Inputs, padding and hypotheses counted, that are searched together."""
+"""Inputs per batch, including padding and all hypotheses."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the network pointed at."""
+    """The places that the network points at."""
 
     places: tuple[int, ...]
-    """Of the inputs, counted from 1."""
+    """Places of inputs, counted from 1."""
     log_probability: float
-    """Of the whole answer."""
+    """The log-probability of the whole answer."""
     finished: bool
-    """False where it had pointed once for every input and did not say that it was at the end."""
+    """False if the answer has as many places as there are inputs, but no end symbol."""
     warning: str | None = None
-    """What else its reader should know: it learned from shorter, or longer, problems."""
+    """Set if the model was trained on shorter, or longer, problems."""
 
 
 class Pointer:
@@ -58,7 +57,7 @@ class Pointer:
 
     Args:
         model: the network.
-        task: what it was made to do.
+        task: what it was trained to do.
 
     Example:
         ``Pointer.load("pointer-sort").point([[20, 5, 10]])`` is ``[[1, 3, 2]]``
@@ -70,16 +69,16 @@ class Pointer:
 
     @staticmethod
     def problem_of(task: Task) -> Problem:
-        """The problem that a task is about."""
+        """The problem of a task."""
         return Sort(task.ascending) if task.problem == "sort" else Hull()
 
     @classmethod
     def load(cls, path: str | Path, device: str = "cpu") -> Pointer:
-        """Reads a model folder, or a run folder's best model.
+        """Read a model folder, or the best model of a run folder.
 
         Raises:
-            FormatError: it is neither, damaged, or of another kind of network.
-            ConfigurationError: the device is not there.
+            FormatError: the folder is neither, is damaged, or holds another kind of network.
+            ConfigurationError: the device does not exist.
         """
         require_device(device)
         folder = model_folder.locate(Path(path))
@@ -93,10 +92,10 @@ class Pointer:
 
     @classmethod
     def of(cls, problem: ProblemName, path: str | Path | None = None, device: str = "cpu") -> Pointer:
-        """The model for a problem: by default the one that ``multihead pointer train`` makes in the current folder.
+        """Load the model for a problem; by default from where ``multihead pointer train`` writes it.
 
         Raises:
-            FormatError: as `load`; there is none yet; or it is for another problem.
+            FormatError: as for `load`; or there is no model yet, or it is for another problem.
         """
         folder = default_folder(problem) if path is None else Path(path)
         if path is None and not folder.exists():
@@ -113,11 +112,11 @@ class Pointer:
         return pointer
 
     def save(self, folder: Path, metrics: dict[str, Any]) -> None:
-        """Writes a model folder, whole or not at all: config.json, model.safetensors, and metrics.json.
+        """Write a model folder (config.json, model.safetensors and metrics.json) atomically.
 
         Raises:
-            FormatError: something that is not a model stands there; it is left alone.
-            SurroundingsError: it cannot be written.
+            FormatError: the folder holds something other than a model; it is left alone.
+            SurroundingsError: the folder cannot be written.
         """
 
         def parts(draft: Path) -> dict[str, Any]:
@@ -127,29 +126,29 @@ class Pointer:
         model_folder.save_folder(folder, self.model, self.model.config, parts)
 
     def point(self, rows: Sequence[Row], *, beam: int = 1, repeats: bool | None = None) -> list[list[int]]:
-        """The answer to each problem: places of its inputs, counted from 1; of one without inputs there are none.
+        """Solve problems: for each the places of its inputs, counted from 1.
 
         Args:
-            rows: lists of numbers, or of points, of any size and range.
-            beam: answers that are followed at the same time; 1 is greedy.
-            repeats: whether a place may come twice; by default as in training.
+            rows: lists of numbers, or of points, of any size and range; may be empty.
+            beam: width of the beam search; 1 is greedy search.
+            repeats: whether a place may occur twice; by default as in training.
 
         Raises:
-            InputError: an input that is not a finite number, a point that is none, numbers too near to each other.
-            ConfigurationError: a beam below 1.
+            InputError: an input is not a finite number or not a point, or numbers are too close to each other.
+            ConfigurationError: the beam is below 1.
         """
         return [list(answer.places) for answer in self.answers(rows, beam=beam, repeats=repeats)]
 
     @torch.no_grad()
     def answers(self, rows: Sequence[Row], *, beam: int = 1, repeats: bool | None = None) -> list[Answer]:
-        """As `point`, with probabilities, and what a reader should know of each."""
+        """Solve problems as `point` does, with the probability of each answer and warnings."""
         if beam < 1:
             raise ConfigurationError(f"beam must be at least 1, got {beam}")
         inputs = [self._inputs(number, row) for number, row in enumerate(rows, start=1)]
         results = [Answer((), 0.0, True)] * len(rows)
         work = [index for index, row in enumerate(inputs) if len(row)]
         lengths = [len(inputs[index]) for index in work]
-        model = self._searched(repeats)
+        model = self._network_with(repeats)
         for group in batches_by_tokens(lengths, max(_AT_ONCE // beam, 1)):
             members = [work[place] for place in group]
             found = _search(model, [inputs[index] for index in members], beam)
@@ -157,8 +156,8 @@ class Pointer:
                 results[index] = self._answer(hypothesis, len(inputs[index]))
         return results
 
-    def _searched(self, repeats: bool | None) -> PointerNetwork:
-        """The network as it is to be searched; its weights are the same ones."""
+    def _network_with(self, repeats: bool | None) -> PointerNetwork:
+        """The network with ``repeats`` as requested, sharing the weights."""
         config = self.model.config
         if repeats is None or repeats is not config.no_repeats:
             return self.model.eval()
@@ -168,10 +167,10 @@ class Pointer:
         return model.eval()
 
     def _inputs(self, number: int, row: Row) -> npt.NDArray[np.float32]:
-        """One problem as the network reads it.
+        """The normalized inputs of one problem.
 
         Raises:
-            InputError: see `point`; names the row.
+            InputError: see `point`; the message gives the number of the row.
         """
         features = self.problem.features
         what = "numbers" if features == 1 else f"points of {features} numbers"
@@ -198,7 +197,7 @@ class Pointer:
 
 
 def _search(model: PointerNetwork, inputs: list[npt.NDArray[np.float32]], beam: int) -> list[Hypothesis]:
-    """The most probable answer that the search finds to each; as many symbols as inputs, and the end, at most."""
+    """The best hypothesis for each problem, of at most as many symbols as inputs, and the end symbol."""
     source, lengths = (tensor.to(model.begin.device) for tensor in collate_inputs(inputs))
     task = SearchTask(SYMBOLS, max_lengths=[len(row) + 1 for row in inputs])
     if beam == 1:
