@@ -175,7 +175,9 @@ def test_one_compilation_serves_every_length() -> None:
 
 
 @pytest.mark.parametrize(("length", "wanted"), [(LONG - 1, torch.float32), (LONG, torch.bfloat16)])
-def test_short_sequences_train_in_float32_on_a_cpu_and_long_ones_as_autocast_says(length, wanted):
+def test_short_sequences_train_in_float32_on_a_cpu_and_long_ones_as_autocast_says(
+    length: int, wanted: torch.dtype
+) -> None:
     query, key = (torch.zeros(1, 1, n, 2, requires_grad=True) for n in (LONG, length))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         plan = choose(query, key, key)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor
 
 from multihead.attention.backends.explicit import explicit_attention
 from multihead.attention.backends.short import LONGEST, packed_short_attention, short_attention, takes
@@ -12,14 +15,22 @@ from multihead.errors import ConfigurationError, ShapeError
 from multihead.kernels.native import VARIABLE, clear_loaded, load_kernels
 
 
-def heads_of(batch, heads, length, width, dtype, seed):
+def heads_of(batch: int, heads: int, length: int, width: int, dtype: torch.dtype, seed: int) -> Tensor:
     """Heads as a projection returns them: a slice of a wider tensor, heads side by side."""
     generator = torch.Generator().manual_seed(seed)
     wide = torch.randn(batch, length, heads * width + 16, generator=generator).to(dtype)
     return wide[..., 16:].view(batch, length, heads, width).transpose(1, 2).requires_grad_()
 
 
-def reference(query, key, value, key_lengths, query_lengths, causal, scale):
+def reference(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    key_lengths: Tensor | None,
+    query_lengths: Tensor | None,
+    causal: bool,
+    scale: float,
+) -> Tensor:
     queries, keys = query.shape[2], key.shape[2]
     mask = torch.ones(query.shape[0], 1, queries, keys, dtype=torch.bool)
     if key_lengths is not None:
@@ -47,7 +58,16 @@ CASES = [
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("queries", "keys", "width", "causal", "short_keys", "short_queries"), CASES)
-def test_it_is_the_reference(queries, keys, width, causal, short_keys, short_queries, dtype, compiled):
+def test_it_is_the_reference(
+    queries: int,
+    keys: int,
+    width: int,
+    causal: bool,
+    short_keys: bool,
+    short_queries: bool,
+    dtype: torch.dtype,
+    compiled: Any,
+) -> None:
     query = heads_of(4, 3, queries, width, dtype, 1)
     key, value = (heads_of(4, 3, keys, width, dtype, seed) for seed in (2, 3))
     assert takes(query, key, value)
@@ -65,7 +85,7 @@ def test_it_is_the_reference(queries, keys, width, causal, short_keys, short_que
         torch.testing.assert_close(got.double(), expected.double(), rtol=tolerance, atol=tolerance * scale)
 
 
-def test_padding_reaches_nothing(compiled):
+def test_padding_reaches_nothing(compiled: Any) -> None:
     query, key, value = (heads_of(2, 2, 6, 16, torch.float32, seed) for seed in range(3))
     lengths = torch.tensor([4, 0])
     clean = short_attention(query, key, value, key_lengths=lengths)
@@ -81,7 +101,7 @@ def test_padding_reaches_nothing(compiled):
         assert not gradient[1].any()
 
 
-def test_rows_do_not_affect_each_other(compiled):
+def test_rows_do_not_affect_each_other(compiled: Any) -> None:
     query, key, value = (heads_of(5, 2, 12, 16, torch.bfloat16, seed) for seed in range(3))
     lengths = torch.tensor([12, 3, 7, 1, 12])
     together = short_attention(query, key, value, key_lengths=lengths)
@@ -91,15 +111,15 @@ def test_rows_do_not_affect_each_other(compiled):
         assert torch.equal(one, together[alone])
 
 
-def test_joining_the_heads_copies_nothing(compiled):
+def test_joining_the_heads_copies_nothing(compiled: Any) -> None:
     query, key, value = (heads_of(2, 3, 5, 16, torch.float32, seed) for seed in range(3))
     out = short_attention(query, key, value)
     assert out.transpose(1, 2).flatten(2).data_ptr() == out.data_ptr()
 
 
-def test_what_it_does_not_take(compiled, monkeypatch):
-    def x(*shape, dtype=torch.float32):
-        return torch.randn(*shape, dtype=dtype)
+def test_what_it_does_not_take(compiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def x(*shape: int) -> Tensor:
+        return torch.randn(*shape)
 
     good = x(2, 4, 8, 16)
     assert takes(good, good, good)
@@ -121,7 +141,7 @@ def test_what_it_does_not_take(compiled, monkeypatch):
         clear_loaded()
 
 
-def test_what_would_read_past_the_end_is_an_error(compiled):
+def test_what_would_read_past_the_end_is_an_error(compiled: Any) -> None:
     good = torch.randn(2, 4, 8, 16)
     with pytest.raises(ConfigurationError, match="ask `takes` first"):
         short_attention(good, good, good.double())
@@ -136,7 +156,7 @@ def test_what_would_read_past_the_end_is_an_error(compiled):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("causal", [False, True])
-def test_sequences_end_to_end_are_the_sequences_one_by_one(causal, dtype, compiled):
+def test_sequences_end_to_end_are_the_sequences_one_by_one(causal: bool, dtype: torch.dtype, compiled: Any) -> None:
     asked = torch.tensor([4, 0, 17, 1])
     seen = asked if causal else torch.tensor([9, 3, 0, 20])
     query = heads_of(1, 3, 25, 20, dtype, 1)
@@ -165,7 +185,7 @@ def test_sequences_end_to_end_are_the_sequences_one_by_one(causal, dtype, compil
         assert torch.equal(mine, want)
 
 
-def test_sequences_that_do_not_fit_are_refused(compiled):
+def test_sequences_that_do_not_fit_are_refused(compiled: Any) -> None:
     query = heads_of(1, 2, 10, 16, torch.float32, 1)
     lengths = torch.tensor([5, 6])
     with pytest.raises(ShapeError, match="do not fit into a row of 10"):
