@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from multihead.data.corpus import EMPTY, EMPTY_BOTH, Pair, Report, check_parallel
+from multihead.data.corpus import EMPTY, EMPTY_BOTH, Pair, Report, check_parallel, language_of
 from multihead.data.text_files import NOT_UTF8
 from multihead.errors import DataError
 
@@ -104,3 +104,26 @@ class TestReport:
         assert [fault.line for fault in report.faults] == list(range(1, 11))
         assert report.left_out == report.counts[EMPTY] == 2000
         assert report.summary().endswith("2,000 pairs left out for this reason, first lines 1, 2, 3, 4, 5")
+
+
+@pytest.mark.parametrize(
+    ("name", "language"),
+    [
+        ("train.en", "en"),
+        ("test_2016.zh.gz", "zh"),
+        ("test.zh.xz", "zh"),
+        ("test.zh.txt.zst", "zh"),
+        ("data.v2/val.DE.txt", "de"),
+        ("train.tok.fr", "fr"),
+        ("news.de-en.en", "en"),
+        ("train.txt", None),
+        ("train.qq", None),
+        ("train.eng", None),
+        ("train", None),
+        ("en", None),
+        ("corpus.en/train", None),
+        (".gz", None),
+    ],
+)
+def test_language_of_a_file_name(name: str, language: str | None) -> None:
+    assert language_of(name) == language_of(Path("some") / name) == language

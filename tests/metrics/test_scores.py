@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 
 import pytest
 import sacrebleu
 
 from multihead.errors import InputError
-from multihead.metrics.scores import language_of, score
+from multihead.metrics.scores import score
 
 ENGLISH = ["A man rides a horse.", "Two dogs play in the snow, happily.", "The woman reads a book."]
 GUESSES = ["A man rides a horse.", "Two dogs are playing in the snow.", "the woman reads book"]
@@ -93,26 +92,3 @@ def test_both_forms_hold_scores_and_signatures() -> None:
     bleu, chrf = str(result).split("\n")
     assert bleu.split() == ["BLEU", f"{result.bleu:.2f}", result.bleu_signature]
     assert chrf.split() == ["chrF", f"{result.chrf:.2f}", result.chrf_signature]
-
-
-@pytest.mark.parametrize(
-    ("name", "language"),
-    [
-        ("train.en", "en"),
-        ("test_2016.zh.gz", "zh"),
-        ("test.zh.xz", "zh"),
-        ("test.zh.txt.zst", "zh"),
-        ("data.v2/val.DE.txt", "de"),
-        ("train.tok.fr", "fr"),
-        ("news.de-en.en", "en"),
-        ("train.txt", None),
-        ("train.qq", None),
-        ("train.eng", None),
-        ("train", None),
-        ("en", None),
-        ("corpus.en/train", None),
-        (".gz", None),
-    ],
-)
-def test_language_of_a_file_name(name: str, language: str | None) -> None:
-    assert language_of(name) == language_of(Path("some") / name) == language

@@ -41,6 +41,28 @@ def primary_language(code: str | None) -> str:
     return normalize_code(code or "").split("-")[0]
 
 
+def language_of(path: str | Path) -> str | None:
+    """The language code at the end of a file name ("train.en", "test.zh.xz", "val.de.txt").
+
+    Known codes are the two-letter codes of ISO 639-1; None otherwise.
+    """
+    suffixes = [suffix[1:].lower() for suffix in Path(path).suffixes]
+    while suffixes and suffixes[-1] in ("gz", "xz", "zst", "txt"):
+        suffixes.pop()
+    return suffixes[-1] if suffixes and suffixes[-1] in _LANGUAGES.split() else None
+
+
+# ISO 639-1
+_LANGUAGES = """
+aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee
+el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is
+it iu ja jv ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms
+mt my na nb nd ne ng nl nn no nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg si sk
+sl sm sn so sq sr ss st su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi
+yo za zh zu
+"""
+
+
 # --------------------------------------------------------------------------- pairs that were left out
 
 

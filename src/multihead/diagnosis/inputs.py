@@ -15,13 +15,12 @@ from pathlib import Path
 
 from multihead import work_folder
 from multihead.bundle import Bundle, load_bundle
-from multihead.data.corpus import Languages
+from multihead.data.corpus import Languages, language_of
 from multihead.data.readers import scan_corpus
 from multihead.data.text_files import TextScan, scan
 from multihead.diagnosis.findings import Finding, make_finding
 from multihead.errors import ConfigurationError, DataError
 from multihead.files import current_folder
-from multihead.metrics.scores import language_of
 from multihead.models.config import NetworkConfig
 from multihead.models.network import Network
 from multihead.planning.choices import choose_given_model

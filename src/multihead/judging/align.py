@@ -264,7 +264,5 @@ def is_valid_utf8(raw: bytes) -> bool:
 
 def starts_with_space(entries: Sequence[bytes]) -> Iterator[bool]:
     """Whether each entry begins with white space and so ends the word before it."""
-    return (entry.startswith(_SPACES) for entry in entries)
-
-
-_SPACES = tuple(chr(number).encode() for number in range(0x3001) if chr(number).isspace())
+    spaces = tuple(chr(number).encode() for number in range(0x3001) if chr(number).isspace())
+    return (entry.startswith(spaces) for entry in entries)

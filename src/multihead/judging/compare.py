@@ -17,12 +17,12 @@ from statistics import fmean
 from typing import Any
 
 from multihead.attention.drawing import display_width, format_table
-from multihead.data.corpus import check_parallel
+from multihead.data.corpus import check_parallel, language_of
 from multihead.data.text_files import read_lines
 from multihead.errors import ConfigurationError, DataError
 from multihead.judging.guard_signs import SIGNS, loop, repetition, split_words
 from multihead.metrics.preprocessing import PreprocessingRemark, find_preprocessing
-from multihead.metrics.scores import Tokenizer, language_of, sentence_chrf
+from multihead.metrics.scores import Tokenizer, sentence_chrf
 from multihead.metrics.significance import (
     LEVEL,
     MetricScore,

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from multihead.data.corpus import check_parallel
+from multihead.data.corpus import check_parallel, language_of
 from multihead.data.text_files import read_lines
 from multihead.decoding.search import Search
 from multihead.errors import DataError
 from multihead.metrics.preprocessing import PreprocessingRemark, find_preprocessing
-from multihead.metrics.scores import Scores, Tokenizer, language_of
+from multihead.metrics.scores import Scores, Tokenizer
 from multihead.metrics.significance import SystemScores, check_score_settings, score_systems
 from multihead.translating.translator import Translator
 

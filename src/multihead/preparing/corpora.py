@@ -10,10 +10,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from multihead.data.corpus import Report
+from multihead.data.corpus import Report, language_of
 from multihead.data.readers import CorpusScan, scan_corpus
 from multihead.errors import ConfigurationError, DataError
-from multihead.metrics.scores import language_of
 from multihead.planning.sections import CorpusSettings
 from multihead.planning.settings import Choices, PrepareSettings, TextFile, holds_pairs
 
