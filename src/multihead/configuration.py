@@ -1,8 +1,8 @@
-"""How settings are written down, checked and refused; which settings there are is said where they are used.
+"""Base class of settings: validation, error messages, TOML files.
 
-A group of settings is a frozen pydantic model with a sentence under each field. It is built from a TOML file,
-from command-line flags or from JSON through `build`, so a misspelt key gives the same answer everywhere:
-an error that names the nearest key that exists.
+A group of settings is a frozen pydantic model with a docstring under each field. `build` makes it from a TOML file,
+command-line flags or JSON, so a misspelled key gives the same error everywhere, which names the nearest existing key.
+The settings themselves are defined in the packages that use them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from multihead.errors import ConfigurationError
 
 
 class Settings(BaseModel):
-    """A frozen group of settings; an unknown key is an error, and so is a number that JSON does not have (inf, nan)."""
+    """A frozen group of settings; unknown keys and numbers that JSON lacks (inf, nan) are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
@@ -29,15 +29,15 @@ SettingsType = TypeVar("SettingsType", bound=Settings)
 
 
 def build(cls: type[SettingsType], values: Mapping[str, Any], origin: str) -> SettingsType:
-    """``cls(**values)``, with errors written for the person who wrote ``origin``.
+    """``cls(**values)``, with error messages for users.
 
     Args:
         cls: the group of settings.
-        values: its fields; missing ones take their defaults.
-        origin: where the values come from ("train.toml", "the command line"), for the message.
+        values: its fields; missing ones get their defaults.
+        origin: source of the values ("train.toml", "the command line"), for the message.
 
     Raises:
-        ConfigurationError: an unknown key (names the nearest), or a value the field cannot have.
+        ConfigurationError: an unknown key (the message names the nearest one), or an invalid value.
     """
     try:
         return cls(**values)
@@ -47,25 +47,25 @@ def build(cls: type[SettingsType], values: Mapping[str, Any], origin: str) -> Se
 
 
 def _describe(cls: type[Settings], detail: ErrorDetails) -> str:
-    """One problem of a pydantic report as a sentence."""
+    """Describe one error of pydantic's report."""
     key = ".".join(str(part) for part in detail["loc"])
     if detail["type"] == "extra_forbidden":
         return f"there is no setting '{key}'{nearest(key, list(cls.model_fields))}"
     got = "" if detail["type"] == "missing" else f", got {detail['input']!r}"
     message = detail["msg"].removeprefix("Value error, ")
-    if not key:  # of several settings together: the message names them
+    if not key:  # a condition on several settings: the message names them
         return message
     return f"{key}: {message[:1].lower()}{message[1:]}{got}"
 
 
 def nearest(word: str, known: list[str]) -> str:
-    """Returns ``"; did you mean 'x'?"``, or the list of what is known when nothing is near."""
+    """``"; did you mean 'x'?"``, or the list of known words if none is similar."""
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     return f"; did you mean '{close[0]}'?" if close else f"; there are: {', '.join(sorted(known))}"
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file.
+    """Read a TOML file.
 
     Raises:
         ConfigurationError: the file is missing, unreadable or not TOML.

@@ -1,19 +1,19 @@
-"""The exceptions of multihead: one tree, so that one ``except`` catches everything this package says.
+"""The exceptions of multihead, with one common base class.
 
     MultiheadError                  anything below
-    ├── InputError                  the caller's mistake; a command exits with status 2
+    ├── InputError                  invalid input; a command exits with status 2
     │   ├── DataError               a text file: names file and line
-    │   ├── ConfigurationError      a setting: names the setting and what it may be
-    │   ├── ShapeError              tensors that do not fit together: names both shapes
-    │   ├── MaskError               an attention mask of the wrong kind: says which line to write
-    │   └── FormatError             a model or run folder that is not what it should be
-    ├── SurroundingsError           not the caller's fault (no space, missing package); exit status 1
-    │   └── MissingDependencyError  an optional package; says what to install
-    ├── DivergenceError             training ran off to infinity; exit status 1
-    └── Interrupted                 a signal asked us to stop; work is saved; exit status 128 + signal
+    │   ├── ConfigurationError      a setting: names the setting and its allowed values
+    │   ├── ShapeError              tensors whose shapes do not match: names both shapes
+    │   ├── MaskError               an attention mask of the wrong kind: says how to write it
+    │   └── FormatError             a damaged or wrong model folder, run folder or tokenizer file
+    ├── SurroundingsError           a failure of the machine (no space, missing package); exit status 1
+    │   └── MissingDependencyError  an optional package is missing: says what to install
+    ├── DivergenceError             training diverged; exit status 1
+    └── Interrupted                 stopped by a signal, after saving; exit status 128 + signal
 
-A message says what was got, what was expected and what to do about it. ``assert`` is left for invariants
-that only a mistake in this package can break.
+A message says what was got, what was expected and what to do about it. ``assert`` is used only for invariants
+that a bug of this package would break.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from pathlib import Path
 
 
 class MultiheadError(Exception):
-    """Anything that multihead reports on purpose."""
+    """Base class of all errors that multihead raises on purpose."""
 
     exit_status = 1
 
 
 class InputError(MultiheadError):
-    """The caller handed over something that cannot be worked with."""
+    """Invalid input from the caller."""
 
     exit_status = 2
 
 
 class DataError(InputError):
-    """A fault in a text file, with the place where it is.
+    """An error in a text file.
 
     Args:
         message: what is wrong and what to do.
-        path: the file (its name stands first in the message).
-        line: the line, counted from 1.
+        path: the file; prefixed to the message.
+        line: the line, counted from 1; prefixed to the message.
     """
 
     def __init__(self, message: str, path: str | Path | None = None, line: int | None = None) -> None:
@@ -51,11 +51,11 @@ class DataError(InputError):
 
 
 class ConfigurationError(InputError):
-    """A setting that does not exist, or a value that it cannot have."""
+    """An unknown setting, or an invalid value."""
 
 
 class ShapeError(InputError, ValueError):
-    """Tensors whose shapes do not fit together."""
+    """Tensors whose shapes do not match."""
 
 
 class MaskError(InputError, TypeError):
@@ -63,20 +63,20 @@ class MaskError(InputError, TypeError):
 
 
 class FormatError(InputError):
-    """A model folder, run folder or tokenizer file that is not what it should be."""
+    """A model folder, run folder or tokenizer file that is damaged or of another kind."""
 
 
 class SurroundingsError(MultiheadError):
-    """The machine could not do what was asked: no space left, no permission, a lost file."""
+    """The machine failed: no space left, no permission, a lost file."""
 
 
 class MissingDependencyError(SurroundingsError):
     """An optional package is not installed.
 
     Args:
-        package: what could not be imported.
-        extra: the extra of multihead that brings it.
-        purpose: what it is needed for.
+        package: the package that could not be imported.
+        extra: the extra of multihead that installs it.
+        purpose: what needs the package.
     """
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
@@ -84,11 +84,11 @@ class MissingDependencyError(SurroundingsError):
 
 
 class DivergenceError(MultiheadError):
-    """The loss or its gradient is no longer a finite number."""
+    """The loss or its gradient is not finite, or too large."""
 
 
 class Interrupted(MultiheadError):  # noqa: N818 - not an error: the work so far is saved
-    """A signal asked the work to stop; what was done is on disk and can be continued."""
+    """Stopped by a signal; the work so far is saved and can be resumed."""
 
     def __init__(self, number: int, message: str) -> None:
         super().__init__(f"{message} ({signal.Signals(number).name})")

@@ -1,16 +1,14 @@
-"""Files and folders that are written whole or not at all.
+"""Atomic writes of files and folders, hashes, and locks.
 
-Everything is first written beside its destination under a name that nobody reads, forced to the disk, and then
-renamed: a reader sees the old content or the new one, whenever the machine stops. A full disk or a missing
-permission becomes a `SurroundingsError` that names the file, and leaves nothing behind. What a killed process left
-(drafts, a folder moved aside) is cleared up by `remove_unfinished` when the next one starts.
+Everything is first written beside its destination under a draft name, fsynced, and then renamed: a reader sees either
+the old or the new content, whenever the machine stops. A full disk or a missing permission becomes a
+`SurroundingsError` that names the file, and leaves nothing behind. `remove_unfinished` removes what a killed process
+left (drafts, a folder moved aside). The disk is changed only through functions of `os`, so that a test can make each
+single call fail.
 
-The disk is changed through functions of `os` alone, so that a test can let each single call fail.
-
-One process at a time: a lock of the operating system on an open file or folder, gone when its holder ends.
-
-However a process ends, the system takes its locks back, so nothing has to be cleared up and nobody waits for the dead.
-They bind only those who ask (flock), and have no effect where the system, or a file system, knows none.
+Locks are the operating system's (flock) on an open file or folder. The system releases them however a process ends, so
+there are no stale locks. They bind only processes that ask for them, and have no effect where the system or the file
+system does not support them.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ _REPLACED = ".replaced"
 
 @contextlib.contextmanager
 def write_errors(path: Path) -> Iterator[None]:
-    """Turns an `OSError` from writing ``path`` into one sentence with a remedy."""
+    """Raise an `OSError` inside as a `SurroundingsError` that names ``path`` and a remedy."""
     try:
         yield
     except OSError as error:
@@ -53,7 +51,7 @@ def write_errors(path: Path) -> Iterator[None]:
 
 
 def fsync(path: Path) -> None:
-    """Asks the operating system to put a file or folder on the disk now."""
+    """Force a file or folder to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -66,13 +64,13 @@ def _draft_of(path: Path) -> Path:
 
 
 def drafts_of(path: Path) -> list[Path]:
-    """What writers of ``path`` have not finished, whichever process they were."""
+    """Unfinished drafts of ``path``, of all processes."""
     return list(path.parent.glob(f"{glob.escape(f'.{path.name}{_UNFINISHED}-')}*"))
 
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """Gives a name to write to; on leaving without an exception it becomes ``path``, otherwise it is removed."""
+    """Yield a draft to write to; it becomes ``path``, or is removed after an exception."""
     draft = _draft_of(path)
     try:
         with write_errors(path):
@@ -81,20 +79,20 @@ def atomic_file(path: Path) -> Iterator[Path]:
             draft.replace(path)
             fsync(path.parent)
     finally:
-        with contextlib.suppress(OSError):  # the reason why it could not be made is the error to report
+        with contextlib.suppress(OSError):  # the first error is the one to report
             draft.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes UTF-8 text, whole or not at all."""
+    """Write UTF-8 text atomically."""
     with atomic_file(path) as draft:
         write_chunks(draft, [text.encode()])
 
 
 def write_chunks(path: Path, chunks: Iterable[bytes | memoryview]) -> str:
-    """Writes a file and returns the SHA-256 of what it should hold, taken on the way to the disk.
+    """Write a file and return the SHA-256 of the chunks.
 
-    Meant for drafts: alone it does not write whole or not at all.
+    Not atomic: for drafts of `atomic_file` and `atomic_folder`.
     """
     digest = hashlib.sha256()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), 0o666)
@@ -110,16 +108,16 @@ def write_chunks(path: Path, chunks: Iterable[bytes | memoryview]) -> str:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
-    """Writes a safetensors file and returns its SHA-256; for drafts, as `write_chunks`.
+    """Write a safetensors file and return its SHA-256; not atomic, as `write_chunks`.
 
-    The same bytes as `safetensors.torch.save_file`, but each tensor goes from where it lies to the disk, and an error
-    of the system stays the `OSError` that it is.
+    It writes the same bytes as `safetensors.torch.save_file`, but without copying the tensors first, and errors of the
+    system are raised as `OSError`.
     """
-    return write_chunks(path, _serialized(tensors))
+    return write_chunks(path, _serialize(tensors))
 
 
-def _serialized(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
-    """The length of the header in eight bytes, the header in JSON, and each tensor's bytes, widest elements first."""
+def _serialize(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+    """The safetensors format: header length in 8 bytes, JSON header, bytes of each tensor, widest dtype first."""
     import torch
 
     order = sorted(tensors, key=lambda name: (-_rank(tensors[name]), name))
@@ -130,7 +128,7 @@ def _serialized(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
         shape = list(tensors[name].shape)
         header[name] = {"dtype": _DTYPES[str(tensors[name].dtype)], "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
+    text += b" " * (-len(text) % 8)  # the format aligns the tensors to 8 bytes
     yield len(text).to_bytes(8, "little")
     yield text
     for name in order:
@@ -154,7 +152,7 @@ _DTYPES = {
         ("int64", "I64"),
     )
 }
-"""As the format spells them, in the order in which it ranks them."""
+"""Names of dtypes in the format, in the order in which it ranks them."""
 
 
 def _rank(tensor: Tensor) -> int:
@@ -162,16 +160,16 @@ def _rank(tensor: Tensor) -> int:
 
 
 def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file's content."""
+    """The SHA-256 of a file."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @contextlib.contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Gives an empty folder to fill; on leaving without an exception it takes the place of ``path``.
+    """Yield an empty folder to fill, which then replaces ``path``; it is removed after an exception.
 
-    A folder that stands at ``path`` is moved aside for the moment of the exchange: see `current_folder`.
+    An existing folder is moved aside during the replacement: see `current_folder`.
     """
     draft = _draft_of(path)
     try:
@@ -182,7 +180,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
             for file in draft.rglob("*"):
                 fsync(file)
             fsync(draft)
-            _end_exchange(path)
+            _finish_replacement(path)
             if path.exists():
                 path.replace(_aside(path))
             draft.replace(path)
@@ -190,15 +188,15 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(draft, ignore_errors=True)
         with contextlib.suppress(OSError):
-            _end_exchange(path)
+            _finish_replacement(path)
 
 
 def _aside(path: Path) -> Path:
     return path.with_name(f".{path.name}{_REPLACED}")
 
 
-def _end_exchange(path: Path) -> None:
-    """Puts back what was moved aside if nothing took its place; otherwise removes it."""
+def _finish_replacement(path: Path) -> None:
+    """Complete an interrupted replacement: remove the folder moved aside, or move it back if nothing replaced it."""
     aside = _aside(path)
     if aside.exists():
         if path.exists():
@@ -208,18 +206,18 @@ def _end_exchange(path: Path) -> None:
 
 
 def current_folder(path: Path) -> Path:
-    """Where the content of ``path`` stands, for readers: aside, should the machine have stopped in an exchange."""
+    """The folder to read for ``path``: the one moved aside, if a replacement was interrupted."""
     aside = _aside(path)
     return aside if aside.is_dir() and not path.exists() else path
 
 
 def is_unfinished(path: Path) -> bool:
-    """Whether ``path`` is something that a stopped writer left, and that nobody will read."""
+    """Whether ``path`` is a draft that a killed process may have left."""
     return path.name.startswith(".") and f"{_UNFINISHED}-" in path.name
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Clears up what stopped writers left in ``folder``: drafts are removed, exchanges ended."""
+    """Clean up after killed processes: remove drafts in ``folder`` and complete replacements."""
     if not folder.is_dir():
         return
     with write_errors(folder):
@@ -227,11 +225,11 @@ def remove_unfinished(folder: Path) -> None:
             if is_unfinished(path):
                 remove(path)
             elif path.name.startswith(".") and path.name.endswith(_REPLACED):
-                _end_exchange(path.with_name(path.name[1 : -len(_REPLACED)]))
+                _finish_replacement(path.with_name(path.name[1 : -len(_REPLACED)]))
 
 
 def remove(path: Path) -> None:
-    """Removes a file or a folder with all that is in it, if it is there."""
+    """Remove a file or a folder with its content, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -242,7 +240,7 @@ _LOCK_TABLE = Path("/proc/locks")
 
 
 def take_lock(descriptor: int) -> bool:
-    """Locks an open file or folder until it is closed or this process ends; False where somebody else has it."""
+    """Lock an open file or folder until it is closed or this process ends; False if another process holds the lock."""
     try:
         import fcntl
     except ImportError:
@@ -257,16 +255,16 @@ def take_lock(descriptor: int) -> bool:
 
 
 def lock_holder(descriptor: int) -> str:
-    """Who has the lock of an open file or folder, in words: `` (process 123)``; nothing where the system does not say.
+    """The holder of the lock of an open file or folder as text, `` (process 123)``; empty if the system does not tell.
 
-    Linux lists its locks in /proc/locks, a line each: ``1: FLOCK ADVISORY WRITE 123 fe:00:456 0 EOF`` has process,
+    Linux lists locks in /proc/locks, one per line: ``1: FLOCK ADVISORY WRITE 123 fe:00:456 0 EOF`` names process,
     device (in hexadecimal) and inode.
     """
-    found = os.fstat(descriptor)
-    place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    state = os.fstat(descriptor)
+    inode = f"{os.major(state.st_dev):02x}:{os.minor(state.st_dev):02x}:{state.st_ino}"
     try:
         rows = [line.split() for line in _LOCK_TABLE.read_text(encoding="ascii").splitlines()]
     except (OSError, ValueError):
         return ""
-    processes = [row[4] for row in rows if row[1] == "FLOCK" and row[5] == place]
+    processes = [row[4] for row in rows if row[1] == "FLOCK" and row[5] == inode]
     return f" (process {processes[0]})" if processes and processes[0] != "0" else ""

@@ -1,4 +1,7 @@
-"""What the machine can do, as far as decisions depend on it."""
+"""Facts about the machine: threads, device, processes started by torchrun.
+
+torch is imported only by the functions that need it: commands call `get_launch` before they import torch.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +15,23 @@ from multihead.errors import ConfigurationError
 
 @dataclass(frozen=True)
 class Machine:
-    """Facts of the machine."""
+    """Facts that settings depend on."""
 
     threads: int
-    """Processor threads that PyTorch computes with."""
+    """Number of processor threads that PyTorch uses."""
     device: str
-    """cuda where there is one, else cpu."""
+    """cuda if available, else cpu."""
     fast_bfloat16: bool
-    """Whether bfloat16 products are done in hardware on ``device``."""
+    """Whether ``device`` has hardware for bfloat16 products."""
     name: str
-    """For the log."""
+    """Description for the log."""
 
 
 def inspect_machine() -> Machine:
-    """Looks at the machine; changes nothing."""
+    """Inspect the machine; changes nothing."""
     import torch
 
-    threads = torch.get_num_threads()  # the processor's cores, unless the user or the caller said otherwise
+    threads = torch.get_num_threads()  # the number of cores, unless the user or the caller has set it
     if torch.cuda.is_available():
         return Machine(threads, "cuda", torch.cuda.is_bf16_supported(), torch.cuda.get_device_name())
     flags = _processor_flags()
@@ -38,10 +41,10 @@ def inspect_machine() -> Machine:
 
 
 def require_device(name: str) -> None:
-    """Refuses a device that this machine, or this PyTorch, does not have.
+    """Check that a device is available.
 
     Raises:
-        ConfigurationError: there is no CUDA here.
+        ConfigurationError: the device is CUDA, which PyTorch does not find.
     """
     import torch
 
@@ -50,7 +53,7 @@ def require_device(name: str) -> None:
 
 
 def _processor_flags() -> set[str]:
-    """The features that Linux lists; empty elsewhere."""
+    """The processor features that Linux lists; empty on other systems."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -59,20 +62,20 @@ def _processor_flags() -> set[str]:
 
 
 class Launch(NamedTuple):
-    """The place of a process among those of its run."""
+    """The place of a process among the processes of its run."""
 
     rank: int = 0
-    """Its number, from 0; the first one holds the folder, writes and speaks."""
+    """Number of the process, from 0; the first one writes the run folder and prints."""
     size: int = 1
-    """How many there are."""
+    """Number of processes."""
     local_rank: int = 0
-    """Its number on this machine: the GPU it takes."""
+    """Number of the process on its machine; selects its GPU."""
     local_size: int = 1
-    """How many there are on this machine."""
+    """Number of processes on its machine."""
 
 
 def get_launch() -> Launch:
-    """This process's place; that of a process alone, unless ``torchrun`` started it."""
+    """The place of this process as ``torchrun`` set it in the environment; without ``torchrun`` a single process."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return Launch()
     return Launch(*(int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")))

@@ -1,1 +1,1 @@
-"""Fused or faster operations, each beside its plain form."""
+"""Fused operations of training, with plain forms in PyTorch."""

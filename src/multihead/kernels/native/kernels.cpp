@@ -1,12 +1,14 @@
-// The operations of a training update that are not matrix products, each in one pass over memory.
+// The pointwise operations, cross-entropy and short attention of a training update, each in one pass over memory.
 //
-// Plain C functions on raw pointers: no header of PyTorch is needed, so that the build takes seconds and fits every
-// version of it. Loops are written so that the compiler makes vector code of them (-march=native) on any processor.
-// What each function computes is said where it is called: dropout.py, residual.py, activation.py, attention.py and
-// linear_cross_entropy.py, one folder up. Each thread does one piece of the rows: a result depends on the number of
-// threads in the last bits of column sums, and on nothing else.
+// The functions are plain C on raw pointers. They need no PyTorch header, so the build takes seconds and works with
+// every version of PyTorch. Loops are written so that the compiler vectorizes them (-march=native) on any processor.
+// The equations are in the Python modules that call them: kernels/random.py, kernels/pointwise.py,
+// kernels/linear_cross_entropy.py and attention/backends/short.py.
 //
-// Types of elements: 0 = float32, 1 = bfloat16 (rounded to nearest even). Every sum is taken in float32 at least.
+// Tensors are row-major and contiguous, [rows, width], unless a View says otherwise. The threads divide the rows
+// among them. Their number affects only the last bits of sums over rows (gradients of vectors).
+//
+// Element types: 0 = float32, 1 = bfloat16 (rounded to nearest, ties to even). Sums are at least float32.
 
 #include <cmath>
 #include <cstdint>
@@ -40,18 +42,19 @@ static inline u32 mix(u32 x) {
     return x;
 }
 
-// Which random number belongs to which element: see kernels/random.py.
+// Selects the random number of each element: see kernels/random.py.
 struct Key {
     u32 low, high;
     i64 first_row, row_stride, positions;
-    const i64 *places;  // of packed rows: 2^32 row + position
+    const i64 *places;  // of packed tokens: 2^32 row + position; null if not packed
 };
 
-struct Bytes {  // the random bytes of one row of features at a time
+// Draws the random bytes of one row of features at a time.
+struct RandomBytes {
     Key key;
     i64 width, words;
     std::vector<u32> column, drawn;
-    Bytes(const Key &key, i64 width)
+    RandomBytes(const Key &key, i64 width)
         : key(key), width(width), words((width + 3) / 4), column(words), drawn(words) {
         for (i64 j = 0; j < words; j++) column[j] = mix(key.high + (u32)j);
     }
@@ -68,25 +71,26 @@ struct Bytes {  // the random bytes of one row of features at a time
     }
 };
 
-static inline void share(i64 count, i64 &begin, i64 &end) {
+// The rows [begin, end) of the current thread.
+static inline void thread_rows(i64 count, i64 &begin, i64 &end) {
     i64 threads = omp_get_num_threads(), me = omp_get_thread_num();
     begin = count * me / threads;
     end = count * (me + 1) / threads;
 }
 
-// How many threads a job of so many elements is worth.
-static inline int team(i64 elements, i64 threads) {
+// Number of threads for so many elements: at least 8192 elements per thread.
+static inline int thread_count(i64 elements, i64 threads) {
     i64 worth = elements / 8192;
     return (int)(worth < 1 ? 1 : worth < threads ? worth : threads);
 }
 
 template <class A, class B>
 static void dropout_(const A *x, B *y, i64 rows, i64 width, const Key &key, u32 level, float scale, i64 threads) {
-#pragma omp parallel num_threads(team(rows * width, threads))
+#pragma omp parallel num_threads(thread_count(rows * width, threads))
     {
-        Bytes bytes(key, width);
+        RandomBytes bytes(key, width);
         i64 begin, end;
-        share(rows, begin, end);
+        thread_rows(rows, begin, end);
         for (i64 r = begin; r < end; r++) {
             const u8 *drawn = bytes.row(r);
             const A *from = x + r * width;
@@ -97,25 +101,25 @@ static void dropout_(const A *x, B *y, i64 rows, i64 width, const Key &key, u32 
     }
 }
 
-#define KEY u32 low, u32 high, i64 first_row, i64 row_stride, i64 positions, const i64 *places
-#define THE_KEY Key{low, high, first_row, row_stride, positions, places}
+#define KEY_ARGS u32 low, u32 high, i64 first_row, i64 row_stride, i64 positions, const i64 *places
+#define MAKE_KEY Key{low, high, first_row, row_stride, positions, places}
 
-extern "C" void dropout(const void *x, int x_type, void *y, int y_type, i64 rows, i64 width, KEY, int level,
+extern "C" void dropout(const void *x, int x_type, void *y, int y_type, i64 rows, i64 width, KEY_ARGS, int level,
                         float scale, i64 threads) {
-    Key key = THE_KEY;
+    Key key = MAKE_KEY;
     if (!x_type && !y_type) dropout_((const float *)x, (float *)y, rows, width, key, level, scale, threads);
     if (!x_type && y_type) dropout_((const float *)x, (bf16 *)y, rows, width, key, level, scale, threads);
     if (x_type && !y_type) dropout_((const bf16 *)x, (float *)y, rows, width, key, level, scale, threads);
     if (x_type && y_type) dropout_((const bf16 *)x, (bf16 *)y, rows, width, key, level, scale, threads);
 }
 
-extern "C" void keep_mask(u8 *y, i64 rows, i64 width, KEY, int level, i64 threads) {
-    Key key = THE_KEY;
-#pragma omp parallel num_threads(team(rows * width, threads))
+extern "C" void keep_mask(u8 *y, i64 rows, i64 width, KEY_ARGS, int level, i64 threads) {
+    Key key = MAKE_KEY;
+#pragma omp parallel num_threads(thread_count(rows * width, threads))
     {
-        Bytes bytes(key, width);
+        RandomBytes bytes(key, width);
         i64 begin, end;
-        share(rows, begin, end);
+        thread_rows(rows, begin, end);
         for (i64 r = begin; r < end; r++) {
             const u8 *drawn = bytes.row(r);
             u8 *to = y + r * width;
@@ -128,16 +132,18 @@ extern "C" void keep_mask(u8 *y, i64 rows, i64 width, KEY, int level, i64 thread
 // ------------------------------------------------------------------------------- dropout, residual sum, layer norm
 
 // total = x + dropout(branch);  normed = (total - mean) * rstd * gain + shift.
-// Without a branch total is x and is not written; without a gain there is no norm.
+// x, branch, total, normed: [rows, width]; gain, shift: [width]; means, rstds: [rows], for the backward pass.
+// If branch is null, total is x and is not written. If gain is null, there is no norm; shift may be null.
+// F and O are the types of branch and normed.
 template <class F, class O>
 static void add_norm_(const float *x, const F *branch, float *total, const float *gain, const float *shift,
                       O *normed, float *means, float *rstds, i64 rows, i64 width, float eps,
                       const Key &key, u32 level, float scale, i64 threads) {
-#pragma omp parallel num_threads(team(rows * width, threads))
+#pragma omp parallel num_threads(thread_count(rows * width, threads))
     {
-        Bytes bytes(key, width);
+        RandomBytes bytes(key, width);
         i64 begin, end;
-        share(rows, begin, end);
+        thread_rows(rows, begin, end);
         for (i64 r = begin; r < end; r++) {
             const float *sum = x + r * width;
             if (branch) {
@@ -179,8 +185,8 @@ static void add_norm_(const float *x, const F *branch, float *total, const float
 
 extern "C" void add_norm(const float *x, const void *branch, int branch_type, float *total,
                          const float *gain, const float *shift, void *normed, int normed_type, float *means,
-                         float *rstds, i64 rows, i64 width, float eps, KEY, int level, float scale, i64 threads) {
-    Key key = THE_KEY;
+                         float *rstds, i64 rows, i64 width, float eps, KEY_ARGS, int level, float scale, i64 threads) {
+    Key key = MAKE_KEY;
 #define CALL(F, O)                                                                                                 \
     add_norm_((const float *)x, (const F *)branch, total, gain, shift, (O *)normed, means, rstds, rows, width, \
               eps, key, level, scale, threads)
@@ -192,39 +198,42 @@ extern "C" void add_norm(const float *x, const void *branch, int branch_type, fl
 #undef CALL
 }
 
-// The gradient of total (what came to it from elsewhere, `passed`, and what came through the norm), of the branch, and
-// the column sums that are the gradients of gain and shift.
+// The gradients of add_norm_. With z = (total - mean) * rstd and g = grad_normed * gain, the gradient of total is
+//     grad_total + (g - mean_f(g) - z mean_f(g z)) * rstd,
+// which is also that of x; that of branch is the same times the dropout mask. grad_gain and grad_shift are
+// sums over rows of grad_normed * z and grad_normed. If gain is null, grad_normed is not read and the gradient of total
+// is grad_total. grad_total and all outputs may be null.
 template <class F, class O>
-static void add_norm_backward_(const O *of_normed, const float *passed, const float *total, const float *gain,
-                               const float *means, const float *rstds, float *of_total, F *of_branch, float *of_gain,
-                               float *of_shift, i64 rows, i64 width, const Key &key, u32 level,
+static void add_norm_backward_(const O *grad_normed, const float *grad_total, const float *total, const float *gain,
+                               const float *means, const float *rstds, float *grad_x, F *grad_branch, float *grad_gain,
+                               float *grad_shift, i64 rows, i64 width, const Key &key, u32 level,
                                float scale, i64 threads) {
-    int workers = team(rows * width, threads);
+    int workers = thread_count(rows * width, threads);
     std::vector<float> sums((size_t)workers * 2 * width, 0.f);
 #pragma omp parallel num_threads(workers)
     {
-        Bytes bytes(key, width);
+        RandomBytes bytes(key, width);
         std::vector<float> work(width);
         float *gains = sums.data() + (size_t)omp_get_thread_num() * 2 * width, *shifts = gains + width;
         i64 begin, end;
-        share(rows, begin, end);
+        thread_rows(rows, begin, end);
         for (i64 r = begin; r < end; r++) {
-            const float *gradient = passed ? passed + r * width : nullptr;
+            const float *gradient = grad_total ? grad_total + r * width : nullptr;
             if (gain) {
-                const O *g = of_normed + r * width;
+                const O *g = grad_normed + r * width;
                 const float *t = total + r * width;
                 float mean = means[r], rstd = rstds[r], first = 0, second = 0;
 #pragma omp simd reduction(+ : first, second)
                 for (i64 f = 0; f < width; f++) {
-                    float given = load(g[f]), z = (t[f] - mean) * rstd, scaled = given * gain[f];
-                    gains[f] += given * z;
-                    shifts[f] += given;
+                    float gradient_f = load(g[f]), z = (t[f] - mean) * rstd, scaled = gradient_f * gain[f];
+                    gains[f] += gradient_f * z;
+                    shifts[f] += gradient_f;
                     first += scaled;
                     second += scaled * z;
                 }
-                first /= width;
-                second /= width;
-                float *to = of_total ? of_total + r * width : work.data();
+                first /= width;   // mean_f(g)
+                second /= width;  // mean_f(g z)
+                float *to = grad_x ? grad_x + r * width : work.data();
                 if (gradient) {
 #pragma omp simd
                     for (i64 f = 0; f < width; f++) {
@@ -240,8 +249,8 @@ static void add_norm_backward_(const O *of_normed, const float *passed, const fl
                 }
                 gradient = to;
             }
-            if (of_branch) {
-                F *to = of_branch + r * width;
+            if (grad_branch) {
+                F *to = grad_branch + r * width;
                 if (level) {
                     const u8 *drawn = bytes.row(r);
 #pragma omp simd
@@ -261,19 +270,19 @@ static void add_norm_backward_(const O *of_normed, const float *passed, const fl
             a += mine[f];
             b += mine[width + f];
         }
-        if (of_gain) of_gain[f] = a;
-        if (of_shift) of_shift[f] = b;
+        if (grad_gain) grad_gain[f] = a;
+        if (grad_shift) grad_shift[f] = b;
     }
 }
 
-extern "C" void add_norm_backward(const void *of_normed, int normed_type, const float *passed, const float *total,
-                                  const float *gain, const float *means, const float *rstds, float *of_total,
-                                  void *of_branch, int branch_type, float *of_gain, float *of_shift,
-                                  i64 rows, i64 width, KEY, int level, float scale, i64 threads) {
-    Key key = THE_KEY;
+extern "C" void add_norm_backward(const void *grad_normed, int normed_type, const float *grad_total, const float *total,
+                                  const float *gain, const float *means, const float *rstds, float *grad_x,
+                                  void *grad_branch, int branch_type, float *grad_gain, float *grad_shift,
+                                  i64 rows, i64 width, KEY_ARGS, int level, float scale, i64 threads) {
+    Key key = MAKE_KEY;
 #define CALL(F, O)                                                                                            \
-    add_norm_backward_((const O *)of_normed, passed, total, gain, means, rstds, of_total, (F *)of_branch, of_gain, \
-                       of_shift, rows, width, key, level, scale, threads)
+    add_norm_backward_((const O *)grad_normed, grad_total, total, gain, means, rstds, grad_x, (F *)grad_branch, \
+                       grad_gain, grad_shift, rows, width, key, level, scale, threads)
     if (branch_type) {
         if (normed_type) CALL(bf16, bf16); else CALL(bf16, float);
     } else {
@@ -282,9 +291,12 @@ extern "C" void add_norm_backward(const void *of_normed, int normed_type, const 
 #undef CALL
 }
 
-// ---------------------------------------------------------------------------------- exponential and what needs it
+// ------------------------------------------------------------------------- exponential, normal distribution function
 
-static inline float exponential(float x) {  // relative error below 2e-7; 0 below -87
+// exp(x) with a relative error below 2e-7; 0 below -87. Unlike std::exp it can be vectorized by any compiler.
+// x = n ln 2 + r with |r| <= ln 2 / 2, where ln 2 is split in two so that r is exact; exp(r) is a polynomial, and 2^n
+// is made of its bits.
+static inline float exponential(float x) {
     float bounded = x < -87.f ? -87.f : x > 88.f ? 88.f : x;
     float n = __builtin_rintf(bounded * 1.44269504088896341f);
     float r = bounded - n * 0.693359375f;
@@ -301,7 +313,8 @@ static inline float exponential(float x) {  // relative error below 2e-7; 0 belo
     return x < -87.f ? 0.f : x == x ? result : x;
 }
 
-static inline float normal_cumulative(float x) {  // P[X <= x]; Abramowitz & Stegun 1964, 7.1.26: error below 1e-7
+// P[X <= x] of a standard normal X, with an error below 1e-7 (Abramowitz & Stegun 1964, 7.1.26).
+static inline float normal_cumulative(float x) {
     float a = std::fabs(x) * 0.70710678118654752f;
     float t = 1.f / (1.f + 0.3275911f * a);
     float p = 1.061405429f;
@@ -315,29 +328,32 @@ static inline float normal_cumulative(float x) {  // P[X <= x]; Abramowitz & Ste
 
 // --------------------------------------------------------------------------- bias, activation, dropout in one pass
 
+// KIND: 0 = ReLU, 1 = GELU. NaN stays NaN.
 template <int KIND>
 static inline float activate(float x) {
     if (KIND == 0) return x > 0.f ? x : x != x ? x : 0.f;
     return x * normal_cumulative(x);
 }
 
+// The derivative of activate.
 template <int KIND>
 static inline float slope(float x) {
     if (KIND == 0) return x > 0.f ? 1.f : 0.f;
     return normal_cumulative(x) + x * 0.39894228040143268f * exponential(-0.5f * x * x);
 }
 
+// y = dropout(act(x + bias)), all [rows, width] but bias [width], which may be null.
 template <class T, int KIND>
 static void activation_(const T *x, const float *bias, T *y, i64 rows, i64 width, const Key &key, u32 level,
                         float scale, i64 threads) {
-#pragma omp parallel num_threads(team(rows * width, threads))
+#pragma omp parallel num_threads(thread_count(rows * width, threads))
     {
-        Bytes bytes(key, width);
+        RandomBytes bytes(key, width);
         std::vector<float> zero(width, 0.f);
         std::vector<u8> all(width, 255);
         const float *add = bias ? bias : zero.data();
         i64 begin, end;
-        share(rows, begin, end);
+        thread_rows(rows, begin, end);
         for (i64 r = begin; r < end; r++) {
             const u8 *drawn = level ? bytes.row(r) : all.data();
             const T *from = x + r * width;
@@ -351,79 +367,86 @@ static void activation_(const T *x, const float *bias, T *y, i64 rows, i64 width
     }
 }
 
+// grad_x from the gradient g of y, and grad_bias, its sum over rows. For ReLU, x is y itself, whose positive elements
+// are those that pass a gradient, and bias is null.
 template <class T, int KIND>
-static void activation_backward_(const T *g, const T *x, const float *bias, T *of_x, float *of_bias, i64 rows,
+static void activation_backward_(const T *g, const T *x, const float *bias, T *grad_x, float *grad_bias, i64 rows,
                                  i64 width, const Key &key, u32 level, float scale, i64 threads) {
-    int workers = team(rows * width, threads);
+    int workers = thread_count(rows * width, threads);
     std::vector<float> sums((size_t)workers * width, 0.f);
 #pragma omp parallel num_threads(workers)
     {
-        Bytes bytes(key, width);
+        RandomBytes bytes(key, width);
         std::vector<float> zero(width, 0.f);
         std::vector<u8> all(width, 255);
         const float *add = bias ? bias : zero.data();
         float *column = sums.data() + (size_t)omp_get_thread_num() * width;
         i64 begin, end;
-        share(rows, begin, end);
+        thread_rows(rows, begin, end);
         for (i64 r = begin; r < end; r++) {
             const u8 *drawn = level ? bytes.row(r) : all.data();
-            const T *given = g + r * width, *from = x + r * width;
-            T *to = of_x + r * width;
+            const T *gradient = g + r * width, *from = x + r * width;
+            T *to = grad_x + r * width;
 #pragma omp simd
             for (i64 f = 0; f < width; f++) {
-                float value = load(given[f]) * slope<KIND>(load(from[f]) + add[f]) * scale;
+                float value = load(gradient[f]) * slope<KIND>(load(from[f]) + add[f]) * scale;
                 value = drawn[f] >= level ? value : 0.f;
                 column[f] += value;
                 store(to[f], value);
             }
         }
     }
-    if (of_bias)
+    if (grad_bias)
         for (i64 f = 0; f < width; f++) {
             float total = 0;
             for (int w = 0; w < workers; w++) total += sums[(size_t)w * width + f];
-            of_bias[f] = total;
+            grad_bias[f] = total;
         }
 }
 
-#define EACH(FUNCTION, ...)                                                                          \
+#define DISPATCH(FUNCTION, ...)                                                                          \
     if (type) {                                                                                      \
         if (kind) FUNCTION<bf16, 1>(__VA_ARGS__); else FUNCTION<bf16, 0>(__VA_ARGS__);               \
     } else {                                                                                         \
         if (kind) FUNCTION<float, 1>(__VA_ARGS__); else FUNCTION<float, 0>(__VA_ARGS__);             \
     }
 
-struct Any {  // a pointer that takes the type which is wanted
+// A pointer that converts to any type.
+struct AnyPointer {
     const void *at;
     template <class T> operator const T *() const { return (const T *)at; }
     template <class T> operator T *() const { return (T *)at; }
 };
 
-extern "C" void activation(const void *x, const float *bias, void *y, int type, int kind, i64 rows, i64 width, KEY,
+extern "C" void activation(const void *x, const float *bias, void *y, int type, int kind, i64 rows, i64 width, KEY_ARGS,
                            int level, float scale, i64 threads) {
-    Key key = THE_KEY;
-    EACH(activation_, Any{x}, bias, Any{y}, rows, width, key, level, scale, threads)
+    Key key = MAKE_KEY;
+    DISPATCH(activation_, AnyPointer{x}, bias, AnyPointer{y}, rows, width, key, level, scale, threads)
 }
 
-extern "C" void activation_backward(const void *g, const void *x, const float *bias, void *of_x, float *of_bias,
-                                    int type, int kind, i64 rows, i64 width, KEY, int level, float scale,
+extern "C" void activation_backward(const void *g, const void *x, const float *bias, void *grad_x, float *grad_bias,
+                                    int type, int kind, i64 rows, i64 width, KEY_ARGS, int level, float scale,
                                     i64 threads) {
-    Key key = THE_KEY;
-    EACH(activation_backward_, Any{g}, Any{x}, bias, Any{of_x}, of_bias, rows, width, key, level, scale, threads)
+    Key key = MAKE_KEY;
+    DISPATCH(activation_backward_, AnyPointer{g}, AnyPointer{x}, bias, AnyPointer{grad_x}, grad_bias, rows, width, key,
+             level, scale, threads)
 }
 
 // ----------------------------------------------------------------------------------------------------- cross-entropy
 
+// Loss of each row of logits [rows, width], with the label target[r] and label smoothing; hits[r] is 1 if no logit is
+// larger than the target's. If needs_grad, logits are overwritten by the gradient of totals:
+// softmax(z) - smoothing / width - (1 - smoothing) [v == target].
 template <class T>
-static void cross_entropy_(T *logits, const i64 *target, i64 rows, i64 width, float smoothing, int wanted,
+static void cross_entropy_(T *logits, const i64 *target, i64 rows, i64 width, float smoothing, int needs_grad,
                            double *totals, double *nlls, i64 *hits, i64 threads) {
-    float even = smoothing / width;
-#pragma omp parallel num_threads(team(rows * width, threads))
+    float uniform = smoothing / width;
+#pragma omp parallel num_threads(thread_count(rows * width, threads))
     {
         std::vector<float> work(width);
         float *e = work.data();
         i64 begin, end;
-        share(rows, begin, end);
+        thread_rows(rows, begin, end);
         for (i64 r = begin; r < end; r++) {
             T *z = logits + r * width;
             float largest = -INFINITY, sum = 0, partition = 0;
@@ -443,26 +466,34 @@ static void cross_entropy_(T *logits, const i64 *target, i64 rows, i64 width, fl
             nlls[r] = log_partition - chosen;
             totals[r] = log_partition - (1.0 - smoothing) * chosen - (smoothing ? (double)smoothing / width * sum : 0);
             hits[r] = chosen == largest;
-            if (!wanted) continue;
+            if (!needs_grad) continue;
             float inverse = 1.f / partition;
-            float at_target = e[target[r]] * inverse - even - (1.f - smoothing);
+            float at_target = e[target[r]] * inverse - uniform - (1.f - smoothing);
 #pragma omp simd
-            for (i64 v = 0; v < width; v++) store(z[v], e[v] * inverse - even);
+            for (i64 v = 0; v < width; v++) store(z[v], e[v] * inverse - uniform);
             store(z[target[r]], at_target);
         }
     }
 }
 
 extern "C" void cross_entropy(void *logits, int type, const i64 *target, i64 rows, i64 width, float smoothing,
-                              int wanted, double *totals, double *nlls, i64 *hits, i64 threads) {
-    if (type) cross_entropy_((bf16 *)logits, target, rows, width, smoothing, wanted, totals, nlls, hits, threads);
-    else cross_entropy_((float *)logits, target, rows, width, smoothing, wanted, totals, nlls, hits, threads);
+                              int needs_grad, double *totals, double *nlls, i64 *hits, i64 threads) {
+    if (type) cross_entropy_((bf16 *)logits, target, rows, width, smoothing, needs_grad, totals, nlls, hits, threads);
+    else cross_entropy_((float *)logits, target, rows, width, smoothing, needs_grad, totals, nlls, hits, threads);
 }
 
 // ------------------------------------------------------------------------------------ attention over short sequences
 
+// Sequences are so short that everything of one head of one sentence stays in the cache of a core. Each thread copies
+// its queries, keys and values [length, width] to float32 scratch memory with rows padded to whole vectors, and
+// computes there.
+
 typedef float vector __attribute__((vector_size(64), aligned(4)));
-static const i64 LANES = 16;
+static const i64 LANES = 16;  // floats in a vector
+
+// c [ROWS, COLUMNS vectors] = a [ROWS, depth] b [depth, COLUMNS vectors]. ROWS x COLUMNS sums stay in registers: at
+// most 6 x 4 = 24 of the 32 of AVX-512, beside COLUMNS of b. Element (i, k) of a is a[i * a_row + k * a_step], so that
+// a_row = 1 multiplies by a transposed matrix.
 
 template <int ROWS, int COLUMNS>
 static inline void block(const float *a, i64 a_row, i64 a_step, const float *b, i64 b_row, float *c, i64 c_row,
@@ -479,8 +510,8 @@ static inline void block(const float *a, i64 a_row, i64 a_step, const float *b, 
 #pragma GCC unroll 6
         for (int i = 0; i < ROWS; i++) {
             float left = a[i * a_row + k * a_step];
-    #pragma GCC unroll 4
-        for (int n = 0; n < COLUMNS; n++) sum[i][n] += left * right[n];
+#pragma GCC unroll 4
+            for (int n = 0; n < COLUMNS; n++) sum[i][n] += left * right[n];
         }
     }
 #pragma GCC unroll 6
@@ -489,6 +520,7 @@ static inline void block(const float *a, i64 a_row, i64 a_step, const float *b, 
         for (int n = 0; n < COLUMNS; n++) *(vector *)(c + i * c_row + n * LANES) = sum[i][n];
 }
 
+// c [rows, COLUMNS vectors] = a b, in blocks of 6, 4, 2 and 1 rows.
 template <int COLUMNS>
 static inline void strip(i64 rows, i64 depth, const float *a, i64 a_row, i64 a_step, const float *b, i64 b_row,
                          float *c, i64 c_row) {
@@ -506,7 +538,8 @@ static inline void strip(i64 rows, i64 depth, const float *a, i64 a_row, i64 a_s
     if (i < rows) block<1, COLUMNS>(a + i * a_row, a_row, a_step, b, b_row, c + i * c_row, c_row, depth);
 }
 
-// c [rows, columns] = a b, where a's element (i, k) is a[i * a_row + k * a_step]; columns in whole vectors.
+// c [rows, columns] = a [rows, depth] b [depth, columns], with a as in block; columns are rounded up to whole
+// vectors.
 static void product(i64 rows, i64 columns, i64 depth, const float *a, i64 a_row, i64 a_step, const float *b, i64 b_row,
                     float *c, i64 c_row) {
     i64 n = 0;
@@ -519,28 +552,30 @@ static void product(i64 rows, i64 columns, i64 depth, const float *a, i64 a_row,
     if (n < columns) strip<1>(rows, depth, a, a_row, a_step, b + n, b_row, c + n, c_row);
 }
 
-// A [batch, heads, length, width] tensor whose last axis is dense.
+// Strides of a [batch, heads, length, width] tensor whose last axis is contiguous.
 struct View {
     i64 batch, head, time;
 };
 
-struct Job {
+struct AttentionJob {
     i64 batch, heads, queries, keys, width;
     View query, key, value, out;
-    const i64 *key_lengths, *query_lengths;
-    const i64 *key_starts, *query_starts;  // of sequences end to end in one row of the tensors; or none
+    const i64 *key_lengths, *query_lengths;  // number of real keys and queries of each sequence; null = all
+    const i64 *key_starts, *query_starts;    // packed: where each sequence starts in the one row; null = not packed
     int causal;
     float scale;
-    // Where sequence b begins in a tensor, and how many of its positions are there to be written.
+    // Offset of sequence b in a tensor, and its number of rows: those beyond its length are written as zeros.
     i64 keys_at(const View &view, i64 b) const { return key_starts ? key_starts[b] * view.time : b * view.batch; }
-    i64 queries_at(const View &view, i64 b) const { return query_starts ? query_starts[b] * view.time : b * view.batch; }
+    i64 queries_at(const View &view, i64 b) const {
+        return query_starts ? query_starts[b] * view.time : b * view.batch;
+    }
     i64 keys_of(i64 b) const { return key_starts ? key_lengths[b] : keys; }
     i64 queries_of(i64 b) const { return query_starts ? query_lengths[b] : queries; }
 };
 
-// Rows of a tensor into float32 rows of whole vectors, whose rest is zero; and back.
+// Copy rows of a tensor, times a factor, to float32 rows of to_row numbers, padded with zeros; and back.
 template <class T>
-static void take(const T *from, i64 step, i64 rows, i64 width, float factor, float *to, i64 to_row) {
+static void load_rows(const T *from, i64 step, i64 rows, i64 width, float factor, float *to, i64 to_row) {
     for (i64 t = 0; t < rows; t++) {
         const T *row = from + t * step;
         float *out = to + t * to_row;
@@ -551,7 +586,7 @@ static void take(const T *from, i64 step, i64 rows, i64 width, float factor, flo
 }
 
 template <class T>
-static void give(const float *from, i64 from_row, i64 rows, i64 width, float factor, T *to, i64 step) {
+static void store_rows(const float *from, i64 from_row, i64 rows, i64 width, float factor, T *to, i64 step) {
     for (i64 t = 0; t < rows; t++) {
         const float *row = from + t * from_row;
         T *out = to + t * step;
@@ -560,9 +595,9 @@ static void give(const float *from, i64 from_row, i64 rows, i64 width, float fac
     }
 }
 
-// Of each two vectors that are HALF apart, half of one changes places with half of the other.
+// One round of a transposition: exchanges halves of length HALF between vectors whose numbers differ by HALF.
 template <int HALF>
-static inline void swap_halves(vector *x) {
+static inline void exchange_halves(vector *x) {
     typedef int32_t places __attribute__((vector_size(64)));
     places low, high;
     for (int n = 0; n < LANES; n++) {
@@ -578,35 +613,37 @@ static inline void swap_halves(vector *x) {
         }
 }
 
-// [rows, width] with rows of from_row numbers -> [width, to_row], whose rest is zero; 16 x 16 numbers in four rounds.
-static void turn(const float *from, i64 from_row, i64 rows, i64 width, float *to, i64 to_row) {
+// Transpose [rows, width] with rows of from_row numbers to [width, to_row], padded with zeros on the right. Blocks of
+// 16 x 16 numbers are transposed in registers, in four rounds.
+static void transpose(const float *from, i64 from_row, i64 rows, i64 width, float *to, i64 to_row) {
     for (i64 t0 = 0; t0 < to_row; t0 += LANES)
         for (i64 d0 = 0; d0 < width; d0 += LANES) {
             vector x[LANES];
             for (i64 t = 0; t < LANES; t++)
                 x[t] = t0 + t < rows ? *(const vector *)(from + (t0 + t) * from_row + d0) : vector{};
-            swap_halves<8>(x);
-            swap_halves<4>(x);
-            swap_halves<2>(x);
-            swap_halves<1>(x);
+            exchange_halves<8>(x);
+            exchange_halves<4>(x);
+            exchange_halves<2>(x);
+            exchange_halves<1>(x);
             for (i64 d = 0; d < LANES && d0 + d < width; d++) *(vector *)(to + (d0 + d) * to_row + t0) = x[d];
         }
 }
 
-// Four rows at a time, so that their sums along a row, each a chain of dependent steps, are under way together.
-// Whole vectors are computed, and what is not seen is blended away: a rest would be computed number by number.
+// Softmax of ROWS rows of scores over their first seen[r] elements; zeros beyond, and everywhere if seen[r] is 0.
+// The sum along a row is a chain of dependent additions, so the chains of four rows are interleaved. Loops run over the
+// whole padded row and blend unseen elements away: a remainder loop would not be vectorized.
 template <int ROWS>
 static inline void softmax_rows(float *scores, i64 row, const int32_t *seen) {
     float largest[ROWS], sum[ROWS];
     for (int r = 0; r < ROWS; r++) {
         const float *s = scores + r * row;
-        float most = -INFINITY;
-#pragma omp simd reduction(max : most)
+        float highest = -INFINITY;
+#pragma omp simd reduction(max : highest)
         for (int32_t j = 0; j < (int32_t)row; j++) {
             float value = j < seen[r] ? s[j] : -INFINITY;
-            most = value > most ? value : most;
+            highest = value > highest ? value : highest;
         }
-        largest[r] = seen[r] ? most : 0.f;
+        largest[r] = seen[r] ? highest : 0.f;
     }
     for (int r = 0; r < ROWS; r++) {
         float *s = scores + r * row, from = largest[r], total = 0;
@@ -626,6 +663,7 @@ static inline void softmax_rows(float *scores, i64 row, const int32_t *seen) {
     }
 }
 
+// Softmax of scores [queries, padded] over the first `keys` keys, or if causal over those not after the query.
 static void softmax(float *scores, i64 queries, i64 keys, i64 padded, int causal) {
     int32_t seen[4];
     for (i64 i = 0; i < queries; i += 4) {
@@ -637,6 +675,7 @@ static void softmax(float *scores, i64 queries, i64 keys, i64 padded, int causal
     }
 }
 
+// Memory of one thread, handed out piece by piece.
 struct Scratch {
     std::vector<float> room;
     size_t used = 0;
@@ -648,113 +687,122 @@ struct Scratch {
     }
 };
 
-static inline i64 up(i64 x) { return (x + LANES - 1) / LANES * LANES; }
+// x rounded up to whole vectors.
+static inline i64 round_up(i64 x) { return (x + LANES - 1) / LANES * LANES; }
 
+// out = softmax(scale Q K^T) V for each head of each sequence; a thread computes whole heads.
 template <class T>
-static void attention_(const Job &job, const T *query, const T *key, const T *value, T *out, i64 threads) {
-    i64 d = job.width, w = up(d), q = job.queries, most = up(job.keys);
-#pragma omp parallel num_threads(team(job.batch *job.heads *q *d, threads))
+static void attention_(const AttentionJob &job, const T *query, const T *key, const T *value, T *out, i64 threads) {
+    i64 d = job.width, w = round_up(d), q = job.queries, max_keys = round_up(job.keys);
+#pragma omp parallel num_threads(thread_count(job.batch *job.heads *q *d, threads))
     {
-        Scratch scratch(2 * q * w + 3 * most * w + q * most);
-        float *the_q = scratch.get(q * w), *o = scratch.get(q * w), *k = scratch.get(most * w),
-              *k_turned = scratch.get(most * w), *v = scratch.get(most * w), *s = scratch.get(q * most);
+        Scratch scratch(2 * q * w + 3 * max_keys * w + q * max_keys);
+        // scaled_q, o: [q, w]; k, v: [max_keys, w]; k_transposed: [w, max_keys]; s: scores and weights [q, max_keys]
+        float *scaled_q = scratch.get(q * w), *o = scratch.get(q * w), *k = scratch.get(max_keys * w),
+              *k_transposed = scratch.get(max_keys * w), *v = scratch.get(max_keys * w), *s = scratch.get(q * max_keys);
         i64 begin, end;
-        share(job.batch * job.heads, begin, end);
+        thread_rows(job.batch * job.heads, begin, end);
         for (i64 index = begin; index < end; index++) {
             i64 b = index / job.heads, h = index % job.heads;
             i64 keys = job.key_lengths ? job.key_lengths[b] : job.keys;
-            i64 alive = job.query_lengths ? job.query_lengths[b] : q, padded = up(keys);
-            take(query + job.queries_at(job.query, b) + h * job.query.head, job.query.time, alive, d, job.scale, the_q, w);
-            take(key + job.keys_at(job.key, b) + h * job.key.head, job.key.time, keys, d, 1.f, k, w);
-            take(value + job.keys_at(job.value, b) + h * job.value.head, job.value.time, keys, d, 1.f, v, w);
-            turn(k, w, keys, d, k_turned, padded);
-            product(alive, padded, d, the_q, w, 1, k_turned, padded, s, padded);
-            softmax(s, alive, keys, padded, job.causal);
-            product(alive, w, keys, s, padded, 1, v, w, o, w);
+            i64 real_queries = job.query_lengths ? job.query_lengths[b] : q, padded = round_up(keys);
+            load_rows(query + job.queries_at(job.query, b) + h * job.query.head, job.query.time, real_queries, d,
+                      job.scale, scaled_q, w);
+            load_rows(key + job.keys_at(job.key, b) + h * job.key.head, job.key.time, keys, d, 1.f, k, w);
+            load_rows(value + job.keys_at(job.value, b) + h * job.value.head, job.value.time, keys, d, 1.f, v, w);
+            transpose(k, w, keys, d, k_transposed, padded);
+            product(real_queries, padded, d, scaled_q, w, 1, k_transposed, padded, s, padded);
+            softmax(s, real_queries, keys, padded, job.causal);
+            product(real_queries, w, keys, s, padded, 1, v, w, o, w);
             i64 there = job.queries_of(b);
-            for (i64 i = alive * w; i < there * w; i++) o[i] = 0;
-            give(o, w, there, d, 1.f, out + job.queries_at(job.out, b) + h * job.out.head, job.out.time);
+            for (i64 i = real_queries * w; i < there * w; i++) o[i] = 0;
+            store_rows(o, w, there, d, 1.f, out + job.queries_at(job.out, b) + h * job.out.head, job.out.time);
         }
     }
 }
 
+// The gradients of attention_. The weights P are computed again:
+//     dV = P^T g,   dP = g V^T,   dS = P (dP - sum_j P dP),   dQ = scale dS K,   dK = scale dS^T Q
 template <class T>
-static void attention_backward_(const Job &job, const T *query, const T *key, const T *value, const T *gradient,
-                                T *of_query, T *of_key, T *of_value, const View &grad, const View &dq, const View &dkv,
-                                i64 threads) {
-    i64 d = job.width, w = up(d), q = job.queries, most = up(job.keys);
-#pragma omp parallel num_threads(team(job.batch *job.heads *q *d, threads))
+static void attention_backward_(const AttentionJob &job, const T *query, const T *key, const T *value,
+                                const T *gradient, T *grad_query, T *grad_key, T *grad_value, const View &grad,
+                                const View &dq, const View &dkv, i64 threads) {
+    i64 d = job.width, w = round_up(d), q = job.queries, max_keys = round_up(job.keys);
+#pragma omp parallel num_threads(thread_count(job.batch *job.heads *q *d, threads))
     {
-        Scratch scratch(3 * q * w + 5 * most * w + 2 * q * most);
-        float *the_q = scratch.get(q * w), *g = scratch.get(q * w), *a = scratch.get(q * w),
-              *k = scratch.get(most * w), *k_turned = scratch.get(most * w), *v = scratch.get(most * w),
-              *v_turned = scratch.get(most * w), *c = scratch.get(most * w), *s = scratch.get(q * most),
-              *p = scratch.get(q * most);
+        Scratch scratch(3 * q * w + 5 * max_keys * w + 2 * q * max_keys);
+        // scaled_q, g, a: [q, w]; k, v, c: [max_keys, w]; k_transposed, v_transposed: [w, max_keys];
+        // s (dP, then dS) and p: [q, max_keys]
+        float *scaled_q = scratch.get(q * w), *g = scratch.get(q * w), *a = scratch.get(q * w),
+              *k = scratch.get(max_keys * w), *k_transposed = scratch.get(max_keys * w), *v = scratch.get(max_keys * w),
+              *v_transposed = scratch.get(max_keys * w), *c = scratch.get(max_keys * w), *s = scratch.get(q * max_keys),
+              *p = scratch.get(q * max_keys);
         i64 begin, end;
-        share(job.batch * job.heads, begin, end);
+        thread_rows(job.batch * job.heads, begin, end);
         for (i64 index = begin; index < end; index++) {
             i64 b = index / job.heads, h = index % job.heads;
             i64 keys = job.key_lengths ? job.key_lengths[b] : job.keys;
-            i64 alive = job.query_lengths ? job.query_lengths[b] : q, padded = up(keys);
-            take(query + job.queries_at(job.query, b) + h * job.query.head, job.query.time, alive, d, job.scale, the_q, w);
-            take(key + job.keys_at(job.key, b) + h * job.key.head, job.key.time, keys, d, 1.f, k, w);
-            take(value + job.keys_at(job.value, b) + h * job.value.head, job.value.time, keys, d, 1.f, v, w);
-            take(gradient + job.queries_at(grad, b) + h * grad.head, grad.time, alive, d, 1.f, g, w);
-            turn(k, w, keys, d, k_turned, padded);
-            turn(v, w, keys, d, v_turned, padded);
-            product(alive, padded, d, the_q, w, 1, k_turned, padded, p, padded);
-            softmax(p, alive, keys, padded, job.causal);
-            product(alive, padded, d, g, w, 1, v_turned, padded, s, padded);
-            // dV = P^T g
-            product(keys, w, alive, p, 1, padded, g, w, c, w);
+            i64 real_queries = job.query_lengths ? job.query_lengths[b] : q, padded = round_up(keys);
+            load_rows(query + job.queries_at(job.query, b) + h * job.query.head, job.query.time, real_queries, d,
+                      job.scale, scaled_q, w);
+            load_rows(key + job.keys_at(job.key, b) + h * job.key.head, job.key.time, keys, d, 1.f, k, w);
+            load_rows(value + job.keys_at(job.value, b) + h * job.value.head, job.value.time, keys, d, 1.f, v, w);
+            load_rows(gradient + job.queries_at(grad, b) + h * grad.head, grad.time, real_queries, d, 1.f, g, w);
+            transpose(k, w, keys, d, k_transposed, padded);
+            transpose(v, w, keys, d, v_transposed, padded);
+            product(real_queries, padded, d, scaled_q, w, 1, k_transposed, padded, p, padded);
+            softmax(p, real_queries, keys, padded, job.causal);
+            product(real_queries, padded, d, g, w, 1, v_transposed, padded, s, padded);
+            // dV = P^T g; s holds dP
+            product(keys, w, real_queries, p, 1, padded, g, w, c, w);
             i64 there = job.keys_of(b), asking = job.queries_of(b);
             for (i64 i = keys * w; i < there * w; i++) c[i] = 0;
-            give(c, w, there, d, 1.f, of_value + job.keys_at(dkv, b) + h * dkv.head, dkv.time);
+            store_rows(c, w, there, d, 1.f, grad_value + job.keys_at(dkv, b) + h * dkv.head, dkv.time);
             // dS = P (dP - sum_j P dP)
-            for (i64 i = 0; i < alive; i++) {
+            for (i64 i = 0; i < real_queries; i++) {
                 float *row = s + i * padded, *weight = p + i * padded, mean = 0;
 #pragma omp simd reduction(+ : mean)
                 for (i64 j = 0; j < padded; j++) mean += row[j] * weight[j];
 #pragma omp simd
                 for (i64 j = 0; j < padded; j++) row[j] = weight[j] * (row[j] - mean);
             }
-            // dK = dS^T Q (Q carries the scale already), dQ = dS K scale
-            product(keys, w, alive, s, 1, padded, the_q, w, c, w);
+            // dK = dS^T Q, where Q is scaled already; dQ = dS K, scaled when it is stored
+            product(keys, w, real_queries, s, 1, padded, scaled_q, w, c, w);
             for (i64 i = keys * w; i < there * w; i++) c[i] = 0;
-            give(c, w, there, d, 1.f, of_key + job.keys_at(dkv, b) + h * dkv.head, dkv.time);
-            product(alive, w, keys, s, padded, 1, k, w, a, w);
-            for (i64 i = alive * w; i < asking * w; i++) a[i] = 0;
-            give(a, w, asking, d, job.scale, of_query + job.queries_at(dq, b) + h * dq.head, dq.time);
+            store_rows(c, w, there, d, 1.f, grad_key + job.keys_at(dkv, b) + h * dkv.head, dkv.time);
+            product(real_queries, w, keys, s, padded, 1, k, w, a, w);
+            for (i64 i = real_queries * w; i < asking * w; i++) a[i] = 0;
+            store_rows(a, w, asking, d, job.scale, grad_query + job.queries_at(dq, b) + h * dq.head, dq.time);
         }
     }
 }
 
-// sizes: batch, heads, queries, keys, width; strides: three each of query, key, value, out
+// sizes: batch, heads, queries, keys, width. s: batch, head and position strides of query, key, value and out.
 extern "C" void attention(const i64 *sizes, const i64 *s, const void *query, const void *key, const void *value,
                           void *out, int type, const i64 *key_lengths, const i64 *query_lengths,
                           const i64 *key_starts, const i64 *query_starts, int causal, float scale, i64 threads) {
-    Job job{sizes[0],           sizes[1],           sizes[2],           sizes[3],             sizes[4],
+    AttentionJob job{sizes[0],           sizes[1],           sizes[2],           sizes[3],             sizes[4],
             {s[0], s[1], s[2]}, {s[3], s[4], s[5]}, {s[6], s[7], s[8]}, {s[9], s[10], s[11]}, key_lengths,
             query_lengths,      key_starts,         query_starts,       causal,               scale};
     if (type) attention_(job, (const bf16 *)query, (const bf16 *)key, (const bf16 *)value, (bf16 *)out, threads);
     else attention_(job, (const float *)query, (const float *)key, (const float *)value, (float *)out, threads);
 }
 
-// strides: three each of query, key, value, the gradient, dquery, dkey and dvalue (alike)
+// s: batch, head and position strides of query, key, value, gradient, grad_query, and grad_key and grad_value (equal).
 extern "C" void attention_backward(const i64 *sizes, const i64 *s, const void *query, const void *key,
-                                   const void *value, const void *gradient, void *of_query, void *of_key,
-                                   void *of_value, int type, const i64 *key_lengths, const i64 *query_lengths,
+                                   const void *value, const void *gradient, void *grad_query, void *grad_key,
+                                   void *grad_value, int type, const i64 *key_lengths, const i64 *query_lengths,
                                    const i64 *key_starts, const i64 *query_starts, int causal, float scale,
                                    i64 threads) {
-    Job job{sizes[0],           sizes[1],           sizes[2],           sizes[3], sizes[4],
+    AttentionJob job{sizes[0],           sizes[1],           sizes[2],           sizes[3], sizes[4],
             {s[0], s[1], s[2]}, {s[3], s[4], s[5]}, {s[6], s[7], s[8]}, {},       key_lengths,
             query_lengths,      key_starts,         query_starts,       causal,   scale};
     View grad{s[9], s[10], s[11]}, dq{s[12], s[13], s[14]}, dkv{s[15], s[16], s[17]};
     if (type)
         attention_backward_(job, (const bf16 *)query, (const bf16 *)key, (const bf16 *)value, (const bf16 *)gradient,
-                            (bf16 *)of_query, (bf16 *)of_key, (bf16 *)of_value, grad, dq, dkv, threads);
+                            (bf16 *)grad_query, (bf16 *)grad_key, (bf16 *)grad_value, grad, dq, dkv, threads);
     else
         attention_backward_(job, (const float *)query, (const float *)key, (const float *)value,
-                            (const float *)gradient, (float *)of_query, (float *)of_key, (float *)of_value, grad, dq,
-                            dkv, threads);
+                            (const float *)gradient, (float *)grad_query, (float *)grad_key, (float *)grad_value, grad,
+                            dq, dkv, threads);
 }
