@@ -1,12 +1,13 @@
-"""What a server does under load: throughput, latency, overload, nonsense, clients that vanish.
+"""The server under load: throughput, latency, overload, invalid requests, disconnects.
 
-`multihead serve` in one process, its clients (`serving_load.py`) in another. The weights are random, and as such a
-model never ends a sentence every translation has ``--steps`` symbols. Capacity is what 32 clients get that ask again as
-soon as they are answered. Half of it, and 1.2 times it, then arrive at random times (Poisson), whether answers come or
-not. Every translation is compared with that of the same text alone. What the library translates by itself, texts one by
-one and all of them at once, says how much there is to be gained by sharing batches.
+`multihead serve` runs in one process, its clients (`serving_load.py`) in another. The weights are random; such a model
+never ends a sentence, so every translation has ``--steps`` symbols. Capacity is the throughput of 32 clients that send
+the next request as soon as they have a response. Then requests arrive at random times (a Poisson process), at half of
+the capacity and at 1.2 times the capacity. Every translation is compared with that of the same text alone. The
+throughput of the library without a server, for single texts and for all texts at once, shows how much sharing batches
+can gain.
 
-    python benchmarks/serving.py                                both models, all figures: five minutes each
+    python benchmarks/serving.py                                both models, all phases: five minutes each
     python benchmarks/serving.py --sizes tiny --phases load
     python benchmarks/serving.py --phases fuzz kill             6 x 10,000 requests; 50 clients at a time, 40 times
 """
@@ -43,7 +44,7 @@ CLIENTS = 32
 
 
 def sentences(count: int) -> list[str]:
-    """Multi30k's where it is found, made ones otherwise."""
+    """Sentences of Multi30k if it is found, otherwise random ones."""
     draw = random.Random(1)
     made = ["".join(draw.choices("aeinrst", k=draw.randint(2, 7))) for _ in range(400)]
     found = text("de") or [" ".join(draw.choices(made, k=draw.randint(4, 20))) for _ in range(1000)]
@@ -51,7 +52,7 @@ def sentences(count: int) -> list[str]:
 
 
 def write_model(folder: Path, size: str, steps: int) -> None:
-    """A model folder of random weights."""
+    """Write a model folder with random weights."""
     lines = sentences(1000)
     tokenizer = Tokenizer.learn(lines, VOCAB)
     torch.manual_seed(1)
@@ -86,7 +87,7 @@ class Served:
             raise SystemExit("the clients did not begin")
 
     def do(self, what: str, **wish: Any) -> dict[str, Any]:
-        """What the clients found, with the server's processor time and memory beside it."""
+        """Results of the clients, with the processor time and memory of the server."""
         before = self.figures()
         found = self.clients.ask(json.dumps({"do": what, **wish}))
         after = self.at_rest()
@@ -96,20 +97,20 @@ class Served:
         return found
 
     def at_rest(self) -> dict[str, float]:
-        """The figures when nothing is left, or of three seconds later: a client that is gone is noticed soon."""
+        """Metrics once the server is idle, or after three seconds; disconnects take a moment to be noticed."""
         until = time.monotonic() + 3
         while _left(after := self.figures()) and time.monotonic() < until:
             time.sleep(0.05)
         return after
 
     def figures(self) -> dict[str, float]:
-        """What Prometheus would be told."""
+        """The metrics of the server."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=30) as answer:
             lines = answer.read().decode().splitlines()
         return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
 
     def end(self) -> None:
-        """Tells the server to end, and sees that it does so in peace."""
+        """Stop the server and check its exit status."""
         self.clients.process.communicate()
         self.process.terminate()
         self.process.communicate()
@@ -118,12 +119,12 @@ class Served:
 
 
 def _left(figures: dict[str, float]) -> float:
-    """What is in the server that should not be when nobody asks."""
+    """Requests, rows and sentences in the server, which should be 0 without clients."""
     return sum(figures[f"multihead_{name}"] for name in ("requests_in_hand", "batch_rows", "queue_sentences"))
 
 
 def load(served: Served, model: str, seconds: float) -> list[dict[str, Any]]:
-    """One client, 32, half of what those get, and 1.2 times that."""
+    """One client, 32 clients, half of their throughput, and 1.2 times their throughput."""
     served.do("closed", clients=CLIENTS, seconds=seconds / 4)  # warms up
     one = served.do("closed", clients=1, seconds=seconds)
     many = served.do("closed", clients=CLIENTS, seconds=seconds)
@@ -135,7 +136,7 @@ def load(served: Served, model: str, seconds: float) -> list[dict[str, Any]]:
 
 
 def library(folder: Path, texts: list[str], chosen: Namespace, beam: int, model: str) -> list[dict[str, Any]]:
-    """The same without a server, in turns: texts one by one, and 32 times as many at once."""
+    """The library without a server: texts one by one, and 32 times as many at once, alternating."""
     translator = Translator.load(folder).searching(beam=beam, precision=chosen.precision)
     done, seconds = [0, 0], [0.0, 0.0]
     translator.translate(texts)
@@ -154,7 +155,7 @@ def library(folder: Path, texts: list[str], chosen: Namespace, beam: int, model:
 
 
 def fuzz(served: Served, size: str, requests: int) -> list[dict[str, Any]]:
-    """Nonsense, six times: memory rises until every cache has seen what it holds; what the last turn adds is told."""
+    """Invalid requests, six rounds: memory rises until every cache is full; growth is that of the last round."""
     turns = [served.do("fuzz", requests=requests, clients=16, seed=seed) for seed in (6, 5, 4, 3, 2, 1)]
     levels = ", ".join(f"{turn['memory'] / 2**20:,.0f}" for turn in turns)
     print(f"{size}: {levels} MiB of memory after each {requests:,} requests, three in four bad")
@@ -163,7 +164,7 @@ def fuzz(served: Served, size: str, requests: int) -> list[dict[str, Any]]:
 
 
 def kill(served: Served, size: str, rounds: int) -> list[dict[str, Any]]:
-    """Clients that vanish: memory is compared after a quarter of the rounds and at the end."""
+    """Clients that disconnect; memory is compared after a quarter of the rounds and at the end."""
     first = served.do("kill", clients=50, rounds=max(rounds // 4, 1), seed=2)
     found = served.do("kill", clients=50, rounds=rounds)
     return [{"case": f"{size}: 50 clients killed, {rounds} times", **found, "growth": _growth(first, found)}]
@@ -174,7 +175,7 @@ def _growth(first: dict[str, Any], last: dict[str, Any]) -> float:
 
 
 def show(rows: list[dict[str, Any]]) -> None:
-    """A table."""
+    """Print a table."""
     heads = ("a second", "a CPU-s", "p50 ms", "p99 ms", "wrong", "growth")
     print(f"{'':44}" + "".join(f"{head:>10}" for head in heads) + "  statuses")
     for row in rows:
@@ -187,7 +188,7 @@ def show(rows: list[dict[str, Any]]) -> None:
 
 
 def verdict(rows: list[dict[str, Any]], model: str) -> None:
-    """The ratios that docs/serving.md speaks of."""
+    """Print the ratios of docs/serving.md."""
     found = {row["case"].removeprefix(f"{model}: "): row for row in rows if row["case"].startswith(f"{model}: ")}
     if "one client" not in found:
         return
@@ -207,17 +208,17 @@ def verdict(rows: list[dict[str, Any]], model: str) -> None:
 
 
 def main() -> None:
-    """The phases, one after the other, for each model."""
+    """Run the phases for each model."""
     arguments = parser(__doc__, 1)
     arguments.add_argument("--sizes", choices=SIZES, nargs="+", default=["tiny", "base"], help="models (tiny base)")
-    arguments.add_argument("--beams", type=int, nargs="+", default=[5, 1], help="of the load; 1 is greedy (5 1)")
+    arguments.add_argument("--beams", type=int, nargs="+", default=[5, 1], help="under load; 1 is greedy (5 1)")
     arguments.add_argument("--phases", choices=["load", "fuzz", "kill"], nargs="+", default=["load", "fuzz", "kill"])
-    arguments.add_argument("--precision", default="float32", help="of the products: float32, bfloat16, int8 (float32)")
+    arguments.add_argument("--precision", default="float32", help="of products: float32, bfloat16, int8 (float32)")
     arguments.add_argument("--steps", type=int, default=15, help="symbols of a translation (15)")
-    arguments.add_argument("--queue", type=int, default=CLIENTS, help=f"requests in hand at most, of load ({CLIENTS})")
-    arguments.add_argument("--requests", type=int, default=10_000, help="of which three in four are bad (10000)")
+    arguments.add_argument("--queue", type=int, default=CLIENTS, help=f"maximum in flight under load ({CLIENTS})")
+    arguments.add_argument("--requests", type=int, default=10_000, help="requests, three in four invalid (10000)")
     arguments.add_argument("--kills", type=int, default=40, help="how many times 50 clients are killed (40)")
-    arguments.add_argument("--quick", action="store_true", help="sizes that say nothing")
+    arguments.add_argument("--quick", action="store_true", help="tiny sizes, for tests")
     chosen = arguments.parse_args()
     if chosen.quick:
         chosen.sizes, chosen.beams, chosen.seconds, chosen.requests, chosen.kills = ["toy"], [2], 0.2, 100, 1
@@ -239,13 +240,13 @@ def main() -> None:
 
 
 def _faulty(row: dict[str, Any]) -> bool:
-    """Whether a translation was another's, an answer had no form or did not come, or a place was not given back."""
+    """Whether a response was wrong, malformed or missing, or a request was left in the server."""
     broken = row["statuses"].get("broken", 0) + row.get("bad", {}).get("broken", 0)
     return bool(row["wrong"] or row.get("malformed", 0) or broken or row["left"])
 
 
 def measure(chosen: Namespace, size: str, folder: Path) -> list[dict[str, Any]]:
-    """All rows of one model."""
+    """Rows of one model."""
     write_model(folder, size, chosen.steps)
     texts, threads, rows = sentences(64), torch.get_num_threads(), []
     for beam in chosen.beams if "load" in chosen.phases else ():

@@ -1,12 +1,12 @@
-"""The clients of `serving.py`, in a process of their own: lines of JSON in, a line of JSON back for each.
+"""The clients of `serving.py`, in a separate process: a line of JSON out for each line of JSON in.
 
-    {"do": "closed", "clients": 32, "seconds": 5}     clients that ask again as soon as they are answered
-    {"do": "open", "rate": 80, "seconds": 10}         arrivals of a Poisson process, whether answers come or not
-    {"do": "fuzz", "requests": 10000, "clients": 16}  requests that are anything, and good ones between them
-    {"do": "kill", "clients": 50, "rounds": 20}       clients that go away in the middle, and good ones between them
+    {"do": "closed", "clients": 32, "seconds": 5}     clients that send the next request at once
+    {"do": "open", "rate": 80, "seconds": 10}         arrivals of a Poisson process
+    {"do": "fuzz", "requests": 10000, "clients": 16}  random requests, with good ones in between
+    {"do": "kill", "clients": 50, "rounds": 20}       clients that disconnect, with good ones beside them
 
-A latency counts from when a request was due, not from when there was time to send it. What good requests must be
-answered is asked first, one by one.
+A latency is measured from the time a request was due, not from the time it was sent. The expected translations of good
+requests are requested first, one by one.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from typing import Any
 
 
 @dataclass
-class Found:
-    """What came back."""
+class Responses:
+    """Collected responses."""
 
     latencies: list[float] = field(default_factory=list)
-    """Of those that were translated."""
+    """Seconds of successful requests."""
     statuses: Counter[str] = field(default_factory=Counter)
     wrong: int = 0
-    """Good requests whose translation was another one than alone."""
+    """Good requests whose translation differs from that of the text alone."""
     after: list[int] = field(default_factory=list)
-    """Seconds after which those that were refused are to come again."""
+    """Values of Retry-After."""
 
     def summary(self, seconds: float) -> dict[str, Any]:
-        """As JSON has it; milliseconds."""
+        """A JSON object; latencies in milliseconds."""
         ordered = sorted(self.latencies)
         points = {
             name: 1000 * ordered[min(int(share * len(ordered)), len(ordered) - 1)] if ordered else None
@@ -49,14 +49,14 @@ class Found:
 
 
 class Connection:
-    """HTTP/1.1, as little as it takes."""
+    """A minimal HTTP/1.1 client."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def send(self, body: bytes, path: str = "/translate", kind: str = "application/json") -> None:
-        """A request."""
+        """Send a request."""
         if self._streams is None:
             self._streams = await asyncio.open_connection("127.0.0.1", self._port)
         head = f"POST {path} HTTP/1.1\r\nHost: here\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -64,7 +64,7 @@ class Connection:
         await self._streams[1].drain()
 
     async def receive(self) -> tuple[int, dict[str, str], bytes]:
-        """Its answer; one without a length is taken to its end."""
+        """Receive the response: status, headers, body."""
         assert self._streams is not None
         reader = self._streams[0]
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
@@ -86,7 +86,7 @@ class Connection:
         return b"".join(parts)
 
     def close(self) -> None:
-        """The client is gone, at once."""
+        """Disconnect at once."""
         if self._streams is not None:
             self._streams[1].transport.abort()
             self._streams = None
@@ -96,8 +96,8 @@ class Load:
     """Clients of one server.
 
     Args:
-        port: where it is.
-        texts: what good requests ask for.
+        port: of the server.
+        texts: of good requests.
     """
 
     def __init__(self, port: int, texts: list[str]) -> None:
@@ -106,22 +106,22 @@ class Load:
         self._free: list[Connection] = []
 
     async def learn(self) -> None:
-        """What each text is translated as when nobody else asks."""
+        """Request the translation of each text alone."""
         one = Connection(self._port)
         for text in self._texts:
-            await one.send(_asking(text))
+            await one.send(_body(text))
             status, _, body = await one.receive()
             if status != 200:
                 raise SystemExit(f"got {status} for a single text: {body[:300]!r}")
             self._alone.append(json.loads(body)["translations"][0]["text"])
         one.close()
 
-    async def good(self, number: int, due: float, found: Found) -> None:
-        """A good request, on a connection that is free."""
+    async def good(self, number: int, due: float, found: Responses) -> None:
+        """Send a good request on a free connection."""
         connection = self._free.pop() if self._free else Connection(self._port)
         place = number % len(self._texts)
         try:
-            await connection.send(_asking(self._texts[place]))
+            await connection.send(_body(self._texts[place]))
             status, headers, body = await connection.receive()
         except (OSError, EOFError):
             found.statuses["broken"] += 1
@@ -136,8 +136,8 @@ class Load:
             found.after.append(int(headers["retry-after"]))
 
     async def closed(self, clients: int, seconds: float) -> dict[str, Any]:
-        """So many clients, each with one request at a time."""
-        found, began = Found(), time.perf_counter()
+        """Clients with one request at a time each."""
+        found, began = Responses(), time.perf_counter()
 
         async def client(first: int) -> None:
             number = first
@@ -149,8 +149,8 @@ class Load:
         return found.summary(time.perf_counter() - began)
 
     async def open(self, rate: float, seconds: float, seed: int = 1) -> dict[str, Any]:
-        """Arrivals, so many a second on average."""
-        draw, found, began, due, tasks = random.Random(seed), Found(), time.perf_counter(), 0.0, []
+        """Arrivals at random times, ``rate`` per second on average."""
+        draw, found, began, due, tasks = random.Random(seed), Responses(), time.perf_counter(), 0.0, []
         while (due := due + draw.expovariate(rate)) < seconds:
             await asyncio.sleep(max(began + due - time.perf_counter(), 0))
             tasks.append(asyncio.create_task(self.good(len(tasks), began + due, found)))
@@ -158,23 +158,23 @@ class Load:
         return {**found.summary(time.perf_counter() - began), "asked": len(tasks)}
 
     async def everything(self) -> None:
-        """Each part of the server works once, all at a time: what it keeps is there before memory is looked at."""
+        """Use every part of the server at full width, so that its caches are filled before memory is measured."""
         text = self._texts[:32]
         guarded = {"text": text, "alignment": True, "alternatives": 20, "guard": "retry"}
-        wishes = [guarded, {**guarded, "beam": 16}, *({"text": one, "prefix": "a"} for one in text)]
+        requests = [guarded, {**guarded, "beam": 16}, *({"text": one, "prefix": "a"} for one in text)]
 
-        async def one(wish: dict[str, Any]) -> None:
+        async def one(request: dict[str, Any]) -> None:
             connection = Connection(self._port)
-            await connection.send(json.dumps(wish).encode())
+            await connection.send(json.dumps(request).encode())
             await connection.receive()
             connection.close()
 
-        await asyncio.gather(*(one(wish) for wish in wishes))
+        await asyncio.gather(*(one(request) for request in requests))
 
     async def fuzz(self, requests: int, clients: int, seed: int = 1) -> dict[str, Any]:
-        """Bad requests, and beside every fourth a good one."""
+        """Random requests; every fourth one is good."""
         await self.everything()
-        found, bad, began = Found(), Found(), time.perf_counter()
+        found, bad, began = Responses(), Responses(), time.perf_counter()
         numbers = iter(range(requests))
 
         async def client(own: int) -> None:
@@ -188,7 +188,7 @@ class Load:
                     await connection.send(body, path, kind)
                     status, headers, content = await connection.receive()
                     bad.statuses[str(status)] += 1
-                    bad.wrong += not _formed(status, headers, content)
+                    bad.wrong += not _is_documented(status, headers, content)
                 except (OSError, EOFError):
                     bad.statuses["broken"] += 1
                     connection.close()
@@ -199,14 +199,14 @@ class Load:
         return {**summary, "bad": dict(bad.statuses), "malformed": bad.wrong}
 
     async def kill(self, clients: int, rounds: int, seed: int = 1) -> dict[str, Any]:
-        """Clients that ask for much and go, each at a time of its own; four others stay and ask."""
-        draw, found, began, killed, over = random.Random(seed), Found(), time.perf_counter(), 0, False
+        """Clients that request much and disconnect at random times, beside four that stay."""
+        draw, found, began, killed, over = random.Random(seed), Responses(), time.perf_counter(), 0, False
 
         async def victim(patience: float, path: str) -> None:
             nonlocal killed
             connection = Connection(self._port)
             text = "\n".join(draw.choices(self._texts, k=4))
-            await connection.send(_asking(text), path)
+            await connection.send(_body(text), path)
             with suppress(TimeoutError, OSError, EOFError):
                 await asyncio.wait_for(connection.receive(), patience)
             connection.close()
@@ -226,17 +226,17 @@ class Load:
         return {**found.summary(time.perf_counter() - began), "killed": killed}
 
 
-def _asking(text: str) -> bytes:
+def _body(text: str) -> bytes:
     return json.dumps({"text": text}).encode()
 
 
-def _formed(status: int, headers: dict[str, str], body: bytes) -> bool:
-    """Whether an answer is in the form that it should have; a status of 500 never is."""
+def _is_documented(status: int, headers: dict[str, str], body: bytes) -> bool:
+    """Whether a response has the documented form; status 500 is never accepted."""
     if status == 200:
         return headers["content-type"].startswith(("application/json", "text/event-stream"))
     content = json.loads(body)
-    told = set(content) == {"error", "message"} and b"Traceback" not in body and b".py" not in body
-    return told and status in (400, 404, 405, 413, 415, 422, 429)
+    formed = set(content) == {"error", "message"} and b"Traceback" not in body and b".py" not in body
+    return formed and status in (400, 404, 405, 413, 415, 422, 429)
 
 
 _WORDS = ["text", "beam", "alpha", "n_best", "prefix", "alignment", "alternatives", "guard", "txt", ""]
@@ -267,7 +267,7 @@ _VALUES: list[Any] = [
 
 
 def fuzzed(draw: random.Random) -> tuple[str, str, bytes]:
-    """Path, content type and body of a request that is anything."""
+    """Path, content type and body of a random request."""
     content: Any = {draw.choice(_WORDS): draw.choice(_VALUES) for _ in range(draw.randrange(4))}
     if draw.random() < 0.5:
         content["text"] = draw.choice(["eins zwei", "", ["drei", "vier"], "fünf\nsechs"])
@@ -288,13 +288,13 @@ def fuzzed(draw: random.Random) -> tuple[str, str, bytes]:
 
 
 async def main() -> None:
-    """``serving_load.py PORT FILE``: FILE has the texts, as a list in JSON."""
+    """``serving_load.py PORT FILE``; FILE has the texts, as a JSON list."""
     load = Load(int(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text(encoding="utf-8")))
     await load.learn()
     print(json.dumps({"ready": True}), flush=True)
     while line := await asyncio.to_thread(sys.stdin.readline):
-        wish = json.loads(line)
-        found = await getattr(load, wish.pop("do"))(**wish)
+        request = json.loads(line)
+        found = await getattr(load, request.pop("do"))(**request)
         print(json.dumps(found), flush=True)
 
 
