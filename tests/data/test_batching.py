@@ -1,4 +1,4 @@
-"""Batches: every pair once an epoch, within the budget, well filled, and in an order that can be resumed."""
+"""Batches: every pair once per epoch, within the budget, well filled, in an order that can be resumed."""
 
 from __future__ import annotations
 
@@ -281,7 +281,7 @@ class TestShares:
 
 
 def chopped(side: int, ids: list[list[int]], pairs: list[int], epoch: int) -> list[list[int]]:
-    """Each subword becomes one to four of its kind, by chance: what BPE-dropout does to lengths."""
+    """Each subword becomes one to four copies at random, as BPE-dropout changes lengths."""
     rows = []
     for row, pair in zip(ids, pairs, strict=True):
         random = np.random.default_rng((side, pair, epoch))

@@ -1,4 +1,4 @@
-"""Aligned files: which pairs are kept, and that every fault is named with file and line."""
+"""Aligned files: which pairs are kept, and every fault named with file and line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labelled documents: every fault named with its line; parts of a text; nested batches that say what was stored."""
+"""Labeled documents: every fault named with its line; parts of a text; nested batches of what was stored."""
 
 from __future__ import annotations
 

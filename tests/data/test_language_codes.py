@@ -1,4 +1,4 @@
-"""Codes of languages: which one is meant, however it is written, and what is said where it is not clear."""
+"""Language codes: matching in any spelling, and errors where the languages are ambiguous."""
 
 from __future__ import annotations
 

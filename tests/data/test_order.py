@@ -1,4 +1,4 @@
-"""Shares: how often an epoch sees the pairs of each corpus; the batches of an epoch are in `test_batching`."""
+"""Shares: how often an epoch sees the pairs of each corpus; batches are tested in `test_batching`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One door to all corpora: the same pairs whatever holds them, and one shape of what was looked through."""
+"""All formats of corpora: the same pairs from each, and every scan is a `CorpusScan`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A record a line: tables and JSON lines give the texts that were written, and name every record that is no pair."""
+"""Records: TSV and JSON lines give the texts that were written, and name every record that is not a pair."""
 
 from __future__ import annotations
 

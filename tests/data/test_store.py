@@ -1,4 +1,4 @@
-"""Token stores: what is written comes back, damage is seen, and half a store never appears."""
+"""Token stores: they round-trip, damage is detected, and incomplete stores never appear."""
 
 from __future__ import annotations
 

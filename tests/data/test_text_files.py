@@ -1,4 +1,4 @@
-"""Text files: what a line is, and that every fault of a file is named with its line."""
+"""Text files: how lines are split, and every fault of a file named with its line."""
 
 from __future__ import annotations
 

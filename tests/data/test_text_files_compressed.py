@@ -1,4 +1,4 @@
-"""Compressed files: whatever the packing, the same text; and a fault in it is never taken for its end."""
+"""Compressed files: the same text in every format, and damage is never mistaken for the end."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ texts = st.text(
 
 
 def memory(*units: str, head: str = '<?xml version="1.0"?>', source: str = "en") -> str:
-    """The first unit begins on line 3, each on a line of its own."""
+    """The first unit begins on line 3, and each has its own line."""
     return f'{head}\n<tmx version="1.4"><header srclang="{source}"/><body>\n' + "\n".join(units) + "\n</body></tmx>\n"
 
 

@@ -1,4 +1,4 @@
-"""Hidden words stand where they stood; published word pieces are cut as by whoever published them."""
+"""Hidden words keep their places; published word pieces segment texts as the original package does."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
 
 @pytest.fixture
 def transformers(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Their package."""
+    """The transformers package."""
     if (PEERS / "transformers").is_dir():
         monkeypatch.syspath_prepend(str(PEERS))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -139,7 +139,7 @@ def transformers(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_their_package_cuts_alike(lowercase: bool, transformers: Any, tmp_path: Path) -> None:
-    """And what it saves is read."""
+    """The files that it saves can be read."""
     words = WordPieces(ENTRIES, lowercase=lowercase)
     words.save(tmp_path)
     theirs = transformers.BertTokenizer.from_pretrained(tmp_path)

@@ -1,4 +1,4 @@
-"""BPE-dropout: the distribution of algorithm 1, numbers that depend on what they are for alone, and texts that stay."""
+"""BPE-dropout: the distribution of algorithm 1, random numbers independent of the batch, unchanged texts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TEXT = [
     f"a{MARK}b the{MARK}{MARK} end",
 ] * 4
 ALMOST_NOTHING = 2.0**-53
-"""The smallest probability that is not taken for 0: in practice nothing is left out."""
+"""The smallest probability that is not rounded to 0: in practice nothing is dropped."""
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def tokenizer() -> Tokenizer:
 
 
 def characters(tokenizer: Tokenizer, text: str) -> list[int]:
-    """What everything starts from: an id for each character, or its bytes."""
+    """The initial symbols: an id for each character, or its bytes."""
     known = {token: index for index, token in enumerate(tokenizer.parts.vocabulary)}
     marked = [MARK if c == " " else c for c in f" {text}"] if text else []
     literal = [False, *(c == MARK for c in text)]
@@ -96,7 +96,7 @@ def test_a_sentence_does_not_know_its_batch(tokenizer: Tokenizer, texts: list[st
 def test_it_is_the_algorithm_step_by_step(
     tokenizer: Tokenizer, texts: list[str], dropout: float, seed: int, epoch: int
 ) -> None:
-    """The same random numbers, one merge after the other."""
+    """A sequential reference with the same random numbers, one merge at a time."""
     pieces = tokenizer.encode_pieces(texts)
     keys = list(range(100, 100 + len(texts)))
     found = Segmenter(tokenizer, dropout, seed).segment([ids for ids, _ in pieces], keys, epoch, 1)
@@ -141,7 +141,7 @@ def segmented_plainly(
 
 
 def exact(parts: Parts, word: str, p: float) -> dict[tuple[str, ...], float]:
-    """The probability of each segmentation, by following every way that algorithm 1 can take."""
+    """The probability of each segmentation, by enumerating all runs of algorithm 1."""
     ranks = {pair: rank for rank, pair in enumerate(parts.merges)}
 
     @cache
@@ -158,7 +158,7 @@ def exact(parts: Parts, word: str, p: float) -> dict[tuple[str, ...], float]:
 
 
 def fits(observed: Counter[tuple[str, ...]], expected: dict[tuple[str, ...], float]) -> bool:
-    """Pearson's test at a level of 1 in 1,000; what is expected less than five times is counted together."""
+    """Pearson's test at a level of 1 in 1,000; outcomes expected less than five times are pooled."""
     total = observed.total()
     assert observed.keys() <= {end for end, probability in expected.items() if probability > 0}
     often = {end for end, probability in expected.items() if probability * total >= 5}
@@ -189,7 +189,7 @@ def test_segmentations_are_as_frequent_as_they_should_be(tokenizer: Tokenizer, w
 
 @pytest.mark.parametrize("differs", ["seed", "key", "epoch", "side", "place"])
 def test_what_the_numbers_are_for_makes_them_independent(tokenizer: Tokenizer, differs: str) -> None:
-    """Whether a word keeps its standard form here says nothing about there."""
+    """Whether a word keeps its standard form at one place is independent of another place."""
     count = 4000
     word = "something bananas" if differs != "place" else "something something"
     ids = tokenizer.encode(word)
@@ -212,7 +212,7 @@ def test_what_the_numbers_are_for_makes_them_independent(tokenizer: Tokenizer, d
 
 
 def split(tokenizer: Tokenizer, ids: list[int]) -> tuple[list[int], list[int]]:
-    """The ids of two words apart."""
+    """The ids of two separate words."""
     starts = [n for n, i in enumerate(ids) if tokenizer.parts.vocabulary[i].startswith(MARK)]
     return ids[: starts[1]], ids[starts[1] :]
 
@@ -232,7 +232,7 @@ def test_equal_calls_are_equal_and_the_tokenizer_is_left_alone(tokenizer: Tokeni
 
 
 def test_of_a_merge_that_stands_twice_the_place_counts_that_the_library_takes(tokenizer: Tokenizer) -> None:
-    """Ours never do; a file that somebody else made may."""
+    """Learned vocabularies never do; files made by other programs may."""
     vocabulary = (*Specials().strings, *tokenizer.parts.vocabulary[4:FIRST_CHARACTER], MARK, *"abc", "ab", "bc")
     for merges in ([("a", "b"), ("b", "c"), ("a", "b")], [("b", "c"), ("a", "b"), ("b", "c")]):
         twice = Tokenizer(Parts(vocabulary, tuple(merges)))

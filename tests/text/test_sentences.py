@@ -1,4 +1,4 @@
-"""Texts that are too long: the parts are the text, each fits, and they are cut where a reader would."""
+"""Long texts: the parts add up to the text, each fits, and the cuts are where a reader expects them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_where_it_is_cut(text: str, expected: list[str]) -> None:
 
 @pytest.mark.parametrize("text", ["." * 200_000 + "x", "A b. " * 50_000, "," * 200_000 + "x y", ".'" * 100_000 + "x"])
 def test_no_text_takes_the_square_of_its_length(text: str) -> None:
-    """Which would be minutes for each of these; the limit is generous, of processor time."""
+    """Quadratic time would be minutes for each of these; the limit on CPU time is generous."""
     start = time.process_time()
     parts = split_text(text, lambda piece: len(piece) <= 1000)
     assert time.process_time() - start < 5
@@ -66,7 +66,7 @@ def test_no_text_takes_the_square_of_its_length(text: str) -> None:
 @settings(max_examples=300, deadline=None)
 @given(text=st.text(alphabet=st.sampled_from(".!…\"')  \n\x1c\u2028aA。！”"), max_size=20))
 def test_sentences_end_where_the_rule_says(text: str) -> None:
-    """The rule as it reads: marks, what closes after them, white space, and no small letter."""
+    """The rule as documented: marks, closing punctuation, white space, and no lower-case letter."""
     ends = [
         end.end()
         for end in re.finditer(r"""[.!?…]+["'”’“»«)\]]*(?=\s)|[。！？]+[”’」』）]*""", text)

@@ -1,4 +1,4 @@
-"""Pieces as text: they lead back to the line exactly, without the tokenizer, and cut nothing but at their spaces."""
+"""Lines of pieces: they give the text back exactly, without the tokenizer, and are cut only at spaces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokenizer: exact round trips, no text that becomes a control symbol, learning that repeats itself."""
+"""Tokenizer: exact round trips, no text that becomes a control symbol, deterministic learning."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ HOSTILE = [
 
 @pytest.fixture(scope="module", params=["plain", "hostile", "words"])
 def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
-    """Learned from ordinary text, from text full of our own markup, with special strings that are words."""
+    """Learned from ordinary text, from text full of markup, and with special symbols that are words."""
     if request.param == "plain":
         return Tokenizer.learn(PLAIN, 700)
     if request.param == "hostile":

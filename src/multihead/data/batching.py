@@ -1,4 +1,4 @@
-"""Batches of sentence pairs as padded tensors, and the endless stream of them.
+"""Batches of sentence pairs as padded tensors, and the stream of them.
 
 `order` chooses which pairs form a batch and in which order batches come; it is a pure function, so a stream that starts
 at a position continues as if it had never stopped. Cutting sentences into other subwords (BPE-dropout) belongs to

@@ -1,4 +1,4 @@
-"""Sentence pairs: two aligned files, language codes, and a report of faults.
+"""Sentence pairs: two aligned files, language codes, report of faults.
 
 Two files are scanned once before anything is made from them (`check_parallel`), so that unequal line counts, binary
 data or another encoding are reported at the start. A single bad line costs its pair, not the corpus; a `Report` names

@@ -1,4 +1,4 @@
-"""Documents of paragraphs and sentences as ids: storage, and batches padded at every level.
+"""Documents as nested ids: storage, and batches padded at every level.
 
 A document is stored as a pair of a `ParallelStore`. Its source is the concatenated subwords; its target holds the
 structure:

@@ -1,4 +1,4 @@
-"""The order of training: pairs of an epoch, their batches, and their sequence.
+"""The order of training: an epoch's pairs, its batches, their sequence.
 
 Everything is a pure function of lengths, token budget, shares, seed and epoch, so a run that resumes at a position sees
 the batches it would have seen without the interruption. This module works on indices only; `batching` turns them into

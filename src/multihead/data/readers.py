@@ -1,4 +1,4 @@
-"""Open a corpus: two aligned files, or one file of pairs in several formats.
+"""Open a corpus: two aligned files, or one file of pairs.
 
     train.de + train.en          `corpus`: line n of the second translates line n of the first
     train.tsv                    `records`: a sentence, a tab and its translation on each line

@@ -1,4 +1,4 @@
-"""Read sentence pairs from one file with a record on each line: TSV or JSON lines.
+"""Read sentence pairs from a file of records: TSV or JSON lines.
 
 TSV has no quotes and no escapes: the text between two tabs is taken as it is, as `cut` does. The first line is a header
 if it names both sides, by the two languages or by "source" and "target"; those columns are then read. Otherwise every

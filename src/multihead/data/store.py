@@ -1,4 +1,4 @@
-"""Token ids on disk, memory-mapped, so that a corpus need not fit into memory.
+"""Memory-mapped storage of token ids, for corpora of any size.
 
 A `TokenStore` is a folder with the concatenated ids of all sequences (``ids.bin``, uint16 or uint32), the offset of
 each sequence (``offsets.bin``, int64, one more than there are sequences) and a description (``store.json``); all

@@ -1,4 +1,4 @@
-"""Documents are stored as they are; rows hold every sentence; pairs go on or come from elsewhere, half and half."""
+"""Documents round-trip through the store; rows contain every sentence; half of the pairs are continuations."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from multihead.text.bert_words import Symbols
 SYMBOLS = Symbols(0, 2, 3, 1)
 VOCAB = 50
 LONGEST = 24
-"""Of a row; a sentence has 10 tokens at most."""
+"""Tokens per row; a sentence has at most 10 tokens."""
 
 
 def documents(seed, count, longest=10, most=9):
-    """Documents of up to nine sentences, each sentence unlike any other."""
+    """Documents of up to nine sentences, all different."""
     random = np.random.default_rng(seed)
     sizes = random.integers(1, most, count, endpoint=True)
     return [
@@ -72,7 +72,7 @@ def test_a_text_without_sentences_is_refused(text: bytes, tmp_path: Path) -> Non
 
 
 def test_storing(tmp_path: Path) -> None:
-    """Letters as ids; what is longer than four becomes several sentences of the same line."""
+    """Ids are letters; sentences of more than four are split, on the same line."""
     given = [Document(("abc", "defghijkl", ""), (1, 2, 3)), Document(("",), (5,)), Document(("m",), (8,))]
     store = write_documents(
         tmp_path / "store", given, lambda texts: [[ord(c) - 90 for c in text] for text in texts], VOCAB, 4
@@ -142,7 +142,7 @@ def test_what_comes_from_elsewhere_is_drawn_among_all_sentences() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_passages_without_pairs(seed: int) -> None:
-    """Each sentence once, in order, as many to a row as have room."""
+    """Each sentence once, in order, as many per row as fit."""
     store = DocumentStore.from_lists(documents(seed, 30, longest=LONGEST - 2))
     pairs = pairs_of(store, paired=False)
     examples = pairs.examples(0)

@@ -11,7 +11,7 @@ from multihead.errors import ConfigurationError, InputError
 PAD, HIDDEN, FIRST, END = SPECIAL = (0, 1, 2, 3)
 VOCAB = 40
 BEGINS = np.arange(VOCAB) % 4 != 0
-"""Of four entries, three begin a word."""
+"""Three of four entries begin a word."""
 
 
 def corruption(seed=1, **options):
@@ -63,7 +63,7 @@ def test_so_many_words_are_chosen_and_symbols_never_are(words: int) -> None:
 
 @pytest.mark.parametrize("whole_words", [False, True])
 def test_80_10_10_and_every_place_alike(whole_words: bool) -> None:
-    """Within five standard deviations of what independent draws give."""
+    """Within five standard deviations of independent draws."""
     ids = row(3, 100)
     ids = np.where(ids > 3, np.where(ids % 4 == 0, ids + 1, ids), ids)  # words of one token each
     draws = [corruption(whole_words=whole_words).corrupt(ids, 0, example) for example in range(2000)]
@@ -81,7 +81,7 @@ def test_80_10_10_and_every_place_alike(whole_words: bool) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_whole_words(seed: int) -> None:
-    """What is chosen is whole words; no other one would have had room too."""
+    """Whole words are chosen, and no other word would have fit as well."""
     ids = row(seed, 50)
     words = words_of(ids)
     taken = [corruption(whole_words=True).corrupt(ids, 0, example).chosen for example in range(10)]

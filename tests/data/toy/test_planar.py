@@ -1,4 +1,4 @@
-"""Hulls and polygons: equal to brute force over all points, exact where rounding would decide, whatever the order."""
+"""Hulls and polygons: equal to brute force, exact where rounding would decide, independent of the order."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def within_segment(p: Place, a: Place, b: Place) -> bool:
 
 
 def is_corner(p: Place, others: list[Place]) -> bool:
-    """By definition: in no segment and in no triangle of other places."""
+    """A corner by definition: in no segment and in no triangle of other points."""
     if any(within_segment(p, a, b) for a, b in itertools.combinations(others, 2)):
         return False
     for a, b, c in itertools.combinations(others, 3):
@@ -71,7 +71,7 @@ def test_the_hull_is_what_no_triangle_of_others_covers(points: list[tuple[float,
 
 
 def test_rounding_decides_nothing() -> None:
-    """A point that is off a line by less than float64 can tell: its cross product comes out as exactly 0."""
+    """A point so close to a line that its cross product in float64 is exactly 0."""
     ulp = 2.0**-53
     points = [(0.5, 0.5 + ulp), (12.0, 12.0), (24.0, 24.0)]
     a, b, c = points
@@ -118,7 +118,7 @@ def test_whole_numbers_are_the_points_times_one_power_of_two(points: list[tuple[
 
 
 def circle(count: int, seed: int) -> list[tuple[int, int]]:
-    """Whole points in convex position, no three on a line, counter-clockwise: (t, t^2) of rising t."""
+    """Integer points in convex position, no three collinear, counter-clockwise: (t, t^2) of ascending t."""
     steps = sorted(random.Random(seed).sample(range(-50, 50), count))
     return [(t, t * t) for t in steps]
 

@@ -1,4 +1,4 @@
-"""Examples of pointing: right answers, inputs in [0, 1] that say the same as before, batches as they are defined."""
+"""Pointing problems: correct answers, inputs normalized to [0, 1] with the same answers, batches as defined."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ Given = tuple[list[tuple[str, str]], str, str, list[str]]
 
 @st.composite
 def codes_and_lines(draw: st.DrawFn) -> Given:
-    """Merges for both versions, some in an order that nobody would learn, some twice, and text of the same letters."""
+    """Merges for both versions, some in an order that cannot be learned, some twice, and text of the same letters."""
     letters = draw(st.sampled_from(["ab", "aU S", "ab\u00a0", "ab\t@", "a</w>"])).replace(" ", "")
     version = draw(st.sampled_from(["0.1", "0.2"]))
     ends = [f"{letter}</w>" for letter in letters] if version == "0.2" else ["</w>"]
@@ -89,7 +89,7 @@ def test_a_vocabulary_filters_as_the_package_s(given: Given, frequent: random.Ra
 
 
 def test_an_alternative_of_a_glossary_that_a_word_begins_with() -> None:
-    """What the package's expressions make of ``an|e``: a word that begins with the first is not cut."""
+    """The package's expressions for ``an|e`` do not split a word that begins with the first alternative."""
     codes = Codes((("a", "n"), ("an", "s</w>")))
     theirs, ours = package(codes.text(), glossaries=["an|e"]), SubwordNMT(codes, glossaries=["an|e"])
     for word, cut in (("ans", "ans"), ("ens", "e@@ n@@ s"), ("eans", "e@@ an@@ s")):
@@ -173,7 +173,7 @@ def test_what_is_undone_is_what_the_package_s_expression_takes_away() -> None:
 
 
 def exact(codes: Codes, word: str, p: float) -> dict[tuple[str, ...], float]:
-    """The probability of each segmentation, by following every choice of what is left out."""
+    """The probability of each segmentation, by enumerating all choices of dropped merges."""
     ranks = {pair: rank for rank, pair in enumerate(codes.merges)}
 
     @cache

@@ -44,7 +44,7 @@ def test_codes_are_the_package_s(lines: list[str], merges: int, min_frequency: i
 @pytest.mark.skipif(not MULTI30K.is_dir(), reason="Multi30k is not beside the repository (../shared/data/multi30k)")
 @pytest.mark.parametrize("language", ["de", "en"])
 def test_multi30k(language: str) -> None:
-    """Enough merges that rare pairs are set aside and come back, and that none is left at the end."""
+    """Enough merges that rare pairs are set aside and restored, and that none is left at the end."""
     lines = gzip.decompress((MULTI30K / f"val.{language}.gz").read_bytes()).decode().split("\n")[:120]
     codes = learn(lines, 3000)
     assert codes.text() == package(lines, 3000)

@@ -1,4 +1,4 @@
-"""The synthetic corpus: CLDR's text, one target a source, disjoint parts, a function of the seed."""
+"""The synthetic corpus: CLDR's text, one target per source, disjoint sets, determined by the seed."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_dates_and_times_are_babels(language: str) -> None:
 
 
 def test_date_and_time_are_joined_as_babel_joins_them(language: str) -> None:
-    """Babel's full form says the time zone as well: without it, it is ours."""
+    """Babel's full format also writes the time zone; without it, the texts are equal."""
     from datetime import UTC, datetime
 
     writer, moment = Writer(language), datetime(2031, 5, 7, 23, 4, 9, tzinfo=UTC)
@@ -107,7 +107,7 @@ def test_amounts_are_babels(language: str) -> None:
 
 
 def test_every_name_of_a_unit_or_currency_is_its_own(language: str) -> None:
-    """For any number, and so in singular and plural, no two units or currencies are written alike."""
+    """For any number, and so in singular and plural, no two units or currencies are written the same."""
     writer = Writer(language)
     for number, decimals in ((1, 0), (2, 0), (15, 1), (1000000, 0), (1, 1)):
         with_units = [writer.unit((unit, number, decimals)) for unit in range(len(UNITS))]
@@ -131,7 +131,7 @@ def test_a_text_says_from_which_value_it_was_written(language: str) -> None:
 
 
 def test_all_short_numbers_with_a_unit_are_counted_and_differ(language: str) -> None:
-    """The formula behind the count, against the list of all numbers of at most three digits."""
+    """The formula of the count equals the number of all numbers of at most three digits."""
     writer = Writer(language)
     values = [(0, n, d) for n in range(1, 1000) for d in (0, 1, 2) if d == 0 or n % 10]
     assert len({writer.unit(value) for value in values}) == synthetic.numbers_with_a_unit(3)
