@@ -14,7 +14,7 @@ from multihead.data.batching import collate_source
 from multihead.decoding.hypothesis import Hypothesis
 from multihead.decoding.search import Search, Symbols
 from multihead.decoding.task import SearchTask
-from multihead.engine.weights import decoding
+from multihead.engine.weights import load_search_library
 from multihead.models.config import TransformerConfig
 from multihead.models.transformer import Transformer
 
@@ -76,7 +76,7 @@ def alike(got: list[Hypothesis], expected: list[Hypothesis], near: float = NEAR)
 
 @pytest.fixture(autouse=True)
 def _compiled() -> None:
-    found = decoding()
+    found = load_search_library()
     if found.library is None:
         pytest.skip(found.reason)
 

@@ -21,8 +21,8 @@ from multihead.decoding.scoring import force
 from multihead.decoding.search import Search, Symbols, wu
 from multihead.decoding.task import SearchTask
 from multihead.engine import search as module
-from multihead.engine.search import Engine, EngineCache, why_not
-from multihead.engine.weights import PRECISIONS, Precision
+from multihead.engine.search import Engine, EngineCache
+from multihead.engine.weights import PRECISIONS, Precision, why_not
 from multihead.errors import ConfigurationError, MultiheadError, ShapeError
 from multihead.kernels import native as natively
 from multihead.models.config import RecurrentConfig

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from multihead.engine.search import Engine
-from multihead.engine.weights import decoding
+from multihead.engine.weights import load_search_library
 
 
 @pytest.fixture
 def use() -> Iterator[Callable[[bool], bool]]:
     """Turns the unit on and off; says whether it is on."""
-    library = decoding().library
+    library = load_search_library().library
     assert library is not None
     if not library.decoding_matrix_unit(1):
         pytest.skip("this processor has no matrix unit, or the system does not lend it")

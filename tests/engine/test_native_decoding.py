@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from multihead.engine.weights import DECODING, decoding
+from multihead.engine.weights import DECODING, load_search_library
 from multihead.kernels import native as build
 
 
@@ -22,9 +22,9 @@ def test_what_is_included_belongs_to_the_key(library: build.Library) -> None:
 def test_each_library_is_built_by_itself_and_again_when_a_part_changes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    good = decoding().library
+    good = load_search_library().library
     if good is None:
-        pytest.skip(decoding().reason)
+        pytest.skip(load_search_library().reason)
     built: list[tuple[str, str]] = []
 
     def copied(_: list[str], source: Path, __: Path, path: Path) -> None:

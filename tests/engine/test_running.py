@@ -13,7 +13,7 @@ import pytest
 from multihead.decoding.hypothesis import Hypothesis
 from multihead.decoding.search import Search
 from multihead.decoding.task import SearchTask
-from multihead.engine.search import Engine, Running
+from multihead.engine.search import Engine, RunningSearch
 from multihead.errors import ConfigurationError
 
 LIMIT = 14
@@ -21,7 +21,7 @@ LIMIT = 14
 Found = dict[int, list[Hypothesis]]
 
 
-def finish(running: Running, sources: Sequence[list[int]], between: Callable[[int, Found], None]) -> Found:
+def finish(running: RunningSearch, sources: Sequence[list[int]], between: Callable[[int, Found], None]) -> Found:
     """What is found of the sentences, a step at a time; ``between`` is called with the number of steps made."""
     found: Found = {}
     for number, source in enumerate(sources):

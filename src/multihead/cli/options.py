@@ -222,7 +222,7 @@ def translator_for(
     """
     import torch
 
-    from multihead.engine.weights import decoding
+    from multihead.engine.weights import load_search_library
     from multihead.models.transformer import Transformer
     from multihead.translating.translator import Translator
 
@@ -230,7 +230,7 @@ def translator_for(
         torch.set_num_threads(threads)
     translator = Translator.load(model, device)
     if device == "cpu" and isinstance(translator.bundle.model, Transformer):
-        decoding(lambda line: click.echo(line, err=True))  # built once for this machine, in some seconds
+        load_search_library(lambda line: click.echo(line, err=True))  # built once for this machine, in some seconds
     return translator.searching(**wishes)
 
 

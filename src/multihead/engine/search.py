@@ -1,16 +1,14 @@
-"""Greedy and beam search of a Transformer as compiled code: the rules of `decoding.beam`, a whole search in one call.
+"""Greedy and beam search of a Transformer as compiled code: a whole search in one call.
 
-Sentences join the running batch and leave it at any step; hypotheses of different sentences stand at different
-positions, and nothing is padded. What is found for a sentence does not depend on what else is translated, on the order
-or on the number of threads, to the last bit. In float32 it is what `decoding.beam.beam_search` finds, but for
-rounding: where two hypotheses are equally probable up to that, another one may win. bfloat16 and int8 round the
-weights and the vectors of symbols, once (`multihead.model_folder`), and what they are multiplied by; sums are float32,
-of integers exact. They also keep the keys and values that the decoder attends to in bfloat16.
+Sentences join and leave the running batch at any step. Hypotheses of different sentences are at different positions,
+and nothing is padded. The result for a sentence does not depend, to the last bit, on the other sentences, their order
+or the number of threads. In float32 it equals that of `decoding.beam.beam_search` except for rounding: of two
+hypotheses whose probabilities differ less than that, the other one may win. bfloat16 and int8 round the weights and
+embeddings once, and the inputs of products; sums are float32, those of integers exact. The decoder's keys and values
+are then stored in bfloat16.
 
-What a step computes is in kernels/native/: network.h, products.h. Other searches, restrictions, other networks and
-devices are `decoding`'s and PyTorch's alone.
-
-What a translator's model is searched with: made when first asked for, and anew when the weights have changed.
+engine/native/ computes a step (network.h, products.h). Other searches, restrictions, other networks and devices are
+left to `multihead.decoding`.
 """
 
 from __future__ import annotations
@@ -31,43 +29,43 @@ from multihead.decoding.shortlist import Shortlist
 from multihead.decoding.stepper import Stepper
 from multihead.decoding.task import SearchTask
 from multihead.engine.graphs import Capture, Graphs
-from multihead.engine.weights import Precision, parts_of, positions_of, refusal, version
-from multihead.engine.weights import decoding as native_decoding
+from multihead.engine.weights import (
+    Precision,
+    load_search_library,
+    model_weights,
+    position_table,
+    weights_version,
+    why_not,
+)
 from multihead.errors import ConfigurationError, SurroundingsError
 from multihead.kernels.native import pointer
 from multihead.models.network import Network
 from multihead.models.transformer import Transformer
 
 WIDEST = 255
-"""The widest beam: a hypothesis's number is a byte."""
+"""The widest beam: the number of a hypothesis is a byte."""
 
 ROWS = 64
-"""Hypotheses that a thread steps together at most: enough for the products, few enough for the caches."""
+"""Maximum number of hypotheses in the batch of a thread: enough for the products, few enough for the caches."""
 
 _SLICE = 0.1
-"""Seconds of compiled code after which Python has its turn: to tell of progress, to stop."""
+"""Seconds of compiled code between two returns to Python, which reports progress and handles interrupts."""
 
 _STOPPING = ("exact", "ahead", "patience")
 """By number, as ``decoding_search`` takes them."""
 
 
-def why_not(model: Network) -> str | None:
-    """Why a model cannot be searched by compiled code here; None if it can."""
-    return refusal(model) or (None if native_decoding().library is not None else native_decoding().reason)
-
-
 class Engine:
-    """A Transformer for the compiled search. It keeps the weights that the model had.
+    """A Transformer for the compiled search. It has a packed copy of the weights at the time of its construction.
 
     Args:
-        model: whose translations are searched.
-        precision: of its products.
-        shortlist: translations are made of the symbols that it names for their source, and of no others: it finds what
-            is found with `decoding.shortlist.Shortlisted`.
+        model: the model.
+        precision: of the matrix products.
+        shortlist: restricts translations to its symbols for their source, as `decoding.shortlist.Shortlisted` does.
 
     Raises:
-        ConfigurationError: it cannot be had for this model, or here.
-        SurroundingsError: there is not enough memory for the weights as it has them.
+        ConfigurationError: the model is not supported, or the library cannot be built here.
+        SurroundingsError: not enough memory for the copy.
     """
 
     def __init__(self, model: Network, precision: Precision = "float32", shortlist: Shortlist | None = None) -> None:
@@ -75,17 +73,17 @@ class Engine:
         if reason is not None:
             raise ConfigurationError(f"the compiled search cannot be had: {reason}; use decoding.beam")
         assert isinstance(model, Transformer)
-        library = native_decoding().library
+        library = load_search_library().library
         assert library is not None
         self.model, self.precision, self.shortlist, self._library = model, precision, shortlist, library
-        self.version = version(model)
-        parts = parts_of(model, precision)
-        self._tables = parts.tensors[0], parts.tensors[3 if model.config.embedding_norm else 1]
+        self.version = weights_version(model)
+        weights = model_weights(model, precision)
+        self._tables = weights.tensors[0], weights.tensors[3 if model.config.embedding_norm else 1]
         self._positions: tuple[int, Tensor, Tensor] | None = None
         handle: int | None = library.decoding_model(
-            _integers(parts.sizes),
-            (ctypes.c_float * len(parts.scales))(*parts.scales),
-            (ctypes.c_void_p * len(parts.tensors))(*[pointer(tensor) for tensor in parts.tensors]),
+            _integers(weights.sizes),
+            (ctypes.c_float * len(weights.scales))(*weights.scales),
+            (ctypes.c_void_p * len(weights.tensors))(*[pointer(tensor) for tensor in weights.tensors]),
         )
         if handle is None:
             raise SurroundingsError("there is not enough memory for a second copy of the weights: use decoding.beam")
@@ -103,13 +101,13 @@ class Engine:
             self._library.decoding_model_free(self.handle)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copies are made anew, of the copied model."""
+        """A copy is built from the copied model."""
         return Engine, (self.model, self.precision, self.shortlist)
 
     @property
     def current(self) -> bool:
-        """Whether the model still has the weights that this keeps."""
-        return self.version == version(self.model)
+        """Whether the model still has the weights that were copied."""
+        return self.version == weights_version(self.model)
 
     def search(
         self,
@@ -147,7 +145,7 @@ class Engine:
                         progress(1)
         return found
 
-    def open(self, task: SearchTask, search: Search, longest: int, workers: int | None = None) -> Running:
+    def open(self, task: SearchTask, search: Search, longest: int, workers: int | None = None) -> RunningSearch:
         """A search to which sentences can be added while it runs.
 
         Args:
@@ -169,27 +167,31 @@ class Engine:
                 f"the compiled search has beams up to {WIDEST}, one group, no restrictions, coverage or recorder, and "
                 f"stops by {', '.join(_STOPPING)}; use decoding.beam"
             )
-        return Running(self, self._library, task, search, longest, workers or torch.get_num_threads())
+        return RunningSearch(self, self._library, task, search, longest, workers or torch.get_num_threads())
 
     def positions(self, longest: int) -> tuple[Tensor, Tensor]:
-        """The vectors of so many positions at least, of source and target; where they are learned, all there are."""
+        """Position vectors of source and target: at least ``longest`` of each, or all learned ones."""
         held = self._positions
         if held is None or held[0] < longest:
             reach, tables = max(512, 2 * longest), (self.model.source_embedding, self.model.target_embedding)
-            one, other = (positions_of(table, reach) for table in tables)
-            held = self._positions = reach, one, other  # at once: another thread may make shorter ones meanwhile
+            one, other = (position_table(table, reach) for table in tables)
+            held = self._positions = (
+                reach,
+                one,
+                other,
+            )  # one assignment: another thread may replace it by a shorter one meanwhile
         return held[1:]
 
 
-class Running:
-    """A search under way: sentences are added, it runs for a while, and those that are done are handed over."""
+class RunningSearch:
+    """A search to which sentences are added, and which returns finished ones while it runs."""
 
     def __init__(
         self, engine: Engine, library: ctypes.CDLL, task: SearchTask, search: Search, longest: int, workers: int
     ) -> None:
         self._engine, self._library, self._symbols, self._longest = engine, library, task.symbols, longest
         self.left = 0
-        """Sentences that are not done."""
+        """Number of unfinished sentences."""
         self._vocab = engine.model.config.source_vocab
         divisors = task.divisors(search, longest).contiguous()  # [longest + 1], float64
         begin, end, forbidden = task.symbols.begin, task.symbols.end, task.symbols.forbidden
@@ -208,15 +210,15 @@ class Running:
         )  # fmt: skip
 
         self._reach = 0
-        self._hand_over(longest)
+        self._set_positions(longest)
 
-    def _hand_over(self, longest: int) -> None:
-        """The vectors of so many positions; they are held as long as this runs."""
+    def _set_positions(self, longest: int) -> None:
+        """Pass the position vectors to the library, and keep them alive as long as the search."""
         one, other = self._positions = self._engine.positions(longest)
         self._reach = longest
         self._library.decoding_positions(self._search, pointer(one), len(one), pointer(other), len(other))
 
-    def __enter__(self) -> Running:
+    def __enter__(self) -> RunningSearch:
         return self
 
     def __exit__(
@@ -227,16 +229,17 @@ class Running:
             self._search = None
 
     def add(self, number: int, source: Sequence[int], limit: int, minimum: int = 0) -> None:
-        """Puts a sentence at the end of the queue.
+        """Append a sentence to the queue.
 
         Args:
-            number: under which its hypotheses are handed over.
-            source: its ids, end symbol included.
-            limit: the most symbols of a translation, the end symbol counted.
-            minimum: the least before the end symbol.
+            number: identifies its hypotheses in the results of `run`.
+            source: its ids, including the end symbol.
+            limit: maximum number of symbols of a translation, including the end symbol.
+            minimum: minimum number of symbols before the end symbol.
 
         Raises:
-            ConfigurationError: no ids, ids that are not the model's, a limit that cannot be or is above the longest.
+            ConfigurationError: no ids, ids outside the model's vocabulary, an impossible limit or one above the
+                longest.
         """
         self._refuse_closed()
         if not source or min(source) < 0 or max(source) >= self._vocab:
@@ -246,16 +249,16 @@ class Running:
                 f"expected 0 <= minimum < limit <= {self._longest}, got a minimum of {minimum} and a limit of {limit}"
             )
         if len(source) > self._reach:
-            self._hand_over(len(source))
+            self._set_positions(len(source))
         self._library.decoding_add(self._search, number, _integers(source), len(source), limit, minimum)
         self.left += 1
 
     def run(self, seconds: float) -> Iterator[tuple[int, list[Hypothesis]]]:
-        """Goes on for about so long, a step at least; gives what is done, by number.
+        """Run for about this many seconds, at least one step; yield finished sentences with their hypotheses.
 
         Raises:
-            MultiheadError: the model gave NaN, or a sentence has nothing that is permitted.
-            SurroundingsError: there is not enough memory; the search is closed.
+            MultiheadError: the model gave NaN, or a sentence has no permitted continuation.
+            SurroundingsError: not enough memory; the search is closed.
         """
         self._refuse_closed()
         left = int(self._library.decoding_run(self._search, seconds))
@@ -272,15 +275,15 @@ class Running:
             yield number, self._take(count, tokens, fault)
 
     def drop(self, number: int) -> bool:
-        """Forgets a sentence: it leaves the queue or the running batch, and nothing of it is handed over.
+        """Remove a sentence from the queue or the running batch; the others are not affected.
 
-        To be called between two calls of `run`, like `leading`. The others go on as if it had never been there.
+        Like `leading`, it must be called between two calls of `run`.
 
         Args:
-            number: as it was added.
+            number: as given to `add`.
 
         Returns:
-            Whether there was one that had not been handed over.
+            Whether the sentence was there and had not been returned.
         """
         self._refuse_closed()
         left = int(self._library.decoding_drop(self._search, number))
@@ -288,10 +291,10 @@ class Running:
         return left >= 0
 
     def leading(self, number: int) -> tuple[int, ...] | None:
-        """The symbols so far of the most probable hypothesis of a sentence that goes on, for a view of work under way.
+        """The symbols so far of the most probable live hypothesis of a sentence, to show progress.
 
-        Another one may win; with a beam of 1 it is what the translation begins with. None while the sentence waits,
-        when it is done, and where there is none of that number.
+        Another hypothesis may win; with a beam of 1 the translation begins with these symbols. None if the sentence
+        waits, is done, or does not exist.
         """
         self._refuse_closed()
         count = int(self._library.decoding_leading(self._search, number, None))
@@ -303,7 +306,7 @@ class Running:
 
     @property
     def seconds(self) -> tuple[float, float]:
-        """What all threads have spent on reordering beams with their keys and values, and on steps, that included."""
+        """Seconds that all threads together spent on reordering beams, and on steps including the reordering."""
         self._refuse_closed()
         seconds = (ctypes.c_double * 2)()
         self._library.decoding_seconds(self._search, seconds)
@@ -319,7 +322,7 @@ class Running:
         self._library.decoding_take(self._search, lengths, finished, totals, scores, symbols)
         if fault == 1:
             refuse_nan(math.nan)
-        if fault:  # says what to do about it
+        if fault:  # no permitted continuation: raises the error
             end = self._symbols.end
             make_hypothesis([end], -math.inf, end=end, alpha=1.0)
         made, start, all_of_them = [], 0, list(symbols)
@@ -334,10 +337,12 @@ def _integers(numbers: Sequence[int]) -> Any:
 
 
 class EngineCache:
-    """Compiled searches, one of each precision with and without a shortlist, and graphs; of one model at a time.
+    """Engines and CUDA graphs of one model, built on first use and again after the weights have changed.
+
+    There is one engine for each precision, with and without a shortlist.
 
     Args:
-        capture: of graphs; PyTorch's by default.
+        capture: captures graphs; by default PyTorch's.
     """
 
     def __init__(self, capture: Capture | None = None) -> None:
@@ -347,12 +352,12 @@ class EngineCache:
         self._refused: tuple[Network, Any, str] | None = None
 
     def get(self, model: Network, precision: Precision, shortlist: Shortlist | None = None) -> Engine | str:
-        """The compiled search of a model, or why there is none."""
+        """The compiled search of a model, or the reason why there is none."""
         kind = precision, shortlist is not None
         found = self._made.get(kind)
         if found is not None and found.model is model and found.current and _same(found.shortlist, shortlist):
             return found
-        now = version(model)
+        now = weights_version(model)
         if self._refused is not None and self._refused[0] is model and self._refused[1] == now:
             return self._refused[2]
         self._made.pop(kind, None)
@@ -364,7 +369,7 @@ class EngineCache:
         return engine
 
     def stepper(self, model: Network) -> Stepper[Any]:
-        """The model for searches that go step by step: on a GPU, of a Transformer, each step is a graph."""
+        """The model for searches step by step: on a GPU, the steps of a Transformer are graphs."""
         graphed = self._capture is not None or model.output.weight.is_cuda
         if not graphed or not isinstance(model, Transformer):
             return model
@@ -374,7 +379,7 @@ class EngineCache:
 
 
 def _same(one: Shortlist | None, other: Shortlist | None) -> bool:
-    """Also of two that were read from one file."""
+    """Whether two shortlists are equal; two can be read from the same file."""
     if one is None or other is None or one is other:
         return one is other
     return all(np.array_equal(mine, its) for mine, its in zip(one.arrays, other.arrays, strict=True))

@@ -1,12 +1,11 @@
-"""The compiled search: its C++ sources and the signatures of its functions; `multihead.kernels.native` builds it.
+"""What the compiled search needs: its C++ library and a model's weights.
 
-`decoding.cpp` holds the search (queue, threads, hypotheses) and `network.h` what a step computes; `products.h`,
-`packing.h` and `tiles.h` multiply matrices in each precision. `multihead.engine.search` calls them.
+`native/decoding.cpp` holds the search (queue, threads, hypotheses) and `native/network.h` computes a step;
+`products.h`, `packing.h` and `tiles.h` multiply matrices in each precision. `multihead.kernels.native` builds them, and
+`multihead.engine.search` calls them.
 
-What the compiled search takes of a Transformer: sizes, and tensors in a fixed order; or why it cannot have them.
-
-The order is that in which ``decoding_model`` of kernels/native/decoding.cpp reads them. What is computed with them is
-`models.transformer`'s, on which nothing here depends but the names of its parts.
+The weights are passed as sizes and a list of tensors, in the order in which ``decoding_model`` of decoding.cpp reads
+them. Only the names of a Transformer's parts are used here; `models.transformer` defines what is computed with them.
 """
 
 from __future__ import annotations
@@ -62,11 +61,11 @@ DECODING = Library(
 )
 
 
-def decoding(announce: Announce | None = None) -> Native:
-    """The compiled search, or why there is none.
+def load_search_library(announce: Announce | None = None) -> Native:
+    """The compiled search, or the reason why there is none.
 
     Args:
-        announce: told in one line before a build begins, which takes some seconds.
+        announce: called with a line of text before a build, which takes some seconds.
 
     Raises:
         ConfigurationError: MULTIHEAD_NATIVE is 1 and it cannot be built.
@@ -75,48 +74,53 @@ def decoding(announce: Announce | None = None) -> Native:
 
 
 Precision = Literal["float32", "bfloat16", "int8"]
-"""Of the matrix products: of their weights, which are rounded once (`multihead.model_folder`), and of what they are
-multiplied by. The vectors of symbols are rounded as weights are."""
+"""Precision of the matrix products: of their weights, which are rounded once (`multihead.model_folder`), and of their
+inputs. Embeddings are rounded like weights."""
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 _ACTIVATIONS = ("relu", "gelu", "reglu", "geglu", "swiglu")
 
 
-class Parts(NamedTuple):
-    """A model as numbers."""
+class ModelWeights(NamedTuple):
+    """A model as decoding.cpp takes it."""
 
     sizes: list[int]
+    """The fields of ``Sizes`` in network.h."""
     scales: list[float]
     tensors: list[Tensor | None]
-    """Contiguous float32; None where the model has no bias."""
+    """Contiguous float32; None for a missing bias."""
 
 
-def refusal(model: Network) -> str | None:
-    """Why the compiled search cannot be had for a model; None if it can."""
+def why_not(model: Network) -> str | None:
+    """Why compiled code cannot search a model here; None if it can."""
+    return _unsupported(model) or (None if load_search_library().library is not None else load_search_library().reason)
+
+
+def _unsupported(model: Network) -> str | None:
     if type(model) is not Transformer:
         return f"a {type(model).__name__} is not compiled, only a Transformer is"
     if any(p.device.type != "cpu" or p.dtype != torch.float32 for p in model.parameters()):
         return "the weights are not float32 on a CPU"
-    if _watched(model):
+    if _has_hooks(model):
         return "hooks watch its modules, which compiled code would not call"
-    if _kinds(model) != _kinds(_skeleton(model)):
+    if _module_types(model) != _module_types(_skeleton(model)):
         return "modules in it are not a Transformer's own"
     if not all(_finite(p) for p in model.parameters()):
         return "a weight is not a finite number"
     return None
 
 
-def version(model: Network) -> tuple[bool, tuple[tuple[int, int], ...]]:
-    """Changes with every change in place of a weight, when one is replaced, and when somebody begins to watch.
+def weights_version(model: Network) -> tuple[bool, tuple[tuple[int, int], ...]]:
+    """Differs after a weight was changed in place or replaced, and after a hook was added.
 
-    Of weights that were made in PyTorch's inference mode nobody counts the changes in place.
+    PyTorch does not count in-place changes of weights that were made in inference mode.
     """
-    return _watched(model), tuple((p.data_ptr(), 0 if p.is_inference() else p._version) for p in model.parameters())
+    return _has_hooks(model), tuple((p.data_ptr(), 0 if p.is_inference() else p._version) for p in model.parameters())
 
 
-def parts_of(model: Transformer, precision: Precision) -> Parts:
-    """The numbers, without a copy of what lies in memory as it is needed."""
+def model_weights(model: Transformer, precision: Precision) -> ModelWeights:
+    """The weights of a model; contiguous tensors are not copied."""
     config, attention = model.config, next(_attentions(model))
     final, embedded = config.has_final_norm, config.embedding_norm
     sizes = [
@@ -143,35 +147,35 @@ def parts_of(model: Transformer, precision: Precision) -> Parts:
         tensors += [table, *(_norm(embedding.norm) if embedded else ())]
     for layer in model.encoder:
         assert isinstance(layer, EncoderLayer)
-        tensors += [*_own(layer.self_residual, layer.self_attention)]
+        tensors += [*_self_attention(layer.self_residual, layer.self_attention)]
         tensors += [*_feed_forward(layer.feed_forward_residual, layer.feed_forward)]
     for layer in model.decoder:
         assert isinstance(layer, DecoderLayer)
-        tensors += [*_own(layer.self_residual, layer.self_attention)]
-        tensors += [*_cross(layer.cross_residual, layer.cross_attention)]
+        tensors += [*_self_attention(layer.self_residual, layer.self_attention)]
+        tensors += [*_cross_attention(layer.cross_residual, layer.cross_attention)]
         tensors += [*_feed_forward(layer.feed_forward_residual, layer.feed_forward)]
     if final:
         tensors += [*_norm(model.encoder_norm), *_norm(model.decoder_norm)]
     tensors += [model.output.weight, None]
     held = [None if tensor is None else tensor.detach().contiguous() for tensor in tensors]
-    return Parts(sizes, [model.source_embedding.scale, model.output_scale, config.norm_eps], held)
+    return ModelWeights(sizes, [model.source_embedding.scale, model.output_scale, config.norm_eps], held)
 
 
-def positions_of(embedding: Embedding, length: int) -> Tensor:
-    """The vectors of positions, ``length`` of them or, where they are learned, all there are."""
+def position_table(embedding: Embedding, length: int) -> Tensor:
+    """Position vectors [positions, width]: ``length`` of them, or all learned ones."""
     if isinstance(embedding.positions, LearnedPositions):
         return embedding.positions.table.weight.detach().contiguous()
     return sinusoid(torch.arange(length), embedding.positions.width)
 
 
-def _own(residual: Residual, attention: MultiHeadAttention) -> Iterator[Tensor | None]:
+def _self_attention(residual: Residual, attention: MultiHeadAttention) -> Iterator[Tensor | None]:
     assert attention.in_projection is not None
     yield from _norm(residual.norm)
     yield from (attention.in_projection.weight, attention.in_projection.bias)
     yield from _linear(attention.output_projection)
 
 
-def _cross(residual: Residual, attention: MultiHeadAttention) -> Iterator[Tensor | None]:
+def _cross_attention(residual: Residual, attention: MultiHeadAttention) -> Iterator[Tensor | None]:
     packed = attention.in_projection
     assert packed is not None
     yield from _norm(residual.norm)
@@ -204,19 +208,19 @@ def _attentions(model: Transformer) -> Iterator[MultiHeadAttention]:
 
 
 def _finite(x: Tensor) -> bool:
-    """By the extremes, which are NaN where anything is: a pass over memory and no copy."""
+    """Whether all elements are finite. Minimum and maximum are NaN if any element is; this needs no copy."""
     return all(bool(extreme.isfinite()) for extreme in x.detach().aminmax())
 
 
-def _watched(model: nn.Module) -> bool:
+def _has_hooks(model: nn.Module) -> bool:
     return any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
 def _skeleton(model: Transformer) -> Transformer:
-    """A model of the same settings without numbers."""
+    """A model with the same settings and no data."""
     with torch.device("meta"):
         return Transformer(model.config)
 
 
-def _kinds(model: nn.Module) -> list[tuple[str, type[nn.Module]]]:
+def _module_types(model: nn.Module) -> list[tuple[str, type[nn.Module]]]:
     return [(name, type(module)) for name, module in model.named_modules()]

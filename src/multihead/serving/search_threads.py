@@ -29,7 +29,7 @@ from multihead.decoding.hypothesis import Hypothesis
 from multihead.decoding.restrictions import Restriction, Rows
 from multihead.decoding.search import Symbols
 from multihead.decoding.task import SearchTask
-from multihead.engine.search import ROWS, Engine, Running
+from multihead.engine.search import ROWS, Engine, RunningSearch
 from multihead.serving.queue import BatchKey, CallInLoop, Sentence, SentenceQueue
 from multihead.text.tokenizer import Tokenizer
 from multihead.translating.searching import Constraints, build_restrictions, search_batch, symbols_of
@@ -53,7 +53,7 @@ LENGTH_MARGIN = 64
 
 @dataclass
 class _Batch:
-    running: Running
+    running: RunningSearch
     sentences: dict[int, Sentence] = field(default_factory=dict)
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ import torch
 from multihead import work_folder
 from multihead.bundle import Bundle, build_network, load_bundle
 from multihead.diagnosis.doctor import log_quick_check
-from multihead.engine.weights import decoding
+from multihead.engine.weights import load_search_library
 from multihead.errors import ConfigurationError, Interrupted
 from multihead.kernels.native import load_kernels
 from multihead.machine import Machine, inspect_machine, require_device
@@ -60,7 +60,10 @@ class NewTranslatorRun(NewRun[RunConfig, PreparedText]):
         self._settings, self._folder, self._context = settings, folder, context
         self._choices = Choices(settings)
         self._machine = _joint_machine(context.processes)
-        for build_library in (load_kernels, decoding):  # compile now, where needed, and not while updates are timed
+        for build_library in (
+            load_kernels,
+            load_search_library,
+        ):  # compile now, where needed, and not while updates are timed
             build_library(context.say)
         device = settings.device or self._machine.device
         require_device(device)
