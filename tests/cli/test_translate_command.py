@@ -264,7 +264,7 @@ def test_another_shortlist_makes_another_file(call, trained, text, tmp_path, sma
     run, output = shutil.copytree(trained, tmp_path / "run"), tmp_path / "out"
     shortlist(run, always=1, candidates=12, say=lambda _: None)
     words = ("translate", run, "--input", text, "--output", output, "--shortlist", "--threads", 1)
-    original, calls = module.Translator.n_best, []
+    original, calls = module.Translator.run, []
 
     def stopped(self, *arguments, **named):
         calls.append(1)
@@ -272,7 +272,7 @@ def test_another_shortlist_makes_another_file(call, trained, text, tmp_path, sma
             raise KeyboardInterrupt
         return original(self, *arguments, **named)
 
-    monkeypatch.setattr(module.Translator, "n_best", stopped)
+    monkeypatch.setattr(module.Translator, "run", stopped)
     assert "stopped after line 14 of 24" in call(*words).err
     first = (run / "best" / FILE).read_bytes()
     shortlist(run, always=1, candidates=2, say=lambda _: None)
