@@ -1,4 +1,4 @@
-"""Multi-head attention against PyTorch's, and attention block by block against dense masks: how many times as fast.
+"""Speed of multi-head and blockwise attention against PyTorch's.
 
     python benchmarks/attention.py [--only SUBSTRING] [--rounds 40] [--seconds 10] [--threads 1] [--json FILE]
 

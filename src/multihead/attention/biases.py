@@ -1,9 +1,9 @@
-"""Biases, added to the scores before the softmax: ALiBi, relative positions.
+"""Biases that are added to the scores: ALiBi, relative positions.
 
-Biases are added and masks intersect, so they are separate arguments: ``attention(..., mask=Causal(), bias=ALiBi(8))``.
-Any tensor is a bias too; those here are defined for any length. If there are more keys than queries, the queries are
-the last positions, as in masks. Rotary positions, which rotate queries and keys instead, are in
-:mod:`multihead.attention.rotary`.
+They are added before the softmax. Biases add and masks intersect, so they are separate arguments:
+``attention(..., mask=Causal(), bias=ALiBi(8))``. Any tensor is a bias too; those here are defined for any length. If
+there are more keys than queries, the queries are the last positions, as in masks. Rotary positions, which rotate
+queries and keys instead, are in :mod:`multihead.attention.rotary`.
 """
 
 from __future__ import annotations

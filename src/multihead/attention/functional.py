@@ -1,4 +1,4 @@
-"""Scaled dot-product attention: the function, and the choice of the backend that computes it.
+"""Scaled dot-product attention, and the choice of its backend.
 
 Vaswani et al. 2017, "Attention Is All You Need", section 3.2.1. Each backend is a file of
 :mod:`multihead.attention.backends`; :func:`~multihead.attention.backends.explicit.explicit_attention` is the reference

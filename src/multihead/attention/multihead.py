@@ -1,4 +1,4 @@
-"""Multi-head attention: projections around :func:`multihead.attention.attention`.
+"""Multi-head attention: projections and heads around `attention`.
 
 Vaswani et al. 2017, "Attention Is All You Need", section 3.2.2. One class serves self-attention, cross-attention and
 cached decoding, which differ only in the call. Caches are arguments and results (:mod:`multihead.attention.cache`).

@@ -1,7 +1,8 @@
-"""Attention one block of queries after the other, each with the only keys that it may see.
+"""Attention block by block, without the keys that the mask hides.
 
-The block-sparse backend that trains on every device: a few calls of the fused kernel instead of one, and none of the
-work that a window or the borders of documents make superfluous. Blocks are planned from what the host knows of a mask
+Each block of queries is computed with the only keys that any of them may see: a few calls of the fused kernel instead
+of one, and none of the work that a window or the borders of documents make superfluous. It is the block-sparse backend
+that trains on every device. Blocks are planned from what the host knows of a mask
 (:mod:`multihead.attention.masks.intervals`): sizes of windows, borders of documents, lengths given as plain numbers.
 Nothing waits for a device.
 """

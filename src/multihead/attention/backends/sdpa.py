@@ -1,4 +1,4 @@
-"""PyTorch's fused ``scaled_dot_product_attention``, and masks as the booleans that it takes."""
+"""PyTorch's fused function, and masks as the booleans that it takes."""
 
 from __future__ import annotations
 

@@ -1,14 +1,15 @@
-"""Our own compiled kernel for training on short sequences on a CPU: the sentences of a translator.
+"""Our compiled kernel for training on short sequences on a CPU.
 
     softmax(Q K^T scale) V    over the keys of each row's length (and, if causal, not after the query)
 
-PyTorch's fused kernel is made for long sequences: per position, its backward pass takes longer the shorter they are, in
-bfloat16 many times so (docs/lab-notes.md), and wants bfloat16 converted to float32 first. Here one thread computes one
-head of one sentence within its own cache. It reads and writes either type in place, computes in float32, and skips the
-padding altogether, so nothing can spread from there. A query without any key, or past its own length, yields zeros.
+It is made for the sentences of a translator. PyTorch's fused kernel is made for long sequences: per position, its
+backward pass takes longer the shorter they are, in bfloat16 many times so (docs/lab-notes.md), and bfloat16 has to be
+converted to float32 first. Here one thread computes one head of one sentence within its own cache. It reads and writes
+either type in place, computes in float32, and skips the padding altogether, so nothing can spread from there. A query
+without any key, or past its own length, yields zeros.
 
-The kernel takes no boolean mask. What it can be given is right padding, or sequences end to end in one row
-(:class:`~multihead.attention.masks.EndToEnd`), and causal or not.
+The kernel takes no boolean mask, but right padding or sequences end to end in one row
+(:class:`~multihead.attention.masks.EndToEnd`), causal or not.
 """
 
 from __future__ import annotations

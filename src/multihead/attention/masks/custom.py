@@ -1,4 +1,4 @@
-"""Masks without a known structure: a boolean tensor, or a function of indices."""
+"""Masks without structure: a boolean tensor, a function of indices."""
 
 from __future__ import annotations
 

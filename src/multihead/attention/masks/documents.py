@@ -1,4 +1,4 @@
-"""Masks of packed rows: several texts in one row, none of which sees another.
+"""Masks of packed rows: texts in one row that do not see each other.
 
 Packing (Krell et al. 2021) fills rows without padding. If the borders of the documents are known on the host, a
 backend can compute one document after the other (:mod:`multihead.attention.backends.blockwise`).

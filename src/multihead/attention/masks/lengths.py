@@ -1,4 +1,4 @@
-"""Masks from lengths: right padding, and what keeps garbage in the padding from spreading.
+"""Masks from lengths: right padding, and how it is kept from spreading.
 
 ``Padding(lengths)`` is the usual mask of a batch. Lengths given as plain numbers stay known on the host, where backends
 that skip the padding find them without asking a device.
