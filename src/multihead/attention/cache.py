@@ -1,8 +1,8 @@
 """The cache of a decoder: projected keys and values.
 
 They are those of earlier positions, or of a source. A cache is a value, never an attribute of a module: every method
-returns a new one. The caller keeps count of padding on the left and masks it, with ``~Padding(pad)`` where ``pad`` holds
-the number of padded positions of each row.
+returns a new one. The caller keeps count of padding on the left and masks it, with ``~Padding(pad)`` where ``pad``
+holds the number of padded positions of each row.
 """
 
 from __future__ import annotations

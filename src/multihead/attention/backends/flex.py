@@ -1,9 +1,9 @@
 """PyTorch's FlexAttention, which skips the blocks that a mask hides.
 
 Dong et al. 2024, "Flex Attention: a programming model for generating optimized attention kernels". The mask is a
-function of indices. Compiled, each *kind* of mask and bias has a kernel of its own: lengths, offsets and ids reach it as
-tensors, so other values need no new one. On a CPU it runs forwards only; on CUDA it trains too (from reading: not yet
-run on a GPU).
+function of indices. Compiled, each *kind* of mask and bias has a kernel of its own: lengths, offsets and ids reach it
+as tensors, so other values need no new one. On a CPU it runs forwards only; on CUDA it trains too (from reading: not
+yet run on a GPU).
 """
 
 from __future__ import annotations

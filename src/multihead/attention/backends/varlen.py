@@ -1,8 +1,8 @@
 """PyTorch's variable-length kernel: sequences without padding.
 
 It runs on CUDA in half precision. Sequences lie end to end, and instead of a mask the kernel takes where each begins
-and ends. Padding with lengths and packed documents, known on the host, become that; ``Causal`` and ``SlidingWindow`` are
-its own. It takes no bias and no dropout. **Not yet run on a GPU**: the packing around the kernel is tested with a
+and ends. Padding with lengths and packed documents, known on the host, become that; ``Causal`` and ``SlidingWindow``
+are its own. It takes no bias and no dropout. **Not yet run on a GPU**: the packing around the kernel is tested with a
 stand-in for it.
 """
 
