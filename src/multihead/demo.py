@@ -1,9 +1,9 @@
-"""The whole way in three minutes, on data that nobody has to bring: numbers, dates and money between languages.
+"""Demo: generate data, train, translate and score, in three minutes.
 
-Source and target are the same value, written by the Unicode CLDR (through Babel) in two languages; see
-`multihead.data.toy.numbers`. The corpus is written to files, and from there on this is what a user's own files would
-go through: `train`, the best model of the run, its translations, a score, a picture. Each pair of languages has its
-own data, run and picture in the folder: ``data-de-en``, ``run-de-en``, ``attention-de-en.png``.
+Source and target are the same number, date or amount of money, written in two languages by the Unicode CLDR (through
+Babel); see `data.toy.numbers`. The corpus is written to files, and everything after that works as with a user's own
+files: `train`, the best model of the run, its translations, a score, a picture. Each pair of languages has its own
+data, run and picture in the folder: ``data-de-en``, ``run-de-en``, ``attention-de-en.png``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SETTINGS: dict[str, Any] = {
     "validate_every": 175,
     "log_every": 35,
 }
-"""There is one right answer and no end of examples: a small network, and no regularisation."""
+"""Every source has one right answer and examples are unlimited: a small network, without regularization."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class DemoResult:
     """What the demo measured on its test set."""
 
     exact: dict[str, float]
-    """Share of exactly right translations of each pattern."""
+    """Share of exactly right translations, by pattern."""
     exact_in_all: float
     scores: Scores
     picture: Path
@@ -65,15 +65,15 @@ def demo(
     say: Callable[[str], None] = print,
     **options: Any,
 ) -> DemoResult:
-    """Makes the data, trains, tests and draws; a folder where it was stopped goes on.
+    """Generate the data, train, test and draw a picture; a demo that was stopped is resumed.
 
     Args:
-        folder: for the data, the run and the picture.
+        folder: the folder of the data, the run and the picture.
         source_language: de, en or zh.
-        target_language: another of them.
-        seed: of data and training.
-        say: is told each line.
-        **options: further arguments of `train`; settings of the run override the demo's own.
+        target_language: another of these.
+        seed: seed of data and training.
+        say: called with each line of output.
+        **options: further arguments of `train`; settings of the run override those of the demo.
 
     Raises:
         ConfigurationError: the folder is a file, or holds something that is not a demo.
@@ -94,7 +94,7 @@ def demo(
 
 
 def _check_folder(folder: Path) -> None:
-    """Refuses a folder in which something of somebody else's could be overwritten."""
+    """Check that the folder holds nothing but a demo, so that nothing else is overwritten."""
     if folder.exists() and not folder.is_dir():
         raise ConfigurationError(f"{folder}: is a file; --output names a folder")
     ours = ("data", "data-*", "run-*", "attention-*.png")  # data: of version 0.1
@@ -106,7 +106,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def _write(folder: Path, name: str, side: str, language: str, examples: list[Example]) -> Path:
-    """Writes one side of one set, as a user's file would be."""
+    """Write one side of one set as a text file."""
     path = folder / f"{name}.{language}"
     with write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -118,7 +118,7 @@ def _write(folder: Path, name: str, side: str, language: str, examples: list[Exa
 def _test(
     translator: Translator, test: list[Example], picture: Path, language: str, say: Callable[[str], None]
 ) -> DemoResult:
-    """Translates what was never seen, counts what is exactly right, and draws one."""
+    """Translate the test set, count exactly right translations, and draw the attention of one."""
     found = translator.translate([example.source for example in test])
     right: Counter[str] = Counter()
     total = Counter(example.pattern for example in test)
@@ -140,7 +140,7 @@ def _test(
 
 
 def _draw(translator: Translator, example: Example, picture: Path) -> None:
-    """The cross-attention of the last layer, its heads' mean."""
+    """Draw the cross-attention of the last layer, averaged over its heads."""
     seen = translator.attention(example.source)
     attention_map(
         seen.weights.cross[-1][0],

@@ -1,8 +1,8 @@
-"""Every wish that a user may have, by section as ``--help`` shows them: a field is a flag and a key of a TOML file.
+"""Sections of settings, as ``--help`` shows them: each field is a flag and a key of a TOML file.
 
-Everything may be left open; `planning.settings` joins the sections to the settings of a command, and says which
-wishes exclude each other. What a value may be is checked by the settings that it ends in: `TransformerConfig`,
-`TrainingConfig`, `Search`. No torch here: ``--help`` reads this file.
+Every field may be left open. `planning.settings` combines the sections into the settings of a command and checks which
+fields exclude each other; values are checked by the settings they end in: `TransformerConfig`, `TrainingConfig`,
+`Search`. No torch here: ``--help`` reads this file.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from multihead.configuration import Settings
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-def _seconds(value: object) -> object:
-    """Reads "25m", "1h30m", "90s" or plain seconds."""
+def _parse_seconds(value: object) -> object:
+    """Parse "25m", "1h30m", "90s" or plain seconds."""
     if not isinstance(value, str) or re.fullmatch(r"\d+(?:\.\d+)?", value):
         return value
     parts = re.findall(r"(\d+(?:\.\d+)?)([smhd])", value)
@@ -29,7 +29,7 @@ def _seconds(value: object) -> object:
     return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 
-Duration = Annotated[float, BeforeValidator(_seconds), Field(gt=0)]
+Duration = Annotated[float, BeforeValidator(_parse_seconds), Field(gt=0)]
 
 
 class CorpusSettings(Settings):
@@ -38,13 +38,13 @@ class CorpusSettings(Settings):
     source: Path
     """Text in the source language, or a file of pairs."""
     target: Path | None = None
-    """Its translation, line by line; left out for a file of pairs."""
+    """Its translation, line by line; omitted for a file of pairs."""
     weight: float = Field(default=1.0, gt=0)
-    """How often each of its pairs is seen in an epoch, on average."""
+    """How often each pair is seen in an epoch, on average."""
 
 
-def _corpus(value: object) -> object:
-    """Reads "FILE", "FILE FILE" and "FILE FILE weight=0.5", quoted as in a shell where names have spaces."""
+def _parse_corpus(value: object) -> object:
+    """Parse "FILE", "FILE FILE" and "FILE FILE weight=0.5"; names with spaces are quoted as in a shell."""
     if not isinstance(value, str):
         return value
     try:
@@ -59,7 +59,7 @@ def _corpus(value: object) -> object:
     return found | {"weight": weights[0]} if weights else found
 
 
-def _words(value: object) -> object:
+def _split_words(value: object) -> object:
     return value.split() if isinstance(value, str) else value
 
 
@@ -73,20 +73,20 @@ _HELP = {
     "heads": "Attention heads.",
     "inner": "Width of the feed-forward network's hidden layer.",
     "attention_dropout": "Dropout of attention weights.",
-    "updates": "Updates in all.",
-    "accumulate": "Batches to an update.",
-    "schedule": "How the learning rate goes on after the warm-up.",
+    "updates": "Number of updates.",
+    "accumulate": "Batches per update.",
+    "schedule": "Course of the learning rate after the warm-up.",
     "learning_rate": "The highest learning rate.",
-    "warmup": "Updates of rising learning rate.",
+    "warmup": "Updates over which the learning rate rises.",
     "smoothing": "Label smoothing.",
     "weight_decay": "Decoupled weight decay of matrices.",
-    "average": "Decay of the moving average of the weights; 0 for none.",
+    "average": "Decay of the moving average of the weights; 0 disables it.",
     "validate_every": "Updates between validations.",
-    "patience": "Validations without gain before training ends; 0 for never.",
+    "patience": "Validations without improvement before training ends; 0 for never.",
     "threads": "Processor threads.",
     "device": "Where to train.",
     "log_every": "Updates between lines of the log.",
-    "output": "The folder to write: new, empty, or one that was begun, which then goes on.",
+    "output": "The folder to write: new, empty, or of a stopped run, which is resumed.",
 }
 
 
@@ -114,7 +114,7 @@ class Output(Settings):
 
 
 class Text(Settings):
-    """What is learned from."""
+    """The training and validation text."""
 
     heading: ClassVar[str] = "Text"
 
@@ -123,19 +123,19 @@ class Text(Settings):
     Plain, gzip, xz or zstd."""
     target: Path | None = None
     """Its translation, line by line."""
-    corpus: tuple[Annotated[CorpusSettings, BeforeValidator(_corpus)], ...] | None = None
+    corpus: tuple[Annotated[CorpusSettings, BeforeValidator(_parse_corpus)], ...] | None = None
     """Instead of source and target: "FILE [FILE] [weight=0.5]"; repeat it for more corpora (in TOML: [[corpus]]).
     Each pair is seen weight times an epoch on average."""
     valid_source: Path | None = None
-    """Source sentences, or pairs, to validate on; without them a part of the training pairs is held out."""
+    """Source sentences, or pairs, for validation; without them part of the training pairs is held out."""
     valid_target: Path | None = None
     """Their translations."""
     held_out: int | None = Field(default=None, ge=1)
-    """Pairs to hold out for validation where there are no validation files."""
+    """Pairs to hold out for validation if there are no validation files."""
     source_language: str | None = None
-    """Code of the source language (de); read from the file name's ending where it has one."""
+    """Code of the source language (de); by default the ending of the file name."""
     target_language: str | None = None
-    """Code of the target language; decides how BLEU is tokenised."""
+    """Code of the target language; decides how BLEU tokenizes."""
     min_tokens: int | None = Field(default=None, ge=1)
     """Training pairs with fewer subwords on a side are left out, and named."""
     max_tokens: int | None = Field(default=None, ge=1)
@@ -153,13 +153,13 @@ class Subwords(Settings):
     min_frequency: int | None = Field(default=None, ge=1)
     """How often two neighbours must occur together to become one subword."""
     coverage: float | None = Field(default=None, gt=0, le=1)
-    """Share of the text whose characters get entries of their own; the rare rest is spelt in bytes."""
-    symbols: Annotated[tuple[str, str, str, str], BeforeValidator(_words)] | None = None
-    """How padding, unknown, begin and end are written: "<blank> <unk> <s> </s>"."""
+    """Share of the text whose characters get entries of their own; rare characters are spelled in bytes."""
+    symbols: Annotated[tuple[str, str, str, str], BeforeValidator(_split_words)] | None = None
+    """Names of the symbols for padding, unknown, begin and end: "<blank> <unk> <s> </s>"."""
 
 
 class Model(Settings):
-    """The network: fields of `TransformerConfig`, some of which others have too."""
+    """The network: fields of `TransformerConfig`, some of which other networks share."""
 
     heading: ClassVar[str] = "Model"
 
@@ -185,15 +185,15 @@ class Model(Settings):
     decoder_layers: int | None = None
     """Layers of the decoder."""
     positions: Literal["sinusoidal", "learned"] | None = None
-    """How a place in the sentence is told: computed, for any length, or learned."""
+    """Position encodings: computed, for any length, or learned."""
     max_positions: int | None = None
-    """Learned positions; what stands beyond shares the last one."""
+    """Number of learned positions; tokens beyond share the last one."""
     embedding_scale: Literal["embedding", "projection", "none"] | None = None
     """The embedding is multiplied by the root of D, or the output projection divided by it, or neither."""
     embedding_norm: bool | None = None
-    """A layer norm behind the embeddings."""
+    """A layer norm after the embeddings."""
     dropout: float | None = None
-    """Dropout of embeddings, residual branches and feed-forward networks, where they have no own one."""
+    """Dropout of embeddings, residual branches and feed-forward networks, unless set separately."""
     embedding_dropout: float | None = None
     """Dropout of embeddings."""
     residual_dropout: float | None = None
@@ -204,7 +204,7 @@ class Model(Settings):
     norm: Literal["post", "pre"] | None = None
     """Layer norm after each residual sum (the paper) or before each sub-layer."""
     final_norm: bool | None = None
-    """A last norm behind encoder and decoder; by default where norm is pre."""
+    """A final norm after encoder and decoder; by default if norm is pre."""
     norm_eps: float | None = None
     """Added to the variance in layer norm."""
     tie_embeddings: bool | None = None
@@ -212,35 +212,36 @@ class Model(Settings):
     tie_output: bool | None = None
     """The output projection is the target embedding."""
     initialization: Literal["normal", "xavier"] | None = None
-    """First values of the embeddings."""
+    """Initialization of the embeddings."""
 
 
 class RecurrentModel(Settings):
-    """The recurrent network: fields that `RecurrentConfig` has and `TransformerConfig` has not."""
+    """The recurrent network: fields of `RecurrentConfig` that `TransformerConfig` lacks."""
 
     heading: ClassVar[str] = "Recurrent model"
 
     cell: Literal["gru", "lstm"] | None = None
-    """What carries the state from token to token."""
+    """The recurrent cell."""
     attend: Literal["before", "after"] | None = None
-    """Attention asks before the decoder's state moves on (Bahdanau et al. 2015) or after (Luong et al. 2015)."""
+    """Attention is computed before the update of the decoder's state (Bahdanau et al. 2015) or after it (Luong et al.
+    2015)."""
     input_feeding: bool | None = None
-    """What was attended to enters the next state, where attention asks after (Luong et al. 2015, 3.3)."""
+    """The output of attention enters the next state, if attention is computed after (Luong et al. 2015, 3.3)."""
     score: Literal["additive", "dot", "scaled_dot", "bilinear", "low_rank"] | None = None
-    """How well a source position answers the decoder."""
+    """Scoring function of attention."""
     alignment: Literal["softmax", "sample", "straight_through", "gumbel", "segmentation"] | None = None
-    """How scores become weights: softly, by one position drawn (hard attention, trained with REINFORCE; or straight
-    through, or with Gumbel noise), or by runs of positions."""
+    """How scores become weights: by softmax, by sampling one position (hard attention, trained with REINFORCE; or
+    straight-through, or with Gumbel noise), or by segmentation into runs of positions."""
     baseline: Literal["none", "moving"] | None = None
     """What REINFORCE subtracts from the rewards."""
     entropy_weight: float | None = None
-    """How much REINFORCE rewards not being sure yet."""
+    """Weight of the entropy bonus of REINFORCE."""
     encoder_attention: Literal["none", "softmax", "tree"] | None = None
     """Attention within the source: none, softmax, or the marginals of dependency trees."""
 
 
 class Training(Settings):
-    """How long, how fast, how regularised."""
+    """Length, speed and regularization."""
 
     heading: ClassVar[str] = "Training"
 
@@ -248,25 +249,25 @@ class Training(Settings):
     budget: Duration | None = None
     """Time to train for (25m, 1h30m): the number of updates is set by a measurement at the start."""
     batch_tokens: int | None = None
-    """Padded tokens a side in a batch."""
+    """Tokens per side in a batch, including padding."""
     accumulate: int | None = shared("accumulate")
     optimizer: Literal["adam", "muon"] | None = None
-    """What moves the weights: Adam, or Muon, which learns more from each sentence."""
+    """The optimizer: Adam, or Muon, which learns more from each sentence."""
     schedule: Schedule | None = shared("schedule")
     learning_rate: float | None = None
     """The highest learning rate; lr_mul for noam."""
     warmup: int | None = shared("warmup")
     smoothing: float | None = shared("smoothing")
     bpe_dropout: float | None = None
-    """How often a merge of subwords is passed over, so that each epoch sees other segmentations (0.1 for small
+    """Probability of skipping a merge of subwords, so that each epoch has other segmentations (0.1 for small
     corpora)."""
     clip: float | None = None
-    """Largest gradient norm; 0 for no clipping."""
+    """Maximum gradient norm; 0 disables clipping."""
     skip_above: float | None = None
-    """An update whose gradient norm is this many times the usual one is skipped, and the lines in it are named; 0 skips
-    only what is no finite number."""
+    """Skip an update whose gradient norm is this many times the usual one, and name its lines; 0 skips only norms that
+    are not finite."""
     skip_limit: int | None = None
-    """Updates of the last 100 that may have been skipped before the run stops."""
+    """Maximum number of skipped updates among the last 100; above it the run stops."""
     weight_decay: float | None = shared("weight_decay")
     average: float | None = shared("average")
     validate_every: int | None = shared("validate_every")
@@ -281,13 +282,13 @@ class Search(Settings):
     heading: ClassVar[str] = "Search"
 
     beam: int | None = None
-    """Hypotheses of the beam search that the finished model uses."""
+    """Beam width of the finished model."""
     alpha: float | None = None
-    """Length penalty of that search."""
+    """Length penalty of the finished model."""
     min_length: int | None = None
-    """Tokens that a translation has at least."""
+    """Minimum number of tokens of a translation."""
     max_length: int | None = None
-    """Tokens that a translation has at most, however long its source is."""
+    """Maximum number of tokens of a translation, however long its source is."""
 
 
 class Place(Output):
@@ -300,7 +301,7 @@ class Place(Output):
 
 
 class Machine(Settings):
-    """What it runs on, and what it says."""
+    """Hardware, and what is reported."""
 
     heading: ClassVar[str] = "Run"
 
@@ -322,15 +323,15 @@ class Chance(Settings):
     heading: ClassVar[str] = "Run"
 
     seed: int | None = Field(default=None, ge=0)
-    """Of every random number."""
+    """Seed of all random numbers."""
 
 
 HEADINGS = ("Folders", "Text", "Subwords", "Model", "Recurrent model", "Training", "Search", "Run")
-"""In the order in which ``--help`` has them."""
+"""The headings of ``--help``, in order."""
 
 
 def section_of(cls: type[Settings], name: str) -> str:
-    """The heading under which a field stands: that of the class which declares it; "" if that has none."""
+    """The heading of a field: that of the class that declares it, or "" if that has none."""
     headings = (
         str(vars(base)["heading"])
         for base in cls.__mro__

@@ -40,7 +40,7 @@ class _Text(Settings):
     held_out: int | None = Field(default=None, ge=1)
     """Documents to hold out for validation; of a single document, sentences at its end."""
     max_tokens: int | None = Field(default=None, ge=8)
-    """Tokens of a row: it is filled with sentences up to this."""
+    """Maximum tokens of a row, which is filled with sentences."""
     next_sentence: bool | None = None
     """Rows are pairs of passages, half of them from different documents; without it, one passage each."""
     whole_words: bool | None = None
@@ -63,7 +63,7 @@ class _Model(Settings):
     heads: int | None = shared("heads")
     inner: int | None = shared("inner")
     max_positions: int | None = None
-    """The most tokens of a row that the finished model can read; max_tokens by default."""
+    """Maximum tokens of a row that the finished model can read; max_tokens by default."""
     dropout: float | None = None
     """Dropout of embeddings and residual branches."""
     attention_dropout: float | None = shared("attention_dropout")
@@ -74,7 +74,7 @@ class _Training(Settings):
 
     updates: int | None = shared("updates")
     batch_tokens: int | None = None
-    """Padded tokens in a batch."""
+    """Tokens in a batch, including padding."""
     accumulate: int | None = shared("accumulate")
     schedule: Schedule | None = shared("schedule")
     learning_rate: float | None = shared("learning_rate")

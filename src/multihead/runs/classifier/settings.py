@@ -42,13 +42,13 @@ class _Text(Settings):
     heading: ClassVar[str] = "Text"
 
     held_out: int | None = Field(default=None, ge=1)
-    """Documents to hold out where there is no file of them. [a tenth, 1,000 at most]"""
+    """Documents to hold out if there is no file of validation documents. [a tenth, 1,000 at most]"""
     separator: str | None = Field(default=None, min_length=1)
-    """What stands between sentences. [they end where ends of sentences are]"""
+    """The string between sentences. [they end where ends of sentences are]"""
     max_words: int | None = Field(default=None, ge=1)
-    """Subwords of a sentence; what is longer becomes several. [64]"""
+    """Maximum subwords of a sentence; longer sentences are split. [64]"""
     max_tokens: int | None = Field(default=None, ge=8)
-    """Of a BERT: subwords of a document, the rest is not read. [256, or what the given model can read]"""
+    """Maximum subwords of a document for a BERT; the rest is not read. [256, or what the given model can read]"""
 
 
 class _Subwords(Settings):
@@ -65,9 +65,9 @@ class _Model(Settings):
     depth: int | None = None
     """Levels of a hierarchical network: 1 words, 2 and sentences, 3 and paragraphs. [2; 3 where there are tabs]"""
     encoder: Literal["gru", "transformer", "none"] | None = None
-    """What reads the parts of each of its levels. [gru]"""
+    """The encoder of each of its levels. [gru]"""
     pool: Literal["first", "mean", "attention"] | None = None
-    """What stands for a document in a BERT: its pooled first state, the mean of all, or one weighted by attention.
+    """How a BERT represents a document: its pooled first state, the mean of all states, or a mean weighted by attention.
     [mean]"""
     width: int | None = shared("width", "128")
     layers: int | None = None
@@ -83,7 +83,7 @@ class _Training(Settings):
 
     updates: int | None = shared("updates", "20 times through the documents, 200 at least")
     batch_tokens: int | None = None
-    """Subwords in a batch: documents times the longest. [by their number]"""
+    """Subwords in a batch: the number of documents times the longest one. [by their number]"""
     learning_rate: float | None = shared("learning_rate")
     warmup: int | None = shared("warmup", "a tenth")
     smoothing: float | None = shared("smoothing", "0")

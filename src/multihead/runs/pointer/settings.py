@@ -51,7 +51,7 @@ class _Task(Settings):
     smallest: int | None = Field(default=None, ge=1)
     """The fewest numbers, or points, of an example."""
     largest: int | None = Field(default=None, ge=1)
-    """The most of them."""
+    """The most numbers, or points, of an example."""
 
 
 class _Model(Settings):
@@ -64,9 +64,9 @@ class _Model(Settings):
     heads: int | None = None
     """Attention heads of a Transformer's encoder."""
     inner: int | None = None
-    """Width of its feed-forward network's hidden layer."""
+    """Width of the hidden layer of its feed-forward networks."""
     positions: bool | None = None
-    """A Transformer's encoder is told in which order the inputs came; the others see it anyway."""
+    """Position encodings in a Transformer's encoder; recurrent encoders see the order anyway."""
     dropout: float | None = None
     """Dropout of the encoder."""
     repeats: bool | None = None
