@@ -1,4 +1,4 @@
-"""``multihead average``: see `runs.average`."""
+"""The command ``multihead average``: see `runs.average`."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ import click
     "--last",
     type=int,
     metavar="NUMBER",
-    help="Of each run take its newest so many checkpoints, instead of its best model (see train --keep-checkpoints).",
+    help="Use the newest so many checkpoints of each run, not its best model (see train --keep-checkpoints).",
 )
 @click.option(
     "--weights",
     type=click.Choice(["trained", "average"]),
-    help="Of a checkpoint: the weights that were trained (the default), or their moving average.",
+    help="Weights of a checkpoint to use: the trained ones (the default), or their moving average.",
 )
 def average(
     folders: tuple[Path, ...], output: Path, last: int | None, weights: Literal["trained", "average"] | None
 ) -> None:
-    """Write the mean of models: of the newest checkpoints of a run, or of several runs or model folders."""
+    """Average the weights of models: the newest checkpoints of a run, or several runs or model folders."""
     from multihead.cli.process import configure_process
 
     configure_process()

@@ -1,6 +1,6 @@
-"""``multihead classify train | predict | evaluate``: which label a document has; see `runs.classifier.train`.
+"""The command ``multihead classify``: train, predict, evaluate; see `runs.classifier`.
 
-Texts come through standard input, a document a line: as many lines come out as go in.
+Texts are read from standard input, a document a line, and answered line by line.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @click.group()
 def classify() -> None:
-    """Classify documents: hierarchical attention, whose weights show what mattered, or a BERT.
+    """Classify documents with hierarchical attention, whose weights explain the answers, or with a BERT.
 
     \b
       multihead classify train --data train.tsv --output run
@@ -36,7 +36,7 @@ def classify() -> None:
 
 
 def _file(name: str, metavar: str) -> Callable[[F], F]:
-    """The flag of a field of `Files`."""
+    """A flag for a field of `Files`."""
     text = " ".join((Files.model_fields[name].description or "").split())
     flag = f"--{name.replace('_', '-')}"
     return click.option(flag, name, type=click.Path(path_type=Path), metavar=metavar, help=text)
@@ -50,9 +50,9 @@ def _file(name: str, metavar: str) -> Callable[[F], F]:
 @click.option("--config", **FILE, help="TOML file with any of these settings.")
 @flags_of(ClassifyOptions)
 def train(config: Path | None, **flags: Any) -> None:
-    """Train a classifier; the same command goes on with a run that was stopped.
+    """Train a classifier; the same command resumes a run that was stopped.
 
-    What is not given is chosen, printed and frozen in the run.
+    Settings that are not given are chosen, printed and fixed for the run.
     """
     from multihead.cli.process import start_run
 
@@ -77,20 +77,20 @@ _DEVICE = click.option(
     default=1,
     show_default=True,
     metavar="NUMBER",
-    help="Labels a document, the most probable first.",
+    help="Labels per document, the most probable first.",
 )
 @click.option("--explain", is_flag=True, help="Show each document with its attention weights as shades.")
 @click.option(
     "--html",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write the documents with their shades as a page of HTML, too.",
+    help="Also write the documents with their shades as an HTML page.",
 )
 @_DEVICE
 def predict(model: Path, top: int, explain: bool, html: Path | None, device: str) -> None:
-    """Print label TAB probability of each document of standard input: one a line, tabs between its paragraphs.
+    """Print label TAB probability for each document on standard input: one a line, tabs between its paragraphs.
 
-    An empty line stays one. Shades are colors where standard output is a terminal, and percentages elsewhere.
+    Empty lines stay empty. Shades are colors if standard output is a terminal, and percentages otherwise.
     """
     from multihead.cli.process import configure_process
 
@@ -105,7 +105,7 @@ def predict(model: Path, top: int, explain: bool, html: Path | None, device: str
 
     classifier = DocumentClassifier.load(model, device)
     if not explain and html is None:
-        filter_lines(lambda lines, number: _answered(classifier, lines, number, top))
+        filter_lines(lambda lines, number: _classify_lines(classifier, lines, number, top))
         return
     if not classifier.explains:
         raise ConfigurationError(
@@ -114,15 +114,14 @@ def predict(model: Path, top: int, explain: bool, html: Path | None, device: str
     _explain(classifier, explain, html, top)
 
 
-def _answered(classifier: DocumentClassifier, lines: list[str], number: int, top: int) -> list[str]:
-    """A line for each."""
+def _classify_lines(classifier: DocumentClassifier, lines: list[str], number: int, top: int) -> list[str]:
     from multihead.cli.streams import STDIN_NAME
 
     full = [place for place, line in enumerate(lines) if line.strip()]
     try:
         answers = classifier.classify([lines[place] for place in full])
     except InputError:
-        for place in full:  # which of them is it
+        for place in full:  # find out which one it is
             try:
                 classifier.classify([lines[place]])
             except InputError as error:
@@ -130,17 +129,17 @@ def _answered(classifier: DocumentClassifier, lines: list[str], number: int, top
         raise
     written = [""] * len(lines)
     for place, answer in zip(full, answers, strict=True):
-        written[place] = _line(answer, top)
+        written[place] = _format_answer(answer, top)
     return written
 
 
-def _line(answer: Answer, top: int) -> str:
+def _format_answer(answer: Answer, top: int) -> str:
     ranked = list(answer.probabilities.items())[:top]
     return "\t".join(f"{label}\t{probability:.4f}" for label, probability in ranked)
 
 
 def _explain(classifier: DocumentClassifier, explain: bool, html: Path | None, top: int) -> None:
-    """Documents with their shades, as they arrive; the page at the end."""
+    """Print documents with their shades as they arrive; write the page at the end."""
     from multihead.cli.streams import filter_lines
     from multihead.files import write_text
     from multihead.inspection.shades import shaded_page, shaded_text
@@ -149,7 +148,7 @@ def _explain(classifier: DocumentClassifier, explain: bool, html: Path | None, t
     documents: list[ShadedDocument] = []
 
     def show(lines: list[str], number: int) -> list[str]:
-        shown = _answered(classifier, lines, number, top)
+        shown = _classify_lines(classifier, lines, number, top)
         for place, line in enumerate(lines):
             if line.strip():
                 explained = classifier.explained(line)
@@ -171,9 +170,9 @@ def _explain(classifier: DocumentClassifier, explain: bool, html: Path | None, t
     required=True,
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Documents with their labels, as for training.",
+    help="Labeled documents, in the format of the training file.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the scores as JSON.")
 @_DEVICE
 def evaluate(model: Path, data: Path, as_json: bool, device: str) -> None:
     """Print accuracy, macro-F1, the scores of each label and the confusion matrix."""

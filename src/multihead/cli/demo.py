@@ -1,4 +1,4 @@
-"""``multihead demo``: see `demo`."""
+"""The command ``multihead demo``: see `demo`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _LANGUAGE = click.Choice(sorted(LOCALES))
 
 
 @click.command()
-@click.option("--source-language", type=_LANGUAGE, default="de", show_default=True, help="Written in.")
-@click.option("--target-language", type=_LANGUAGE, default="en", show_default=True, help="Rendered in.")
+@click.option("--source-language", type=_LANGUAGE, default="de", show_default=True, help="Language of the sources.")
+@click.option("--target-language", type=_LANGUAGE, default="en", show_default=True, help="Language of the targets.")
 @click.option("--output", type=click.Path(path_type=Path), default=Path("demo"), show_default=True, metavar="FOLDER")
-@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of data and training.")
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Seed of data and training.")
 def demo(source_language: str, target_language: str, output: Path, seed: int) -> None:
-    """Learn, in three minutes, to render dates, times, quantities and money of one language in another."""
+    """Learn in three minutes to translate dates, times, quantities and money between two languages."""
     from multihead.cli.process import start_run
 
     arguments = start_run()

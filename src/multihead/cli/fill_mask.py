@@ -1,6 +1,6 @@
-"""``multihead fill-mask``: which words may stand where "[MASK]" stands; see `runs.bert.fill_mask`.
+"""The command ``multihead fill-mask``: predict hidden words; see `runs.bert.fill_mask`.
 
-Texts stand on the command line, or come through standard input, one a line: as many lines come out as go in.
+Texts are given on the command line, or read from standard input and answered line by line.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 )
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to run.")
 def fill_mask(model: Path, texts: tuple[str, ...], top: int, device: str) -> None:
-    """Tell the most probable words for each [MASK] of a TEXT, with their probabilities.
+    """Predict the most probable words for each [MASK] of a TEXT, with their probabilities.
 
-    MODEL is a folder of `multihead pretrain`, or a BERT in the format of Hugging Face. Without a TEXT lines are read
-    from standard input; each becomes one line: the text with its most probable words, and behind a tab for each [MASK]
-    the words with their probabilities.
+    MODEL is a folder of `multihead pretrain`, or a BERT in the format of Hugging Face. Without a TEXT, lines are read
+    from standard input. For each a line is printed: the text with its most probable words, then after a tab for each
+    [MASK] the words with their probabilities.
 
     \b
       multihead fill-mask run "A dog [MASK] in the grass."
@@ -38,14 +38,14 @@ def fill_mask(model: Path, texts: tuple[str, ...], top: int, device: str) -> Non
 
     for text in texts:
         if HIDDEN not in text:
-            raise InputError(f"there is no {HIDDEN} in '{text}': write it in the place of the word that is to be told")
+            raise InputError(f"there is no {HIDDEN} in '{text}': write it in place of the word to predict")
     configure_process()
     from multihead.cli.streams import filter_lines
     from multihead.runs.bert.fill_mask import MaskFiller
 
     filler = MaskFiller.load(model, device)
     if not texts:
-        filter_lines(lambda lines, number: _lines(filler, lines, number, top))
+        filter_lines(lambda lines, number: _fill_lines(filler, lines, number, top))
         return
     for filled in filler.fill(texts, top):
         click.echo(filled.text)
@@ -53,20 +53,20 @@ def fill_mask(model: Path, texts: tuple[str, ...], top: int, device: str) -> Non
             click.echo("  " + "  ".join(f"{word} {probability:.1%}" for word, probability in candidates))
 
 
-def _lines(filler: MaskFiller, lines: list[str], number: int, top: int) -> list[str]:
-    """One line for each; the lines before one that is too long are written before the error."""
+def _fill_lines(filler: MaskFiller, lines: list[str], number: int, top: int) -> list[str]:
+    """Fill lines; if one is too long, write the lines before it, then raise."""
     from multihead.cli.streams import STDIN_NAME, write_lines
 
     limit = filler.model.config.max_positions
     for place, line in enumerate(lines):
         count = filler.count(line)
         if count > limit:
-            write_lines(_lines(filler, lines[:place], number, top))
+            write_lines(_fill_lines(filler, lines[:place], number, top))
             raise DataError(
                 f"{count} tokens, but this model reads {limit} at most; shorten it", STDIN_NAME, number + place
             )
-    return ["\t".join([filled.text, *map(_column, filled.candidates)]) for filled in filler.fill(lines, top)]
+    return ["\t".join([filled.text, *map(_format_candidates, filled.candidates)]) for filled in filler.fill(lines, top)]
 
 
-def _column(candidates: tuple[Candidate, ...]) -> str:
+def _format_candidates(candidates: tuple[Candidate, ...]) -> str:
     return " ".join(f"{word} {probability:.4f}" for word, probability in candidates)

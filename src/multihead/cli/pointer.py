@@ -1,7 +1,7 @@
-"""``multihead pointer train | sort | hull | evaluate``: networks that point at their inputs; see `runs.pointer.train`.
+"""The command ``multihead pointer``: train, sort, hull, evaluate; see `runs.pointer`.
 
-Numbers and points stand on the command line, or come through standard input, a problem a line: as many lines come out
-as go in.
+Numbers and points are given on the command line, or read from standard input, a problem a line, and answered line by
+line.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Parse = Callable[[str], "list[float] | float"]
 
 _PROBLEM = click.argument("problem", type=click.Choice(PROBLEM_NAMES))
 _NUMBERS: dict[str, Any] = {"ignore_unknown_options": True}
-"""So that -3 is a number; what else begins with a dash is refused by `_refuse_options`."""
+"""Lets -3 be a number; `_refuse_options` refuses other words that begin with a dash."""
 _MOST = 1000
-"""Inputs of the longest problem that ``evaluate`` draws."""
+"""Maximum number of inputs of a problem in ``evaluate``."""
 
 
 @click.group()
 def pointer() -> None:
-    """Pointer networks: sort numbers, find convex hulls; the answer is places in the input.
+    """Pointer networks: sort numbers, find convex hulls; answers are places in the input.
 
     \b
       multihead pointer train sort
@@ -48,9 +48,9 @@ def pointer() -> None:
 @click.option("--config", **FILE, help="TOML file with any of the settings below.")
 @flags_of(PointerSettings)
 def train(problem: ProblemName, config: Path | None, **flags: Any) -> None:
-    """Train a network to sort numbers, or to find convex hulls; the same command goes on with a run that was stopped.
+    """Train a network to sort numbers or to find convex hulls; the same command resumes a run that was stopped.
 
-    Examples are drawn anew for every update. What is not given is chosen, printed and frozen in the run.
+    Every update has new examples. Settings that are not given are chosen, printed and fixed for the run.
     """
     from multihead.cli.process import start_run
 
@@ -73,11 +73,9 @@ _BEAM = click.option(
     default=1,
     show_default=True,
     metavar="NUMBER",
-    help="Answers that are followed at the same time; 1 is greedy.",
+    help="Width of the beam search; 1 is greedy search.",
 )
-_REPEATS = click.option(
-    "--repeats/--no-repeats", default=None, help="Whether it may point at the same input twice. [as trained]"
-)
+_REPEATS = click.option("--repeats/--no-repeats", default=None, help="Whether a place may occur twice. [as trained]")
 
 
 @pointer.command(context_settings=_NUMBERS)
@@ -88,9 +86,9 @@ _REPEATS = click.option(
 def sort(numbers: tuple[str, ...], model: Path | None, beam: int, repeats: bool | None) -> None:
     """Print the places of the NUMBERs, counted from 1, in descending order (ascending, if it was trained so).
 
-    Without numbers, lists of them are read from standard input, one a line.
+    Without numbers, lists are read from standard input, one a line.
     """
-    _run("sort", numbers, _number, model, beam, repeats)
+    _solve("sort", numbers, _parse_number, model, beam, repeats)
 
 
 @pointer.command(context_settings=_NUMBERS)
@@ -101,20 +99,26 @@ def sort(numbers: tuple[str, ...], model: Path | None, beam: int, repeats: bool 
 def hull(points: tuple[str, ...], model: Path | None, beam: int, repeats: bool | None) -> None:
     """Print which points are the corners of their convex hull, counter-clockwise from the first given; counted from 1.
 
-    A point is two numbers with a comma between them. Without points, sets of them are read from standard input, one a
-    line.
+    A point is two numbers with a comma between them. Without points, sets are read from standard input, one a line.
     """
-    _run("hull", points, _point, model, beam, repeats)
+    _solve("hull", points, _parse_point, model, beam, repeats)
 
 
 @pointer.command()
 @_PROBLEM
 @_MODEL
-@click.option("--lengths", metavar="TEXT", help="Inputs of the problems: 5-10,20. [as learned, and some beyond]")
-@click.option("--count", type=int, default=1000, show_default=True, metavar="NUMBER", help="Problems of each length.")
-@click.option("--beam", type=int, default=3, show_default=True, metavar="NUMBER", help="Measured beside greedy search.")
+@click.option("--lengths", metavar="TEXT", help="Numbers of inputs: 5-10,20. [those of training, and some beyond]")
+@click.option("--count", type=int, default=1000, show_default=True, metavar="NUMBER", help="Problems per length.")
+@click.option(
+    "--beam",
+    type=int,
+    default=3,
+    show_default=True,
+    metavar="NUMBER",
+    help="Beam search to measure besides greedy search.",
+)
 @_REPEATS
-@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of the problems.")
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Seed of the problems.")
 def evaluate(
     problem: ProblemName,
     model: Path | None,
@@ -124,15 +128,15 @@ def evaluate(
     repeats: bool | None,
     seed: int,
 ) -> None:
-    """Measure a model on fresh problems of each length: how many it gets exactly right.
+    """Measure how many new problems of each length a model gets exactly right.
 
-    Of hulls also the share of the true hull's area that is covered, and how many answers are no polygon.
+    For hulls also the share of the true hull's area that is covered, and how many answers are not polygons.
     """
     from multihead.cli.process import configure_process
     from multihead.cli.streams import counter
 
     check_search(beam, None)
-    wanted = None if lengths is None else _lengths(lengths)
+    wanted = None if lengths is None else _parse_lengths(lengths)
     configure_process()
     from multihead.runs.pointer.evaluation import evaluate as run
 
@@ -153,10 +157,10 @@ def evaluate(
 # --------------------------------------------------------------------------- problems to answers
 
 
-def _run(
+def _solve(
     problem: ProblemName, words: tuple[str, ...], parse: Parse, model: Path | None, beam: int, repeats: bool | None
 ) -> None:
-    """Answers one problem, or every line of standard input."""
+    """Solve one problem, or every line of standard input."""
     from multihead.cli.process import configure_process
 
     check_search(beam, None)
@@ -168,14 +172,14 @@ def _run(
     network = Pointer.of(problem, model)
     if words:
         (answer,) = network.answers(rows, beam=beam, repeats=repeats)
-        _remark(answer, "")
-        click.echo(_line(answer))
+        _print_warnings(answer, "")
+        click.echo(_format_answer(answer))
     else:
-        _filter(network, parse, beam, repeats)
+        _solve_lines(network, parse, beam, repeats)
 
 
-def _filter(network: Pointer, parse: Parse, beam: int, repeats: bool | None) -> None:
-    """Lines to lines, as they arrive; up to the first that cannot be read."""
+def _solve_lines(network: Pointer, parse: Parse, beam: int, repeats: bool | None) -> None:
+    """Solve lines as they arrive, up to the first invalid one."""
     from multihead.cli.streams import STDIN_NAME, ByteStream, read_arriving, write_lines
 
     faults: list[DataError] = []
@@ -189,9 +193,9 @@ def _filter(network: Pointer, parse: Parse, beam: int, repeats: bool | None) -> 
             except InputError as error:
                 faults.insert(0, DataError(str(error), STDIN_NAME, place))
                 break
-        write_lines([_line(answer) for answer in answers])
+        write_lines([_format_answer(answer) for answer in answers])
         for place, answer in enumerate(answers, start=number + 1):
-            _remark(answer, f"line {place}: ")
+            _print_warnings(answer, f"line {place}: ")
         number += len(lines)
         if faults:
             raise faults[0]
@@ -199,12 +203,12 @@ def _filter(network: Pointer, parse: Parse, beam: int, repeats: bool | None) -> 
         raise faults[0]
 
 
-def _line(answer: Answer) -> str:
+def _format_answer(answer: Answer) -> str:
     return " ".join(map(str, answer.places))
 
 
-def _remark(answer: Answer, where: str) -> None:
-    """What the reader of an answer should know, to standard error."""
+def _print_warnings(answer: Answer, where: str) -> None:
+    """Write warnings about an answer to standard error."""
     if answer.warning is not None:
         click.echo(f"{where}{answer.warning}", err=True)
     if not answer.finished:
@@ -212,17 +216,17 @@ def _remark(answer: Answer, where: str) -> None:
 
 
 def _refuse_options(words: tuple[str, ...]) -> None:
-    """Refuses a misspelt option, which would otherwise be taken for a number."""
+    """Refuse a misspelled option, which would otherwise be read as a number."""
     for word in words:
         if re.match(r"-[-a-zA-Z]", word) and not re.match(r"-(inf|nan)", word, re.IGNORECASE):
             raise click.NoSuchOption(word.split("=")[0])
 
 
-def _number(word: str) -> float:
-    """A finite number.
+def _parse_number(word: str) -> float:
+    """Parse a finite number.
 
     Raises:
-        ConfigurationError: it is none.
+        ConfigurationError: the word is not one.
     """
     try:
         number = float(word)
@@ -235,23 +239,23 @@ def _number(word: str) -> float:
     return number
 
 
-def _point(word: str) -> list[float]:
-    """Two of them.
+def _parse_point(word: str) -> list[float]:
+    """Parse two numbers with a comma between them.
 
     Raises:
-        ConfigurationError: not that.
+        ConfigurationError: the word is not that.
     """
     parts = word.split(",")
     if len(parts) != 2:
         raise ConfigurationError(f"'{word}' is not a point; write x,y without a space, and spaces between points")
-    return [_number(part) for part in parts]
+    return [_parse_number(part) for part in parts]
 
 
-def _lengths(text: str) -> list[int]:
-    """Reads ``5-10,20``.
+def _parse_lengths(text: str) -> list[int]:
+    """Parse ``5-10,20``.
 
     Raises:
-        ConfigurationError: it is something else.
+        ConfigurationError: the text has another format.
     """
     lengths: list[int] = []
     for part in text.split(","):

@@ -1,4 +1,4 @@
-"""``multihead prepare``: see `preparing.prepare`."""
+"""The command ``multihead prepare``: see `preparing.prepare`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from multihead.planning.settings import PrepareSettings, TrainSettings
 @click.option(
     "--config",
     **FILE,
-    help="TOML file of these settings, or of `multihead train`, whose other settings have no effect here.",
+    help="TOML file of these settings, or of `multihead train`, whose other settings are ignored.",
 )
 @flags_of(PrepareSettings)
 def prepare(config: Path | None, **flags: Any) -> None:
-    """Make subwords and token ids ahead of training: `multihead train --data FOLDER` starts from them.
+    """Prepare text ahead of training: learn subwords and store token ids.
 
-    What --output holds then can be trained from again and again, with other models and other settings of training.
+    `multihead train --data FOLDER` trains from the folder, any number of times and with any model and settings.
     """
     from multihead.cli.process import StopSignal, configure_process
 

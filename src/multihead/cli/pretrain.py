@@ -1,4 +1,4 @@
-"""``multihead pretrain``: see `runs.bert.train`."""
+"""The command ``multihead pretrain``: see `runs.bert.train`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from multihead.runs.bert.settings import PretrainSettings
 @click.option("--config", **FILE, help="TOML file with any of the settings below.")
 @flags_of(PretrainSettings)
 def pretrain(config: Path | None, **flags: Any) -> None:
-    """Pre-train a BERT from plain text; the same command goes on with a run that was stopped.
+    """Pre-train a BERT on plain text; the same command resumes a run that was stopped.
 
-    Only --text and --output are needed: a sentence a line, an empty line between documents. Whatever else is not given
-    is chosen from the size of the text and the machine, printed with the reason, and frozen in the run.
+    Only --text and --output are needed: a sentence a line, an empty line between documents. Every other setting is
+    chosen from the size of the text and the machine, printed with the reason, and fixed for the run.
 
     \b
       multihead pretrain --text corpus.txt --output run

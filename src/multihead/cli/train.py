@@ -1,4 +1,4 @@
-"""``multihead train``: see `runs.translator.train`."""
+"""The command ``multihead train``: see `runs.translator.train`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from multihead.planning.settings import TrainSettings
 @click.option("--config", **FILE, help="TOML file with any of the settings below.")
 @flags_of(TrainSettings)
 def train(config: Path | None, **flags: Any) -> None:
-    """Train a translator from two aligned text files; the same command goes on with a run that was stopped.
+    """Train a translator from two aligned text files; the same command resumes a run that was stopped.
 
-    Only --source, --target and --output are needed: whatever else is not given is chosen from the size of the
-    corpus and the machine, printed with the reason, and frozen in the run. The text can also be a file of pairs,
+    Only --source, --target and --output are needed: every other setting is chosen from the size of the corpus and
+    the machine, printed with the reason, and fixed for the run. The text can also be a file of pairs,
     several corpora with weights, or a folder of `multihead prepare`. With several GPUs, or processes:
     torchrun --nproc-per-node N -m multihead train ...
     """

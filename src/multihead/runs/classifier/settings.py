@@ -67,8 +67,8 @@ class _Model(Settings):
     encoder: Literal["gru", "transformer", "none"] | None = None
     """The encoder of each of its levels. [gru]"""
     pool: Literal["first", "mean", "attention"] | None = None
-    """How a BERT represents a document: its pooled first state, the mean of all states, or a mean weighted by attention.
-    [mean]"""
+    """How a BERT represents a document: its pooled first state, the mean of all states, or a mean weighted by
+    attention. [mean]"""
     width: int | None = shared("width", "128")
     layers: int | None = None
     """Layers of a BERT, or of each level's encoder. [2, or 1]"""
