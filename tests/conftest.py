@@ -1,4 +1,4 @@
-"""What tests of whole jobs share: a small language of number words, and one run that learned to translate it."""
+"""Shared fixtures: a small language of number words, a run trained on it, commands, a browser."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ SETTINGS: dict[str, Any] = {
     "precision": "float32",
     "threads": 1,
 }
-"""A network that trains at thirty updates a second and more; one thread, so that neighbours do not matter."""
+"""A network that trains at 30 updates per second or more; one thread, so that other processes do not matter."""
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """The language, and a corpus of it on disk."""
+    """A corpus of the language on disk."""
 
     folder: Path
     settings: dict[str, Any]
@@ -89,7 +89,7 @@ class Numbers:
 
     @staticmethod
     def learn(output: Path, **wishes: Any) -> TrainResult:
-        """`train` without a word, on one thread, as a command that is asked for one would."""
+        """`multihead.train` without output, on one thread, as a command with ``--threads 1`` runs it."""
         from multihead import train
 
         threads = torch.get_num_threads()
@@ -100,7 +100,7 @@ class Numbers:
 
     @staticmethod
     def contents(folder: Path, *, without: tuple[str, ...] = ()) -> dict[str, str]:
-        """Every file below a folder with the hash of its content, folders too: what "nothing has changed" means."""
+        """All files and folders below a folder, with the hashes of the files, to check that nothing has changed."""
         return {
             str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "folder"
             for path in sorted(folder.rglob("*"))
@@ -109,7 +109,7 @@ class Numbers:
 
     @staticmethod
     def flags(settings: dict[str, Any]) -> list[str]:
-        """Settings as somebody would type them."""
+        """Settings as command-line flags."""
         words: list[str] = []
         for name, value in settings.items():
             flag = name.replace("_", "-")
@@ -119,18 +119,18 @@ class Numbers:
         return words
 
 
-WithoutThem = Callable[[], contextlib.AbstractContextManager[None]]
+WithoutKernels = Callable[[], contextlib.AbstractContextManager[None]]
 
 
 @pytest.fixture
-def compiled() -> WithoutThem:
-    """Skips where they cannot be built; gives a context in which everything takes its plain form."""
+def compiled() -> WithoutKernels:
+    """A context without compiled kernels; skips the test if they cannot be built."""
     found = native_module.load_kernels()
     if found.library is None:
         pytest.skip(found.reason)
 
     @contextlib.contextmanager
-    def plainly() -> Iterator[None]:
+    def without_kernels() -> Iterator[None]:
         before = dict(native_module._loaded)
         native_module._loaded["kernels"] = native_module.Native(None, "plain kernels: a test")
         try:
@@ -138,12 +138,12 @@ def compiled() -> WithoutThem:
         finally:
             native_module._loaded.update(before)
 
-    return plainly
+    return without_kernels
 
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """Matrices as small as those of tests are multiplied faster by one."""
+    """Run on one thread, which is faster for the small matrices of tests."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -154,9 +154,9 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
-    """A real Chromium without a window; where there is none the test is skipped, but never in CI.
+    """A headless Chromium; without one the test is skipped, except in CI, where it fails.
 
-    It reaches this machine alone, and every script error on a page is in ``browser.get_log("browser")``.
+    It can connect to this machine only, and script errors of a page are in ``browser.get_log("browser")``.
     """
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if chromium is None or driver is None:
@@ -190,7 +190,7 @@ def numbers(tmp_path_factory: pytest.TempPathFactory) -> Numbers:
 
 @pytest.fixture(scope="session")
 def trained(numbers: Numbers, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run that translates number words; copy it before you change anything in it."""
+    """A finished run that translates number words; tests copy it before changing it."""
     output = tmp_path_factory.mktemp("trained") / "run"
     options = {"updates": 250, "validate_every": 125, "log_every": 50, "dropout": 0.0, "smoothing": 0.0}
     files = {**numbers.train, **numbers.valid}
@@ -199,8 +199,8 @@ def trained(numbers: Numbers, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How a command ended."""
+class CommandResult:
+    """Exit status and output of a command."""
 
     status: int
     out: bytes
@@ -212,8 +212,8 @@ class Ended:
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Ended]]:
-    """Runs ``multihead`` in this process, with bytes as standard input; undoes what it sets for the process."""
+def call(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., CommandResult]]:
+    """Run ``multihead`` in this process with the given standard input; process-wide settings are restored."""
     from multihead.cli import process
     from multihead.cli.main import main
 
@@ -223,7 +223,7 @@ def call(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Ended]]:
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     threads = torch.get_num_threads()
 
-    def run(*words: object, given: bytes = b"") -> Ended:
+    def run(*words: object, given: bytes = b"") -> CommandResult:
         written, err = io.BytesIO(), io.StringIO()
         out = io.TextIOWrapper(io.BufferedWriter(written), encoding="utf-8")
         with monkeypatch.context() as streams:
@@ -232,7 +232,7 @@ def call(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Ended]]:
             streams.setattr(sys, "stderr", err)
             status = main([str(word) for word in words])
             out.flush()
-        return Ended(status, written.getvalue(), err.getvalue())
+        return CommandResult(status, written.getvalue(), err.getvalue())
 
     yield run
     for number, handler in handlers.items():

@@ -1,4 +1,4 @@
-"""Every benchmark runs, in sizes that say nothing, and writes its figures."""
+"""Every benchmark runs, in tiny sizes, and writes its figures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TINY = {
     "serving.py": ["--quick"],
     "training.py": ["--size", "toy", "--rounds", "1", "--updates", "1"],
 }
-"""The arguments of each script."""
+"""The arguments of each benchmark."""
 
 
 def test_every_benchmark_is_run_here() -> None:

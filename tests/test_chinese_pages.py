@@ -1,4 +1,4 @@
-"""The Chinese pages say what the English ones say: the same blocks in the same order, the same names, the same places.
+"""The Chinese pages match the English ones: the same blocks in the same order, names, commands and links.
 
 What a failing test prints is what is to be copied, and to where. That the code runs and prints what stands below it is
 checked where the English pages are (`test_documents`, `test_pages`).
@@ -22,16 +22,16 @@ PAGES = {
     "docs/attention.md": "docs/attention.zh-CN.md",
     "docs/from-the-documents.md": "docs/from-the-documents.zh-CN.md",
 }
-"""Each English page and its Chinese one."""
+"""Each English page and its Chinese translation."""
 
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 ADDED = ("make demo SOURCE=zh", "zh-en: ")
-"""With what the blocks begin that only a Chinese page has: the demo's Chinese pair, and what it printed."""
+"""First lines of blocks that only Chinese pages have: the demo with a Chinese pair, and its output."""
 
 
 class Block(NamedTuple):
-    """A fenced block and where it stands."""
+    """A fenced block and its line."""
 
     line: int
     language: str
@@ -52,13 +52,13 @@ def prose(page: str) -> str:
 
 
 def codes(page: str) -> set[str]:
-    """What stands between backticks."""
+    """The texts between backticks."""
     return {" ".join(text.split()) for text in re.findall(r"`([^`]+)`", prose(page))}
 
 
 @pytest.mark.parametrize(("english", "chinese"), PAGES.items(), ids=PAGES)
 def test_the_blocks_are_the_same_in_the_same_order(english: str, chinese: str) -> None:
-    """Code, commands and what they print, letter by letter; of a drawn tree the paths, since its words are prose."""
+    """Code, commands and output exactly; of a drawn tree only the paths, since its descriptions are prose."""
     theirs, ours = blocks(english), [block for block in blocks(chinese) if not block.text.startswith(ADDED)]
     for their, our in zip(theirs, ours, strict=False):
         if their.language:
@@ -79,7 +79,7 @@ def test_the_blocks_are_the_same_in_the_same_order(english: str, chinese: str) -
 
 @pytest.mark.parametrize(("english", "chinese"), PAGES.items(), ids=PAGES)
 def test_the_names_are_the_same(english: str, chinese: str) -> None:
-    """Every name, flag and command that one mentions, the other mentions."""
+    """Both pages mention the same names, flags and commands."""
     left_out = codes(english) - codes(chinese)
     added = {code for code in codes(chinese) - codes(english) if code not in ("zh", "->", 'pip install -e ".[zh]"')}
     assert left_out == set(), f"{english} has them, {chinese} does not"
@@ -88,7 +88,7 @@ def test_the_names_are_the_same(english: str, chinese: str) -> None:
 
 @pytest.mark.parametrize(("english", "chinese"), PAGES.items(), ids=PAGES)
 def test_the_tables_have_the_same_rows(english: str, chinese: str) -> None:
-    """So many in each table: traps and names that are added to one are added to the other."""
+    """Tables have equally many rows, so that additions to one page are made to the other."""
     tables = [re.findall(r"(?:^\|.*\n)+", prose(page), re.MULTILINE) for page in (english, chinese)]
     theirs, ours = ([(table.splitlines()[2][:60], table.count("\n")) for table in found] for found in tables)
     assert len(ours) == len(theirs)
@@ -98,7 +98,7 @@ def test_the_tables_have_the_same_rows(english: str, chinese: str) -> None:
 
 @pytest.mark.parametrize(("english", "chinese"), PAGES.items(), ids=PAGES)
 def test_the_links_lead_to_the_same_pages(english: str, chinese: str) -> None:
-    """To the Chinese page, where there is one; and every one leads somewhere."""
+    """Links lead to existing files, and to the Chinese page if there is one."""
     folder = (ROOT / chinese).parent
     theirs, ours = (set(re.findall(r"\]\(([^)#\s]+)", prose(page))) for page in (english, chinese))
     translated = {(ROOT / page).resolve(): (ROOT / other).resolve() for page, other in PAGES.items()}
@@ -111,9 +111,9 @@ def test_the_links_lead_to_the_same_pages(english: str, chinese: str) -> None:
 
 @pytest.mark.parametrize(("english", "chinese"), PAGES.items(), ids=PAGES)
 def test_the_prose_is_chinese(english: str, chinese: str) -> None:
-    """Each paragraph of it; and its first lines lead to the English page."""
+    """Every paragraph is Chinese, and the first lines link to the English page."""
     paragraphs = [part for part in re.split(r"\n\s*\n", prose(chinese)) if part.strip()]
-    text = [part for part in paragraphs if not part.startswith("#")]  # a heading may be the name of a file
+    text = [part for part in paragraphs if not part.startswith("#")]  # headings may be names of files
     assert [part for part in text if not CHINESE.search(part)] == []
     assert "�" not in read(chinese)
     assert Path(english).name in read(chinese).splitlines()[2]
@@ -125,7 +125,7 @@ def test_an_english_page_leads_to_its_chinese_one(english: str) -> None:
 
 
 def test_the_chinese_pair_of_the_demo_is_the_one_shown() -> None:
-    """`multihead demo` ends with the first of its test set, which does not change with the size of the others."""
+    """`multihead demo` shows the first examples of its test set, which does not depend on the size of the others."""
     (shown,) = [block.text for block in blocks("README.zh-CN.md") if block.text.startswith("zh-en: ")]
     _, _, test = split("zh", "en", train=0, valid=0, test=TEST, seed=1)
     begun, ended = shown.split("some of them:\n")

@@ -1,4 +1,4 @@
-"""`docs/coverage.md` has every row of what the documents describe, and all that it names is there.
+"""`docs/coverage.md` has a row for everything the documents describe, and everything it names exists.
 
 What the documents describe lies outside the project; the list of its rows stands here. That links lead somewhere is
 checked in `test_names`.
@@ -29,7 +29,7 @@ ROWS = [
 
 
 class Row(NamedTuple):
-    """A line of a table."""
+    """A row of a table."""
 
     row: str
     what: str
@@ -81,7 +81,7 @@ def is_run(name: str) -> bool:
 
 
 def can_be_met(name: str) -> bool:
-    """Whether there is such a name to import, a command with these flags, or a file."""
+    """Whether the name is importable, a command with these flags, or a file."""
     if name.startswith("multihead "):
         return can_be_typed(name)
     if re.fullmatch(r"multihead(\.\w+)+", name):
@@ -94,7 +94,7 @@ def can_be_met(name: str) -> bool:
 
 
 def can_be_typed(line: str) -> bool:
-    """Whether the command exists and has the flags; its files need not be there."""
+    """Whether the command exists and has the flags; its files need not exist."""
     found: click.Command = command
     words = shlex.split(line)[1:]
     while words and isinstance(found, click.Group):

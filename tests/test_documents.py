@@ -1,8 +1,8 @@
-"""What the guides say is so: their code runs, their commands parse, their trees are the real ones.
+"""The guides are correct: their code runs, their commands parse, and their trees match the real ones.
 
-The code blocks of README.md are run as they stand, one program, in a folder with a small corpus. The run folder that
-they leave behind is then what the drawings of a run folder are compared with. Links, paths and names are checked in
-`test_names`, code and commands of the pages in docs/ in `test_pages`.
+The code blocks of README.md are run as one program, in a folder with a small corpus. Drawings of a run folder are
+compared with the run folder that they leave. Links, paths and names are checked in `test_names`, code and commands of
+the pages in docs/ in `test_pages`.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ def blocks(name: str) -> list[Block]:
 
 
 def inline(name: str) -> list[str]:
-    """What stands between backticks outside of fenced blocks; each once."""
+    """The texts between backticks outside of fenced blocks, without duplicates."""
     prose = re.sub(r"^```.*?^```$", "", read(name), flags=re.DOTALL | re.MULTILINE)
     return sorted({" ".join(text.split()) for text in re.findall(r"`([^`]+)`", prose)})
 
 
 def tree(name: str, root: str) -> set[str]:
-    """The paths of a drawn tree, folders with a slash at the end."""
+    """The paths of a drawn tree; folders end with a slash."""
     (text,) = [block.text for block in blocks(name) if block.text.startswith(root)]
     paths: set[str] = set()
     folders: list[str] = []
@@ -79,10 +79,10 @@ def tree(name: str, root: str) -> set[str]:
 
 
 class Ran(NamedTuple):
-    """The README's Python after it ran."""
+    """The result of running the README's Python."""
 
     folder: Path
-    printed: list[str]  # by each block
+    printed: list[str]  # output of each block
 
 
 def write_corpus(folder: Path) -> None:
@@ -97,7 +97,7 @@ def write_corpus(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    """Runs every Python block of the README, in order, with one thread."""
+    """Run all Python blocks of the README, in order, on one thread."""
     folder, threads, printed = tmp_path_factory.mktemp("readme"), torch.get_num_threads(), []
     namespace = {"__name__": "readme"}
     write_corpus(folder)
@@ -152,13 +152,13 @@ def children(paths: set[str], folder: str) -> set[str]:
 
 
 def commands(name: str) -> list[str]:
-    """The lines of console blocks, and the commands in backticks."""
+    """The lines of console blocks, and commands in backticks."""
     lines = [line for b in blocks(name) if b.language == "console" for line in b.text.splitlines()]
     return lines + [text for text in inline(name) if text.split()[0] in ("make", "multihead", ".venv/bin/python")]
 
 
 HELP = ["-h", "--help"]
-"""As the command itself has it: click keeps the option that a command was first asked for."""
+"""The help options of the command; click caches those that a command is first parsed with."""
 
 
 def check_command(line: str) -> None:
@@ -180,14 +180,14 @@ def check_command(line: str) -> None:
         assert words[0] in found.commands, f"no command {words[0]}: {line}"
         names.append(words.pop(0))
         found = found.commands[names[-1]]
-    if not words:  # it is only named
+    if not words:  # the command is only named
         return
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             given = found.make_context(line, words, help_option_names=HELP).params
     except click.exceptions.Exit:  # --help
         return
-    except (click.MissingParameter, click.BadOptionUsage):  # a flag is named, not a whole command
+    except (click.MissingParameter, click.BadOptionUsage):  # a flag is named, the command is not complete
         assert line not in whole_commands()
         return
     if cls := SETTINGS.get(" ".join(names)):
@@ -199,7 +199,7 @@ def check_command(line: str) -> None:
 
 @cache
 def whole_commands() -> set[str]:
-    """The lines of console blocks; what stands in backticks may be a part of a command."""
+    """The lines of console blocks; texts in backticks may be parts of commands."""
     shown = (block for name in GUIDES for block in blocks(name) if block.language == "console")
     return {line for block in shown for line in block.text.splitlines()}
 

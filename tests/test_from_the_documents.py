@@ -1,4 +1,4 @@
-"""`docs/from-the-documents.md` leaves nothing out, says of nothing that it is ours which is not, and its weights fit.
+"""`docs/from-the-documents.md` is complete, names only existing counterparts, and its weight mappings fit.
 
 The documents that it speaks of lie outside the project: what needs them is skipped where they are not. That its code
 runs is checked in `test_pages`.
@@ -40,10 +40,10 @@ SCRIPT = re.compile(r"\b(\w+\.py)\b")
 
 
 def words_of_the_documents() -> dict[str, set[str]]:
-    """By document: each class, function, argument and file that its code shows."""
+    """For each document, the classes, functions, arguments and files that its code shows."""
     found = {}
     for path in sorted(SEEDS.glob("00[0-4]_*.txt")):
-        # Line numbers of the page that the text was copied from stand before some lines of code.
+        # Some lines of code start with line numbers of the page that the text was copied from.
         text = re.sub(r"^\d+(?=\s*(class|def|[A-Za-z_#]))", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
         code = re.sub(r"#.*", "", text)
         words = {match[2] for match in CODE.finditer(code)} | set(SCRIPT.findall(text))
@@ -143,7 +143,7 @@ def rows() -> list[Row]:
 
 @cache
 def names() -> set[str]:
-    """Every name that the package defines or uses, and its modules."""
+    """All names that the package defines or uses, and its modules."""
     files = list((ROOT / "src").rglob("*.py"))
     found = {part for path in files for part in path.relative_to(ROOT / "src").with_suffix("").parts}
     for path in files:
@@ -162,7 +162,7 @@ def options(group: click.Command) -> Iterator[str]:
 
 
 MADE_FROM = {"n_head", "d_k", "d_v", "temperature", "enc_output", "lr_mul", "mask_mod"}
-"""Names of theirs from which ours are made."""
+"""Names of the documents from which ours are derived."""
 OTHERS = {"True", "False", "RuntimeError", "best", "texts", "path", "jsonl", "W_q", "W_k", "W_v", "Q", "K", "V"}
 """Python's, of an example, of a file, and lines of a trace."""
 
@@ -228,7 +228,7 @@ VOCAB, WIDTH, HEADS, D_K, D_V, INNER, LAYERS, PAD = 11, 12, 3, 5, 2, 14, 2, 0
 
 
 def shapes_of_002() -> dict[str, tuple[int, ...]]:
-    """Its parameters by its names (`Models.py`, `Layers.py` and `SubLayers.py` of 002)."""
+    """Its parameters under its own names (`Models.py`, `Layers.py` and `SubLayers.py` of 002)."""
     shapes: dict[str, tuple[int, ...]] = {}
     for side, word in (("encoder", "src"), ("decoder", "trg")):
         shapes[f"{side}.{word}_word_emb.weight"] = (VOCAB, WIDTH)
@@ -250,7 +250,7 @@ def shapes_of_002() -> dict[str, tuple[int, ...]]:
 def logits_of_002(
     state: dict[str, Tensor], source: Tensor, target: Tensor, scale_emb: float, scale_prj: float
 ) -> Tensor:
-    """Its network, written out for one sentence without padding."""
+    """Its network, for one sentence without padding."""
 
     def norm(x: Tensor, name: str) -> Tensor:
         return F.layer_norm(x, (WIDTH,), state[f"{name}.layer_norm.weight"], state[f"{name}.layer_norm.bias"], 1e-6)
@@ -285,7 +285,7 @@ def logits_of_002(
 
 @pytest.mark.parametrize(("scale", "tied"), [("emb", True), ("prj", True), ("none", True), ("prj", False)])
 def test_a_checkpoint_of_the_repository_gives_its_network(scale: str, tied: bool) -> None:
-    """`like_002` and `from_002` of the page, with weights drawn for its names."""
+    """`like_002` and `from_002` of the page, with random weights under its names."""
     draw = torch.Generator().manual_seed(1)
     state = {name: torch.randn(shape, generator=draw).double() / 2 for name, shape in shapes_of_002().items()}
     angle = torch.arange(200).double()[:, None] / 10000 ** (torch.arange(WIDTH) // 2 * 2 / WIDTH)
@@ -301,7 +301,7 @@ def test_a_checkpoint_of_the_repository_gives_its_network(scale: str, tied: bool
     model = Transformer(config).double().eval()
     model.load_state_dict(function_of_the_page("from_002")(state))
     source, target = torch.randint(1, VOCAB, (5,), generator=draw), torch.randint(1, VOCAB, (4,), generator=draw)
-    # Theirs scales only where the projection is tied to the embedding.
+    # It scales embeddings only if the projection is tied to them.
     scales = (WIDTH**0.5 if tied and scale == "emb" else 1.0, WIDTH**-0.5 if tied and scale == "prj" else 1.0)
     expected = logits_of_002(state, source, target, *scales)
     found = model(source[None], torch.tensor([5]), target[None]).logits[0]

@@ -1,4 +1,4 @@
-"""The order of the package, read from its imports: no arrow points up, none goes in a circle, torch stays where it is.
+"""The layers of the package, read from its imports: imports point down, without cycles, and torch stays out of `text`.
 
 The order stands in the table of ARCHITECTURE.md's section "Layers", top first, and nowhere else. Every import counts:
 of a whole file, inside a function, for type checking only. Nothing is imported here to find out, except where a test
@@ -28,11 +28,11 @@ PACKAGE = ROOT / "src" / "multihead"
 
 
 class Import(NamedTuple):
-    """One name that a module imports."""
+    """An imported name."""
 
-    target: str  # the module that is imported; of another distribution, its first part
+    target: str  # the imported module; of other distributions, only the top-level package
     line: int
-    at_start: bool  # whether it is executed when the module is imported
+    at_start: bool  # whether the import runs when the module is imported
 
 
 def module_name(path: Path) -> str:
@@ -93,7 +93,7 @@ HEIGHT = {name: height for height, row in enumerate(ORDER) for name in row}
 
 
 def layer_of(module: str) -> str:
-    """The longest name in the table that the module is or lies in; the package's own file is the layer ``__init__``."""
+    """The longest name in the table that contains the module; the layer of `multihead` itself is ``__init__``."""
     parts = module.split(".")[1:] or ["__init__"]
     names = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
     return next((name for name in names if name in HEIGHT), parts[0])
@@ -118,7 +118,7 @@ def height_of(module: str) -> int:
 
 
 def points_up(source: str, target: str) -> bool:
-    if source != "multihead" and target.startswith(f"{source}."):  # the __init__ of a package, and what lies in it
+    if source != "multihead" and target.startswith(f"{source}."):  # an __init__ may import its own package
         return False
     return height_of(target) > height_of(source) - (layer_of(target) != layer_of(source))
 
@@ -154,7 +154,7 @@ def test_no_imports_in_a_circle() -> None:
 
 
 def reached(start: str) -> dict[str, str]:
-    """Whatever is imported when ``start`` is, each with a module that imports it."""
+    """All modules imported with ``start``, each with a module that imports it."""
     found, waiting = {start: start}, [start]
     while waiting:
         module = waiting.pop()
@@ -169,7 +169,7 @@ def reached(start: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("module", [name for name in FILES if name.startswith("multihead.text")])
 def test_text_never_needs_torch(module: str) -> None:
-    # The package's own file names the whole package lazily; all that is below it counts in full.
+    # `multihead` itself imports its names lazily; all imports of modules below it count.
     names = {target for i in IMPORTS[module] if i.target in FILES for target in reached(i.target)}
     assert "torch" not in names | {i.target for i in IMPORTS[module]}
 

@@ -1,4 +1,4 @@
-"""What the documents name is there: links lead somewhere, paths and dotted names exist; and what no file may say."""
+"""Links, paths and dotted names in the documents exist; and no file contains forbidden words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PACKAGE = ROOT / "src" / "multihead"
 GUIDES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "configs/README.md")
 PAGES = tuple(sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
 DOCUMENTS = (*GUIDES, "docs/lab-notes.md", "docs/results.md")
-"""Those whose paths and names are all ours; the other pages name those of other projects too."""
+"""Documents that name only paths and names of this project; other pages name those of other projects, too."""
 
 FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 FILE_ENDING = r"\.(py|md|toml|txt|jsonl?|tsv|png|safetensors)$"
@@ -29,7 +29,7 @@ def read(name: str) -> str:
 
 
 def inline(name: str) -> list[str]:
-    """What stands between backticks outside of fenced blocks; each once."""
+    """The texts between backticks outside of fenced blocks, without duplicates."""
     return sorted({" ".join(text.split()) for text in re.findall(r"`([^`]+)`", FENCED.sub("", read(name)))})
 
 
@@ -37,13 +37,13 @@ def inline(name: str) -> list[str]:
 
 
 def headings(path: Path) -> set[str]:
-    """Where links into a document can lead."""
+    """The anchors of a document."""
     found = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
 
 
 def links(name: str) -> list[tuple[Path, str]]:
-    """The files that a document leads to, and the headings in them."""
+    """The targets of a document's links: files and headings."""
     found = re.findall(r"\]\(([^)\s]+)\)", FENCED.sub("", read(name)))
     parts = (link.partition("#") for link in found if "://" not in link)
     return [((ROOT / name).parent / file if file else ROOT / name, heading) for file, _, heading in parts]
@@ -81,14 +81,14 @@ def written_by_the_package() -> set[str]:
 
 
 def drawn_of_a_run() -> set[str]:
-    """The names in the drawing of a run folder, which `test_documents` compares with a real one."""
+    """The names in the drawn run folder, which `test_documents` compares with a real one."""
     (drawing,) = re.findall(r"^```\nrun/\n(.*?)^```$", read("ARCHITECTURE.md"), re.DOTALL | re.MULTILINE)
     return {line.split()[0] for line in drawing.splitlines()} | {"run/best"}
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_every_path_exists(name: str) -> None:
-    """In the repository, in the package or in a run's folder; or it is the name of a file that the package writes."""
+    """Paths exist in the repository, the package or a run folder, or are names of files that the package writes."""
     named = [text for text in inline(name) if re.fullmatch(r"[\w.-]+(/[\w.-]*)+", text) or re.search(FILE_ENDING, text)]
     places = (ROOT, (ROOT / name).parent, PACKAGE)
     lost = [text for text in named if " " not in text and not any((place / text).exists() for place in places)]
@@ -109,7 +109,7 @@ def modules() -> dict[str, ModuleType]:
 
 @cache
 def identifiers() -> set[str]:
-    """Every name that the package defines or uses, and the environment variables of package and tests."""
+    """All names that the package defines or uses, and the environment variables of package and tests."""
     found = {path.stem for path, _ in nodes()}
     for _, node in nodes():
         for part in ("name", "id", "arg", "attr"):
@@ -119,7 +119,7 @@ def identifiers() -> set[str]:
 
 
 def exists(name: str) -> bool:
-    """Whether ``module.name``, ``package.module.name`` or ``Class.name`` names something."""
+    """Whether ``module.name``, ``package.module.name`` or ``Class.name`` exists."""
     parts = name.split(".")
     owners: list[tuple[object, list[str]]] = []
     if parts[0] == "torch":
@@ -157,7 +157,7 @@ def test_every_dotted_name_exists(name: str) -> None:
 
 @pytest.mark.parametrize("name", GUIDES)
 def test_every_plain_name_is_one_of_the_package(name: str) -> None:
-    """Of those that can only be names: with an underscore or a capital inside."""
+    """Checks words that can only be names: those with an underscore or a capital inside."""
     words = [text for text in inline(name) if re.fullmatch(r"\w+", text) and re.search(r"\w_\w|[a-z][A-Z]", text)]
     assert [word for word in words if word not in identifiers()] == []
 
@@ -174,7 +174,7 @@ def test_a_name_that_does_not_exist_is_seen() -> None:
     assert not exists("nothing.at_all")
 
 
-# --------------------------------------------------------------------------- what no file may say
+# --------------------------------------------------------------------------- forbidden words
 
 
 def test_no_file_names_a_machine_or_puts_something_off() -> None:

@@ -1,4 +1,4 @@
-"""The pages in docs/ that show code: it runs, in order, and prints what stands below it; their commands parse.
+"""The code of the pages in docs/ runs and prints what is shown, and their commands parse.
 
 Each page is one program, run in a folder of its own with one thread and one seed. What `from-the-documents.md` says of
 the documents and of us is checked in `test_from_the_documents`.
@@ -29,7 +29,7 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 class Snippet(NamedTuple):
-    """A block of Python, where it stands, and what shall be printed (``None``: the page does not say)."""
+    """A Python block, its line, and its expected output (None if the page shows none)."""
 
     line: int
     code: str
@@ -59,16 +59,16 @@ def snippets(page: str) -> list[Snippet]:
 
 @cache
 def run(page: str, folder: Path) -> tuple[str, ...]:
-    """What each block printed."""
+    """The output of each block."""
     threads, outputs, namespace = torch.get_num_threads(), [], {"__name__": "page"}
     search_path = sys.path.copy()
-    (folder / "examples").symlink_to(ROOT / "examples")  # pages are run at the root of a clone
+    (folder / "examples").symlink_to(ROOT / "examples")  # pages assume the root of a clone
     try:
         torch.set_num_threads(1)
         torch.manual_seed(0)
         with contextlib.chdir(folder):
             for snippet in snippets(page):
-                # Empty lines in front, so that a traceback names the line of the page.
+                # Leading empty lines make tracebacks show line numbers of the page.
                 code = compile("\n" * (snippet.line - 1) + snippet.code, f"docs/{page}", "exec")
                 with contextlib.redirect_stdout(io.StringIO()) as output:
                     exec(code, namespace)
@@ -96,7 +96,7 @@ def test_the_loop_of_ones_own_is_a_page_of_sixty_lines() -> None:
 
 
 def commands(page: str) -> list[tuple[str, bool]]:
-    """Each command, and whether it is whole: the lines of console blocks are; one within a sentence need not be."""
+    """Each command, and whether it is complete: lines of console blocks are, commands in sentences need not be."""
     text = text_of(page)
     blocks = [line for block in FENCE.findall(text) if block[0] == "console" for line in block[1].splitlines()]
     prose = re.sub(FENCE, "", text)
@@ -105,7 +105,7 @@ def commands(page: str) -> list[tuple[str, bool]]:
 
 
 HELP = ["-h", "--help"]
-"""As the command itself has it: click keeps the option that a command was first asked for."""
+"""The help options of the command; click caches those that a command is first parsed with."""
 
 
 def check_command(line: str, whole: bool) -> None:
@@ -120,7 +120,7 @@ def check_command(line: str, whole: bool) -> None:
         return
     try:
         context = group.make_context("multihead", words, help_option_names=HELP)
-    except (click.MissingParameter, click.BadOptionUsage):  # which are in a command that is cut short
+    except (click.MissingParameter, click.BadOptionUsage):  # of an incomplete command
         if whole:
             raise
         return

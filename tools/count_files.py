@@ -1,10 +1,10 @@
-"""Counts the files of the package that three everyday calls enter: the shorter the way, the sooner it is read.
+"""Counts the files of the package that three everyday calls enter.
 
     train        ten updates of a prepared corpus, by `multihead train`
     translate    one line, by `multihead translate`
     attention    one call of `MultiHeadAttention`
 
-A file is entered when one of its functions runs; what merely importing it executes does not count. Run it as
+A file is entered when one of its functions runs; code that runs on import does not count. Run it as
 ``.venv/bin/python tools/count_files.py``; ``--list`` names the files. `tests/test_main_path.py` holds the counts to
 their limits.
 """
@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-FUNCTION = 1  # inspect.CO_OPTIMIZED: of functions, not of modules and classes
+FUNCTION = 1  # inspect.CO_OPTIMIZED: set for functions, not for modules and classes
 
 WATCH = f"""
 import atexit, sys, threading
@@ -74,9 +74,9 @@ def entered(program: str, *arguments: object, given: str = "") -> list[str]:
     """The files that a program enters, relative to the package.
 
     Args:
-        program: one of those above.
-        arguments: of the command.
-        given: its standard input.
+        program: one of the programs above.
+        arguments: arguments of the command.
+        given: standard input.
     """
     with tempfile.TemporaryDirectory() as folder:
         listed = Path(folder) / "files"
@@ -86,7 +86,7 @@ def entered(program: str, *arguments: object, given: str = "") -> list[str]:
 
 
 def measure(folder: Path) -> dict[str, list[str]]:
-    """The files of all three; what the commands need is made in ``folder``, which is empty."""
+    """The files of all three calls; the corpus and the runs are created in ``folder``, which is empty."""
     draw = random.Random(1)
     words = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four", "fünf": "five", "sechs": "six"}
     rows = [[draw.choice(list(words)) for _ in range(draw.randint(2, 6))] for _ in range(200)]
@@ -104,7 +104,6 @@ def measure(folder: Path) -> dict[str, list[str]]:
 
 
 def main() -> None:
-    """Prints the counts."""
     with tempfile.TemporaryDirectory() as folder:
         for name, files in measure(Path(folder)).items():
             print(f"{name:<10} {len(files):3}")

@@ -1,7 +1,7 @@
-"""Makes .venv and installs multihead into it with everything that the demo, the checks and the tests need.
+"""Creates .venv and installs multihead with everything for the demo, the checks and the tests.
 
-Standard library only: this runs before anything is installed. A PyTorch of the surrounding Python that satisfies
-constraints.txt is used as it is (it is the largest download by far); otherwise one is installed.
+Standard library only, since this runs before anything is installed. If the surrounding Python has the PyTorch that
+constraints.txt requires, it is used (it is the largest download by far); otherwise one is installed.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ ENVIRONMENT = ROOT / ".venv"
 
 
 def pinned_torch() -> str:
-    """The version of PyTorch that constraints.txt asks for."""
+    """The version of PyTorch in constraints.txt."""
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     return next(line.removeprefix("torch==").strip() for line in lines if line.startswith("torch=="))
 
 
-def torch_is_there() -> bool:
-    """Whether the Python that runs this has that PyTorch ("2.13.0+cpu" is 2.13.0)."""
+def torch_is_installed() -> bool:
+    """Whether this Python has that version of PyTorch ("2.13.0+cpu" counts as 2.13.0)."""
     try:
         return version("torch").split("+")[0] == pinned_torch()
     except PackageNotFoundError:
@@ -31,10 +31,10 @@ def torch_is_there() -> bool:
 
 
 def main() -> None:
-    """Creates the environment, or brings an old one up to date."""
+    """Create or update the environment."""
     if sys.version_info < (3, 11):
         sys.exit(f"multihead needs Python 3.11 or newer; this is {sys.version.split()[0]}: make PYTHON=python3.11 ...")
-    outer = torch_is_there()
+    outer = torch_is_installed()
     print(f"PyTorch {pinned_torch()}: {'the one that is installed' if outer else 'will be installed'}", flush=True)
     if not (ENVIRONMENT / "bin" / "python").exists():
         venv.create(ENVIRONMENT, with_pip=True, system_site_packages=outer)
