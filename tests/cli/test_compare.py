@@ -70,7 +70,7 @@ def test_what_a_length_limit_cuts_is_named(called: Any, numbers: Any, upper: Pat
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "two systems to compare or more, got 1"),
+        ((), "two or more systems to compare, got 1"),
         (("{upper}", "--trials", 3), "trials: expected at least 40"),
         (("{upper}", "--resamples", 10**9), "resamples: expected at most"),
         (("{upper}", "--test", "guess"), "'guess' is not one of"),

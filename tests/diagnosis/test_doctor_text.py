@@ -200,7 +200,7 @@ def test_what_cannot_be_read_is_a_finding_and_what_is_not_there_an_error(tmp_pat
     files["target"].unlink()
     with pytest.raises(DataError, match="no such file"):
         doctor(**files)
-    with pytest.raises(ConfigurationError, match="nothing to look at"):
+    with pytest.raises(ConfigurationError, match="nothing to check"):
         doctor()
     with pytest.raises(ConfigurationError, match="source is given without target"):
         doctor(source=files["source"])
@@ -255,8 +255,12 @@ def test_subwords_of_another_script_are_found(tmp_path: Path) -> None:
     findings, figures = check_tokens((own, greek), whole.characters, whole.sample, "text")
     assert {one.code for one in findings} == {"byte-characters", "many-tokens"}
     letters = sum(len(text) - text.count(" ") for text in target)
-    (spelt,) = [one for one in findings if one.code == "byte-characters"]
-    assert (spelt.count, spelt.total, spelt.severity) == (letters, sum(map(len, target)), "warning")
+    (byte_finding,) = [one for one in findings if one.code == "byte-characters"]
+    assert (byte_finding.count, byte_finding.total, byte_finding.severity) == (
+        letters,
+        sum(map(len, target)),
+        "warning",
+    )
     assert figures["target_bytes_share"] == letters / sum(map(len, target))
 
 

@@ -120,7 +120,7 @@ def test_faults_are_named_and_leave_nothing_behind(tmp_path: Path) -> None:
     good = diagonal()
     with pytest.raises(ShapeError, match=r"\(8, 7\), but there are 8 target and 8 source"):
         drawn(tmp_path / "map.png", good[:, :7])
-    with pytest.raises(ShapeError, match="nothing to draw"):
+    with pytest.raises(ShapeError, match="expected at least one weight"):
         attention_map(good[:0], SOURCE, [], tmp_path / "map.png")
     for bad in (float("nan"), float("inf"), -0.1):
         with pytest.raises(InputError, match="finite and at least 0"):

@@ -133,7 +133,7 @@ def test_what_cannot_be_aligned(translator: Translator) -> None:
     with pytest.raises(InputError, match="got 1 targets for 2 sources"):
         align(translator, ["a", "b"], ["c"])
     for layer in (0, 2):
-        with pytest.raises(ConfigurationError, match=f"layer: there are 1, counted from 1, got {layer}"):
+        with pytest.raises(ConfigurationError, match=f"layer: expected 1 to 1, got {layer}"):
             align(translator, ["a"], ["b"], AlignmentSettings(layer))
     blind = Planted(translator.bundle.model, torch.zeros(1, 1), 1)
     blind.forward = lambda *_, **__: Output(torch.zeros(1, 2, 3), AttentionWeights((), (), ()))  # type: ignore[method-assign]

@@ -143,7 +143,7 @@ def test_the_first_of_several_is_what_all_are_compared_with(files: dict[str, Pat
 def test_what_cannot_be_compared(files: dict[str, Path], trained: Path, tmp_path: Path) -> None:
     target, empty = files["target"], tmp_path / "empty"
     empty.write_text("\n" * 20, encoding="utf-8")
-    with pytest.raises(ConfigurationError, match="expected two systems to compare or more, got 1"):
+    with pytest.raises(ConfigurationError, match="expected two or more systems to compare, got 1"):
         compare(files["right"], target=target)
     with pytest.raises(ConfigurationError, match="source: needed"):
         compare(files["right"], trained, target=target)

@@ -274,7 +274,7 @@ def test_what_cannot_be_explained(translator: Translator) -> None:
         explain(translator, " ")
     with pytest.raises(ConfigurationError, match="n_best: expected 1 to the beam"):
         explain(translator, TEXT, n_best=99)
-    with pytest.raises(ConfigurationError, match="alternatives: expected how many"):
+    with pytest.raises(ConfigurationError, match="alternatives: expected a number of at least 0"):
         explain(translator, TEXT, alternatives=-1)
     with pytest.raises(InputError, match="got 1 targets for 2 sources"):
         analyze_pairs(translator, ["a", "b"], ["c"])

@@ -31,7 +31,7 @@ def texts(numbers: Any) -> list[str]:
     return [*(source for source, _ in numbers.pairs(4, 90)), "", "eins foo"]
 
 
-class Neighbourly(NetworkWrapper):
+class BatchDependent(NetworkWrapper):
     """Adds an amount per row to a symbol's log-probability if there are other rows: a dependence on the batch."""
 
     def __init__(self, inner: Any, amount: float) -> None:
@@ -63,7 +63,7 @@ def test_a_learned_run_passes(translator: Translator, texts: list[str], plain: b
 
 @pytest.mark.parametrize("beam", [1, 3])
 def test_a_planted_dependence_is_caught(translator: Translator, texts: list[str], beam: int) -> None:
-    noisy = within(translator, Neighbourly(translator.bundle.model, 6.0), beam=1, max_length=8)
+    noisy = within(translator, BatchDependent(translator.bundle.model, 6.0), beam=1, max_length=8)
     report = check_batches(noisy.searching(beam=beam), texts, sizes=(2,))
     assert report.passes["in batches of 2"] > 0
     assert len(report.unproved) > 2
@@ -77,7 +77,7 @@ def test_a_planted_dependence_is_caught(translator: Translator, texts: list[str]
 def test_noise_is_a_near_tie_or_not_by_the_bound(translator: Translator, texts: list[str]) -> None:
     """With a bound of twice the noise every difference is proved, with a bound of zero none."""
     amount = 6.0
-    noisy = within(translator, Neighbourly(translator.bundle.model, amount), beam=1, max_length=8)
+    noisy = within(translator, BatchDependent(translator.bundle.model, amount), beam=1, max_length=8)
     generous = check_batches(noisy, texts, sizes=(2,), bound=2 * amount)
     strict = check_batches(noisy, texts, sizes=(2,), bound=0.0)
     assert generous.differing == strict.differing != []
@@ -157,12 +157,12 @@ def test_the_command_fails_with_the_lines_named(
 ) -> None:
     source = tmp_path / "in.de"
     source.write_text("".join(text + "\n" for text in texts), encoding="utf-8")
-    noisy = within(translator, Neighbourly(translator.bundle.model, 6.0), max_length=8)
+    noisy = within(translator, BatchDependent(translator.bundle.model, 6.0), max_length=8)
     monkeypatch.setattr(module.Translator, "load", lambda *_: noisy)
     lines = check_batches(noisy.searching(beam=1), texts, sizes=(2,)).unproved
     ended = call("selftest", "batch", trained, "--source", source, "--size", 2, "--beam", 1)
     assert ended.status == 1
-    assert ended.err.endswith(f"changes more than rounding can: {', '.join(map(str, lines))}\n")
+    assert ended.err.endswith(f"depend on the batch by more than rounding: {', '.join(map(str, lines))}\n")
     assert ended.text.count("not a near-tie") >= len(lines) > 0
     for words, said in (
         (("--size", 0), "--size: expected at least 1"),

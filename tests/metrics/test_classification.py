@@ -61,7 +61,7 @@ def test_the_tables_have_every_label():
 
 @pytest.mark.parametrize(
     ("actual", "predicted", "words"),
-    [([], [], "one at least"), ([0], [0, 1], "1 labels and 2 answers"), ([0], [4], "no class 4"), ([-1], [0], "-1")],
+    [([], [], "at least one"), ([0], [0, 1], "1 labels and 2 answers"), ([0], [4], "no class 4"), ([-1], [0], "-1")],
 )
 def test_what_cannot_be_counted(actual, predicted, words):
     with pytest.raises(InputError, match=words):

@@ -173,7 +173,7 @@ def test_what_cannot_be_measured() -> None:
             check_score_settings(**numbers)  # type: ignore[arg-type]
     for name in ("resamples", "trials"):
         with pytest.raises(
-            ConfigurationError, match=f"{name}: expected at most .* of 100 sentences, got 1,000,000,000"
+            ConfigurationError, match=f"{name}: expected at most .* for 100 sentences, got 1,000,000,000"
         ):
             score_systems([GOOD, BAD], REFERENCES, **{name: 10**9})  # type: ignore[arg-type]
     check_score_settings(resamples=1000, trials=10_000, lines=10**9)  # the defaults are always accepted

@@ -95,7 +95,7 @@ def _check_files(page: Path | None, picture: Path | None) -> None:
     if page is not None and (page.is_dir() or not page.parent.is_dir()):
         raise ConfigurationError(f"{page}: give the name of a file, in a folder that exists, to write the page to")
     if page is not None and picture is not None and page.resolve() == picture.resolve():
-        raise ConfigurationError(f"{page}: asked for as page and as picture; give each a name of its own")
+        raise ConfigurationError(f"{page}: given as both page and picture; choose different names")
     for path in (page, picture):
         if path is not None and path.exists():
             raise ConfigurationError(f"{path}: exists already; nothing was overwritten. Choose another name")

@@ -91,7 +91,7 @@ def batch(
         named = ", ".join(map(str, report.unproved[:_LINES_NAMED]))
         more = len(report.unproved) - _LINES_NAMED
         raise MultiheadError(
-            f"what these lines are translated with changes more than rounding can: {named}"
+            f"the translations of these lines depend on the batch by more than rounding: {named}"
             + (f" and {more} more" if more > 0 else "")
         )
 

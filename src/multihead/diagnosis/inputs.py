@@ -127,7 +127,7 @@ def collect_inputs(run: Path | None, settings: TrainSettings, test: tuple[Path |
     )
     if run is None and settings.from_model is None and not inputs.corpora:
         raise ConfigurationError(
-            "nothing to look at: name a run or model folder, or text (--source FILE --target FILE, or a file of pairs: "
+            "nothing to check: name a run or model folder, or text (--source FILE --target FILE, or a file of pairs: "
             "--source FILE.tsv)"
         )
     files = {*inputs.corpora, inputs.valid}

@@ -94,7 +94,7 @@ def _check_arguments(
             f"source subwords: expected a shape that ends in {expected} (rows are the target's)"
         )
     if weights.numel() == 0:
-        raise ShapeError(f"weights of shape {tuple(weights.shape)} leave nothing to draw; expected some")
+        raise ShapeError(f"weights of shape {tuple(weights.shape)} are empty; expected at least one weight")
     if not bool((torch.isfinite(weights) & (weights >= 0)).all()):
         raise InputError(
             "attention weights to draw must be finite and at least 0; these hold NaN, infinity or negative "

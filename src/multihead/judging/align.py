@@ -124,10 +124,10 @@ def layer_attention(recorded: AttentionWeights, settings: AlignmentSettings) -> 
 
 def _select_layer(recorded: tuple[Weights, ...], layer: int | None) -> Weights:
     if not recorded:
-        raise ConfigurationError("this model has no attention to the source: there is nothing to align by")
+        raise ConfigurationError("this model has no attention to the source, which alignment needs")
     chosen = max(len(recorded) - 1, 1) if layer is None else layer
     if not 1 <= chosen <= len(recorded):
-        raise ConfigurationError(f"layer: there are {len(recorded)}, counted from 1, got {chosen}")
+        raise ConfigurationError(f"layer: expected 1 to {len(recorded)}, got {chosen}")
     return recorded[chosen - 1]
 
 

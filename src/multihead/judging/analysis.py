@@ -133,7 +133,7 @@ def analyze_tokens(
 ) -> list[PairAnalysis]:
     """As `analyze_pairs`, for ids without begin and end symbols: a search may use other tokens than the tokenizer."""
     if alternatives < 0:
-        raise ConfigurationError(f"alternatives: expected how many, 0 for none, got {alternatives}")
+        raise ConfigurationError(f"alternatives: expected a number of at least 0, got {alternatives}")
     alignment = alignment or AlignmentSettings()
     bundle = translator.bundle
     entries = bundle.source_tokenizer.entries, bundle.target_tokenizer.entries

@@ -327,11 +327,11 @@ def _check_arguments(
 ) -> None:
     """Check arguments and files before any model is loaded."""
     if len(systems) < 2:
-        raise ConfigurationError(f"expected two systems to compare or more, got {len(systems)}")
+        raise ConfigurationError(f"expected two or more systems to compare, got {len(systems)}")
     if show < 0:
         raise ConfigurationError(f"show: expected 0 sentences or more, got {show}")
     if source is None and count_models(systems):
-        raise ConfigurationError("source: needed, as there is a model among the systems, which is to translate it")
+        raise ConfigurationError("source: required, because a system is a model that has to translate it")
     files = [str(system) for system in systems if not _is_model(system)]
     for path in (*files, *([] if source is None else [source])):
         check_parallel(path, target)

@@ -27,6 +27,7 @@ from multihead.inspection.shapes import Trace, trace
 from multihead.judging.align import AlignmentSettings
 from multihead.judging.analysis import PairAnalysis, analyze_tokens
 from multihead.judging.score import forced_log_probabilities
+from multihead.models.network import Network
 from multihead.text.tokenizer import Tokenizer
 from multihead.translating.attention import AttentionMap, Kind
 from multihead.translating.request import check_n_best
@@ -112,7 +113,7 @@ class Explanation:
         """
         weights, words = self.analysis.weights, self.analysis.words
         if not weights or not self.analysis.source_words:
-            raise InputError("there is nothing to draw: no word of the translation looks at one of the source")
+            raise InputError("nothing to draw: there are no words, or the model has no attention to the source")
         # Joined by a dot, because a space would be drawn like that of a token.
         rows = [f"{word.text}·{format_percent(word.probability)}" for word in words]
         attention_map(torch.tensor(weights), self.analysis.source_words, rows, path, title=self.source)
@@ -153,7 +154,7 @@ def explain(
     settings = translator.search_settings()
     if settings.precision != "float32":
         raise ConfigurationError(
-            f"precision {settings.precision} cannot be explained: compiled code writes nothing down; write float32"
+            f"precision {settings.precision} cannot be explained, as compiled code does not record the search; choose float32"
         )
     bundle = translator.bundle
     tokenizer = bundle.target_tokenizer
@@ -168,10 +169,6 @@ def explain(
         log_probability = math.fsum(forced_log_probabilities(bundle.model, tokenizer, [read], [written])[0])
         score = log_probability / settings.penalty(len(written) + 1, settings.alpha)
     (analysis,) = analyze_tokens(translator, [read], [written], alternatives, alignment=aligning)
-    source, target = (
-        torch.tensor([ids], device=bundle.model.output.weight.device)
-        for ids in ([*read, Tokenizer.eos_id], [Tokenizer.bos_id, *written])
-    )
     return Explanation(
         source=text,
         translation=found[0].text if translation is None else translation,
@@ -186,7 +183,7 @@ def explain(
         texts=[
             None if node.score is None else tokenizer.decode(tree.path(place)) for place, node in enumerate(tree.nodes)
         ],
-        shapes=trace(bundle.model, source, torch.tensor([source.shape[1]], device=source.device), target),
+        shapes=_trace_shapes(bundle.model, read, written),
         search_settings=settings,
         model=bundle.model.config.summary,
         languages=(bundle.source_language, bundle.target_language),
@@ -207,6 +204,15 @@ def _search_with_recorder(
     task = SearchTask(recorder.symbols, n_best=n_best, restrictions=restrictions, recorder=recorder)
     (found,) = search_batch(translator.stepper, source.to(device), lengths.to(device), task, settings)
     return found, recorder.tree(found, parties=settings.groups)
+
+
+def _trace_shapes(model: Network, read: list[int], written: list[int]) -> Trace:
+    """The shapes of all tensors of a teacher-forced pass."""
+    source, target = (
+        torch.tensor([ids], device=model.output.weight.device)
+        for ids in ([*read, Tokenizer.eos_id], [Tokenizer.bos_id, *written])
+    )
+    return trace(model, source, torch.tensor([source.shape[1]], device=source.device), target)
 
 
 def _to_json(value: Any) -> Any:

@@ -55,7 +55,7 @@ def check_pairs(sources: Sequence[str], targets: Sequence[str]) -> None:
     if isinstance(sources, str) or isinstance(targets, str):
         raise InputError("expected two lists of sentences, got one string; write [text]")
     if len(sources) != len(targets):
-        raise InputError(f"got {len(targets)} targets for {len(sources)} sources; expected one target a source")
+        raise InputError(f"got {len(targets)} targets for {len(sources)} sources; expected one target per source")
 
 
 def pair_batches(

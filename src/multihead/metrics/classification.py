@@ -111,7 +111,7 @@ def score_predictions(actual: Sequence[int], predicted: Sequence[int], labels: S
         InputError: there are no documents, the numbers of labels and predictions differ, or a class does not exist.
     """
     if not actual or len(actual) != len(predicted):
-        raise InputError(f"{len(actual)} labels and {len(predicted)} answers; expected as many, one at least")
+        raise InputError(f"{len(actual)} labels and {len(predicted)} answers; expected equally many, at least one")
     outside = sorted({place for place in (*actual, *predicted) if not 0 <= place < len(labels)})
     if outside:
         raise InputError(f"there is no class {outside[0]}: expected 0 to {len(labels) - 1}")

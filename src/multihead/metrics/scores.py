@@ -61,8 +61,8 @@ def bleu_metric(language: str | None = None, tokenize: Tokenizer | None = None) 
     except (ImportError, RuntimeError):
         extra = name.split("-")[0]
         raise ConfigurationError(
-            f"tokenize: '{name}' needs packages which are not installed: pip install 'sacrebleu[{extra}]'; or leave it "
-            "out: characters are counted then"
+            f"tokenize: '{name}' needs packages that are not installed: pip install 'sacrebleu[{extra}]'; or omit it "
+            "to count characters"
         ) from None
 
 

@@ -223,7 +223,7 @@ def check_score_settings(
             raise ConfigurationError(f"{name}: expected at least {_FEWEST}, got {value}")
         most = max(_REFUSED * sentences // max(lines, 1), usual)
         if value is not None and value > most:
-            raise ConfigurationError(f"{name}: expected at most {most:,} of {lines:,} sentences, got {value:,}")
+            raise ConfigurationError(f"{name}: expected at most {most:,} for {lines:,} sentences, got {value:,}")
 
 
 def _seed() -> str:
