@@ -1,14 +1,17 @@
 """Shades are darkest where weights are largest; no text can control the terminal or the browser."""
 
+from __future__ import annotations
+
 import re
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 
 from multihead.inspection.shades import ShadedDocument, WeightedText, shaded_page, shaded_text
 
 
-def sentence(weight, *words):
+def sentence(weight: float, *words: tuple[str, float]) -> WeightedText:
     return WeightedText(weight, parts=tuple(WeightedText(share, text) for text, share in words))
 
 
@@ -32,26 +35,26 @@ DEEP = ShadedDocument(
 class Read(HTMLParser):
     """What a browser would show, with every tag and attribute."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
         self.text, self.tags, self.styles, self.open = "", [], {}, []
 
-    def handle_starttag(self, tag, attributes):
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attributes)))
         if tag not in ("meta",):
             self.open.append(tag)
 
-    def handle_endtag(self, tag):
+    def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
 
-    def handle_data(self, data):
+    def handle_data(self, data: str) -> None:
         if "style" not in self.open:
             self.text += data
             if "span" in self.open:
                 self.styles[data] = self.tags[-1][1]
 
 
-def read(*documents, **options):
+def read(*documents: ShadedDocument, **options: Any) -> Read:
     found = Read()
     found.feed(shaded_page(documents, **options))
     found.close()
@@ -59,7 +62,7 @@ def read(*documents, **options):
     return found
 
 
-def test_without_colors_shares_are_numbers():
+def test_without_colors_shares_are_numbers() -> None:
     assert shaded_text(FLAT, color=False) == "good 90.0%\n 100% A fine(90) day"
     assert shaded_text(TWO, color=False).splitlines() == [
         "bad 75.0%",
@@ -74,7 +77,7 @@ def test_without_colors_shares_are_numbers():
     ]
 
 
-def colors(text):
+def colors(text: str) -> dict[str, int]:
     """The words, each with its background color; 0 for none."""
     found = {}
     for color, word in re.findall(
@@ -84,7 +87,7 @@ def colors(text):
     return found
 
 
-def test_with_colors_the_words_are_the_same_and_shades_follow_the_weights():
+def test_with_colors_the_words_are_the_same_and_shades_follow_the_weights() -> None:
     text = shaded_text(TWO, color=True)
     assert re.sub(r"\x1b\[[\d;]*m", "", text) == re.sub(r"\(\d+\)", "", shaded_text(TWO, color=False))
     found = colors(text.split("\n", 1)[1])
@@ -94,7 +97,7 @@ def test_with_colors_the_words_are_the_same_and_shades_follow_the_weights():
     assert found["An"] == 0
 
 
-def test_a_page_has_the_words_and_their_shares():
+def test_a_page_has_the_words_and_their_shares() -> None:
     found = read(TWO, DEEP, title="Two & three")
     assert found.text.count("Two & three") == 2
     assert "An awful end" in found.text
@@ -109,7 +112,7 @@ def test_a_page_has_the_words_and_their_shares():
     assert read(FLAT).text.count("A fine day") == 1
 
 
-def test_a_page_needs_nothing_else():
+def test_a_page_needs_nothing_else() -> None:
     text = shaded_page([TWO])
     assert not re.search(r"https?:|src=|@import|url\(|<script|<link", text)
 
@@ -126,7 +129,7 @@ NASTY = [
 
 
 @pytest.mark.parametrize("text", NASTY)
-def test_nothing_in_a_document_is_obeyed(text):
+def test_nothing_in_a_document_is_obeyed(text: str) -> None:
     nasty = ShadedDocument(text, WeightedText(1.0, parts=(sentence(1.0, (text, 0.5), (f" {text}", 0.5)),)))
     found = read(nasty, title=text)
     assert {tag for tag, _ in found.tags} == {"html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "span"}
@@ -138,7 +141,7 @@ def test_nothing_in_a_document_is_obeyed(text):
         assert plain.count(text) == 3
 
 
-def test_a_document_of_one_word_or_without_weight_is_shown():
+def test_a_document_of_one_word_or_without_weight_is_shown() -> None:
     lonely = ShadedDocument("a", WeightedText(1.0, parts=(WeightedText(1.0, "hello"),)))
     assert "hello" in shaded_text(lonely, color=True)
     weightless = ShadedDocument("a", WeightedText(1.0, parts=(WeightedText(0.0, "hello"),)))

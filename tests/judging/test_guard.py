@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,30 +23,30 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
-def translator(trained):
+def translator(trained: Path) -> Translator:
     return Translator.load(trained)
 
 
 @pytest.fixture(scope="module")
-def pairs(numbers):
+def pairs(numbers: Any) -> list[tuple[str, str]]:
     """Sources of four to six words and their correct translations."""
     return [pair for pair in numbers.pairs(60, 21) if len(pair[0].split()) >= 4][:9]
 
 
-def loop(source, target):
+def loop(source: str, target: str) -> str:
     words = target.split()
     return " ".join(words[:2] * 4 + words[2:])
 
 
-def cut(source, target):
+def cut(source: str, target: str) -> str:
     return target.split()[0]
 
 
-def copied(source, target):
+def copied(source: str, target: str) -> str:
     return source
 
 
-def planted(translator, sources, texts):
+def planted(translator: Translator, sources: list[str], texts: list[str]) -> list[Translation]:
     """Translations with these texts and their probabilities, as a search would return them."""
     return [
         Translation(text, scored.score(1.0), True, None, scored.log_probability, len(scored.tokens))
@@ -53,7 +56,9 @@ def planted(translator, sources, texts):
 
 @pytest.mark.parametrize("closer", [False, True])
 @pytest.mark.parametrize("fault", [loop, cut, copied], ids=lambda fault: fault.__name__)
-def test_planted_faults_are_marked_and_nothing_else_is(translator, pairs, fault, closer):
+def test_planted_faults_are_marked_and_nothing_else_is(
+    translator: Translator, pairs: list[tuple[str, str]], fault: Callable[[str, str], str], closer: bool
+) -> None:
     sources = [source for source, _ in pairs]
     texts = [fault(*pair) if place % 3 == 0 else pair[1] for place, pair in enumerate(pairs)]
     settings = GuardSettings(closer=closer)
@@ -66,7 +71,9 @@ def test_planted_faults_are_marked_and_nothing_else_is(translator, pairs, fault,
         assert ("coverage" in each.signs, "surprise" in each.signs) == (closer, closer)
 
 
-def test_another_sentence_is_more_suspicious_than_the_right_one(translator, pairs):
+def test_another_sentence_is_more_suspicious_than_the_right_one(
+    translator: Translator, pairs: list[tuple[str, str]]
+) -> None:
     sources, texts = [source for source, _ in pairs], [target for _, target in pairs]
     right, wrong = (
         assess(translator, sources, planted(translator, sources, given), MARK)
@@ -77,7 +84,7 @@ def test_another_sentence_is_more_suspicious_than_the_right_one(translator, pair
     assert sum(each.marked for each in wrong) > len(pairs) / 2
 
 
-def test_words_that_were_left_out_were_never_looked_at(translator, pairs):
+def test_words_that_were_left_out_were_never_looked_at(translator: Translator, pairs: list[tuple[str, str]]) -> None:
     sources = [source for source, _ in pairs]
     texts = [cut(*pair) for pair in pairs]
     closer = GuardSettings(closer=True)
@@ -87,7 +94,9 @@ def test_words_that_were_left_out_were_never_looked_at(translator, pairs):
     assert unseen[0] > unseen[1] + 0.2
 
 
-def test_marking_changes_no_translation_and_costs_no_search(translator, pairs, monkeypatch):
+def test_marking_changes_no_translation_and_costs_no_search(
+    translator: Translator, pairs: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     texts = [source for source, _ in pairs] + ["", " "]
     expected = translator.translations(texts)
     assert [each.translation for each in translate_guarded(translator, texts)] == expected
@@ -99,7 +108,7 @@ def test_marking_changes_no_translation_and_costs_no_search(translator, pairs, m
     )
 
 
-def test_what_is_searched_again_gets_better(translator, pairs):
+def test_what_is_searched_again_gets_better(translator: Translator, pairs: list[tuple[str, str]]) -> None:
     sources = [source for source, _ in pairs]
     texts = [loop(*pair) if place % 4 == 0 else pair[1] for place, pair in enumerate(pairs)]
     first = assess(translator, sources, planted(translator, sources, texts), MARK)
@@ -115,7 +124,7 @@ def test_what_is_searched_again_gets_better(translator, pairs):
     assert sum(each.marked for each in results) <= 1
 
 
-def test_where_nothing_helps_the_first_stays(translator):
+def test_where_nothing_helps_the_first_stays(translator: Translator) -> None:
     """A sentence of unseen words, whose translation stays suspicious."""
     texts = ["Xylophon qwertz"]
     settings = GuardSettings(mode="retry", threshold=0.01, beam=2, samples=2)
@@ -128,7 +137,7 @@ def test_where_nothing_helps_the_first_stays(translator):
         assert after.remark.endswith("nothing better was found")
 
 
-def test_a_second_search_keeps_what_is_demanded(translator, pairs):
+def test_a_second_search_keeps_what_is_demanded(translator: Translator, pairs: list[tuple[str, str]]) -> None:
     sources = [source for source, _ in pairs[:4]]
     texts = [loop(*pair) for pair in pairs[:4]]
     first = assess(translator, sources, planted(translator, sources, texts), MARK)
@@ -151,7 +160,7 @@ def test_a_second_search_keeps_what_is_demanded(translator, pairs):
             )
 
 
-def test_what_the_first_search_forbade_stays_forbidden(translator):
+def test_what_the_first_search_forbade_stays_forbidden(translator: Translator) -> None:
     """Where the guard's own limits are stricter, they apply."""
     own = _safer(translator, RETRY, RETRY.no_repeat).search_settings()
     assert (own.no_repeat, own.beam) == (RETRY.no_repeat, RETRY.beam)
@@ -164,7 +173,7 @@ def test_what_the_first_search_forbade_stays_forbidden(translator):
         assert _safer(translator.searching(**asked), RETRY, 0).search_settings().no_repeat == asked["no_repeat"]
 
 
-def test_phrases_of_one_line_are_nothing_to_another(translator, pairs):
+def test_phrases_of_one_line_are_nothing_to_another(translator: Translator, pairs: list[tuple[str, str]]) -> None:
     sources, texts = [source for source, _ in pairs[:4]], [loop(*pair) for pair in pairs[:4]]
     first = assess(translator, sources, planted(translator, sources, texts), MARK)
     expected = retry(translator, TranslationRequest(translator.search_settings(), sources), first, RETRY)
@@ -176,7 +185,7 @@ def test_phrases_of_one_line_are_nothing_to_another(translator, pairs):
         assert [found[place].translation.text for place in rest] == [expected[place].translation.text for place in rest]
 
 
-def test_company_changes_nothing(translator, pairs):
+def test_company_changes_nothing(translator: Translator, pairs: list[tuple[str, str]]) -> None:
     sources = [source for source, _ in pairs[:4]]
     texts = [loop(*pair) for pair in pairs[:4]]
     first = assess(translator, sources, planted(translator, sources, texts), MARK)
@@ -189,7 +198,7 @@ def test_company_changes_nothing(translator, pairs):
     assert [each.score for each in whole] == pytest.approx([each.score for each in alone], abs=1e-4)
 
 
-def test_a_model_that_paraphrases_may_copy(translator, pairs):
+def test_a_model_that_paraphrases_may_copy(translator: Translator, pairs: list[tuple[str, str]]) -> None:
     sources = [source for source, _ in pairs]
     same = Translator(replace(translator.bundle, source_language="de", target_language="de"), translator.folder)
     found = planted(translator, sources, sources)
@@ -197,12 +206,12 @@ def test_a_model_that_paraphrases_may_copy(translator, pairs):
     assert not any("copy" in each.signs for each in assess(same, sources, found, MARK))
 
 
-def test_what_does_not_fit(translator):
+def test_what_does_not_fit(translator: Translator) -> None:
     with pytest.raises(InputError, match="got 1 translations of 2 texts"):
         assess(translator, ["eins", "zwei"], [Translation("one", -1.0, True)], MARK)
 
 
-def test_remarks():
+def test_remarks() -> None:
     calm = GuardedTranslation(Translation("a", 0.0, True), 0.1, (), False, {})
     first = replace(calm, score=0.9, reasons=("loop: 4 words are said again at once", "doubt: 2"), marked=True)
     assert calm.remark is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -106,7 +107,7 @@ def test_lengths_of_pairs() -> None:
     assert (same.ratio, same.spread) == (1.0, 0.1)
 
 
-def test_a_folder_knows_its_lengths(trained, tmp_path) -> None:
+def test_a_folder_knows_its_lengths(trained: Path, tmp_path: Path) -> None:
     known = lengths_of(trained)
     assert known.known
     assert known == lengths_of(trained / "best")

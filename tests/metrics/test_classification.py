@@ -1,5 +1,7 @@
 """Accuracy, F1 and confusion matrix against counting document by document."""
 
+from __future__ import annotations
+
 import random
 
 import numpy as np
@@ -11,7 +13,7 @@ from multihead.metrics.classification import score_predictions
 LABELS = ("ant", "bee", "cat", "dog")
 
 
-def by_hand(actual, predicted, count):
+def by_hand(actual: list[int], predicted: list[int], count: int) -> list[tuple[float, float, float] | None]:
     """Precision, recall and F1 of each class from their definitions; None for a class that does not occur."""
     found = []
     for label in range(count):
@@ -25,7 +27,7 @@ def by_hand(actual, predicted, count):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_every_figure_is_that_of_counting(seed):
+def test_every_figure_is_that_of_counting(seed: int) -> None:
     draw = random.Random(seed)
     classes, size = draw.randint(2, 4), draw.randint(1, 30)
     used = draw.sample(range(4), classes - 1) if seed % 3 == 0 else range(4)  # some classes never occur
@@ -44,14 +46,14 @@ def test_every_figure_is_that_of_counting(seed):
     assert found.documents == size
 
 
-def test_always_the_frequent_class_is_accurate_and_has_a_poor_macro_f1():
+def test_always_the_frequent_class_is_accurate_and_has_a_poor_macro_f1() -> None:
     found = score_predictions([0] * 95 + [1] * 5, [0] * 100, ("often", "rarely"))
     assert found.accuracy == 0.95
     assert found.macro_f1 == pytest.approx((2 * 95 / 195 + 0) / 2)
     assert found.as_dict()["confusion"] == [[95, 0], [5, 0]]
 
 
-def test_the_tables_have_every_label():
+def test_the_tables_have_every_label() -> None:
     text = str(score_predictions([0, 1, 2], [0, 2, 2], ("好", "schlecht", "c")))
     assert text.startswith("accuracy 66.67%   macro-F1 55.56%   3 documents\n")
     rows = text.split("\n\n")
@@ -63,6 +65,6 @@ def test_the_tables_have_every_label():
     ("actual", "predicted", "words"),
     [([], [], "at least one"), ([0], [0, 1], "1 labels and 2 answers"), ([0], [4], "no class 4"), ([-1], [0], "-1")],
 )
-def test_what_cannot_be_counted(actual, predicted, words):
+def test_what_cannot_be_counted(actual: list[int], predicted: list[int], words: str) -> None:
     with pytest.raises(InputError, match=words):
         score_predictions(actual, predicted, LABELS)

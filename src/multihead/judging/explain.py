@@ -154,7 +154,7 @@ def explain(
     settings = translator.search_settings()
     if settings.precision != "float32":
         raise ConfigurationError(
-            f"precision {settings.precision} cannot be explained, as compiled code does not record the search; choose float32"
+            f"precision {settings.precision} cannot be explained: compiled code does not record a search; use float32"
         )
     bundle = translator.bundle
     tokenizer = bundle.target_tokenizer

@@ -100,9 +100,7 @@ def assess(
         InputError: the numbers of texts and translations differ.
     """
     if len(texts) != len(translations):
-        raise InputError(
-            f"got {len(translations)} translations of {len(texts)} texts; expected one translation per text"
-        )
+        raise InputError(f"got {len(translations)} translations of {len(texts)} texts; expected one per text")
     measured: list[dict[str, float]] = [{} for _ in texts]
     work = [place for place, text in enumerate(texts) if text.strip()]
     read = translator.bundle.source_tokenizer.encode_batch([texts[place] for place in work])
