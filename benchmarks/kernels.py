@@ -24,7 +24,7 @@ from torch import Tensor
 from multihead.attention.backends.short import short_attention
 from multihead.cli.process import configure_malloc
 from multihead.kernels import native as kernels
-from multihead.kernels.linear_cross_entropy import linear_cross_entropy
+from multihead.kernels.linear import linear_cross_entropy
 from multihead.kernels.pointwise import activation_dropout, add_norm
 from multihead.kernels.random import dropout, step
 

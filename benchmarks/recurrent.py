@@ -17,7 +17,7 @@ import torch
 from common import interleave, parser, write_figures
 from torch import Tensor, nn
 
-from multihead.kernels.linear_cross_entropy import Loss
+from multihead.kernels.linear import Loss
 from multihead.models.config import RecurrentConfig
 from multihead.models.network import token_loss
 from multihead.models.recurrent.network import RecurrentTranslator

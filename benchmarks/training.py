@@ -29,9 +29,9 @@ from typing import Any
 import torch
 from common import describe_machine, parser, write_figures
 
+from multihead.configuration import inspect_machine
 from multihead.data.batching import Batch, BatchStream
 from multihead.data.store import ParallelStore
-from multihead.machine import inspect_machine
 from multihead.text.tokenizer import Tokenizer
 
 HERE = Path(__file__).resolve().parent

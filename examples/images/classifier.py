@@ -34,7 +34,7 @@ from multihead.attention.vision import (
 )
 from multihead.configuration import Settings
 from multihead.errors import ShapeError
-from multihead.kernels.linear_cross_entropy import Loss, linear_cross_entropy
+from multihead.kernels.linear import Loss, linear_cross_entropy
 
 ImageAttentionName = Literal["none", "se", "eca", "cbam", "bam", "shuffle", "sge", "polarized", "coordinate"]
 

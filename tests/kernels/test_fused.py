@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from multihead.kernels.linear_cross_entropy import linear_cross_entropy, plain
+from multihead.kernels.linear import linear_cross_entropy, plain_linear_cross_entropy
 from multihead.kernels.pointwise import activated_linear, activation_dropout, add, add_norm, layer_norm, product_type
 from multihead.kernels.random import dropout, step
 
@@ -216,7 +216,7 @@ def test_cross_entropy_with_compiled_and_plain_pieces(dtype, smoothing, vocabula
                 with compiled():
                     loss = linear_cross_entropy(hidden, weight, target, smoothing)
             else:
-                loss = plain(hidden, weight, target, smoothing)
+                loss = plain_linear_cross_entropy(hidden, weight, target, smoothing)
         results.append((*loss, *torch.autograd.grad(loss.total / 700, (hidden, weight))))
     tolerance = 1e-5 if dtype == torch.float32 else 0.01
     for reference in results[1:]:

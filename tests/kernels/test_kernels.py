@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from multihead.kernels.linear_cross_entropy import ROWS, linear_cross_entropy, plain
+from multihead.kernels.linear import LOSS_ROWS, linear_cross_entropy, plain_linear_cross_entropy
 from multihead.kernels.random import Dropout, dropout
 
 
@@ -14,7 +14,7 @@ def gradients(loss_function, hidden, weight, target, smoothing):
     return loss, hidden.grad, weight.grad
 
 
-@pytest.mark.parametrize("rows", [1, 7, ROWS, 2 * ROWS + 3])
+@pytest.mark.parametrize("rows", [1, 7, LOSS_ROWS, 2 * LOSS_ROWS + 3])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_linear_cross_entropy_equals_the_plain_form(rows, smoothing):
     generator = torch.Generator().manual_seed(rows)
@@ -22,7 +22,7 @@ def test_linear_cross_entropy_equals_the_plain_form(rows, smoothing):
     weight = torch.randn(33, 8, dtype=torch.float64, generator=generator)
     target = torch.randint(33, (rows,), generator=generator)
     ours = gradients(linear_cross_entropy, hidden, weight, target, smoothing)
-    theirs = gradients(plain, hidden, weight, target, smoothing)
+    theirs = gradients(plain_linear_cross_entropy, hidden, weight, target, smoothing)
     torch.testing.assert_close(ours[0].total, theirs[0].total, rtol=1e-12, atol=0)
     torch.testing.assert_close(ours[0].nll, theirs[0].nll, rtol=1e-12, atol=0)
     assert ours[0].correct == theirs[0].correct

@@ -13,14 +13,15 @@ from multihead.errors import ConfigurationError
 from multihead.kernels import linear as module
 from multihead.kernels.linear import (
     MIN_PRODUCTS,
-    ROWS,
+    ONEDNN_ROWS,
     VARIABLE,
     _Linear,
     library_for_this_processor,
     linear,
+    linear_cross_entropy,
+    plain_linear_cross_entropy,
     weight_gradient,
 )
-from multihead.kernels.linear_cross_entropy import linear_cross_entropy, plain
 
 needs_onednn = pytest.mark.skipif(not module._has_onednn(), reason="this PyTorch has no oneDNN")
 
@@ -74,7 +75,7 @@ def assert_as_exact_as_float32(ours: list[Tensor], exact: list[Tensor], terms: i
 
 
 @needs_onednn
-@pytest.mark.parametrize("rows", [1, 5, ROWS - 1, ROWS, 2 * ROWS, 2 * ROWS + 7])
+@pytest.mark.parametrize("rows", [1, 5, ONEDNN_ROWS - 1, ONEDNN_ROWS, 2 * ONEDNN_ROWS, 2 * ONEDNN_ROWS + 7])
 @pytest.mark.parametrize(("width", "out"), [(24, 40), (40, 24)])
 @pytest.mark.parametrize("with_bias", [True, False])
 def test_equals_float64_forwards_and_backwards(rows: int, width: int, out: int, with_bias: bool) -> None:
@@ -87,15 +88,19 @@ def test_equals_float64_forwards_and_backwards(rows: int, width: int, out: int, 
 
 @needs_onednn
 def test_onednn_gets_whole_multiples_and_pytorch_the_rest(products: Calls) -> None:
-    gradients(lambda *given: linear(*given, library="onednn"), tensors(2 * ROWS + 7, 24), tensors(40, 24))
-    assert products == [(2 * ROWS, 40), (2 * ROWS, 24), (24, 40)]  # y, dx and dW, the narrower factor copied
+    gradients(lambda *given: linear(*given, library="onednn"), tensors(2 * ONEDNN_ROWS + 7, 24), tensors(40, 24))
+    assert products == [
+        (2 * ONEDNN_ROWS, 40),
+        (2 * ONEDNN_ROWS, 24),
+        (24, 40),
+    ]  # y, dx and dW, the narrower factor copied
     products.clear()
-    gradients(lambda *given: linear(*given, library="onednn"), tensors(ROWS - 1, 24), tensors(40, 24))
+    gradients(lambda *given: linear(*given, library="onednn"), tensors(ONEDNN_ROWS - 1, 24), tensors(40, 24))
     assert products == []
 
 
 @needs_onednn
-@pytest.mark.parametrize("shape", [(24,), (0, 24), (3, 0, 24), (2, ROWS, 24), (2, 3, 50, 24)])
+@pytest.mark.parametrize("shape", [(24,), (0, 24), (3, 0, 24), (2, ONEDNN_ROWS, 24), (2, 3, 50, 24)])
 def test_any_axes(shape: tuple[int, ...]) -> None:
     x, weight, bias = tensors(*shape), tensors(8, 24, seed=1), tensors(8, seed=2)
     ours = gradients(lambda *given: linear(*given, library="onednn"), x, weight, bias)
@@ -106,18 +111,18 @@ def test_any_axes(shape: tuple[int, ...]) -> None:
 
 @needs_onednn
 def test_strides_do_not_matter() -> None:
-    x, weight = tensors(24, ROWS).t(), tensors(24, 16, seed=1).t()[4:12]
-    sliced = tensors(4, ROWS, 48, seed=3)[:, :, 8:32]
+    x, weight = tensors(24, ONEDNN_ROWS).t(), tensors(24, 16, seed=1).t()[4:12]
+    sliced = tensors(4, ONEDNN_ROWS, 48, seed=3)[:, :, 8:32]
     for given in (x, sliced):
         function = lambda *each: linear(*each, library="onednn").transpose(-2, -1)  # noqa: E731 - g has strides too
         ours = gradients(function, given, weight)
         exact = gradients(lambda *each: F.linear(*each).transpose(-2, -1), given.double(), weight.double())
-        assert_as_exact_as_float32(ours, exact, 4 * ROWS)
+        assert_as_exact_as_float32(ours, exact, 4 * ONEDNN_ROWS)
 
 
 @needs_onednn
 def test_only_the_gradients_that_are_wanted(products: Calls) -> None:
-    x, weight = tensors(ROWS, 8), tensors(16, 8).requires_grad_()
+    x, weight = tensors(ONEDNN_ROWS, 8), tensors(16, 8).requires_grad_()
     linear(x, weight, library="onednn").sum().backward()
     assert weight.grad is not None
     assert len(products) == 2
@@ -141,7 +146,7 @@ def test_a_gradient_s_gradient_equals_pytorch_s() -> None:
         (first,) = torch.autograd.grad(function(x, weight).pow(2).sum(), x, create_graph=True)
         return torch.autograd.grad(first.pow(2).sum(), (x, weight))
 
-    x, weight = tensors(ROWS, 8), tensors(6, 8, seed=1)
+    x, weight = tensors(ONEDNN_ROWS, 8), tensors(6, 8, seed=1)
     ours = of_gradient(lambda *given: linear(*given, library="onednn"), x, weight)
     for mine, reference in zip(ours, of_gradient(F.linear, x.double(), weight.double()), strict=True):
         torch.testing.assert_close(mine.double(), reference, rtol=1e-4, atol=1e-3)
@@ -149,11 +154,11 @@ def test_a_gradient_s_gradient_equals_pytorch_s() -> None:
 
 @needs_onednn
 def test_backward_where_autocast_is_on_stays_float32() -> None:
-    x, weight = tensors(ROWS + 3, 8).requires_grad_(), tensors(6, 8, seed=1).requires_grad_()
+    x, weight = tensors(ONEDNN_ROWS + 3, 8).requires_grad_(), tensors(6, 8, seed=1).requires_grad_()
     y = linear(x, weight, library="onednn")
     with torch.autocast("cpu", dtype=torch.bfloat16):
         y.sum().backward()
-    torch.testing.assert_close(x.grad, weight.detach().sum(0).expand(ROWS + 3, -1))
+    torch.testing.assert_close(x.grad, weight.detach().sum(0).expand(ONEDNN_ROWS + 3, -1))
 
 
 @needs_onednn
@@ -161,7 +166,7 @@ def test_backward_where_autocast_is_on_stays_float32() -> None:
 def test_large_products_only(products: Calls) -> None:
     weight = tensors(256, 512)
     rows = MIN_PRODUCTS // weight.numel()
-    assert rows == ROWS
+    assert rows == ONEDNN_ROWS
     linear(tensors(rows, 512), weight)
     assert len(products) == 1
     linear(tensors(rows - 1, 512), weight)  # too few rows
@@ -176,7 +181,7 @@ def test_large_products_only(products: Calls) -> None:
     "ignore:.torch.jit.script. is deprecated:DeprecationWarning"
 )  # PyTorch's own, of dual levels
 def test_what_onednn_is_not_for_goes_to_pytorch(products: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
-    x, weight = tensors(ROWS, 512), tensors(256, 512, seed=1)
+    x, weight = tensors(ONEDNN_ROWS, 512), tensors(256, 512, seed=1)
     expected = F.linear(x, weight)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(linear(x, weight), F.linear(x, weight))
@@ -189,7 +194,7 @@ def test_what_onednn_is_not_for_goes_to_pytorch(products: Calls, monkeypatch: py
     with torch.autograd.forward_ad.dual_level():
         dual = linear(torch.autograd.forward_ad.make_dual(x, x), weight)
         torch.testing.assert_close(torch.autograd.forward_ad.unpack_dual(dual).tangent, expected)
-    assert linear(x.to("meta"), weight.to("meta")).shape == (ROWS, 256)
+    assert linear(x.to("meta"), weight.to("meta")).shape == (ONEDNN_ROWS, 256)
     # Not by torch.backends.mkldnn, whose flags PyTorch's own test helpers freeze once they are imported.
     torch._C._set_mkldnn_enabled(False)
     try:
@@ -214,7 +219,7 @@ def test_asked_for_by_name_it_says_what_it_cannot_do(wrong: str) -> None:
 
 
 def test_the_same_call_gives_the_same_bits() -> None:
-    x, weight, bias = tensors(2 * ROWS + 7, 64), tensors(48, 64, seed=1), tensors(48, seed=2)
+    x, weight, bias = tensors(2 * ONEDNN_ROWS + 7, 64), tensors(48, 64, seed=1), tensors(48, seed=2)
     library = "onednn" if module._has_onednn() else "pytorch"
     runs = [gradients(lambda *given: linear(*given, library=library), x, weight, bias) for _ in range(2)]
     assert all(torch.equal(first, second) for first, second in zip(*runs, strict=True))
@@ -254,18 +259,18 @@ def test_the_environment_overrules_the_rule(monkeypatch: pytest.MonkeyPatch) -> 
 
 @needs_onednn
 def test_gradients_of_weights_and_the_loss_go_the_same_way(by_rule: None, products: Calls) -> None:
-    g, x = torch.randn(2 * ROWS + 5, 300), torch.randn(2 * ROWS + 5, 256)
+    g, x = torch.randn(2 * ONEDNN_ROWS + 5, 300), torch.randn(2 * ONEDNN_ROWS + 5, 256)
     torch.testing.assert_close(weight_gradient(g, x), g.t() @ x, rtol=1e-4, atol=1e-4)
     assert len(products) == 1
     assert torch.equal(weight_gradient(g[:9], x[:9]), g[:9].t() @ x[:9])
     assert torch.equal(weight_gradient(g.double(), x.double()), g.double().t() @ x.double())
     assert len(products) == 1
-    hidden, weight = torch.randn(ROWS, 256, requires_grad=True), torch.randn(600, 256, requires_grad=True)
-    target = torch.randint(600, (ROWS,))
+    hidden, weight = torch.randn(ONEDNN_ROWS, 256, requires_grad=True), torch.randn(600, 256, requires_grad=True)
+    target = torch.randint(600, (ONEDNN_ROWS,))
     results = []
-    for form in (linear_cross_entropy, plain):
+    for form in (linear_cross_entropy, plain_linear_cross_entropy):
         loss = form(hidden, weight, target, 0.1)
-        results.append((loss.total, *torch.autograd.grad(loss.total / ROWS, (hidden, weight))))
+        results.append((loss.total, *torch.autograd.grad(loss.total / ONEDNN_ROWS, (hidden, weight))))
     assert len(products) == 4  # logits, dh, dW
     for ours, theirs in zip(*results, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)

@@ -14,10 +14,9 @@ from multihead.cli.main import multihead
 from multihead.cli.options import merge_config_file
 from multihead.cli.prepare import prepare
 from multihead.cli.train import train
-from multihead.configuration import build
+from multihead.configuration import Machine, build, inspect_machine, require_device
 from multihead.decoding.search import Search
 from multihead.errors import ConfigurationError
-from multihead.machine import Machine, inspect_machine, require_device
 from multihead.models.config import ARCHITECTURES, PRESETS
 from multihead.planning import choices as planning
 from multihead.planning.choices import CorpusSize, Pace

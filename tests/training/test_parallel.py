@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from multihead import machine
+from multihead import configuration as machine
 from multihead.data.batching import BatchStream
 from multihead.data.store import ParallelStore
 from multihead.errors import ConfigurationError, DivergenceError

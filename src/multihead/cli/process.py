@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from multihead.configuration import get_launch
 from multihead.errors import ConfigurationError, MultiheadError
-from multihead.machine import get_launch
 
 if TYPE_CHECKING:
     from multihead.training.parallel import Processes

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from multihead.bundle import build_network
-from multihead.configuration import build
+from multihead.configuration import build, inspect_machine, require_device
 from multihead.data.batching import Batch
 from multihead.data.corpus import Languages, Pair, Report
 from multihead.data.text_files import TextScan
@@ -38,7 +38,6 @@ from multihead.diagnosis.inputs import DiagnosisInputs, FilePair, check_unchange
 from multihead.diagnosis.model_checks import check_tokens
 from multihead.diagnosis.text_checks import TextPass, check_leaks, read_held_out
 from multihead.errors import DataError, MultiheadError
-from multihead.machine import inspect_machine, require_device
 from multihead.models.config import NetworkConfig
 from multihead.models.network import Network
 from multihead.planning.choices import CorpusSize, choose_model, choose_vocabulary

@@ -1,38 +1,48 @@
-"""Linear maps in float32 by PyTorch or oneDNN, whichever is faster on this CPU.
+"""Linear maps on the CPU; output projection fused with cross-entropy.
 
     y = x W^T + b        dx = g W        dW = g^T x        db = sum of g's rows
 
 On a CPU, PyTorch computes float32 products with MKL, which uses 256-bit instructions on AMD processors. Where the
 processor has 512-bit arithmetic (Zen 5), oneDNN, which is part of PyTorch, is twice as fast; elsewhere both are equally
-fast (docs/lab-notes.md). The choice is a rule about the processor, never a measurement, so that equal runs stay equal
-bit for bit. The environment variable MULTIHEAD_LINEAR (``pytorch`` or ``onednn``) overrides it. PyTorch's own product
-is used wherever oneDNN's cannot be: on other devices and dtypes, under autocast, torch.compile and function transforms,
-and for few rows.
+fast (docs/lab-notes.md). `linear` chooses by a rule about the processor, never by a measurement, so that equal runs
+stay equal bit for bit. The environment variable MULTIHEAD_LINEAR (``pytorch`` or ``onednn``) overrides it. PyTorch's
+own product is used wherever oneDNN's cannot be: on other devices and dtypes, under autocast, torch.compile and function
+transforms, and for few rows. oneDNN compiles and caches code for each number of rows. It therefore gets a multiple of
+`ONEDNN_ROWS`, so that batches of many sizes need few compilations, and PyTorch computes the remaining rows.
 
-oneDNN compiles and caches code for each number of rows. It therefore gets a multiple of `ROWS`, so that batches of many
-sizes need few compilations, and PyTorch computes the remaining rows.
+    z = h W^T
+    loss = sum_i  log sum_v exp z_iv  -  (1 - s) z_iy  -  (s / V) sum_v z_iv       (label smoothing s:
+                                                                                    Szegedy et al. 2016, section 7)
+
+The logits z of a batch are the largest tensor of a small translator (4,096 x 10,000 floats = 160 MB). In
+`linear_cross_entropy`, pieces of at most `LOSS_ROWS` rows are projected, reduced, and at once turned into their
+gradient  dz = softmax(z) - (1 - s) 1[y] - s / V,  so that the logits are never in memory as a whole, and only dh and dW
+are kept for the backward pass. The compiled kernel computes everything between the products in one pass, and writes dz
+over z. `plain_linear_cross_entropy` is the unfused definition.
 """
 
 from __future__ import annotations
 
 import os
+from ctypes import CDLL
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.autograd.forward_ad import unpack_dual
 
-from multihead.errors import ConfigurationError
+from multihead.errors import ConfigurationError, ShapeError
+from multihead.kernels.native import TYPES, library_for, pointer
 
 Library = Literal["pytorch", "onednn"]
 
 VARIABLE = "MULTIHEAD_LINEAR"
 
-ROWS = 256
+ONEDNN_ROWS = 256
 """oneDNN gets a multiple of this many rows; PyTorch computes the rest."""
 
 MIN_PRODUCTS = 2**25
@@ -78,7 +88,7 @@ def weight_gradient(
     """``g.t() @ x``, the gradient of a weight, by the library that `linear` uses; not differentiable."""
     if torch.compiler.is_compiling() or library_for_this_processor() != "onednn":
         return g.t() @ x
-    if len(g) >= ROWS and g.numel() * x.shape[-1] >= MIN_PRODUCTS and not _onednn_obstacle(g, x, None):
+    if len(g) >= ONEDNN_ROWS and g.numel() * x.shape[-1] >= MIN_PRODUCTS and not _onednn_obstacle(g, x, None):
         return _sum_over_rows(g.detach(), x.detach())
     return g.t() @ x
 
@@ -126,7 +136,7 @@ def _is_zen_5(cpuinfo: str) -> bool:
 
 def _large(x: Tensor, weight: Tensor) -> bool:
     rows = x.numel() // max(1, x.shape[-1])
-    return rows >= ROWS and rows * weight.numel() >= MIN_PRODUCTS
+    return rows >= ONEDNN_ROWS and rows * weight.numel() >= MIN_PRODUCTS
 
 
 def _onednn_obstacle(x: Tensor, weight: Tensor, bias: Tensor | None) -> str | None:
@@ -213,11 +223,140 @@ def _sum_over_rows(g: Tensor, x: Tensor) -> Tensor:
 
 
 def _onednn_rows(x: Tensor) -> int:
-    """Number of leading rows for oneDNN: a multiple of `ROWS`."""
-    return len(x) // ROWS * ROWS if x.dtype == torch.float32 else 0
+    """Number of leading rows for oneDNN: a multiple of `ONEDNN_ROWS`."""
+    return len(x) // ONEDNN_ROWS * ONEDNN_ROWS if x.dtype == torch.float32 else 0
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x W^T + b by oneDNN."""
     result: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return result
+
+
+LOSS_ROWS = 512
+"""Rows per piece: 512 x 8,000 logits in float32 are 16 MB."""
+
+
+class Loss(NamedTuple):
+    """Sums over the rows; divide by the number of rows for means."""
+
+    total: Float[Tensor, ""]
+    """The smoothed cross-entropy in nats: the training objective."""
+    nll: Float[Tensor, ""]
+    """The cross-entropy without smoothing, in nats: the log of the perplexity times the rows. Has no gradient."""
+    correct: Int[Tensor, ""]
+    """Number of rows in which no logit is larger than the target's."""
+
+
+def plain_linear_cross_entropy(
+    hidden: Float[Tensor, "rows width"],
+    weight: Float[Tensor, "vocab width"],
+    target: Int[Tensor, " rows"],
+    smoothing: float,
+) -> Loss:
+    """The definition with PyTorch's operations; `linear_cross_entropy` computes the same."""
+    logits = F.linear(hidden, weight)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    total = F.cross_entropy(logits, target, reduction="sum", label_smoothing=smoothing)
+    nll = F.cross_entropy(logits.detach(), target, reduction="sum")
+    at_target = logits.gather(-1, target[:, None]).squeeze(-1)
+    return Loss(total, nll, (at_target == logits.amax(-1)).sum())
+
+
+def linear_cross_entropy(
+    hidden: Float[Tensor, "rows width"],
+    weight: Float[Tensor, "vocab width"],
+    target: Int[Tensor, " rows"],
+    smoothing: float = 0.0,
+) -> Loss:
+    """Project ``hidden`` by ``weight`` and sum the cross-entropy with ``target`` over the rows.
+
+    Under autocast the products have its dtype; sums and exponentials are always at least float32.
+    """
+    device = hidden.device.type
+    product = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+    total, nll, correct = _LinearCrossEntropy.apply(hidden, weight, target, smoothing, product)  # type: ignore[no-untyped-call]
+    return Loss(total, nll, correct)
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    """Computes the gradients in the forward pass; the backward pass scales them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, target: Tensor, smoothing: float, product: torch.dtype
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        needs_grad = hidden.requires_grad or weight.requires_grad
+        accumulator = torch.promote_types(hidden.dtype, torch.float32)
+        low_hidden, low_weight = hidden.to(product), weight.to(product)
+        sums = torch.zeros(2, dtype=accumulator, device=hidden.device)
+        correct = torch.zeros((), dtype=torch.int64, device=hidden.device)
+        grad_hidden = torch.empty_like(hidden) if needs_grad else None
+        grad_weight = torch.zeros_like(weight, dtype=accumulator) if needs_grad else None
+        with torch.autocast(hidden.device.type, enabled=False):
+            for start in range(0, len(target), LOSS_ROWS):
+                piece, labels = low_hidden[start : start + LOSS_ROWS], target[start : start + LOSS_ROWS]
+                logits = linear(piece, low_weight)  # [at most LOSS_ROWS, vocab]
+                total, nll, gradient, hits = _piece(logits, labels, smoothing, needs_grad, accumulator)
+                sums += torch.stack((total, nll))
+                correct += hits
+                if grad_hidden is not None and grad_weight is not None:
+                    low = gradient.to(product)
+                    grad_hidden[start : start + LOSS_ROWS] = linear(low, low_weight.t())  # dh = dz W
+                    grad_weight += weight_gradient(low, piece)  # dW = dz^T h
+        ctx.save_for_backward(grad_hidden, None if grad_weight is None else grad_weight.to(weight.dtype))
+        ctx.mark_non_differentiable(correct)
+        return sums[0], sums[1].detach(), correct
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+        grad_hidden, grad_weight = ctx.saved_tensors
+        scale = gradients[0]  # a scalar: 1 / tokens when the loss is a mean
+        return grad_hidden * scale, grad_weight * scale, None, None, None
+
+
+def _piece(
+    logits: Tensor, target: Tensor, smoothing: float, needs_grad: bool, accumulator: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Total loss, nll, dz [rows, vocab] and number of hits of one piece; ``logits`` is overwritten."""
+    library = library_for(logits)
+    if library is not None and accumulator == torch.float32:
+        return _compiled_piece(library, logits, target, smoothing, needs_grad)
+    logits = logits.to(accumulator)
+    vocabulary = logits.size(-1)
+    largest = logits.amax(-1)
+    at_target = logits.gather(-1, target[:, None]).squeeze(-1)
+    hits = (at_target == largest).sum()
+    sums = logits.sum(-1) if smoothing else torch.zeros_like(largest)
+    exponentials = logits.sub_(largest[:, None]).exp_()
+    partition = exponentials.sum(-1)
+    log_partition = largest + partition.log()
+    nll = (log_partition - at_target).sum()
+    total = (log_partition - (1 - smoothing) * at_target - smoothing / vocabulary * sums).sum()
+    if needs_grad:
+        exponentials.div_(partition[:, None])  # softmax(z), which becomes dz in place
+        if smoothing:
+            exponentials.sub_(smoothing / vocabulary)
+        minus = torch.full_like(at_target, smoothing - 1.0)
+        exponentials.scatter_add_(-1, target[:, None], minus[:, None])
+    return total, nll, exponentials, hits
+
+
+def _compiled_piece(
+    library: CDLL, logits: Tensor, target: Tensor, smoothing: float, needs_grad: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """`_piece` by the compiled kernel, which sums in float64."""
+    rows, vocabulary = logits.shape
+    if len(target) != rows:
+        raise ShapeError(f"one target a row is needed, got {len(target)} of them and at least {rows} rows")
+    target = target.to(torch.int64).contiguous()
+    if rows and not 0 <= int(target.min()) <= int(target.max()) < vocabulary:
+        raise IndexError(f"targets must be from 0 to {vocabulary - 1}")
+    sums = torch.empty(2, rows, dtype=torch.float64)  # total and nll of each row
+    hits = torch.empty(rows, dtype=torch.int64)
+    library.cross_entropy(
+        *(pointer(logits), TYPES[logits.dtype], pointer(target), rows, vocabulary, smoothing, needs_grad),
+        *(pointer(sums[0]), pointer(sums[1]), pointer(hits), torch.get_num_threads()),
+    )
+    total, nll = sums.sum(1).float().unbind()
+    return total, nll, logits, hits.sum()

@@ -24,7 +24,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from multihead.attention import PackedLinear
-from multihead.kernels.linear_cross_entropy import Loss, linear_cross_entropy
+from multihead.kernels.linear import Loss, linear_cross_entropy
 from multihead.models.config import NetworkConfig
 from multihead.models.layers import Weights
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from multihead.attention import Causal, EndToEnd, Mask, Padding
 from multihead.attention.backends.short import LONGEST, WIDEST
 from multihead.kernels import random
-from multihead.kernels.linear_cross_entropy import Loss, linear_cross_entropy
+from multihead.kernels.linear import Loss, linear_cross_entropy
 from multihead.kernels.native import TYPES, library_for
 from multihead.models.config import TransformerConfig
 from multihead.models.layers import DecoderLayer, Embedding, EncoderLayer, LayerNorm, Weights

@@ -11,10 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from multihead.configuration import build
+from multihead.configuration import Machine, build
 from multihead.decoding.search import Search
 from multihead.errors import ConfigurationError
-from multihead.machine import Machine
 from multihead.models.config import ARCHITECTURES, Architecture, NetworkConfig, preset
 from multihead.planning.settings import Choices, TrainSettings, usual_average, usual_intervals
 from multihead.training.config import TrainingConfig

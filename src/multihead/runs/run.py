@@ -25,11 +25,10 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 import torch
 
 from multihead import work_folder
-from multihead.configuration import Settings
+from multihead.configuration import Settings, require_device
 from multihead.data.order import Array
 from multihead.files import sha256_of
 from multihead.kernels.native import load_kernels
-from multihead.machine import require_device
 from multihead.model_folder import locate
 from multihead.planning.settings import BaseRunConfig, GivenModel
 from multihead.training.checkpoint import Checkpoint, RunState, save

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from multihead.data.order import Array
 from multihead.errors import SurroundingsError
-from multihead.kernels.linear_cross_entropy import Loss
+from multihead.kernels.linear import Loss
 
 SelfT = TypeVar("SelfT")  # typing.Self, which the shape checker does not accept
 

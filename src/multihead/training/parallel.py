@@ -35,8 +35,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from multihead.configuration import Launch, get_launch
 from multihead.errors import ConfigurationError, DivergenceError, MultiheadError, SurroundingsError
-from multihead.machine import Launch, get_launch
 from multihead.training.loss import Examples, is_out_of_memory
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from multihead.bundle import Bundle, load_bundle
-from multihead.configuration import build
+from multihead.configuration import build, require_device
 from multihead.data.batching import collate_source
 from multihead.data.order import batches_by_tokens
 from multihead.decoding.ensemble import Ensemble
@@ -29,7 +29,6 @@ from multihead.decoding.stepper import Stepper
 from multihead.decoding.task import SearchTask
 from multihead.engine.search import Engine, EngineCache
 from multihead.errors import ConfigurationError, InputError
-from multihead.machine import require_device
 from multihead.text.tokenizer import Tokenizer
 from multihead.translating.attention import AttentionMap, attention_of
 from multihead.translating.consensus import consensus

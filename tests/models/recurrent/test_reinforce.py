@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from multihead.attention.alignment import Alignment, entropy, log_prob
-from multihead.kernels.linear_cross_entropy import Loss
+from multihead.kernels.linear import Loss
 from multihead.models.config import RecurrentConfig
 from multihead.models.network import token_loss
 from multihead.models.recurrent.network import RecurrentTranslator, reinforced_loss

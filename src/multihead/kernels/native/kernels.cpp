@@ -3,7 +3,7 @@
 // The functions are plain C on raw pointers. They need no PyTorch header, so the build takes seconds and works with
 // every version of PyTorch. Loops are written so that the compiler vectorizes them (-march=native) on any processor.
 // The equations are in the Python modules that call them: kernels/random.py, kernels/pointwise.py,
-// kernels/linear_cross_entropy.py and attention/backends/short.py.
+// kernels/linear.py and attention/backends/short.py.
 //
 // Tensors are row-major and contiguous, [rows, width], unless a View says otherwise. The threads divide the rows
 // among them. Their number affects only the last bits of sums over rows (gradients of vectors).

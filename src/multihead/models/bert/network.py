@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from multihead.attention import Padding
 from multihead.attention.multihead import PackedLinear
 from multihead.errors import ShapeError
-from multihead.kernels.linear import Linear
-from multihead.kernels.linear_cross_entropy import Loss, linear_cross_entropy
+from multihead.kernels.linear import Linear, Loss, linear_cross_entropy
 from multihead.kernels.random import Dropout
 from multihead.models.bert.config import BertConfig
 from multihead.models.layers import EncoderLayer, LayerNorm

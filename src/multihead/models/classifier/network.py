@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from multihead.attention import Padding, zero_padding
 from multihead.attention.pooling import AttentionPool
-from multihead.kernels.linear_cross_entropy import Loss, linear_cross_entropy
+from multihead.kernels.linear import Loss, linear_cross_entropy
 from multihead.kernels.random import Dropout
 from multihead.models.bert.network import Bert
 from multihead.models.classifier.config import BertClassifierConfig, ClassifierConfig, HierarchicalConfig

@@ -22,7 +22,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from multihead.attention import Padding, PointerAttention, zero_padding
 from multihead.errors import ShapeError
-from multihead.kernels.linear_cross_entropy import Loss
+from multihead.kernels.linear import Loss
 from multihead.kernels.random import Dropout
 from multihead.models.config import TransformerConfig
 from multihead.models.layers import EncoderLayer, SinusoidalPositions

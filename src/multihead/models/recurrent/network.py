@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from multihead.attention.alignment import MovingBaseline, entropy, log_prob, reinforce_loss
 from multihead.attention.composition import masked_scores
-from multihead.kernels.linear_cross_entropy import ROWS, Loss, linear_cross_entropy
+from multihead.kernels.linear import LOSS_ROWS, Loss, linear_cross_entropy
 from multihead.kernels.random import Dropout
 from multihead.models.config import RecurrentConfig
 from multihead.models.network import AttentionWeights, Network, Output, build_embeddings, initialize
@@ -230,7 +230,7 @@ def reinforced_loss(
 def _token_losses(rows: Tensor, weight: Tensor, targets: Tensor, smoothing: float) -> Tensor:
     """l_t of each row, which `linear_cross_entropy` only sums; piece by piece, at a third of the cost."""
     pieces = []
-    for piece, labels in zip(torch.split(rows, ROWS), torch.split(targets, ROWS), strict=True):
+    for piece, labels in zip(torch.split(rows, LOSS_ROWS), torch.split(targets, LOSS_ROWS), strict=True):
         logits = F.linear(piece, weight)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         pieces.append(F.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing))

@@ -22,9 +22,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from multihead import model_folder
+from multihead.configuration import require_device
 from multihead.errors import FormatError
 from multihead.files import atomic_folder
-from multihead.machine import require_device
 from multihead.models.bert import huggingface
 from multihead.models.bert.config import BertConfig
 from multihead.models.bert.network import Bert

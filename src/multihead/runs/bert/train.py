@@ -21,11 +21,10 @@ import torch
 import torch.nn.functional as F
 
 from multihead import work_folder
-from multihead.configuration import build
+from multihead.configuration import build, inspect_machine, require_device
 from multihead.data.bert.batches import Batches, Corruption, MaskedBatch, MaskedStream
 from multihead.data.bert.documents import DocumentStore
 from multihead.data.bert.sentence_pairs import SentencePairs
-from multihead.machine import inspect_machine, require_device
 from multihead.models.bert.network import Bert
 from multihead.planning.settings import Choices
 from multihead.runs.bert.model import PretrainedBert

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 
 from multihead import model_folder
+from multihead.configuration import require_device
 from multihead.data.nested import DocumentBatch, Parts, StoredDocument, collate_nested, collate_segmented
 from multihead.data.order import Array, batches_by_tokens
 from multihead.errors import ConfigurationError, FormatError, InputError
 from multihead.inspection.shades import ShadedDocument, WeightedText
-from multihead.machine import require_device
 from multihead.models.classifier.config import BertClassifierConfig, HierarchicalConfig
 from multihead.models.classifier.network import Classifier, build_classifier
 from multihead.runs.classifier.data import parts_of

@@ -23,13 +23,12 @@ import numpy as np
 import torch
 
 from multihead import work_folder
-from multihead.configuration import build
+from multihead.configuration import build, inspect_machine, require_device
 from multihead.data.labeled import check_labels, count_labels, read_labeled
 from multihead.data.nested import DocumentStream, read_documents
 from multihead.data.order import batches_by_tokens
 from multihead.data.store import ParallelStore
 from multihead.files import write_errors
-from multihead.machine import inspect_machine, require_device
 from multihead.metrics.classification import Classification, score_predictions
 from multihead.models.classifier.config import BertClassifierConfig
 from multihead.models.classifier.network import BertClassifier, Classifier, build_classifier

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 
 from multihead import model_folder
+from multihead.configuration import require_device
 from multihead.data.order import batches_by_tokens
 from multihead.data.toy.pointing import Hull, Problem, Sort, collate_inputs
 from multihead.decoding.beam import beam_search
@@ -24,7 +25,6 @@ from multihead.decoding.hypothesis import Hypothesis
 from multihead.decoding.search import Search, Symbols
 from multihead.decoding.task import SearchTask
 from multihead.errors import ConfigurationError, FormatError, InputError, ShapeError
-from multihead.machine import require_device
 from multihead.models.pointer.config import BEGIN, END, FIRST, PADDING, PointerConfig
 from multihead.models.pointer.network import PointerNetwork
 from multihead.runs.pointer.settings import ProblemName, Task, default_folder

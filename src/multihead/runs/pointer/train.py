@@ -20,10 +20,9 @@ from typing import Any
 
 import torch
 
-from multihead.configuration import build
+from multihead.configuration import build, inspect_machine, require_device
 from multihead.data.batching import Batch
 from multihead.data.toy.pointing import collate, generator
-from multihead.machine import inspect_machine, require_device
 from multihead.models.pointer.network import PointerNetwork
 from multihead.runs.pointer.evaluation import TRAINING, VALIDATION, measure
 from multihead.runs.pointer.model import Pointer

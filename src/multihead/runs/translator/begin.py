@@ -16,11 +16,11 @@ import torch
 
 from multihead import work_folder
 from multihead.bundle import Bundle, build_network, load_bundle
+from multihead.configuration import Machine, inspect_machine, require_device
 from multihead.diagnosis.doctor import log_quick_check
 from multihead.engine.weights import load_search_library
 from multihead.errors import ConfigurationError, Interrupted
 from multihead.kernels.native import load_kernels
-from multihead.machine import Machine, inspect_machine, require_device
 from multihead.models.config import NetworkConfig
 from multihead.models.network import Network
 from multihead.models.transformer import Transformer
