@@ -12,13 +12,13 @@ from multihead.cli.options import (
     FILE,
     NUMBER,
     check_positive,
+    load_translator,
     machine_flags,
+    parse_search_flags,
     scoring_flags,
     search_flags,
-    translator_for,
     warn_about_cut,
     warn_about_preprocessing,
-    wishes_of,
 )
 
 
@@ -64,7 +64,7 @@ def compare(
     from multihead.cli.streams import counter
     from multihead.data.text_files import scan
 
-    wishes = wishes_of(asked)
+    wishes = parse_search_flags(asked)
     check_positive(batch_tokens=batch_tokens, threads=threads)
     lines = scan(target).lines
     configure_process()
@@ -83,7 +83,7 @@ def compare(
             trials=trials,
             show=show,
             batch_tokens=batch_tokens,
-            load=lambda folder: translator_for(folder, wishes, threads, device),
+            load=lambda folder: load_translator(folder, wishes, threads, device),
             progress=count,
         )
     click.echo(json.dumps(result.as_dict(), ensure_ascii=False) if as_json else str(result))

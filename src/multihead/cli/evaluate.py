@@ -11,13 +11,13 @@ import click
 from multihead.cli.options import (
     FILE,
     check_positive,
+    load_translator,
     machine_flags,
+    parse_search_flags,
     scoring_flags,
     search_flags,
-    translator_for,
     warn_about_cut,
     warn_about_preprocessing,
-    wishes_of,
 )
 
 
@@ -58,13 +58,13 @@ def evaluate(
         raise ConfigurationError(f"{save}: exists already; nothing was overwritten. Choose another name")
     if save is not None and not save.parent.is_dir():
         raise ConfigurationError(f"{save}: there is no folder {save.parent} to write it into; make it first")
-    wishes = wishes_of(asked)
+    wishes = parse_search_flags(asked)
     check_positive(batch_tokens=batch_tokens, threads=threads)
     lines = check_parallel(source, target).lines
     configure_process()
     from multihead.judging.evaluate import evaluate as run
 
-    translator = translator_for(model, wishes, threads, device)
+    translator = load_translator(model, wishes, threads, device)
     with counter("translated", "sentences", lines) as count:
         result = run(
             translator,

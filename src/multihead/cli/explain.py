@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from multihead.cli.options import check_positive, search_flags, wishes_of
+from multihead.cli.options import check_positive, parse_search_flags, search_flags
 from multihead.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def explain(
     """
     from multihead.cli.process import configure_process
 
-    wishes = wishes_of(asked)
+    wishes = parse_search_flags(asked)
     check_positive(n_best=n_best)
     configure_process()
     _check_files(page, picture)

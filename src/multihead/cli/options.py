@@ -2,7 +2,7 @@
 
 `flags_of` gives a command one flag for each field of a settings class, with the same help, checks and errors as in a
 TOML file. The flags of a search are the fields of `decoding.search.Search`, so every command that translates has all of
-them; `translator_for` makes a `Translator` from them. Commands that score share `scoring_flags`.
+them; `load_translator` makes a `Translator` from them. Commands that score share `scoring_flags`.
 """
 
 from __future__ import annotations
@@ -136,22 +136,22 @@ def merge_config_file(
 def check_search(
     beam: int | None, alpha: float | None, min_length: int | None = None, max_length: int | None = None
 ) -> None:
-    """Refuses what no search can do before a model is loaded for it.
+    """Check settings of a search before a model is loaded.
 
     Raises:
-        ConfigurationError: a beam below 1, a length penalty below 0 or not finite, lengths that exclude each other.
+        ConfigurationError: a beam below 1, a length penalty below 0 or not finite, a minimum length above the maximum.
     """
-    wishes = {"beam": beam, "alpha": alpha, "min_length": min_length, "max_length": max_length}
-    build(Search, {name: value for name, value in wishes.items() if value is not None}, "the command line")
+    values = {"beam": beam, "alpha": alpha, "min_length": min_length, "max_length": max_length}
+    build(Search, {name: value for name, value in values.items() if value is not None}, "the command line")
 
 
 def search_flags(function: F) -> F:
-    """A decorator that gives a command a flag for each field of `Search`; `wishes_of` says which were given."""
-    return flags_of(Search, _without_the_flag)(function)
+    """A decorator that adds a flag for each field of `Search`; `parse_search_flags` reads them."""
+    return flags_of(Search, _describe_default)(function)
 
 
 def machine_flags(function: F) -> F:
-    """A decorator that gives a command ``batch_tokens``, ``threads`` and ``device``."""
+    """A decorator that adds ``batch_tokens``, ``threads`` and ``device``."""
     decorations = (
         click.option("--batch-tokens", **NUMBER, default=4096, show_default=True, help="Memory against speed."),
         click.option("--threads", **NUMBER, help="Processor threads. [every core]"),
@@ -175,19 +175,19 @@ def check_positive(**numbers: int | None) -> None:
             raise ConfigurationError(f"{flag_name(name)}: expected at least 1, got {value}")
 
 
-def wishes_of(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of the search that were given, checked as far as they can be before a model is loaded.
+def parse_search_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The search settings given on the command line, checked as far as possible before a model is loaded.
 
     Raises:
-        ConfigurationError: one that no search can have, or that does nothing without another.
+        ConfigurationError: an invalid value, or a flag that does nothing without another one.
     """
-    wishes = {name: value for name, value in asked.items() if value is not None}
-    # Whether groups divide a beam that was not given is only known with the model's own.
-    known = {name: value for name, value in wishes.items() if name != "groups" or "beam" in wishes}
+    given = {name: value for name, value in flags.items() if value is not None}
+    # Groups must divide the beam; the model's own beam is not known yet.
+    known = {name: value for name, value in given.items() if name != "groups" or "beam" in given}
     build(Search, known, "the command line")
-    require_flag("--groups, of 2 or more", wishes.get("groups", 1) > 1, {"diversity"} & wishes.keys())
-    require_flag("--stopping patience", wishes.get("stopping") == "patience", {"patience"} & wishes.keys())
-    return wishes
+    require_flag("--groups, of 2 or more", given.get("groups", 1) > 1, {"diversity"} & given.keys())
+    require_flag("--stopping patience", given.get("stopping") == "patience", {"patience"} & given.keys())
+    return given
 
 
 def require_flag(flag: str, present: bool, dependents: Iterable[str]) -> None:
@@ -211,14 +211,20 @@ def flag_name(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def translator_for(
-    model: Path, wishes: Mapping[str, Any], threads: int | None = None, device: str = "cpu"
+def load_translator(
+    model: Path, search: Mapping[str, Any], threads: int | None = None, device: str = "cpu"
 ) -> Translator:
-    """A model, searching as is wished; says so where the compiled search is built first.
+    """Load a model and set its search; prints a line if the compiled search must be built first.
+
+    Args:
+        model: a run or model folder.
+        search: settings from `parse_search_flags`.
+        threads: of PyTorch; None leaves its default.
+        device: ``cpu`` or ``cuda``.
 
     Raises:
-        FormatError: no model.
-        ConfigurationError: a device that is not there, wishes that the model's own settings exclude.
+        FormatError: the folder is not a model.
+        ConfigurationError: the device does not exist, or the settings contradict those of the model.
     """
     import torch
 
@@ -230,12 +236,12 @@ def translator_for(
         torch.set_num_threads(threads)
     translator = Translator.load(model, device)
     if device == "cpu" and isinstance(translator.bundle.model, Transformer):
-        load_search_library(lambda line: click.echo(line, err=True))  # built once for this machine, in some seconds
-    return translator.searching(**wishes)
+        load_search_library(lambda line: click.echo(line, err=True))  # built once per machine, within seconds
+    return translator.searching(**search)
 
 
-def _without_the_flag(name: str) -> str:
-    """What holds where a flag is not given."""
+def _describe_default(name: str) -> str:
+    """The value of a search setting without its flag, for the help."""
     if name in Search.stored:
         return "[the model's own]"
     default = Search.model_fields[name].default

@@ -19,11 +19,11 @@ from multihead.cli.options import (
     check_positive,
     flag_name,
     flags_of,
+    load_translator,
     machine_flags,
+    parse_search_flags,
     require_flag,
     search_flags,
-    translator_for,
-    wishes_of,
 )
 from multihead.cli.streams import STDIN_NAME, decode_lines, write_lines
 from multihead.configuration import build
@@ -237,7 +237,7 @@ def translate(
     from multihead.cli.process import configure_process
 
     parsed = TranslateFlags.parse(flags)
-    wishes = wishes_of(TranslateFlags.search_wishes(flags))
+    wishes = parse_search_flags(TranslateFlags.search_wishes(flags))
     check_positive(batch_tokens=batch_tokens, threads=threads, n_best=parsed.n_best)
     _check_output(source, output, resume)
     configure_process()
@@ -246,7 +246,7 @@ def translate(
     text, files = None if source is None else check_input(source), parsed.files()
     if text is not None:
         files.check_lines(text)
-    translator = parsed.join_ensemble(translator_for(model, wishes, threads, device), device)
+    translator = parsed.join_ensemble(load_translator(model, wishes, threads, device), device)
     options = parsed.options(translator, batch_tokens)
     if text is None:
         _through_pipe(translator, options, files, sys.stdin.buffer)
