@@ -248,8 +248,8 @@ def test_a_dropout_that_is_no_probability_is_refused(tokenizer: Tokenizer, dropo
 
 def test_ids_of_another_tokenizer_are_refused(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("something")
-    spelt = [i for one in ids for i in characters(tokenizer, tokenizer.decode([one]))][1:]
+    spelled = [i for one in ids for i in characters(tokenizer, tokenizer.decode([one]))][1:]
     with pytest.raises(InputError, match="sentence 2 of 2: these ids are not what this tokenizer makes"):
-        Segmenter(tokenizer, 0.1, 1).segment([ids, spelt], [0, 1], 0, 0)
+        Segmenter(tokenizer, 0.1, 1).segment([ids, spelled], [0, 1], 0, 0)
     with pytest.raises(InputError, match="1 sentences and 2 keys"):
         Segmenter(tokenizer, 0.1, 1).segment([ids], [0, 1], 0, 0)

@@ -1,5 +1,7 @@
-// The whole search. Sentences wait in a queue, join the running batch when it has room for their beams, and leave it
-// when they are done. network.h computes a step. The search follows the rules of decoding/beam.py, candidate by
+// Greedy and beam search of many sentences in a running batch.
+//
+// Sentences wait in a queue, join the running batch when it has room for their beams, and leave it when they are done.
+// network.h computes a step. The search follows the rules of decoding/beam.py, candidate by
 // candidate, and is tested against it.
 //
 // The interface is plain C functions on raw pointers, as in kernels.cpp. Each thread has a batch of its own; the

@@ -1,5 +1,7 @@
-// The Transformer (models/transformer.py) for inference: the encoder on the words of several sentences, one after the
-// other without padding, and one step of the decoder on hypotheses at different positions.
+// The Transformer (models/transformer.py) for inference.
+//
+// The encoder runs on the words of several sentences, one after the other without padding, and one step of the decoder
+// on hypotheses at different positions.
 //
 // Keys and values stay where a hypothesis wrote them. A table with one byte per position says which hypothesis wrote
 // each ancestor, so that reordering a beam moves bytes instead of keys. Keys and values of the source are stored once

@@ -1,4 +1,6 @@
-// Operands of matrix products: weights that are packed once, and rows of x, in float32, bfloat16 or int8.
+// Operands of matrix products: packed weights and rows of x.
+//
+// Weights are packed once, in float32, bfloat16 or int8.
 //
 // Both operands consist of 32-bit words along k: one float32, two bfloat16 or four bytes. `depth` is the number of
 // words of a column or row. Weights are stored as [panel][depth][64 columns]. In int8, each column of W is rounded to

@@ -1,4 +1,4 @@
-// Matrix products y = x W^T + b with packed weights, in float32, bfloat16 or int8.
+// Matrix products y = x W^T + b in float32, bfloat16 or int8.
 //
 // A search multiplies few rows, of varying number, by the same weights many times. Every element of y is summed over
 // k in the same order whatever the number of rows, so that the other rows of a batch change no bit of a row.

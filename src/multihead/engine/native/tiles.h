@@ -1,4 +1,6 @@
-// The same products by the processor's matrix unit (Intel's AMX), which multiplies tiles of 16 rows by 16 words.
+// The same products by the processor's matrix unit (Intel's AMX).
+//
+// The unit multiplies tiles of 16 rows by 16 words.
 //
 // Sums of int8 are exact, so products of few rows may use either path. Sums of bfloat16 are rounded in the unit's own
 // order, which is the same for every number of rows: either all products use it, or none. The operating system must

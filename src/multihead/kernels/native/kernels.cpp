@@ -1,4 +1,6 @@
-// The pointwise operations, cross-entropy and short attention of a training update, each in one pass over memory.
+// Compiled kernels of a training update: pointwise, loss, attention.
+//
+// These are pointwise operations, cross-entropy and short attention, each in one pass over memory.
 //
 // The functions are plain C on raw pointers. They need no PyTorch header, so the build takes seconds and works with
 // every version of PyTorch. Loops are written so that the compiler vectorizes them (-march=native) on any processor.

@@ -1,5 +1,6 @@
-// Requests to the server; everything that can go wrong is a `Problem`. URLs are relative, so that the page works below
-// any path of a proxy.
+// Requests to the server; everything that can go wrong is a `Problem`.
+//
+// URLs are relative, so that the page works below any path of a proxy.
 import { eventsOf } from "./events.js";
 
 /** A failed request. `kind` is "offline" (no response), "busy" (retry after `after` seconds), "token" (a token is

@@ -1,5 +1,7 @@
-// The page of `multihead serve`: connects the typed text (source.js), its translation by lines (lines.js, output.js) and
-// the details of a word (inspector.js, links.js), and keeps the state they share: the selected word.
+// The page of `multihead serve`: connects its parts, keeps the selection.
+//
+// The parts are the typed text (source.js), its translation by lines (lines.js, output.js) and the details of a word
+// (inspector.js, links.js). The state they share is the selected word.
 import { Server } from "./api.js";
 import { Inspector } from "./inspector.js";
 import { Lines } from "./lines.js";

@@ -1,5 +1,6 @@
-// Server-sent events from the bytes of a response (HTML standard, 9.2.6). EventSource cannot send a body or headers;
-// `fetch` can.
+// Server-sent events from the bytes of a response.
+//
+// The format is that of the HTML standard, 9.2.6. EventSource cannot send a body or headers; `fetch` can.
 
 /** Yields {event, data} for each event; comments and events without data are skipped. */
 export async function* eventsOf(stream) {

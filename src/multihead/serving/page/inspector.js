@@ -1,5 +1,6 @@
-// Details of the selected word and its line: attention weights, alternatives, other translations, as lists of buttons.
-// app.js reacts to them.
+// Details of the selected word: attention weights and alternatives.
+//
+// They are lists of buttons, as are other translations of the line; app.js reacts to them.
 import { wordPlaces } from "./output.js";
 import { percent } from "./words.js";
 

@@ -1,5 +1,7 @@
-// Translates the lines of the text, one request each. A line that did not change is not requested again, the request of
-// a changed line is aborted; a few run in parallel and share a batch in the server. Drawing is left to `onChange`.
+// Translates the lines of the text, one request each.
+//
+// A line that did not change is not requested again, the request of a changed line is aborted; a few run in parallel
+// and share a batch in the server. Drawing is left to `onChange`.
 import { Problem } from "./api.js";
 
 const MAX_RUNNING = 3;

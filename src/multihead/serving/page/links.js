@@ -1,5 +1,7 @@
-// Curves from source words to words of the translation, as thick as the attention weight. They are drawn below the
-// text, and again whenever its layout changes.
+// Curves between words, as thick as the attention weight.
+//
+// They lead from words of the source to words of the translation, are drawn below the text, and again whenever its
+// layout changes.
 
 export class Links {
   #svg;

@@ -1,5 +1,7 @@
-// Shows a problem that stops all lines, and its remedy: a countdown if the server is busy, a check every few seconds if
-// it is offline, an input if it requires a token. Calls `resume` when translating can go on.
+// Shows a problem that stops all lines, and its remedy.
+//
+// The remedy is a countdown if the server is busy, a check every few seconds if it is offline, an input if it requires
+// a token. Calls `resume` when translating can go on.
 
 const CHECK_INTERVAL = 2000; // milliseconds
 

@@ -1,5 +1,6 @@
-// The translation: a paragraph for each line, which grows while it is searched; words of a finished line are buttons.
-// app.js keeps the selection.
+// The translation: one paragraph per line, growing during the search.
+//
+// Words of a finished line are buttons. app.js keeps the selection.
 import { sentence } from "./api.js";
 import { fill, locate } from "./words.js";
 

@@ -1,4 +1,6 @@
-// The search settings form, stored in this browser. An empty field means the model's own value.
+// The search settings form, stored in this browser.
+//
+// An empty field means the model's own value.
 
 const KEY = "multihead.settings";
 const N_BEST = 5; // translations listed by default

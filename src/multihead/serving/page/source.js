@@ -1,5 +1,7 @@
-// The source text, with words shaded by attention weight. A textarea cannot shade words, so a mirror with the same text
-// lies below it: only its shades are visible, and it determines the height of the textarea.
+// The source text, with words shaded by attention weight.
+//
+// A textarea cannot shade words, so a mirror with the same text lies below it: only its shades are visible, and it
+// determines the height of the textarea.
 import { fill, locate } from "./words.js";
 
 export class Source {

@@ -1,5 +1,7 @@
-// Light or dark theme: the stored choice, otherwise the system's. Runs before the first paint, so that a dark page
-// never flashes white; modules run too late for that. app.js handles the switch.
+// Light or dark theme: the stored choice, otherwise the system's.
+//
+// Runs before the first paint, so that a dark page never flashes white; modules run too late for that. app.js handles
+// the switch.
 (() => {
   try {
     const chosen = localStorage.getItem("multihead.theme");

@@ -1,5 +1,7 @@
-// Positions of words in a text. The server lists the words in order; locating them keeps every space and punctuation
-// mark of the text, which joining the words would not.
+// Positions of words in a text.
+//
+// The server lists the words in order; locating them keeps every space and punctuation mark of the text, which joining
+// the words would not.
 
 /** [[start, end], ...] for each word, in order; null for a word not found after the previous one. */
 export function locate(text, words) {
