@@ -145,7 +145,7 @@ def test_what_cannot_be_compared(files: dict[str, Path], trained: Path, tmp_path
     empty.write_text("\n" * 20, encoding="utf-8")
     with pytest.raises(ConfigurationError, match="expected two or more systems to compare, got 1"):
         compare(files["right"], target=target)
-    with pytest.raises(ConfigurationError, match="source: needed"):
+    with pytest.raises(ConfigurationError, match="source: required, because a system is a model"):
         compare(files["right"], trained, target=target)
     with pytest.raises(DataError, match="no: there is no such file"):
         compare(files["right"], tmp_path / "no", target=target)
