@@ -1,4 +1,4 @@
-"""The demo: short here, whole in `make proofs`."""
+"""The demo: short here, in full in `make proofs`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PATTERNS = {"date", "time", "datetime", "unit", "currency"}
 
 
 def test_the_demo_goes_all_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A network that has hardly begun to learn: files, run, scores and picture are there all the same."""
+    """With an almost untrained network, files, run, scores and picture exist all the same."""
     monkeypatch.setattr(demo_module, "TRAIN", 600)
     monkeypatch.setattr(demo_module, "VALID", 20)
     monkeypatch.setattr(demo_module, "TEST", 40)
@@ -35,7 +35,7 @@ def test_the_demo_goes_all_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.proof
 def test_the_demo_learns_its_task_in_three_minutes(tmp_path: Path) -> None:
-    """What the issue asks of two cores: 97% in all and 90% of each pattern within three minutes."""
+    """The requirement for two cores: 97% overall and 90% of each pattern within three minutes."""
     started = time.monotonic()
     result = demo(tmp_path / "demo")
     seconds = time.monotonic() - started

@@ -1,4 +1,4 @@
-"""One process at a time in a folder: asked of the system, given back by whatever ends the holder."""
+"""Locks on folders: one process at a time, released however the holder ends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pathlib import Path
 from multihead.work_folder import locked
 with locked(Path(sys.argv[1])):
     print("mine", flush=True)
-    sys.stdin.readline()  # until it is killed, or told to leave
+    sys.stdin.readline()  # until it is killed or its input ends
 """
 
 
@@ -68,7 +68,7 @@ def test_the_next_one_is_let_in(tmp_path: Path, holder: subprocess.Popen[bytes],
         holder.kill()
     holder.wait()
     with locked(folder):
-        refused(folder)  # the same process twice is two, too
+        refused(folder)  # a second lock of the same process is refused, too
 
 
 def test_a_refused_one_leaves_everything_as_it_was(tmp_path: Path, holder: subprocess.Popen[bytes]) -> None:
@@ -99,7 +99,7 @@ def test_an_exception_leaves_no_empty_folder_where_there_was_none(tmp_path: Path
 
 
 def test_many_at_once_are_never_two(tmp_path: Path) -> None:
-    """Each makes the folder, holds it, gives it up empty: nobody is let into a folder that is already removed."""
+    """Each creates, locks and leaves the folder empty; nobody may lock a folder that has been removed."""
     inside, most, entered = [], [], []
 
     def work():

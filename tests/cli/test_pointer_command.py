@@ -1,4 +1,4 @@
-"""``multihead pointer`` as people type it: numbers with signs, lines through pipes, and what they did wrong."""
+"""The command ``multihead pointer``: signed numbers, lines from pipes, and invalid input."""
 
 import re
 import signal
@@ -26,7 +26,7 @@ TINY = {
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """A folder in which a little was learned: as ``multihead pointer train`` leaves it."""
+    """A folder written by a short ``multihead pointer train``."""
     folder = tmp_path_factory.mktemp("pointers")
     for problem, sizes in (("sort", {"largest": 4}), ("hull", {"smallest": 4, "largest": 5})):
         train(problem, output=folder / f"pointer-{problem}", say=lambda _: None, validate_every=50, **TINY, **sizes)
@@ -151,7 +151,7 @@ def test_a_settings_file_is_as_good_as_flags(call, tmp_path, monkeypatch):
 
 
 def test_a_signal_saves_and_the_same_settings_go_on(tmp_path, numbers):
-    """A process of its own, stopped by a real signal."""
+    """A separate process, stopped by a real signal."""
     settings = {**TINY, "updates": 2000, "largest": 3, "batch": 8, "log_every": 1}
     program = [sys.executable, "-m", "multihead", "pointer", "train", "sort", *numbers.flags(settings)]
     with subprocess.Popen(program, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:

@@ -1,4 +1,4 @@
-"""``multihead prepare``, ``train --data``, ``--from-model`` and ``average`` as they are typed; killed, and misused."""
+"""The commands ``prepare``, ``train --data``, ``--from-model`` and ``average``: used together, killed, and misused."""
 
 import json
 import subprocess
@@ -27,7 +27,7 @@ def words(numbers):
 
 
 def test_prepare_train_average_fine_tune(call, numbers, words, short, tmp_path):
-    """One folder of text, two runs from it, their mean, and a run that starts from that."""
+    """One prepared text, two runs on it, their average, and a run that starts from it."""
     ended = call("prepare", *words, "--output", tmp_path / "ready")
     assert (ended.status, ended.text) == (0, "")
     assert ended.err.splitlines()[-1] == (

@@ -1,4 +1,4 @@
-"""The settings that the project ships: each trains. Here with small networks, in `make proofs` with those it names."""
+"""Each shipped configuration trains: here with small networks, in `make proofs` in full size."""
 
 import json
 import math
@@ -14,14 +14,14 @@ from multihead.planning.settings import RunConfig, TrainSettings
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.toml"))
 TINY = {"width": 16, "heads": 2, "inner": 16, "encoder_layers": 1, "decoder_layers": 1, "batch_tokens": 512}
-"""Small enough for the short form; everything else stays as the file has it."""
+"""Small sizes for the short tests; all other settings are those of the file."""
 SHORT = {"updates": 20, "validate_every": 20, "log_every": 5, "threads": 1}
 
 
 def learn(path, numbers, trained, output, **changes):
-    """20 updates of a file's settings, with ``changes``, on the smallest of corpora."""
+    """Train for 20 updates with a file's settings and ``changes``, on a tiny corpus."""
     wishes = tomllib.loads(path.read_text(encoding="utf-8")) | SHORT | changes
-    if path.stem == "fine-tune":  # what its comment says is given on the command line
+    if path.stem == "fine-tune":  # as its comment says, these are given on the command line
         wishes = {name: value for name, value in wishes.items() if name not in TINY} | {"from_model": trained}
         wishes["corpus"] = [{**numbers.train, "weight": 0.05}, {**numbers.test, "weight": 2.0}]
     else:

@@ -1,4 +1,4 @@
-"""What a user may say, and what is decided where nothing was said: always with a reason, never against the user."""
+"""Settings of runs, and the rules for those left open: every choice has a reason, given settings are kept."""
 
 import json
 import re
@@ -113,13 +113,13 @@ OTHER = {
     "max_length": 60,
     "seed": 42,
 }
-"""A value for every field that nothing would choose by itself."""
+"""A value for every field that no rule would choose."""
 SUBWORDS = ("vocab_size", "shared_vocabulary", "min_frequency", "coverage", "symbols")
 TOGETHER = [
     ["held_out", "budget", "corpus", "from_model"],
     ["valid_source", "valid_target", "updates", "source", "target", *SUBWORDS],
 ]
-"""Fields to leave out so that none of the others excludes another."""
+"""Fields to omit so that no two fields exclude each other."""
 
 
 OF_ANOTHER = {
@@ -128,7 +128,7 @@ OF_ANOTHER = {
     }
     for architecture, cls in ARCHITECTURES.items()
 }
-"""What each network knows nothing of, because it is a setting of another one."""
+"""For each network, the settings that belong to other networks only."""
 
 
 def without(*names):
@@ -143,7 +143,7 @@ def test_the_example_has_every_field():
 
 
 def flags_of(values):
-    """As somebody would type them; a list is a flag that is repeated, but for symbols, which are one word each."""
+    """The settings as command-line flags; lists become repeated flags, symbols one word."""
     words = []
     for name, value in values.items():
         flag = f"--{name.replace('_', '-')}"
@@ -160,7 +160,7 @@ def flags_of(values):
 
 @pytest.fixture
 def received(monkeypatch):
-    """What ``multihead train`` hands to the workflow."""
+    """The arguments that ``multihead train`` passes on."""
     got = {}
     monkeypatch.setattr("multihead.runs.translator.train.train", lambda **wishes: got.update(wishes))
     monkeypatch.setattr("multihead.cli.process.configure_process", lambda **_: None)
@@ -217,7 +217,7 @@ def test_every_flag_has_a_sentence():
 
 @pytest.mark.parametrize(("cls", "command"), [(TrainSettings, train), (PrepareSettings, prepare)])
 def test_every_flag_stands_under_one_heading(cls, command):
-    """In the order of the headings; what has none (the file, the help itself) comes first."""
+    """Flags are in the order of the headings; those without one come first."""
     blocks = CliRunner().invoke(multihead, [command.name, "--help"]).output.split("\n\n")
     shown = {
         block.split(":\n")[0]: re.findall(r"^  --([\w-]+)", block, re.MULTILINE) for block in blocks if ":\n" in block
@@ -236,7 +236,7 @@ SEARCH_OWN = {*Search.model_fields} - {*Search.stored} | {"length_factor", "leng
 
 
 def test_the_network_can_be_asked_for_in_full():
-    """Each field of its settings that the text does not decide is a wish of the same type, with the same choices."""
+    """Each field that the text does not decide is a setting of the same type, with the same choices."""
     decided = (*((cls, planning.FROM_TEXT) for cls in ARCHITECTURES.values()), (Search, SEARCH_OWN))
     for cls, given in decided:
         for name in cls.model_fields:
@@ -264,7 +264,7 @@ def test_a_corpus_as_it_is_typed(text, expected):
 
 
 def test_prepare_takes_the_file_of_train(tmp_path):
-    """And leaves out what has to do with the model, though not a fault in it."""
+    """It ignores settings of the model, but not their faults."""
     (tmp_path / "a.toml").write_text("source = 'a'\ntarget = 'b'\nwidth = 64\n", encoding="utf-8")
     given = merge_config_file(PrepareSettings, tmp_path / "a.toml", {"held_out": 3}, within=TrainSettings)
     assert given == {"source": "a", "target": "b", "held_out": 3}
@@ -328,11 +328,11 @@ def test_a_toml_of_all_fields_is_valid_toml():
 # ------------------------------------------------------------------------------------------ planning
 
 PRESET = {"transformer": "big", "recurrent": "luong"}
-"""One that nothing would choose by itself."""
+"""One that no rule would choose."""
 
 
 def decide(settings, pairs=30_000, machine=SLOW, pace=None, target_tokens=None):
-    """Everything that planning decides, by name, with the reasons."""
+    """All decisions by name, and their reasons."""
     choices = Choices(settings)
     size = planning.choose_vocabulary(choices, pairs)
     tokens = 14 * pairs if target_tokens is None else target_tokens
@@ -368,7 +368,7 @@ def test_the_user_is_always_right(pairs, machine, architecture):
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_setting_of_another_network_is_refused(architecture):
-    """Rather than ignored; before anything is prepared."""
+    """They are refused rather than ignored, before anything is prepared."""
     for name in OF_ANOTHER[architecture]:
         with pytest.raises(ConfigurationError, match=f"{name} is a setting of the .* model, .* is {architecture}"):
             planning.rehearse(TrainSettings(**{"model": architecture, name: OTHER[name]}), 30_000, SLOW)
@@ -452,7 +452,7 @@ def test_little_text_that_is_seen_often_is_learned_with_more_dropout():
 
 
 def test_muon_where_its_products_are_few_beside_those_of_an_update():
-    """The best for a new Transformer; never where a paper's schedule or another model's weights are asked for."""
+    """Chosen for a new Transformer, but not with a paper's schedule or given weights."""
 
     def chosen(**wishes):
         return decide(TrainSettings(**wishes))[0]["optimizer"]
@@ -498,7 +498,7 @@ def test_max_positions_are_learned_ones():
 @pytest.mark.parametrize("width", [128, 512])
 @pytest.mark.parametrize("schedule", ["linear", "cosine", "trapezoid", "inverse_sqrt", "noam"])
 def test_all_schedules_that_fall_have_the_same_peak(schedule, width):
-    """Whatever the unit of the setting: what is highest in the run is what suits the width."""
+    """The highest learning rate of the run suits the width, whatever the unit of the setting."""
     decided, _ = decide(TrainSettings(schedule=schedule, width=width, heads=4, updates=5000))
     config = TrainingConfig(**{name: decided[name] for name in TrainingConfig.model_fields})
     assert max(learning_rate(config, step, width) for step in range(1, 5001)) == pytest.approx(0.64 / width)

@@ -1,4 +1,4 @@
-"""The batches of a run: by weight, and cut anew as BPE-dropout says, whatever else is in a batch."""
+"""Training batches: corpus weights and BPE-dropout, independent of the rest of a batch."""
 
 import numpy as np
 import pytest
@@ -70,7 +70,7 @@ def test_an_epoch_sees_each_corpus_as_often_as_it_weighs(prepared):
 
 
 def test_pairs_are_named_by_file_and_line(numbers, tmp_path):
-    """Of two corpora, of which the first has a line that could not be used: the text of that line is the pair."""
+    """With two corpora, the first of which has an unusable line, each line number leads to the text of the pair."""
     pairs = {name: numbers.pairs(count, count) for name, count in (("many", 40), ("few", 15))}
     pairs["many"][3] = ("", "empty")
     corpora = [numbers.write(tmp_path, name, found) for name, found in pairs.items()]

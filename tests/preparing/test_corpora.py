@@ -1,4 +1,4 @@
-"""Several corpora: one store with a share for each, validation from all of them, everything named by its file."""
+"""Several corpora: one store with a share for each, validation from all, messages with file names."""
 
 import gzip
 import json
@@ -35,7 +35,7 @@ def texts(prepared, part="train"):
 
 @pytest.fixture
 def two(tmp_path, numbers):
-    """Two corpora in which every line is another one."""
+    """Two corpora without equal lines."""
     found = []
     for name, count in (("large", 90), ("small", 20)):
         pairs = [
@@ -83,7 +83,7 @@ def test_one_corpus_is_the_pair_of_files(two, tmp_path, numbers):
 
 
 def test_equal_weights_are_no_shares(two, tmp_path):
-    """All pairs are mixed as those of one corpus: a weight other than 1 is what makes shares."""
+    """With equal weights all pairs are mixed like those of one corpus."""
     (large, _), (small, _) = two
     assert prepared(tmp_path / "run", corpus=[corpus(large), corpus(small)]).shares == ()
 
@@ -96,7 +96,7 @@ def test_doing_it_again_gives_the_same_bytes(two, tmp_path, numbers):
 
 
 def test_a_corpus_of_which_nothing_can_be_used_for_its_length(two, tmp_path, numbers):
-    """It has no share; the others train."""
+    """A corpus without usable pairs has no share; the others are trained on."""
     (large, _), _ = two
     long = numbers.write(tmp_path, "long", [("eins " * 60, "one " * 60)] * 4)
     found = prepared(tmp_path / "run", corpus=[corpus(long, weight=3), corpus(large)], held_out=1, max_tokens=40)
@@ -113,7 +113,7 @@ def test_of_very_many_pairs_a_part_is_enough_for_the_vocabulary(two, tmp_path, m
     said = []
     prepared(tmp_path / "run", said, corpus=[corpus(large), corpus(small, weight=9)], held_out=2)
     pairs = int(said[0].removeprefix("learning a vocabulary of 320 subwords from ").removesuffix(" pairs"))
-    assert 38 <= pairs <= 40  # of the 40, at most the 2 that are held out are missing
+    assert 38 <= pairs <= 40  # of the 40, only the 2 held-out pairs may be missing
 
 
 def test_chunks_change_nothing(two, tmp_path, monkeypatch, numbers):
@@ -203,7 +203,7 @@ PARTS = st.lists(st.tuples(st.floats(0.01, 1e6), st.integers(0, 1000)), min_size
 
 @given(parts=PARTS, draw=st.data())
 def test_apportioning(parts, draw):
-    """The parts add up, none is above its limit, and where no limit is in the way each is within 1 of its due."""
+    """The parts add up, none exceeds its limit, and without limits each is within 1 of its exact share."""
     shares, limits = [share for share, _ in parts], [limit for _, limit in parts]
     total = draw.draw(st.integers(0, sum(limits)))
     found = apportion(total, shares, limits)

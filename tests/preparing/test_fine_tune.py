@@ -1,4 +1,4 @@
-"""A run that starts from another model: with exactly its weights, sizes and subwords, and without its folder."""
+"""Fine-tuning runs start with the weights, sizes and subwords of a given model, and then need it no more."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ SHORT = {"updates": 9, "validate_every": 3, "log_every": 3, "threads": 1, "preci
 
 @pytest.fixture(scope="module")
 def news(numbers, tmp_path_factory):
-    """A corpus that the given model has not seen: rows of the number words in another order."""
+    """A corpus new to the given model: rows of number words in another order."""
     folder = tmp_path_factory.mktemp("news")
     pairs = [(f"{source} neun null", f"{target} nine zero") for source, target in numbers.pairs(120, 77)]
     return {**numbers.write(folder, "news", pairs), **numbers.valid}
@@ -28,7 +28,7 @@ def news(numbers, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tuned(trained, news, numbers, tmp_path_factory):
-    """A finished one."""
+    """A finished fine-tuning run."""
     output = tmp_path_factory.mktemp("tuned") / "run"
     numbers.learn(output, from_model=trained, **news, **SHORT)
     return output
@@ -48,7 +48,7 @@ def validations(run):
 
 @pytest.mark.parametrize("average", [0.9, 0.0])
 def test_it_starts_with_the_given_weights_bit_for_bit(trained, news, numbers, tmp_path, average):
-    polls = iter([None, signal.SIGINT])  # the text is prepared; before update 1
+    polls = iter([None, signal.SIGINT])  # first poll: text prepared; second: before update 1
     wishes = {**news, **SHORT, "average": average}
     with pytest.raises(Interrupted, match="after update 0"):
         numbers.learn(tmp_path / "run", from_model=trained, stop_signal=lambda: next(polls), **wishes)
@@ -63,7 +63,7 @@ def test_it_starts_with_the_given_weights_bit_for_bit(trained, news, numbers, tm
 
 
 def test_it_is_judged_before_the_first_update(trained, tuned, numbers):
-    """As `evaluate` judges it: so the log has what was gained."""
+    """The scores are those of `evaluate`, so the log shows the improvement."""
     from multihead import evaluate
 
     found = evaluate(trained, numbers.valid["valid_source"], numbers.valid["valid_target"], beam=1)
@@ -101,7 +101,7 @@ def test_a_run_that_only_does_harm_keeps_the_given_model(trained, news, numbers,
 
 
 def test_it_learns_faster_than_from_nothing(trained, tuned, news, numbers, tmp_path):
-    """The loss on the new corpus, update by update."""
+    """Compares the loss on the new corpus, update by update."""
     sizes = {name: numbers.settings[name] for name in ("width", "heads", "inner", "encoder_layers", "decoder_layers")}
     numbers.learn(tmp_path / "run", vocab_size=320, **news, **sizes, **{**SHORT, "validate_every": 9})
     logs = [
@@ -118,7 +118,7 @@ def test_it_learns_faster_than_from_nothing(trained, tuned, news, numbers, tmp_p
 
 @pytest.mark.parametrize("polls", [2, 3, 7])
 def test_it_goes_on_without_the_folder_it_came_from(trained, tuned, news, numbers, tmp_path, polls):
-    """Stopped before update 1, after it, and later; the given model is gone by then."""
+    """Stopped before update 1, after it, and later; the given model is deleted before resuming."""
     given = shutil.copytree(trained / "best", tmp_path / "given")
     signals = iter([None] * (polls - 1) + [signal.SIGTERM])
     with pytest.raises(Interrupted):
@@ -132,7 +132,7 @@ def test_it_goes_on_without_the_folder_it_came_from(trained, tuned, news, number
 
 
 class Killed(BaseException):
-    """The process ends here."""
+    """Simulates a killed process."""
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_killed_around_its_beginning(trained, tuned, news, numbers, tmp_path, mo
     def dies(*args, **kwargs):
         if after:
             original(*args, **kwargs)
-        patch.setattr(begin.work_folder, "_empty", lambda *_: None)  # nothing is cleared up in a killed process
+        patch.setattr(begin.work_folder, "_empty", lambda *_: None)  # a killed process cleans nothing up
         patch.setattr(begin.work_folder.Path, "unlink", lambda *_, **__: None)
         raise Killed
 

@@ -1,4 +1,4 @@
-"""From files to what training reads: which pairs are learned from, which validate, and which are left out and named."""
+"""Preparing text: which pairs train, which validate, and which are left out and reported."""
 
 import gzip
 
@@ -15,7 +15,7 @@ from multihead.training.context import RunContext
 
 
 def prepared(folder, said=None, **wishes):
-    """What comes of ``wishes``, and the choices with their reasons."""
+    """The prepared text and the choices with their reasons."""
     folder.mkdir(exist_ok=True)
     settings = PrepareSettings(**{"vocab_size": 320, **wishes})
     choices = Choices(settings)
@@ -45,7 +45,7 @@ def left_out(folder):
 
 @pytest.fixture
 def unique(tmp_path, numbers):
-    """200 pairs in which every line is another one."""
+    """200 pairs without equal lines."""
     pairs = [(f"{source} {n}", f"{target} {n}") for n, (source, target) in enumerate(numbers.pairs(200, 3))]
     return numbers.write(tmp_path, "unique", pairs), pairs
 
@@ -70,7 +70,7 @@ def test_held_out_text_is_that_of_the_lines(unique, tmp_path):
 
 
 def test_the_vocabulary_is_learned_without_what_is_held_out(tmp_path, numbers):
-    """A word that stands in one line alone, and that line is held out, is spelt."""
+    """A word that occurs only in a held-out line is spelled out."""
     pairs = numbers.pairs(50, 1)
     files = numbers.write(tmp_path, "a", pairs)
     first, _ = prepared(tmp_path / "first", held_out=1, **files)
@@ -118,7 +118,7 @@ def test_empty_lines_are_not_held_out(tmp_path, numbers):
 
 
 def test_validation_files_are_used_whole(tmp_path, numbers):
-    """Over-long pairs, too: what is measured is not what is convenient."""
+    """Too long pairs stay in the validation set."""
     long = [("eins " * 50, "one " * 50)]
     valid = numbers.write(tmp_path, "valid", numbers.pairs(20, 5) + long)
     names = {f"valid_{side}": path for side, path in valid.items()}
@@ -205,11 +205,11 @@ def test_one_vocabulary_or_two(tmp_path, numbers, shared):
         for tokenizer, text in zip((found.source_tokenizer, found.target_tokenizer), pair, strict=True):
             assert tokenizer.decode(tokenizer.encode(text)) == text
     wider = len(found.target_tokenizer.encode("eins zwei drei")) - len(found.source_tokenizer.encode("eins zwei drei"))
-    assert (wider == 0) is shared  # a target's own vocabulary has no German words
+    assert (wider == 0) is shared  # a separate target vocabulary has no German words
 
 
 def test_how_the_vocabulary_is_learned(tmp_path, numbers):
-    """Each wish reaches the learning, and stands in what was decided; without one it is the usual value."""
+    """Each setting reaches the learning and is recorded; without it the default is."""
     usual, choices = prepared(tmp_path / "usual", **numbers.train)
     assert (usual.config.min_frequency, usual.config.coverage) == (2, 0.9999)
     assert usual.source_tokenizer.digest == Tokenizer.learn(both_sides(usual), 320).digest
@@ -225,7 +225,7 @@ def test_how_the_vocabulary_is_learned(tmp_path, numbers):
 
 
 def both_sides(prepared):
-    """The training text as it is learned from: pair by pair, source first."""
+    """The training text in the order of learning: pair by pair, source first."""
     for _, *pair in pairs_of(prepared, "train"):
         yield from pair
 

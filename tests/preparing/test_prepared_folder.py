@@ -1,4 +1,4 @@
-"""Text prepared ahead of training: the run is the same, nothing is copied, and what has changed is refused by name."""
+"""Text prepared ahead of training: equal runs, no copies, and refusal of files that have changed."""
 
 import json
 import shutil
@@ -18,7 +18,7 @@ VARYING = ("timing.jsonl", "log.txt")
 
 @pytest.fixture
 def prepare():
-    """`multihead prepare` without a word, of small text."""
+    """Prepare a small text without output."""
 
     def go(output=None, said=None, **wishes):
         return prepare_text(output=output, say=(said if said is not None else []).append, **wishes)
@@ -38,7 +38,7 @@ def model(numbers):
 
 @pytest.fixture(scope="module")
 def ready(text, tmp_path_factory):
-    """Prepared text; copy it before you change anything in it."""
+    """Prepared text, shared by tests; copy it before changing it."""
     output = tmp_path_factory.mktemp("prepared") / "ready"
     prepare_text(output=output, say=lambda _: None, **text)
     return output
@@ -46,7 +46,7 @@ def ready(text, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(numbers, text, model, tmp_path_factory):
-    """A run that made its own text."""
+    """A run that prepared its own text."""
     output = tmp_path_factory.mktemp("own") / "run"
     numbers.learn(output, **text, **model)
     return output
@@ -56,7 +56,7 @@ def whole(numbers, text, model, tmp_path_factory):
 
 
 def test_its_text_is_that_of_a_run(ready, whole, numbers):
-    """One way to make it: byte for byte."""
+    """Both ways write the same bytes."""
     assert numbers.contents(ready / "data") == numbers.contents(whole / "data")
     assert (ready / "left-out.tsv").read_bytes() == (whole / "left-out.tsv").read_bytes()
     assert {path.name for path in ready.iterdir()} == {"prepared.json", "data", "left-out.tsv"}
@@ -79,7 +79,7 @@ def test_a_run_from_it_is_the_run_from_the_text(ready, whole, numbers, model, tm
 
 
 def test_the_same_wishes_may_be_repeated(ready, numbers, text, model, tmp_path):
-    """A TOML file for both commands, say."""
+    """For example, a TOML file for both commands."""
     numbers.learn(tmp_path / "run", data=ready, max_tokens=256, **text, **{**model, "updates": 1})
 
 
@@ -120,7 +120,7 @@ DAMAGES = ["data/train/source/ids.bin", "data/valid.target.txt", "data/source.to
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_damage_is_named(ready, numbers, model, tmp_path, name):
-    """Also of what could still be read: one bit in the ids."""
+    """Even if the file can still be read: one changed bit in the ids."""
     folder = shutil.copytree(ready, tmp_path / "ready")
     damage(folder, name)
     expected = "data/train/.*is missing" if name == "left out" else f"{name}: has changed since it was written"
@@ -139,7 +139,7 @@ def stopped_once(ready, numbers, model, tmp_path_factory):
 
 @pytest.fixture
 def stopped(stopped_once, ready, tmp_path):
-    """A run that was stopped after update 4, and a copy of its text, which may be changed."""
+    """A run stopped after update 4, and a copy of its text, which may be changed."""
     return shutil.copytree(stopped_once, tmp_path / "run"), shutil.copytree(ready, tmp_path / "ready")
 
 
@@ -214,7 +214,7 @@ def test_folders_are_not_confused(ready, whole, prepare, numbers, text, model):
 
 
 class Killed(BaseException):
-    """The process ends here: whatever else would be done is not."""
+    """Simulates a killed process: nothing is done afterwards."""
 
 
 @pytest.mark.parametrize("place", ["open_prepared", "_report_left_out", "write_text"])

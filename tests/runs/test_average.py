@@ -1,4 +1,4 @@
-"""The mean of models is the arithmetic mean of each tensor, and a model folder like any other."""
+"""Averages of models: the arithmetic mean of each tensor, saved as an ordinary model folder."""
 
 import json
 import shutil
@@ -27,7 +27,7 @@ def run(numbers, tmp_path_factory):
 
 
 def untrained(like, output, **changes):
-    """A model with the subwords of another one, as far as it has as many, and other settings."""
+    """A model with the subwords of another one, where their numbers agree, and with other settings."""
     given = load_bundle(like)
     shape = given.model.config.model_copy(update=changes)
     target = given.target_tokenizer
@@ -49,7 +49,7 @@ def weights(folder):
 
 
 def test_it_is_the_arithmetic_mean_rounded_once():
-    """Against exact fractions, with values of very different sizes."""
+    """Compared with exact fractions, for values of very different magnitudes."""
     torch.manual_seed(0)
     models = [{"a": torch.randn(3, 4) * 10.0**power, "b": torch.randn(5)} for power in (-6, 0, 3)]
     found = mean(iter(models))

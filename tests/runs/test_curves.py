@@ -1,4 +1,4 @@
-"""Curves of runs: what is drawn is what was logged, whichever runs are named, also while they train."""
+"""Curves of runs show what was logged, for any runs, even while they train."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ def records(folder, kind, key):
 
 @pytest.fixture
 def run(tmp_path):
-    """A log as a run writes it; gives its folder."""
+    """Write a log as a run does; returns its folder."""
 
     def write(name, factor=1.0, extra=""):
         folder = tmp_path / name
@@ -75,7 +75,7 @@ def test_a_line_that_is_being_written_is_passed_over(run):
 
 
 def test_several_runs_in_one_picture(run, tmp_path):
-    """One more run is one more colour, and a name in the legend; the same picture is the same file."""
+    """Another run adds a color and a name in the legend; equal pictures are equal files."""
     one, other = run("one"), run("other", 2.0)
     for name, folders in (("1.svg", [one]), ("2.svg", [one, other]), ("again.svg", [one, other]), ("1.png", [one])):
         plot(folders, tmp_path / name)

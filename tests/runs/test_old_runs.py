@@ -1,4 +1,4 @@
-"""Runs of every version of run.json, kept in tests/run_folders: newer code loads them, goes on with them, uses them."""
+"""Runs of every version of run.json, stored in tests/run_folders, can be read, resumed and used."""
 
 import json
 import shutil
@@ -69,7 +69,7 @@ def test_a_run_of_a_newer_version_is_refused(old, numbers):
 
 
 def test_version_1_with_validation_files():
-    """The record that was lost when one was written for several: which files validated."""
+    """Version 1 is converted with its validation files."""
     data = json.loads((FOLDERS / "v1" / "run.json").read_text(encoding="utf-8"))["data"]
     files = data["files"] | {"valid_source": {"path": "v.de", "sha256": "0", "lines": 7}}
     files["valid_target"] = files["valid_source"] | {"path": "v.en"}

@@ -1,4 +1,4 @@
-"""Pre-training as a whole job: a stopped run goes on as if it had not been; what can be known is learned."""
+"""Whole pre-training runs: resumed runs equal uninterrupted ones, and predictable words are learned."""
 
 import json
 import random
@@ -46,7 +46,7 @@ TOPICS = 12
 
 
 def text(count, seed, topics=TOPICS):
-    """Documents of three to eight sentences of four words, all of which say what the document is about."""
+    """Documents of three to eight sentences of four words, each word telling the topic of the document."""
     draw, names = random.Random(seed), [chr(97 + topic) for topic in range(topics)]
     documents = []
     for _ in range(count):
@@ -64,7 +64,7 @@ def corpus(tmp_path_factory):
 
 
 def run(corpus, folder, **wishes):
-    """`pretrain` without a word, on one thread."""
+    """Call `pretrain` without output, on one thread."""
     threads = torch.get_num_threads()
     try:
         quiet = {"say": lambda _: None, "use_threads": torch.set_num_threads, "text": corpus}
@@ -74,7 +74,7 @@ def run(corpus, folder, **wishes):
 
 
 def after(updates):
-    """A signal that comes once so many updates were made: it is asked for once a document before."""
+    """A signal after a number of updates; while the text is stored it is polled once per document."""
     state = {"left": None}
 
     def ask():
@@ -102,7 +102,7 @@ def after(updates):
     ],
 )
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(wishes, corpus, numbers, tmp_path):
-    """Between validations, and again; every file but those of time and words is the same, byte for byte."""
+    """Stopped twice between validations; all files but timings and printed logs are equal, byte for byte."""
     run(corpus, tmp_path / "whole", **wishes)
     for updates in (5, 6):
         with pytest.raises(Interrupted, match="the same command goes on from there"):
@@ -114,13 +114,13 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(wishes, corpus, nu
 
 
 def kept(numbers, folder):
-    """What a run leaves, but for times and words and for checkpoints on the way."""
+    """The files of a run, without timings, printed logs and earlier checkpoints."""
     contents = numbers.contents(folder, without=("timing.jsonl", "log.txt"))
     return {name: digest for name, digest in contents.items() if "checkpoints/" not in name or "00000020" in name}
 
 
 def test_a_run_that_broke_off_goes_on_from_its_checkpoint(tiny, corpus, numbers, tmp_path):
-    """Nothing is saved where it breaks off: updates after the last validation are made again, and are the same."""
+    """Without a checkpoint at the break, the updates since the last validation are repeated and equal."""
 
     def break_off(line):
         if line.strip().startswith("15/20"):
@@ -136,7 +136,7 @@ def test_a_run_that_broke_off_goes_on_from_its_checkpoint(tiny, corpus, numbers,
 
 @pytest.fixture(scope="module")
 def tiny(corpus, tmp_path_factory):
-    """A run that is finished and has hardly learned anything."""
+    """A finished run that has learned almost nothing."""
     folder = tmp_path_factory.mktemp("tiny") / "run"
     run(corpus, folder)
     return folder
@@ -223,7 +223,7 @@ def test_what_is_not_named_is_asked_for(tmp_path):
 
 
 def test_the_end_of_a_single_document_or_another_text_validates(tmp_path):
-    """And a line that is not UTF-8 is named."""
+    """A line that is not UTF-8 is reported."""
     corpus, said = tmp_path / "text", []
     corpus.write_bytes(("a b c\n" * 150).encode() + b"\xff\n" + b"d e\n" * 4)
     few = {"vocab_size": 270, "updates": 1, "validate_every": 1}
@@ -256,7 +256,7 @@ def test_every_choice_has_a_reason():
 
 @pytest.fixture(scope="module")
 def learned(tmp_path_factory):
-    """A run on a language in which each word, and what follows, can be known."""
+    """A run on a language in which each hidden word and the next sentence can be predicted."""
     folder = tmp_path_factory.mktemp("learned")
     (folder / "corpus.txt").write_text(text(400, 0))
     (folder / "valid.txt").write_text(text(40, 1))
@@ -270,7 +270,7 @@ def learned(tmp_path_factory):
 
 
 def test_it_learns_what_can_be_known(learned):
-    """Other documents are about the same thing once in twelve times: so seldom what follows cannot be known."""
+    """One in twelve random documents has the same topic, so next sentences cannot always be told."""
     metrics = json.loads((learned / "best" / "metrics.json").read_text())
     assert metrics["accuracy"] > 0.97
     assert metrics["next_sentence"] > 0.88
@@ -351,7 +351,7 @@ def test_a_model_with_word_pieces_is_kept_with_them(tmp_path):
     bert.export(tmp_path / "theirs")
     (one,), (other,) = (MaskFiller.load(tmp_path / name).fill(["A [MASK] dogs"], 99) for name in ("own", "theirs"))
     assert one == other
-    assert len(one.candidates[0]) == 3  # entries of the model beyond the words are none
+    assert len(one.candidates[0]) == 3  # surplus entries of the model are not candidates
 
 
 def test_damaged_folders_are_named(tiny, tmp_path):
@@ -372,7 +372,7 @@ def test_damaged_folders_are_named(tiny, tmp_path):
 
 @pytest.fixture
 def typed(monkeypatch):
-    """Runs a command in this process, without what it sets for the process."""
+    """Run a command in this process, without changing process-wide settings."""
     monkeypatch.setattr(process, "configure_process", lambda: None)
     monkeypatch.setattr(process, "StopSignal", lambda: lambda: None)
     threads = torch.get_num_threads()

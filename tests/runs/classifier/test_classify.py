@@ -1,4 +1,4 @@
-"""Classifiers as whole jobs: a stopped run goes on as if it had not been; the weights find what a label rests on."""
+"""Whole runs of classifiers: resumed runs equal uninterrupted ones; weights find the decisive words."""
 
 import json
 import random
@@ -35,7 +35,7 @@ EVIDENCE = {"good": ("lovely", "splendid", "charming"), "bad": ("awful", "dreadf
 
 
 def document(draw):
-    """A label, sentences of which one alone has a word for it, and which one (counted from 0)."""
+    """A label, sentences of which only one has a word for it, and the index of that one."""
     label = draw.choice(sorted(EVIDENCE))
     sentences = [draw.choices(FILLERS, k=draw.randint(3, 6)) for _ in range(draw.randint(3, 6))]
     place = draw.randrange(len(sentences))
@@ -45,7 +45,7 @@ def document(draw):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Documents to learn from, and others to be measured on."""
+    """Training documents and test documents."""
     folder, draw = tmp_path_factory.mktemp("documents"), random.Random(5)
     for name, count in (("train", 400), ("test", 60)):
         rows = [document(draw) for _ in range(count)]
@@ -55,7 +55,7 @@ def files(tmp_path_factory):
 
 
 def run(output, **wishes):
-    """`train` without a word, on one thread."""
+    """Call `train` without output, on one thread."""
     threads = torch.get_num_threads()
     try:
         return train(output=output, **{"say": lambda _: None, "use_threads": torch.set_num_threads, **wishes})
@@ -64,14 +64,14 @@ def run(output, **wishes):
 
 
 def after(updates):
-    """A signal that comes once so many updates were made."""
+    """A signal after a number of updates."""
     asked = iter(range(updates))
     return lambda: None if next(asked, None) is not None else 2
 
 
 @pytest.fixture(scope="module")
 def given(files, tmp_path_factory):
-    """A BERT that has learned nothing, on disk as a pre-trained one is."""
+    """An untrained BERT, saved like a pre-trained one."""
     torch.manual_seed(3)
     texts = [document.text for document in read_labeled(files / "train.tsv")]
     words = BpeWords(Tokenizer.learn(texts, 400, specials=BERT_SPECIALS))
@@ -86,7 +86,7 @@ def given(files, tmp_path_factory):
 
 @pytest.mark.parametrize("kind", ["gru", "transformer", "fresh bert", "given bert"])
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(kind, files, given, numbers, tmp_path):
-    """Between validations, and again; every file but those of time and words is the same, byte for byte."""
+    """Stopped twice between validations; all files but timings and printed logs are equal, byte for byte."""
     wishes = {
         "gru": {"encoder": "gru"},
         "transformer": {"encoder": "transformer", "heads": 2, "inner": 32, "average": 0},
@@ -107,7 +107,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(kind, files, given
 
 
 class Killed(BaseException):
-    """The process is no more."""
+    """Simulates a killed process."""
 
 
 def test_a_run_that_was_killed_goes_on_from_its_last_checkpoint(files, numbers, tmp_path):
@@ -127,7 +127,7 @@ def test_a_run_that_was_killed_goes_on_from_its_last_checkpoint(files, numbers, 
 
 
 def made_by(folder, numbers):
-    """All of a finished run but times, words, and the checkpoints before the last."""
+    """The files of a finished run, without timings, printed logs and earlier checkpoints."""
     contents = numbers.contents(folder, without=("timing.jsonl", "log.txt"))
     return {name: text for name, text in contents.items() if "checkpoints/" not in name or "00000012" in name}
 
@@ -161,7 +161,7 @@ def test_the_label_is_learned_and_the_weights_find_its_sentence_and_its_word(lea
 
 @pytest.mark.proof
 def test_a_transformer_in_each_level_learns_the_label_too(files, tmp_path):
-    """It finds the label; its weights need not find the sentence, since each state may know of all others."""
+    """Finds the label; its weights may miss the sentence, since every state depends on all others."""
     wishes = {"encoder": "transformer", "updates": 200, "warmup": 10, "held_out": 40, "threads": 1}
     found = evaluate(run(tmp_path / "run", data=files / "train.tsv", **wishes).classifier(), files / "test.tsv")
     assert found.accuracy >= 0.95
@@ -169,7 +169,7 @@ def test_a_transformer_in_each_level_learns_the_label_too(files, tmp_path):
 
 @pytest.mark.proof
 def test_a_planted_paragraph_is_found_by_three_levels(tmp_path):
-    """Two paragraphs, of which one says what the document is about; the sentences of the other one contradict."""
+    """Two paragraphs: one tells the topic of the document, the sentences of the other contradict it."""
     draw = random.Random(11)
 
     def whole():
@@ -217,7 +217,7 @@ def test_a_finished_run_says_so_and_changes_nothing(learned, numbers):
 
 
 def test_a_given_encoder_is_where_training_begins(files, given, tmp_path):
-    """The weights of the checkpoint of update 0, and so of a run whose learning rate is all but nothing."""
+    """The weights in the checkpoint of update 0, and those of a run with a tiny learning rate."""
     wishes = {
         "updates": 1,
         "learning_rate": 1e-12,
@@ -244,9 +244,9 @@ def test_a_given_encoder_is_where_training_begins(files, given, tmp_path):
 
 
 def test_pre_training_tells_the_label_of_words_that_nobody_has_labelled(tmp_path):
-    """Two topics of 24 words; those of the labelled texts are six of each, and those of the test texts the others.
+    """Two topics of 24 words each; labeled texts use six words of each, test texts the others.
 
-    Only who has read which words go together, without labels, can know.
+    Only pre-training, without labels, shows which words belong together.
     """
     draw = random.Random(1)
     syllables = [f"{first}{second}" for first in "bdfgklmnprst" for second in "aeiou"]
@@ -432,7 +432,7 @@ def test_what_is_no_classifier_is_not_loaded(given, learned, tmp_path):
 
 @pytest.fixture
 def typed(call, monkeypatch):
-    """``multihead classify ...`` as somebody types it."""
+    """Run ``multihead classify ...``."""
     from multihead.cli.main import multihead
 
     monkeypatch.setitem(multihead.commands, "classify", command)

@@ -1,4 +1,4 @@
-"""Pointer networks as whole jobs: a stopped run goes on as if it had not been; answers are the most probable ones."""
+"""Whole runs of pointer networks: resumed runs equal uninterrupted ones; answers are the most probable."""
 
 import itertools
 import json
@@ -34,7 +34,7 @@ TINY = {
 
 
 def run(problem, folder, **wishes):
-    """`train` without a word, on one thread."""
+    """Call `train` without output, on one thread."""
     threads = torch.get_num_threads()
     try:
         quiet = {"say": lambda _: None, "use_threads": torch.set_num_threads}
@@ -44,13 +44,13 @@ def run(problem, folder, **wishes):
 
 
 def after(updates):
-    """A signal that comes once so many updates were made."""
+    """A signal after a number of updates."""
     asked = iter(range(updates))
     return lambda: None if next(asked, None) is not None else 2
 
 
 def network(problem="sort", seed=0, width=8, **wishes):
-    """A pointer whose network has learned nothing: what holds for it holds for all."""
+    """A pointer with an untrained network; its properties hold for every network."""
     torch.manual_seed(seed)
     task = Task(problem=problem, smallest=3, largest=5)
     features = 1 if problem == "sort" else 2
@@ -69,7 +69,7 @@ def network(problem="sort", seed=0, width=8, **wishes):
     ],
 )
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(problem, wishes, numbers, tmp_path):
-    """Between validations, and again; every file but those of time and words is the same, byte for byte."""
+    """Stopped twice between validations; all files but timings and printed logs are equal, byte for byte."""
     run(problem, tmp_path / "whole", **wishes)
     for updates in (5, 6):
         with pytest.raises(Interrupted, match="the same command goes on from there"):
@@ -90,7 +90,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(problem, wishes, n
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    """A run that is finished and has hardly learned anything."""
+    """A finished run that has learned almost nothing."""
     folder = tmp_path_factory.mktemp("tiny") / "run"
     run("sort", folder, largest=4)
     return folder
@@ -211,7 +211,7 @@ def test_only_the_order_of_numbers_and_not_their_size_is_seen():
 
 
 def paths(pointer, row):
-    """Every answer without repeats, with its log-probability by the whole pass."""
+    """Every answer without repeats, with its log-probability from one full pass."""
     source = torch.from_numpy(pointer.problem.normalized(np.array(row)[:, None]))[None]
     for size in range(len(row) + 1):
         for chosen in itertools.permutations(range(len(row)), size):
@@ -356,7 +356,7 @@ def test_lists_of_two_and_three_are_sorted_within_seconds(tmp_path):
 @pytest.mark.proof
 @pytest.mark.parametrize("encoder", ["recurrent", "transformer"])
 def test_the_recipe_sorts_unseen_lists_within_three_minutes(tmp_path, encoder):
-    """What the issue asks of two cores: 95% of lists of 5 to 10 numbers exactly, and the example of the documents."""
+    """The requirement for two cores: 95% of lists of 5 to 10 numbers exactly right, and the documented example."""
     started = time.monotonic()
     result = train("sort", output=tmp_path / "run", encoder=encoder)
     assert time.monotonic() - started < 180

@@ -1,4 +1,4 @@
-"""What `train` says of the quick part of the doctor: before the first update, without a trace in what is learned."""
+"""The quick check of `train`: reported before the first update, without effect on training."""
 
 from __future__ import annotations
 

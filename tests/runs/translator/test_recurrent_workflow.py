@@ -1,4 +1,4 @@
-"""The recurrent translator behind the commands of the Transformer: nothing but ``--model recurrent`` differs."""
+"""Recurrent translators work with every command of the Transformer, given ``--model recurrent``."""
 
 import itertools
 import json
@@ -31,7 +31,7 @@ KINDS = [
 
 @pytest.fixture(scope="module")
 def settings(numbers):
-    """Those of the other tests, without what a recurrent network knows nothing of."""
+    """The settings of other tests, without those of a Transformer only."""
     common = {name: value for name, value in numbers.settings.items() if name not in ("heads", "inner")}
     return {**common, **NETWORK, **numbers.train, **numbers.valid}
 

@@ -1,4 +1,4 @@
-"""Whole runs: stopped and resumed, finished, refused; what stands in their folder, and what is left alone."""
+"""Whole translator runs: stopped and resumed, finished, refused; what their folders contain."""
 
 import itertools
 import json
@@ -21,7 +21,7 @@ VARYING = ("timing.jsonl", "log.txt")
 
 @pytest.fixture
 def run(numbers):
-    """Trains a short run; ``polls``: a signal comes at that poll."""
+    """Train a short run; ``polls`` is the poll that returns a signal."""
 
     def go(output=None, polls=None, said=None, **wishes):
         counter = itertools.count(1)
@@ -42,14 +42,14 @@ def wishes(numbers):
 
 @pytest.fixture(scope="session")
 def whole(wishes, numbers, tmp_path_factory):
-    """A short run that nobody stopped."""
+    """A short uninterrupted run."""
     output = tmp_path_factory.mktemp("whole") / "run"
     numbers.learn(output, **wishes)
     return output
 
 
 def same_end(numbers, one, other):
-    """Everything but timings, and but older checkpoints, of which a stop may have left others."""
+    """Compare all files except timings and older checkpoints, which depend on when a run was stopped."""
     found = []
     for folder in (one, other):
         contents = numbers.contents(folder, without=VARYING)
@@ -64,7 +64,7 @@ def same_end(numbers, one, other):
 
 @pytest.mark.parametrize("polls", [[2], [9, 1, 2, 1, 3]])
 def test_a_run_that_was_stopped_ends_as_the_one_that_was_not(run, wishes, whole, numbers, tmp_path, polls):
-    """Contract 9: weights, average, optimiser, log and model folder, byte for byte, with dropout."""
+    """Contract 9: weights, average, optimizer, log and model folder, byte for byte, with dropout."""
     output = tmp_path / "run"
     for number in polls:
         with pytest.raises(Interrupted, match="the same command") as stop:
@@ -101,7 +101,7 @@ def test_a_held_out_split_goes_on(run, numbers, wishes, tmp_path):
 
 @pytest.fixture(scope="module")
 def mixed(numbers, wishes, tmp_path_factory):
-    """Two corpora by weight, subwords cut anew in each epoch; and the run of it that nobody stopped."""
+    """Weighted corpora with BPE-dropout, and an uninterrupted run on them."""
     folder = tmp_path_factory.mktemp("mixed")
     corpora = [
         {**numbers.write(folder, name, numbers.pairs(count, count)), "weight": weight}
@@ -115,7 +115,7 @@ def mixed(numbers, wishes, tmp_path_factory):
 
 @pytest.mark.parametrize("polls", [[8, 2, 1]])
 def test_weighted_corpora_and_dropped_merges_go_on_too(run, mixed, numbers, tmp_path, polls):
-    """Which pairs an epoch sees and how they are cut is a function of seed and epoch: several epochs, bit for bit."""
+    """Pairs and segmentations of an epoch are a function of seed and epoch, over several epochs."""
     wishes, whole = mixed
     for number in polls:
         with pytest.raises(Interrupted):
@@ -127,7 +127,7 @@ def test_weighted_corpora_and_dropped_merges_go_on_too(run, mixed, numbers, tmp_
 
 
 def test_what_a_mixed_run_learns_from(mixed, numbers, run, tmp_path):
-    """Weights and dropped merges each change the run, and run.json has both corpora."""
+    """Corpus weights and BPE-dropout each change the run, and run.json lists both corpora."""
     wishes, whole = mixed
     config = RunConfig.model_validate_json((whole / "run.json").read_text(encoding="utf-8"))
     assert [(c.pairs, c.weight, c.held_out, c.left_out) for c in config.data.corpora] == [
@@ -159,7 +159,7 @@ def test_a_signal_while_the_data_are_prepared_leaves_nothing(run, wishes, tmp_pa
 
 
 class Killed(BaseException):
-    """The process ends here: whatever else would be done is not."""
+    """Simulates a killed process: nothing is done afterwards."""
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ class Killed(BaseException):
 def test_killed_anywhere_the_same_command_ends_the_same(
     run, wishes, whole, numbers, tmp_path, monkeypatch, place, after
 ):
-    """Preparing, deciding, freezing, keeping, saving; ``remove`` does not come to anything in a killed process."""
+    """Killed while preparing, deciding, writing run.json or saving; a killed process removes nothing."""
     owner, _, name = place.rpartition(".")
     owner = {
         "beginning": beginning,
@@ -205,7 +205,7 @@ def test_killed_anywhere_the_same_command_ends_the_same(
 
 
 def test_killed_while_the_marker_is_written(run, wishes, tmp_path):
-    """Nothing but its draft is there: the folder is still ours."""
+    """A folder with nothing but a draft can still be used."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".preparing.txt.unfinished-123").write_text("half")
     run(tmp_path / "run", **wishes)
@@ -309,7 +309,7 @@ def test_the_best_model_is_that_of_the_best_validation(trained):
 
 
 def test_the_logged_score_is_that_of_the_kept_model(trained, numbers):
-    """Greedy search, as the validation of a run has it, on the validation set."""
+    """Greedy search on the validation set, as in the validation of a run."""
     from multihead import evaluate
 
     found = evaluate(trained, numbers.valid["valid_source"], numbers.valid["valid_target"], beam=1)
@@ -353,7 +353,7 @@ def test_a_budget_limits_the_updates(run, numbers, wishes, tmp_path):
 
 
 def test_the_measurement_changes_nothing_but_the_number(run, numbers, wishes, tmp_path, monkeypatch):
-    """With the number that it led to, given by hand, the run is the same."""
+    """The run equals one that was given the resulting number of updates."""
     monkeypatch.setattr(beginning, "measure", lambda *_: beginning.Pace(0.05, 400.0))
     given = {name: value for name, value in wishes.items() if name != "updates"}
     measured = run(tmp_path / "measured", budget=0.5, **given)
@@ -417,7 +417,7 @@ def test_a_folder_that_holds_something_else_is_not_touched(run, wishes, numbers,
 
 
 def test_a_marker_alone_makes_no_folder_ours(run, wishes, numbers, tmp_path):
-    """It could be the name of a file of anybody's."""
+    """Any user file might have that name."""
     for name in ("preparing.txt", "mother.txt"):
         (tmp_path / name).write_text("dear")
     before = numbers.contents(tmp_path)
@@ -436,7 +436,7 @@ def test_a_file_is_no_place_for_a_run(run, wishes, numbers, tmp_path, place):
 
 @pytest.mark.parametrize("number", [28, 30, 13])
 def test_a_disk_that_cannot_be_written_to_leaves_nothing(run, wishes, numbers, tmp_path, monkeypatch, number):
-    """No space, read-only, no permission: in the middle of the preparation."""
+    """No space, read-only, or no permission, in the middle of the preparation."""
 
     def fails(*_):
         raise OSError(number, "as the system says it")
