@@ -23,7 +23,7 @@ TOKEN_VARIABLE = "MULTIHEAD_TOKEN"
 """Environment variable that can hold the token."""
 
 _SWITCH_INTERVAL = 0.0005
-"""Seconds between switches of Python threads: the event loop waits so long for a search thread at most."""
+"""Seconds after which a thread must release the GIL: the longest wait of the event loop for a search thread."""
 
 
 @click.command()
@@ -81,21 +81,22 @@ def serve(
     options = {"beam": beam, "alpha": alpha, "precision": precision}
     search = {name: value for name, value in options.items() if value is not None}
 
-    def say(line: str) -> None:
-        click.echo(line, err=True)
-
     def make_scheduler() -> Scheduler:
-        return Scheduler(settings, lambda: load(model, search, device), search_threads, say, collect_and_freeze)
+        return Scheduler(settings, lambda: load(model, search, device), search_threads, _say, collect_and_freeze)
 
     with server.bind(settings.host, settings.port) as listening:
         host, port = listening.getsockname()[:2]
-        say(f"listening at http://{f'[{host}]' if ':' in host else host}:{port}/")
+        _say(f"listening at http://{f'[{host}]' if ':' in host else host}:{port}/")
         if token is None and not ip_address(host).is_loopback:
-            say("warning: others on the network can use this server, and no token is asked for: see --token-file")
+            _say("warning: others on the network can use this server, and no token is asked for: see --token-file")
         scheduler = asyncio.run(server.serve(make_scheduler, listening, token))
     if scheduler.load_error is not None:
         raise scheduler.load_error
     return 0
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
 
 
 def _read_token(settings: ServeSettings) -> str | None:
