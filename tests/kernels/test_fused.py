@@ -1,4 +1,4 @@
-"""The fused passes are their plain forms: same masks, same values, same gradients, in float32 and in bfloat16."""
+"""Fused operations equal their plain forms: masks, values, gradients."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def made(width: int, dtype: torch.dtype) -> dict[str, Tensor]:
 
 
 def compare(compute, tensors: dict[str, Tensor], tolerance: float, plainly) -> None:
-    """Values and gradients of the compiled form, against the plain form in float64 of the same numbers."""
+    """Values and gradients of the compiled form, compared with the plain form in float64."""
     exact = {name: tensor.detach().double().requires_grad_() for name, tensor in tensors.items()}
     results = []
     for given in (tensors, exact):
@@ -142,7 +142,7 @@ def test_dropout_is_bit_for_bit_the_plain_one(dtype, compiled) -> None:
 
 
 def test_the_sum_drops_the_same_and_is_equal_to_one_rounding(compiled) -> None:
-    """A processor may add the product without rounding it first."""
+    """A processor may use fused multiply-add, which does not round the product."""
     t = made(64, torch.bfloat16)
     with step(4):
         ours = add(t["x"], t["branch"], 0.2)

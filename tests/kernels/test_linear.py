@@ -1,4 +1,4 @@
-"""The linear map by oneDNN is PyTorch's, forwards, backwards and twice; what it cannot do goes to PyTorch."""
+"""The linear map by oneDNN equals PyTorch's, including second derivatives."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Calls = list[tuple[int, ...]]
 
 @pytest.fixture
 def products(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    """The shapes of what oneDNN was given to multiply, in order."""
+    """Shapes of oneDNN's products, in order."""
     calls: Calls = []
     real = module._product
 
@@ -44,7 +44,7 @@ def products(monkeypatch: pytest.MonkeyPatch) -> Calls:
 
 @pytest.fixture
 def by_rule(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A processor on which large products go to oneDNN."""
+    """Simulates a processor on which large products use oneDNN."""
     monkeypatch.setenv(VARIABLE, "onednn")
     library_for_this_processor.cache_clear()
     yield
@@ -64,7 +64,7 @@ def gradients(function: Callable[..., Tensor], *inputs: Tensor | None) -> list[T
 
 
 def assert_as_exact_as_float32(ours: list[Tensor], exact: list[Tensor], terms: int) -> None:
-    """Within the rounding of so many summed products, against float64."""
+    """Close to float64, within the rounding of this many summed products."""
     for mine, reference in zip(ours, exact, strict=True):
         bound = (
             torch.finfo(torch.float32).eps * terms**0.5 * float(torch.linalg.vector_norm(reference, torch.inf) + 1)

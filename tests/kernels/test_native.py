@@ -1,4 +1,4 @@
-"""Building: once, whole, by whoever comes first; and what happens where it cannot be done."""
+"""Building compiled kernels: once, atomically; and failures."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ else:
 
 @pytest.fixture
 def fresh(monkeypatch, tmp_path):
-    """An empty cache folder; everything is looked for again, then and afterwards."""
+    """An empty cache folder; loaded libraries are cleared before and after the test."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     clear_loaded()
     yield tmp_path
@@ -49,13 +49,13 @@ def compiler(folder: Path, text: str) -> str:
 
 
 def pretender(folder: Path, good: str) -> str:
-    """A compiler that hands out what was compiled before, and notes each time that it is called."""
+    """A fake compiler that copies a library compiled before, and records each call."""
     return compiler(folder, FAKE.format(python=sys.executable, log=str(folder / "log"), good=good))
 
 
 @pytest.fixture
 def good(compiled) -> str:
-    """The file of the real kernels."""
+    """The file of the compiled kernels."""
     library = load_kernels().library
     assert library is not None
     return library._name
@@ -149,7 +149,7 @@ def test_the_library_says_what_it_is(compiled):
 
 @pytest.mark.parametrize("library", [KERNELS, DECODING], ids=lambda library: library.name)
 def test_what_is_shipped_compiles_where_there_is_a_compiler(library):
-    """Whatever else is tested of it is passed over where it does not."""
+    """Other tests of them are skipped where it cannot be built."""
     compiler = shutil.which(os.environ.get("CXX") or "g++")
     if compiler is None or not sys.platform.startswith("linux"):
         pytest.skip("there is no C++ compiler")

@@ -1,4 +1,4 @@
-"""Random bits are a function of what they are for, and look like chance."""
+"""Random bits: reproducibility and statistical quality."""
 
 from __future__ import annotations
 

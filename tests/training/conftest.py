@@ -20,7 +20,7 @@ PAD, BEGIN, END = 0, 2, 3
 
 @dataclass(frozen=True)
 class Toy:
-    """What the tests of this folder share."""
+    """A tiny model, its settings and its batches."""
 
     store: ParallelStore
     pad: int = PAD

@@ -1,4 +1,4 @@
-"""Checkpoints: everything comes back bit for bit, and nothing that is damaged is ever taken for whole."""
+"""Checkpoints are restored bit for bit, and damaged ones are never loaded."""
 
 import json
 import shutil
@@ -91,7 +91,7 @@ def two(tmp_path_factory):
 
 
 def goes_back(folder):
-    """Loads; expects the older one, and a warning that names the newer one."""
+    """Load and expect the older one, with a warning that names the newer one."""
     warnings = []
     found = load_newest(folder, warnings.append)
     assert same(found, made(5))
@@ -151,7 +151,7 @@ def test_all_damaged_is_an_error_that_says_what_to_do(two, tmp_path):
 
 
 def test_a_damaged_one_never_takes_the_place_of_a_good_one(two, tmp_path):
-    """It has the highest number, yet it is not what "the newest" means when old ones are removed."""
+    """It has the highest number, but does not count as the newest when old checkpoints are removed."""
     folder = tmp_path / "checkpoints"
     shutil.copytree(two, folder)
     (folder / "00000010" / "state.json").write_bytes(b"")
@@ -197,7 +197,7 @@ def test_drafts_are_ignored_and_cleared_away(two, tmp_path):
 
 
 def test_an_exchange_that_was_cut_short_is_undone(two, tmp_path):
-    """Moved aside, but nothing in its place yet: it is what it was."""
+    """A checkpoint that was moved aside and not replaced yet is restored."""
     folder = tmp_path / "checkpoints"
     shutil.copytree(two, folder)
     (folder / "00000010").rename(folder / ".00000010.replaced")

@@ -1,4 +1,4 @@
-"""Saving a checkpoint, with a fault at every single call to the system: what is loaded is the old one or the new one.
+"""A fault at any system call while saving leaves the old or the new checkpoint.
 
 Three kinds of fault: the call fails and the process lives (full disk, I/O error); the process dies there; the machine
 loses its power there, and of what was not forced to the disk any part may be missing.
@@ -20,11 +20,11 @@ HANDLES = ("write", "fsync", "close", "fstat")
 
 
 class Died(BaseException):
-    """The process is no more: no call of its reaches the disk."""
+    """The process is dead: none of its calls reaches the disk."""
 
 
 class Disk:
-    """Stands between the program and every call of `os` on ``folder``.
+    """Wraps every call of `os` on ``folder``.
 
     Args:
         folder: other calls are left alone.
@@ -79,7 +79,7 @@ class Disk:
                 self.renamed.append((Path(place), Path(args[0])))
 
     def lose_power(self, how):
-        """What was not forced to the disk is lost: files to ``how``, and renames never happened."""
+        """Lose what was not fsynced: files as ``how`` says, and renames."""
         for path in map(Path, self.unforced):
             if path.exists():
                 content = path.read_bytes()
@@ -106,7 +106,7 @@ def same(one, other):
 
 OLD = made(5, 0)
 NEW = {"another": made(10, 1), "the same step": made(5, 2)}
-"""A later checkpoint, after which the old one is removed; and one that takes its place."""
+"""A later checkpoint, after which the old one is removed; and one that replaces it."""
 
 
 @pytest.fixture(scope="module")
@@ -118,13 +118,13 @@ def begun(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _without_waiting(monkeypatch):
-    """What is forced to the disk is only noted: it is the order that counts here."""
+    """fsync is only recorded, because only the order matters here."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 @pytest.fixture
 def attempt(begun, tmp_path, monkeypatch):
-    """Saves into a copy of ``begun`` with a fault; gives the disk and what was raised."""
+    """Save into a copy of ``begun`` with a fault; return the disk and the exception."""
 
     def go(new, at=None, fault=None):
         folder = tmp_path / "checkpoints"
@@ -147,7 +147,7 @@ def refuse(sentence):
 
 
 def is_old_or_new(folder, new, ended):
-    """Loads without a warning: the new one where saving ended well."""
+    """Load without a warning: the new one if saving succeeded."""
     found = load_newest(folder, refuse)
     assert same(found, new) or (not ended and same(found, OLD))
     save(folder, new, keep=1)  # and nothing of it hinders the next one
@@ -157,7 +157,7 @@ def is_old_or_new(folder, new, ended):
 
 @pytest.mark.parametrize("kind", NEW)
 def test_without_a_fault(attempt, kind):
-    """Every kind of call is seen, and in the end everything is forced to the disk."""
+    """Every kind of call is recorded, and in the end everything is fsynced."""
     folder, disk, error = attempt(NEW[kind])
     assert error is None
     assert {"open", "write", "fsync", "close", "mkdir", "replace", "rmdir", "unlink"} <= {*disk.calls}
@@ -170,7 +170,7 @@ def test_without_a_fault(attempt, kind):
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("kind", NEW)
 def test_a_call_that_fails(attempt, kind, number):
-    """Full disk or I/O error at each call: said in a sentence that names the place, or of no consequence."""
+    """A full disk or an I/O error at each call raises an error that names the place, or has no effect."""
     told = 0
     for at in range(len(attempt(NEW[kind])[1].calls)):
         folder, _, error = attempt(NEW[kind], at, number)
@@ -185,7 +185,7 @@ def test_a_call_that_fails(attempt, kind, number):
 @pytest.mark.parametrize("how", ["nothing", "empty", "half", "zeros", "renamed"])
 @pytest.mark.parametrize("kind", NEW)
 def test_a_process_or_a_machine_that_stops(attempt, kind, how):
-    """At each call; ``how``: the process alone, or what the disk has of files that were not forced to it."""
+    """At each call; ``how``: only the process ends, or what the disk keeps of files that were not fsynced."""
     for at in range(len(attempt(NEW[kind])[1].calls)):
         folder, disk, error = attempt(NEW[kind], at, Died())
         if how != "nothing":
@@ -195,7 +195,7 @@ def test_a_process_or_a_machine_that_stops(attempt, kind, how):
 
 @pytest.mark.parametrize("limit", range(0, 900, 60))
 def test_a_file_may_be_no_larger(begun, tmp_path, limit):
-    """The system's own limit, so that a real write fails, or takes only a part of what it is given."""
+    """The system's limit of file sizes makes a real write fail or write only a part."""
     import resource
 
     folder = tmp_path / "checkpoints"

@@ -1,4 +1,4 @@
-"""What an update costs, counted instead of timed: a slow-down is seen on any machine, however busy it is.
+"""Counts operations of an update, which shows slow-downs on any machine.
 
 Products are counted exactly: an update needs three times those of a forward pass over its words, and makes no others.
 Calls and bytes have budgets, a tenth above what a layer takes now: a pass over memory more does not fit into them.
@@ -29,20 +29,20 @@ CONFIG = TrainingConfig(updates=10)
 LOW = TrainingConfig(updates=10, precision="bfloat16")
 
 CALLS = 480
-"""Operations of PyTorch, views included, of an encoder and a decoder layer in an update in bfloat16 (439 now)."""
+"""Operations of PyTorch, including views, of an encoder and a decoder layer in a bfloat16 update (439 now)."""
 BYTES = 142
-"""Bytes that they allocate for each number of the residual stream, inner layers 1.5 times as wide (129 now)."""
+"""Bytes that they allocate per number of the residual stream, with inner layers 1.5 times as wide (129 now)."""
 
 
 class Counter(TorchDispatchMode):
-    """Calls of PyTorch's operations, and the bytes of the results that are new."""
+    """Counts calls of PyTorch's operations and the bytes of new results."""
 
     def __init__(self) -> None:
         super().__init__()
         self.calls = self.bytes = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Counts, and computes."""
+        """Count the call and compute it."""
         result = func(*args, **(kwargs or {}))
         given = {leaf.untyped_storage().data_ptr() for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
         self.calls += 1
@@ -53,7 +53,7 @@ class Counter(TorchDispatchMode):
 
 
 def model_of(layers: int) -> Transformer:
-    """Small, with everything that a step has: dropout, tied embeddings, norms."""
+    """A small model with everything that affects a step: dropout, tied embeddings, norms."""
     torch.manual_seed(1)
     sizes = {"width": WIDTH, "heads": 2, "inner": INNER, "encoder_layers": layers, "decoder_layers": layers}
     return Transformer(TransformerConfig(source_vocab=VOCAB, target_vocab=VOCAB, padding_id=0, dropout=0.1, **sizes))
@@ -67,7 +67,7 @@ def batch() -> Batch:
 
 
 def counted(layers: int, config: TrainingConfig) -> Counter:
-    """An update that is not the first one."""
+    """The counts of an update after the first one."""
     model = model_of(layers)
     optimizer = build_optimizer(model, config)
     train_step(model, optimizer, [batch()], config, 1, 1e-3)
@@ -77,13 +77,13 @@ def counted(layers: int, config: TrainingConfig) -> Counter:
 
 
 def up(words: int) -> int:
-    """Positions of a packed row."""
+    """Number of positions of a packed row."""
     return -(-words // ROUND) * ROUND
 
 
 @pytest.mark.parametrize("layers", [1, 3])
 def test_an_update_multiplies_what_it_needs_and_nothing_else(layers: int, compiled: Any) -> None:
-    """Three forwards: of each product  y = x W^T  also  dx = dy W  and  dW = dy^T x  (2 operations an element)."""
+    """Three times the forward pass: for each product y = x W^T also dx = dy W and dW = dy^T x (2 operations each)."""
     model, some = model_of(layers), batch()
     with FlopCounterMode(display=False) as counter, random.step(1):
         model.train().loss(*some.inputs, smoothing=0.1).total.backward()
@@ -103,7 +103,7 @@ def test_a_layer_makes_few_calls_and_passes_over_memory(compiled: Any) -> None:
 
 
 def test_more_sentences_are_no_more_calls(compiled: Any) -> None:
-    """A loop over rows would show here."""
+    """A loop over rows would fail here."""
     calls = []
     for part in (batch().part(0, 20), batch()):
         model = model_of(1)

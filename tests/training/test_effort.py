@@ -1,4 +1,4 @@
-"""How hard the machine works: operations as counted one by one, the peak as a rate."""
+"""Model FLOPs utilization: operations per token, and the machine's peak."""
 
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -12,7 +12,7 @@ def test_a_share_is_of_the_time():
 
 
 def test_operations_are_about_those_of_the_products_that_are_made(toy):
-    """Counted by PyTorch in an update of a wide model on sentences without padding; attention is little there."""
+    """PyTorch counts the same in an update of a wide model without padding, where attention is a small part."""
     model = toy.model(width=64, inner=256, encoder_layers=2)  # in float64, which is not packed: no rest behind it
     effort = measure_flops(model, model.output, "cpu", "float32")
     pairs = [i for i in range(30) if len(toy.store.source[i]) == len(toy.store.target[i])][:1]

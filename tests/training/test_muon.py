@@ -1,4 +1,4 @@
-"""Muon: steps that are orthogonal, PyTorch's own as an oracle, and maps that share a matrix moved each by itself."""
+"""Muon: orthogonal steps, compared with PyTorch's; packed maps moved separately."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def with_singular_values(*values, rows=6, columns=9, seed=0):
 
 
 def only_maps(weights, **settings):
-    """A Muon of these weights, each a map, and nothing for Adam."""
+    """A Muon of these weights, each a map, without parameters for Adam."""
     rest = torch.optim.AdamW([nn.Parameter(torch.zeros(1))], lr=0.0)
     return Muon({weight: (len(weight),) for weight in weights}, rest, **settings)
 

@@ -1,4 +1,4 @@
-"""AdamW with our settings, its state as named tensors, and the moving average of the weights."""
+"""AdamW, its state as named tensors, and the moving average of the weights."""
 
 import copy
 
@@ -11,7 +11,7 @@ from multihead.training.optimizer import Average, build_optimizer, optimizer_ten
 
 
 class Network(nn.Module):
-    """The least that is `Trainable`; matrices and vectors in it."""
+    """A minimal `Trainable` with matrices and vectors."""
 
     def __init__(self):
         super().__init__()
@@ -132,7 +132,7 @@ def test_a_restored_state_is_not_shared_with_what_it_was_restored_from():
 
 
 def test_a_restored_state_lies_where_its_parameter_does():
-    """A checkpoint is read on the host, wherever the model is trained."""
+    """A checkpoint is read on the host, and its tensors are moved to the model's device."""
     model, elsewhere = network(), network().to("meta")
     optimizer = build_optimizer(model, config(optimizer="muon"))
     some_updates(model, optimizer, 0, 1)

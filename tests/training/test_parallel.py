@@ -1,4 +1,4 @@
-"""Three real processes make the updates that one makes; what one of them knows all of them decide by, and nobody waits.
+"""Three real processes make the same updates as one and end together.
 
 This file is also the program that each of the processes runs: see `main`.
 """
@@ -39,7 +39,7 @@ from multihead.training.trainer import Trainer, TrainerInputs, Validation
 
 SIZE = 3
 PATIENCE = 120.0
-"""Seconds after which something is wrong, however busy the machine is."""
+"""Timeout in seconds, long enough for a busy machine."""
 
 
 # ------------------------------------------------------------------- what the processes do, and one alone as well
@@ -49,7 +49,7 @@ SETTINGS = {"usual": {}, "bare": {"clip": 0.0, "smoothing": 0.0, "seed": 4}, "mu
 
 
 def updates(toy, processes, **changes):
-    """Three updates with dropout: of a batch and one with fewer rows than processes, of one row, and in pieces."""
+    """Three updates with dropout: two batches, one with fewer rows than processes; one row; and in pieces."""
     model, config = toy.model(dropout=0.3), toy.config(**changes)
     optimizer, seen = build_optimizer(model, config), []
     for step, (groups, room) in enumerate((((range(9), (20, 21)), None), (((4,),), None), ((range(12),), 20)), start=1):
@@ -60,7 +60,7 @@ def updates(toy, processes, **changes):
 
 
 def refused(toy, processes, monkeypatch):
-    """An update whose third batch has a row without a finite loss, in one process; what was refused, and the change."""
+    """An update whose third batch has an infinite loss in one process; what was rejected, and what changed."""
     model, config = toy.model(), toy.config()
     before, optimizer = copy.deepcopy(model), build_optimizer(model, config)
     batches = [toy.batch(*range(start, start + 5)) for start in (0, 5, 10)]
@@ -80,7 +80,7 @@ def refused(toy, processes, monkeypatch):
 
 
 class Partly(nn.Module):
-    """One parameter that every row uses, one that the rows of the second process use alone, one that nothing uses."""
+    """Parameters that all rows use, that only the rows of the second process use, and that nothing uses."""
 
     def __init__(self, rank):
         super().__init__()
@@ -91,7 +91,7 @@ class Partly(nn.Module):
 
 
 def short_of_memory(processes, rank):
-    """What all are told when one of them runs out of memory; and that they go on afterwards."""
+    """What all processes raise when one runs out of memory, and that they can go on."""
 
     def work():
         if processes.rank == rank:
@@ -106,7 +106,7 @@ def short_of_memory(processes, rank):
 
 
 def cut(toy, processes):
-    """An update for whose rows the memory of one process is too small until they are in pieces."""
+    """An update whose rows fit into one process's memory only in pieces."""
     model, config = toy.model(dropout=0.3), toy.config()
     optimizer, batches = build_optimizer(model, config), [toy.batch(*range(18))]
 
@@ -127,7 +127,7 @@ def cut(toy, processes):
 
 
 def together(toy, processes):
-    """All that a process finds out while everything goes well."""
+    """Results of a process without faults."""
     long = "é" * 5000 if processes.rank == 1 else "short"
     model = Partly(processes.rank)
     processes.sum_gradients(model.parameters())
@@ -148,7 +148,7 @@ def together(toy, processes):
 
 
 def main(folder, port):
-    """Of each process: what it found, saved in ``folder``; in the end the second one fails, for a reason."""
+    """Each process saves its results in ``folder``; at the end the second one fails on purpose."""
     import torch._dynamo  # what the first optimiser imports, once for all of them
 
     from conftest import Toy
@@ -182,14 +182,14 @@ def save_what_one_finds(toy, path):
 
 
 def environment(rank, size, port):
-    """What torchrun says to a process."""
+    """The environment that torchrun sets for a process."""
     names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_PORT": port}
     return {"TORCHELASTIC_RUN_ID": "test", "MASTER_ADDR": "127.0.0.1"} | {name: str(names[name]) for name in names}
 
 
 @pytest.fixture(scope="module")
 def found(toy, tmp_path_factory):
-    """What each of the processes found."""
+    """The results of each process."""
     folder = tmp_path_factory.mktemp("found")
     sides = toy.store.source, toy.store.target
     torch.save([[list(map(int, side[pair])) for pair in range(30)] for side in sides], folder / "store.pt")
@@ -203,7 +203,7 @@ def found(toy, tmp_path_factory):
 
 @pytest.mark.parametrize(("name", "changes"), SETTINGS.items())
 def test_three_processes_make_the_updates_of_one(toy, found, name, changes):
-    """Loss, guesses, norm and weights, dropout on; among themselves they are equal to the last bit."""
+    """Loss, hits, norm and weights with dropout; bitwise equal among the processes."""
     sums, weights = updates(toy, SINGLE_PROCESS, **changes)
     for of_process in found:
         assert of_process[name][0] == found[0][name][0]
@@ -241,7 +241,7 @@ def test_all_know_when_one_runs_out_of_memory_and_go_on(found):
 
 
 def test_all_cut_their_batches_where_one_has_too_little_memory(toy, found):
-    """And make the update that they would have made."""
+    """And then make the same update."""
     sums, room, weights = cut(toy, SINGLE_PROCESS)
     assert room is None
     for of_process in found:
@@ -300,7 +300,7 @@ def test_one_process_takes_the_batch_as_it_is(toy):
 
 
 def test_who_is_alone_does_not_import_what_joins_processes(monkeypatch):
-    """A process group is torchrun's to ask for."""
+    """Only torchrun starts a process group."""
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     monkeypatch.setenv("WORLD_SIZE", "8")
     assert machine.get_launch() == (0, 1, 0, 1)
@@ -309,7 +309,7 @@ def test_who_is_alone_does_not_import_what_joins_processes(monkeypatch):
 
 
 class Leaving(Processes):
-    """This process, until the one that it trains with ends, at some exchange."""
+    """A process whose peer ends at a given gather."""
 
     def __init__(self, exchanges):
         super().__init__(machine.Launch())
@@ -335,7 +335,7 @@ class Leaving(Processes):
 
 
 def run(toy, folder, processes):
-    """Eight updates; the state in which they end."""
+    """Make eight updates; return the final state."""
     log, said = RunLog(folder, lambda _: None), []
     checkpoint = Trainer.newest_checkpoint(folder, said.append)
     config = toy.config(updates=8, validate_every=4, average=0.8)
@@ -350,7 +350,7 @@ def run(toy, folder, processes):
 
 @pytest.mark.parametrize("exchanges", [0, 1, 6, 7, 15])
 def test_who_is_left_alone_saves_what_all_have_done(toy, tmp_path, exchanges):
-    """Two exchanges an update: one before it, one in it. The run goes on as if nobody had ended."""
+    """There are two gathers per update: one before it, one in it. The resumed run ends like an uninterrupted one."""
     for name in ("whole", "left"):
         (tmp_path / name).mkdir()
     whole = run(toy, tmp_path / "whole", SINGLE_PROCESS)

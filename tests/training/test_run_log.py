@@ -1,4 +1,4 @@
-"""The three logs of a run: what is deterministic apart from what is not, and nothing half-written survives."""
+"""The three logs of a run: determinism, and no incomplete lines."""
 
 import json
 
@@ -53,7 +53,7 @@ def test_rewinding_to_where_it_stands_changes_nothing(tmp_path):
 
 
 def test_a_record_that_was_cut_anywhere_is_forgotten(tmp_path):
-    """The disk was full in the middle of a line; the record in it ends in a brace of its own."""
+    """The disk was full in the middle of a line, after a closing brace."""
     RunLog(tmp_path, print).record("validation", 5, {"sample": {"source": "x"}}, {})
     whole = (tmp_path / "log.jsonl").read_bytes()
     second = whole.replace(b'"step": 5', b'"step": 6').replace(b"x", "ü".encode())

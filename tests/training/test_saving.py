@@ -1,4 +1,4 @@
-"""Checkpoints written beside training: of the moment at which they were asked for, one at a time, faults told."""
+"""Checkpoints written in a thread: content, order and errors."""
 
 import threading
 
@@ -20,7 +20,7 @@ def refuse(sentence):
 
 @pytest.fixture
 def gate(monkeypatch):
-    """Writing waits until it is let through; `entered` says that it has begun."""
+    """Writing blocks until it is released; `entered` is set when it starts."""
 
     class Gate:
         entered, opened = threading.Event(), threading.Event()
@@ -70,7 +70,7 @@ def test_the_next_one_waits_for_it_and_takes_its_memory(tmp_path, gate):
 
 
 def test_what_has_to_be_there_before_is_done_first(tmp_path):
-    """With the copy, and without it there is no checkpoint."""
+    """It is called with the copy, and there is no checkpoint before it returns."""
     seen = []
 
     def before(copied):

@@ -1,4 +1,4 @@
-"""The learning rate against its formulas: a function of the step and the settings, and of nothing else."""
+"""The learning-rate schedules against their formulas."""
 
 import itertools
 import math
@@ -63,7 +63,7 @@ def test_inverse_square_root():
 
 
 def test_cosine_is_half_a_period():
-    """At the middle of its fall it is at half of its peak, and symmetric to that point; flat at both ends."""
+    """Half of the peak at the middle of the decay, symmetric around it, flat at both ends."""
     found = rates(settings("cosine", updates=1100), range(1, 1102))
     assert found[99] == max(found) == 2e-3
     falling = found[99:]  # updates 100 to 1101
@@ -108,7 +108,7 @@ ALL = ["linear", "cosine", "inverse_sqrt", "noam", "constant"]
 @pytest.mark.parametrize("schedule", ALL)
 @pytest.mark.parametrize("warmup", [1, 2, 100, 999])
 def test_continuous_at_the_end_of_the_warmup(schedule, warmup):
-    """Both branches of the formula meet there: the first step of the fall is as small as those around it."""
+    """Both branches of the formula meet there."""
     found = rates(settings(schedule, warmup=warmup, updates=2000), range(1, 2001))
     peak = found[warmup - 1]
     assert peak == max(found)

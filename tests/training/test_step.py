@@ -1,4 +1,4 @@
-"""The loss of a batch and one update: sums over real tokens, whatever the padding, the split and the history."""
+"""The loss of a batch and one update: independent of padding and splitting."""
 
 import copy
 import itertools
@@ -35,7 +35,7 @@ def close(got, want, tolerance=1e-10):
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.6])
 def test_the_loss_is_the_cross_entropy_with_a_smoothed_target(toy, smoothing):
-    """Szegedy et al. 2016: minus the sum of q log p with q = (1 - s) one-hot + s / V, over the real tokens alone."""
+    """Szegedy et al. 2016: minus the sum of q log p with q = (1 - s) one-hot + s / V, over real tokens only."""
     model, batch = toy.model(), toy.batch(0, 1, 2, 3)
     sums = sequence_loss(model, batch, smoothing)
     logits = model.output(model.hidden(batch.source, batch.source_lengths, batch.target_input)).detach()
@@ -70,7 +70,7 @@ def test_padding_never_changes_the_loss_or_its_gradient(toy):
 
 
 def one_step(toy, model, groups, step=1, rate=1e-2, **changes):
-    """Runs an update on a copy: what was seen, the new weights, the gradients that Adam was given."""
+    """Make an update on a copy; return its sums, the new weights and the gradients."""
     model, config = copy.deepcopy(model), toy.config(**changes)
     sums = train_step(model, build_optimizer(model, config), groups, config, step, rate)
     return sums, dict(model.state_dict()), gradients(model)
@@ -78,7 +78,7 @@ def one_step(toy, model, groups, step=1, rate=1e-2, **changes):
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_accumulated_batches_are_one_large_batch(toy, smoothing):
-    """Of unequal sizes, so that a mean of means would differ."""
+    """The batches have unequal sizes, so a mean of means would differ."""
     model = toy.model()
     whole = one_step(toy, model, [toy.batch(*range(12))], smoothing=smoothing)
     parts = [toy.batch(0), toy.batch(*range(1, 8)), toy.batch(*range(8, 12))]
@@ -129,7 +129,7 @@ def test_the_rate_is_the_one_that_is_handed_in(toy):
 
 
 def test_an_update_is_a_function_of_weights_batch_seed_and_step(toy):
-    """Dropout included: neither the generator's state nor the mode of the model is an argument."""
+    """Also with dropout: neither the generator's state nor the model's mode has an effect."""
     model, batches = toy.model(dropout=0.3), [toy.batch(0, 1), toy.batch(2, 3)]
     first = one_step(toy, model, batches, step=5)
     torch.manual_seed(999)
@@ -154,7 +154,7 @@ def test_left_over_gradients_do_not_count(toy):
 
 
 def test_parts_of_an_update_draw_different_dropout(toy):
-    """Two equal batches as two parts are not two times the same part."""
+    """Two equal batches in one update draw different masks."""
     model = toy.model(dropout=0.5)
     once = one_step(toy, model, [toy.batch(0, 1, 2)])
     twice = one_step(toy, model, [toy.batch(0, 1, 2)] * 2)
@@ -193,7 +193,7 @@ def test_a_loss_that_is_no_number_stops_before_the_weights_are_touched(toy, valu
 
 @pytest.mark.parametrize("part", [0, 2])
 def test_a_refused_update_names_the_batches_to_blame(toy, monkeypatch, part):
-    """The one whose own loss is no number; all of them where only their sum of gradients is too large."""
+    """The batch whose own loss is not finite; all batches if only the summed gradient is too large."""
     model, config = toy.model(), toy.config()
     batches = [toy.batch(0, 1), toy.batch(2, 3), toy.batch(4, 5)]
     loss = sequence_loss
@@ -216,7 +216,7 @@ def test_a_refused_update_names_the_batches_to_blame(toy, monkeypatch, part):
 @pytest.mark.parametrize("clip", [0.0, 1.0])
 @pytest.mark.parametrize("scale", [1e-30, 1e10, 1e18, 1e19, 1e25, 1e38])
 def test_an_update_that_is_made_leaves_finite_numbers(toy, monkeypatch, scale, clip):
-    """Whatever the gradient: either it is refused, or weights and Adam's means stay finite; so nothing is undone."""
+    """Either an update is rejected, or weights and optimizer state stay finite."""
     model = toy.model(dtype=torch.float32)
     config = toy.config(clip=clip)
     optimizer = build_optimizer(model, config)
@@ -238,7 +238,7 @@ def test_an_update_that_is_made_leaves_finite_numbers(toy, monkeypatch, scale, c
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
 @pytest.mark.parametrize("room", [1000, 40, 13, 1])
 def test_a_batch_in_pieces_is_the_same_update(toy, room, dropout):
-    """Loss, gradient and weights, with the same dropout: a piece knows where its rows stand in the batch."""
+    """Loss, gradient and weights are equal with dropout: masks depend on the row's number in the batch."""
     model, batches = toy.model(dropout=dropout), [toy.batch(*range(9)), toy.batch(20, 21)]
     whole = one_step(toy, model, batches)
     config, cut = toy.config(), copy.deepcopy(model)
@@ -296,7 +296,7 @@ assert frames["ok"] == frames["total"] > 0, frames
 
 
 def test_what_pytorch_compiles_learns_the_same():
-    """Of batches of several sizes, and of a copy of the model; as PyTorch traces it, without generated code.
+    """For batches of several sizes and a copy of the model; traced by PyTorch, without generated code.
 
     In a fresh interpreter: shape checks cannot be compiled.
     """

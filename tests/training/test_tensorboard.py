@@ -1,4 +1,4 @@
-"""What TensorBoard reads back is what was recorded; a run that goes on replaces what it makes again."""
+"""TensorBoard reads what was recorded; a resumed run replaces later events."""
 
 from __future__ import annotations
 

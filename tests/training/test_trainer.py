@@ -1,4 +1,4 @@
-"""The loop: what it does when, and that a run stopped anywhere ends as the one that was not stopped."""
+"""The training loop: order of events, and equality of resumed runs."""
 
 import itertools
 import json
@@ -24,7 +24,7 @@ SETTINGS = {"updates": 13, "validate_every": 5, "log_every": 3, "average": 0.8, 
 
 
 class Run:
-    """A run in a folder, judged by its loss on three pairs."""
+    """A run in a folder, scored by its loss on three pairs."""
 
     def __init__(self, toy, folder, dropout=0.3, scores=None, losses=None, **changes):
         self.inputs = {}
@@ -33,7 +33,7 @@ class Run:
         self.kept, self.said, self.updates, self.saved = [], [], 0, []
 
     def go(self, polls=None):
-        """Goes on from the last checkpoint; a signal comes at poll number ``polls``."""
+        """Start or resume; a signal comes at poll number ``polls``."""
         log = RunLog(self.folder, self.said.append)
         checkpoint = Trainer.newest_checkpoint(self.folder, self.said.append)
         log.rewind(checkpoint.state.logged if checkpoint else 0)
@@ -75,7 +75,7 @@ class Run:
         return [record for record in map(json.loads, lines) if kind in (None, record["kind"])]
 
     def last(self):
-        """All that a finished run leaves: its last checkpoint byte for byte, the log, the state."""
+        """Everything that a finished run leaves: last checkpoint, state, log."""
         newest = max((self.folder / "checkpoints").iterdir())
         files = {path.name: path.read_bytes() for path in newest.iterdir()}
         return newest.name, self.trainer.state, files, self.records()
@@ -100,7 +100,7 @@ def test_what_happens_when(uninterrupted):
 
 @pytest.mark.parametrize("polls", [1, 2, 5, 6, 7, 13])
 def test_stopped_after_any_update_it_ends_as_if_it_had_not_been(toy, tmp_path, uninterrupted, polls):
-    """Contract 9, with dropout: weights, average, optimiser, state and log, byte for byte."""
+    """Contract 9, with dropout: weights, average, optimizer, state and log, byte for byte."""
     run = Run(toy, tmp_path)
     with pytest.raises(Interrupted, match=r"after update .*SIGTERM") as stop:
         run.go(polls)
@@ -136,14 +136,14 @@ def test_the_same_with_other_settings(toy, tmp_path, changes):
 
 
 class Killed(BaseException):
-    """The process ends here: nothing more is written."""
+    """The process ends; nothing more is written."""
 
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("where", ["_judge", "_keep", "_save", "_report"])
 @pytest.mark.parametrize("time", [1, 2])
 def test_killed_while_judging_keeping_saving_or_logging(toy, tmp_path, uninterrupted, monkeypatch, where, time, after):
-    """Right before and right after each of them; then the same folder goes on."""
+    """Right before and right after each of them; then the run is resumed."""
     run, counter = Run(toy, tmp_path), itertools.count(1)
     owner = Trainer if hasattr(Trainer, where) else Run
     original = getattr(owner, where)
@@ -187,7 +187,7 @@ def test_a_finished_run_has_nothing_left_to_do(toy, tmp_path):
 
 
 def test_logged_means_are_of_the_updates_since_the_last_line(toy, tmp_path):
-    """The sums over all lines are those of every single update."""
+    """The sums over all lines equal those over all updates."""
     each = Run(toy, tmp_path / "each", log_every=1)
     some = Run(toy, tmp_path / "some", log_every=3)
     for run in (each, some):
@@ -216,7 +216,7 @@ def test_the_best_is_kept_and_a_tie_is_not_better(toy, tmp_path):
 
 
 def test_of_equal_scores_the_lower_loss_is_better(toy, tmp_path):
-    """Or a run that begins with 0 BLEU again and again would keep its worst model."""
+    """Otherwise a run with 0 BLEU in its first validations would keep its worst model."""
     losses = {5: 6.0, 10: 4.0, 15: 4.0, 20: 5.0}
     run = Run(toy, tmp_path, scores=dict.fromkeys(losses, 0.0), losses=losses, updates=20)
     state = run.go()
@@ -242,7 +242,7 @@ def test_better_is_a_strict_order(toy):
 
 @pytest.mark.parametrize("place", [None, "_judge", "_keep", "_save"])
 def test_a_state_that_asks_for_it_is_validated_before_the_first_update(toy, tmp_path, monkeypatch, place):
-    """As a run that starts from a given model does; killed there and gone on with, it logs that once."""
+    """As a run that starts from a given model; killed there and resumed, it logs the validation once."""
     run = Run(toy, tmp_path)
     model = {name: p.detach() for name, p in toy.model(seed=3).named_parameters()}
     save(run.folder / "checkpoints", Checkpoint(RunState(validated_at=-1), model, model, {}), keep=1)
@@ -273,7 +273,7 @@ def test_what_is_judged_and_kept_is_the_average(toy, tmp_path):
 
 
 def test_what_is_kept_is_of_the_validation_though_training_goes_on(toy, tmp_path, monkeypatch):
-    """Keeping lasts until the next update is made; it is still the average that the checkpoint of that update has."""
+    """The model is still being written when the next update is made, but has the weights of its checkpoint."""
     run, keep = Run(toy, tmp_path, scores={5: 1.0, 10: 2.0, 13: 3.0}, keep_checkpoints=9), Run._keep
 
     def slow(self, model, values):
@@ -322,12 +322,12 @@ def test_a_signal_during_the_last_update_does_not_matter(toy, tmp_path):
 
 
 POISONED = 7
-"""A pair whose batches go wrong."""
+"""A pair whose batches get a wrong loss."""
 
 
 @pytest.fixture
 def poison(monkeypatch):
-    """Multiplies the loss of batches with the pair `POISONED`, or of all."""
+    """Multiply the loss of batches with the pair `POISONED`, or of all batches."""
 
     def apply(factor, everywhere=False):
         def loss(model, batch, smoothing):
@@ -414,7 +414,7 @@ def test_after_repeated_ones_the_run_stops_with_advice(toy, tmp_path, poison, li
 def test_an_exploding_gradient_is_skipped_after_the_warm_up(
     toy, tmp_path, poison, monkeypatch, factor, changes, norms, skips
 ):
-    """The run goes on after update 70 with so many norms known; update 71 has ``factor`` times its gradient."""
+    """The run resumes after update 70 with this many norms; update 71 has ``factor`` times its gradient."""
     run = Run(toy, tmp_path, **{"updates": 72, "validate_every": 100, "learning_rate": 1e-3, "log_every": 1, **changes})
     state = RunState(step=70, norms=(0.5, *[1.0] * (norms - 2), 2.0))
     model = {name: p.detach() for name, p in toy.model(seed=3).named_parameters()}
@@ -460,7 +460,7 @@ def test_a_model_that_is_no_number_is_never_kept_or_saved(toy, tmp_path):
 
 @pytest.fixture
 def small_memory(monkeypatch):
-    """Batches of more than so many cells do not fit; gives the sizes that were tried."""
+    """Batches of more than this many cells do not fit; returns the sizes that were tried."""
 
     def apply(limit, error=torch.OutOfMemoryError):
         tried = []
@@ -479,7 +479,7 @@ def small_memory(monkeypatch):
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError, MemoryError])
 def test_a_batch_that_does_not_fit_is_cut_and_the_run_is_the_same(toy, tmp_path, small_memory, uninterrupted, error):
-    """With dropout; no pair is left out, and what is logged differs by rounding."""
+    """With dropout; no pair is left out, and the log differs by rounding only."""
     small_memory(15, error)
     run = Run(toy, tmp_path)
     state = run.go()
@@ -492,7 +492,7 @@ def test_a_batch_that_does_not_fit_is_cut_and_the_run_is_the_same(toy, tmp_path,
 
 
 def test_what_is_known_not_to_fit_is_not_tried_again(toy, tmp_path, small_memory):
-    """Not after a stop either: it stands in the state."""
+    """Nor after a restart: the limit is in the state."""
     tried = small_memory(15)
     run = Run(toy, tmp_path)
     with pytest.raises(Interrupted):
@@ -521,7 +521,7 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory(toy, tmp_path, monkeypa
 
 
 def test_the_largest_batches_are_tried_before_the_first_update(toy, tmp_path, small_memory, monkeypatch):
-    """As on a GPU: nothing is drawn or moved by it, and from the first update on batches are cut."""
+    """As on a GPU: it draws no random numbers, changes no weight, and batches are split from the first update on."""
     tried = small_memory(15)
     run = Run(toy, tmp_path)
     run.inputs = {"largest_batches": lambda: [toy.batch(*range(12))]}
@@ -548,7 +548,7 @@ def test_the_share_of_the_peak_stands_with_the_timings(toy, tmp_path):
 
 
 def test_speed_after_a_stop_counts_what_was_done_since(toy, tmp_path, monkeypatch):
-    """The first line after going on has tokens of before the stop in it; their time is not known any more."""
+    """The first line after a restart includes tokens from before it, whose time is not known."""
     run = Run(toy, tmp_path, log_every=6, validate_every=50)
     with pytest.raises(Interrupted):
         run.go(6)
