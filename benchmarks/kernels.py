@@ -1,4 +1,4 @@
-"""The compiled kernels against their plain forms, and what one update of a translator gains by them.
+"""Speed of the compiled kernels against their plain forms.
 
     python benchmarks/kernels.py [--threads 2] [--tokens 4096] [--rounds 15] [--tiny] [--json FILE]
 
@@ -49,7 +49,7 @@ def training(compute: Callable[..., Tensor | tuple[Tensor, ...]], *inputs: Tenso
 
 
 def attention(qkv: Tensor, heads: int, fused: bool) -> Tensor:
-    """Self-attention of packed projections, by PyTorch's kernel or ours."""
+    """Self-attention of packed projections, with PyTorch's kernel or ours."""
     query, key, value = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in qkv.chunk(3, -1))
     if fused:
         query, key, value = query.float(), key.float(), value.float()
@@ -58,7 +58,7 @@ def attention(qkv: Tensor, heads: int, fused: bool) -> Tensor:
 
 
 def cases(size: str, tokens: int, vocabulary: int) -> dict[str, tuple[Call, Call | None]]:
-    """Name -> the operation, and what it is compared with if that is not its plain form."""
+    """Operations by name, and what each is compared with if not its plain form."""
     width, inner, heads = SIZES[size]
     rows = max(1, tokens // 16)
 
@@ -101,7 +101,7 @@ def cases(size: str, tokens: int, vocabulary: int) -> dict[str, tuple[Call, Call
 
 
 def plainly(call: Call) -> Call:
-    """The same without compiled kernels."""
+    """Inside, there are no compiled kernels."""
 
     def without() -> None:
         found = dict(kernels._loaded)
@@ -115,7 +115,7 @@ def plainly(call: Call) -> Call:
 
 
 def main() -> None:
-    """Prints a line a case."""
+    """Print a line per case."""
     options = parser(__doc__, 15)
     options.add_argument("--tokens", type=int, default=4096, help="in a batch (4,096)")
     options.add_argument("--vocabulary", type=int, default=10_000, help="entries (10,000)")
@@ -139,7 +139,7 @@ def main() -> None:
 
 
 def measured(calls: tuple[Call, Call], arguments: Any, clock: Callable[[], float]) -> tuple[float, float]:
-    """Medians in milliseconds of two that take turns."""
+    """Medians in milliseconds of two functions that take turns."""
     times: tuple[list[float], list[float]] = ([], [])
     began = time.perf_counter()
     for turn in range(arguments.rounds + 1):

@@ -1,4 +1,4 @@
-"""Marginals of structured attention against the plain recursions: how many times as fast.
+"""Speed of structured attention's marginals against plain recursions.
 
     python benchmarks/marginals.py [--threads 1] [--batch 32] [--length 40] [--json FILE]
 
@@ -61,7 +61,7 @@ def medians(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, fl
 
 
 def cases(batch: int, length: int) -> dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor], Tensor]]:
-    """Name: (our marginals, plain log Z, scores)."""
+    """Cases by name: our marginals, plain log Z, scores."""
     generator = torch.Generator().manual_seed(0)
     unary = torch.randn(batch, length, 2, generator=generator)
     transition = torch.randn(2, 2, generator=generator)
@@ -77,7 +77,7 @@ def cases(batch: int, length: int) -> dict[str, tuple[Callable[[Tensor], Tensor]
 
 
 def measure(batch: int, length: int, rounds: int) -> list[dict[str, float | str]]:
-    """A row a case."""
+    """Print a row per case."""
     rows: list[dict[str, float | str]] = []
     for name, (ours, plain, scores) in cases(batch, length).items():
         torch.testing.assert_close(ours(scores), marginals(plain, scores), rtol=1e-4, atol=1e-5)
@@ -102,7 +102,7 @@ def measure(batch: int, length: int, rounds: int) -> list[dict[str, float | str]
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measure and print."""
     accepted = parser(__doc__, 9)
     accepted.add_argument("--batch", type=int, default=32)
     accepted.add_argument("--length", type=int, default=40)

@@ -1,10 +1,10 @@
-"""A training step of the recurrent translator against the same layers without attention: what attention costs.
+"""The cost of attention in a training step of the recurrent translator.
 
     python benchmarks/recurrent.py [--threads 1] [--precision float32|bfloat16] [--tiny] [--json FILE]
 
 The floor is a bidirectional layer over the source and one layer over the target, of `torch.nn.LSTM` or `torch.nn.GRU`,
 with the same embeddings, output projection and loss, and no attention. A step is the loss and its gradients, without
-the optimiser. Contenders take turns, and the least times are compared: other programs disturb them least. That they
+the optimizer. Contenders take turns, and the least times are compared: other programs disturb them least. That they
 compute what their equations say is for `tests/models/test_recurrent_equations.py`.
 """
 
@@ -39,7 +39,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 class Floor(nn.Module):
-    """One recurrent layer a side, and nothing between them but a sum."""
+    """One recurrent layer per side, connected by a sum only."""
 
     def __init__(self, kind: type[nn.GRU] | type[nn.LSTM], vocabulary: int, width: int) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Floor(nn.Module):
         self.decoder = kind(width, width, batch_first=True)
 
     def loss(self, source: Tensor, _: Tensor, target_input: Tensor, target_output: Tensor, *, smoothing: float) -> Loss:
-        """The loss of a network that has a decoder and an encoder, of which it sees one state."""
+        """The loss of an encoder-decoder whose decoder sees one state of the encoder."""
         encoded, _ = self.encoder(self.words(source))
         states, _ = self.decoder(self.words(target_input) + encoded[:, :1])
         return token_loss(states, self.words.weight, target_output, 0, smoothing)
@@ -77,7 +77,7 @@ def step(model: Any, inputs: tuple[Tensor, ...], low: bool) -> Callable[[], obje
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measure and print."""
     accepted = parser(__doc__, 5)
     accepted.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     accepted.add_argument("--tiny", action="store_true", help="sizes that say nothing")

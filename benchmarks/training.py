@@ -1,4 +1,4 @@
-"""Real target tokens a second of training: ours, `transformers`' MarianMT and `torch.nn.Transformer`, in turn.
+"""Training speed: ours, transformers' MarianMT and torch.nn.Transformer.
 
 Same sizes, same batches (Multi30k where it is found, made lengths otherwise), a process for each contender, which take
 turns of some updates, so that whatever else the machine does meets all of them. Peers run as their users run them
@@ -46,16 +46,16 @@ SIZES: dict[str, dict[str, Any]] = {
 
 @dataclass
 class Contender:
-    """A process, and what it has answered."""
+    """A process and its answers."""
 
     name: str
     precision: str
     plain: bool
-    """Whether its process is as it is found, without the allocator settings."""
+    """Whether the process runs without our allocator settings."""
     process: subprocess.Popen[str]
     speeds: list[float] = field(default_factory=list)
     by_processor: list[float] = field(default_factory=list)
-    """Tokens a second of processor time, which other work on the machine takes less of."""
+    """Tokens per second of processor time, which depends less on other work on the machine."""
     losses: list[float] = field(default_factory=list)
     memory: float = 0.0
     peak: float = 0.0
@@ -66,7 +66,7 @@ class Contender:
         return f"{self.name}, {self.precision}{'' if self.plain else ', allocator'}"
 
     def ask(self, line: str) -> dict[str, Any]:
-        """One line there, one back."""
+        """Send one line and read one back."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(line + "\n")
@@ -78,7 +78,7 @@ class Contender:
         return found
 
     def run(self, updates: int) -> dict[str, Any]:
-        """So many updates."""
+        """Make this many updates."""
         found = self.ask(f"run {updates}")
         self.losses += found["losses"]
         self.memory = found["memory"]
@@ -86,13 +86,13 @@ class Contender:
 
 
 def lines(side: str) -> list[str] | None:
-    """One side of Multi30k's training text, where it is."""
+    """One side of Multi30k's training text."""
     path = HERE.parent.parent / "shared" / "data" / "multi30k" / f"train.{side}.gz"
     return gzip.open(path, "rt", encoding="utf-8").read().split("\n")[:-1] if path.is_file() else None
 
 
 def batches(chosen: Namespace) -> tuple[list[Batch], int]:
-    """Batches of at most so many tokens a side, and the entries of the vocabulary."""
+    """Batches of at most this many tokens per side, and the size of the vocabulary."""
     source, target = lines("de"), lines("en")
     if chosen.size == "toy" or source is None or target is None:
         draw = random.Random(1)
@@ -108,7 +108,7 @@ def batches(chosen: Namespace) -> tuple[list[Batch], int]:
 
 
 def operations(sizes: dict[str, Any], found: list[Batch]) -> float:
-    """Multiplications and additions of an average update: 3 x forwards, real tokens only (what is needed)."""
+    """Multiplications and additions of an average update: 3 x forward, real tokens only."""
     d, inner, total = sizes["width"], sizes["inner"], 0.0
     for batch in found:
         s, t = float(batch.source_lengths.sum()), float(batch.target_tokens)
@@ -123,7 +123,7 @@ def operations(sizes: dict[str, Any], found: list[Batch]) -> float:
 
 
 def begin(chosen: Namespace, file: Path) -> list[Contender]:
-    """The processes, each ready."""
+    """Start the processes and wait until they are ready."""
     fast = "bfloat16" if inspect_machine().fast_bfloat16 else "float32"
     environment = {
         **os.environ,
@@ -151,7 +151,7 @@ def begin(chosen: Namespace, file: Path) -> list[Contender]:
 
 
 def main() -> None:
-    """Turns, and a table."""
+    """Let the contenders take turns and print a table."""
     arguments = parser(__doc__, 8)
     arguments.add_argument("--size", choices=SIZES, default="tiny")
     arguments.add_argument("--updates", type=int, default=4, help="updates a turn (4)")
@@ -178,7 +178,7 @@ def main() -> None:
 def turns(
     contenders: list[Contender], chosen: Namespace, sizes: dict[str, Any], some: list[Batch]
 ) -> list[dict[str, Any]]:
-    """Speed of each, and its ratio to the best peer as its users run it."""
+    """Speed of each contender, and its ratio to the best peer as its users run it."""
     for contender in contenders:
         contender.run(max(2, min(chosen.updates, 4)))
         contender.peak = contender.ask("peak")["peak"]

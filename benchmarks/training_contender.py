@@ -1,4 +1,4 @@
-"""One contender of `training.py`, in a process of its own: it trains when it is told to, and says how long it took.
+"""One contender of `training.py`: trains on request and reports the time.
 
 The allocator's settings and the threads of a process belong to it alone, so contenders that differ in them cannot share
 one. Lines on standard input: ``run N`` trains N updates on the next batches; ``peak`` measures the matrix products of
@@ -36,11 +36,11 @@ from multihead.training.step import train_step
 PAD, BEGIN, END = 0, 2, 3
 SMOOTHING, CLIP = 0.1, 1.0
 Update = Callable[[Batch, int], float]
-"""One update on a batch, at a step counted from 1; gives the loss a token."""
+"""One update on a batch, at a step counted from 1; returns the loss per token."""
 
 
 def multihead(sizes: dict[str, Any], settings: TrainingConfig) -> Update:
-    """Ours, as `multihead train` does it, the moving average of the weights included."""
+    """Ours, as in `multihead train`, including the moving average of the weights."""
     model = Transformer(TransformerConfig(padding_id=PAD, norm="post", **sizes))
     optimizer = build_optimizer(model, settings)
     average: Average[Transformer] = Average(model, settings.average)
@@ -55,7 +55,7 @@ def multihead(sizes: dict[str, Any], settings: TrainingConfig) -> Update:
 
 
 class TorchTransformer(nn.Module):
-    """`torch.nn.Transformer` with the tied embedding and the positions that it leaves to its users."""
+    """`torch.nn.Transformer` with tied embedding and positions, which it leaves to its users."""
 
     def __init__(self, sizes: dict[str, Any]) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class TorchTransformer(nn.Module):
 
 
 def marian(sizes: dict[str, Any]) -> nn.Module:
-    """`transformers`' MarianMT of the same sizes, with first values of its own."""
+    """`transformers`' MarianMT of the same sizes, with its own initial values."""
     from transformers import MarianConfig, MarianMTModel
 
     layers = {
@@ -118,7 +118,7 @@ def marian(sizes: dict[str, Any]) -> nn.Module:
 
 
 def common_loop(model: nn.Module, logits: Callable[[Batch], Tensor], settings: TrainingConfig) -> Update:
-    """A peer in the loop that its users write: AdamW, label smoothing, clipping; autocast if bfloat16 is asked for."""
+    """A peer in the loop that its users write: AdamW, label smoothing, clipping, autocast for bfloat16."""
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.0)
     model.train()
 
@@ -140,7 +140,7 @@ def common_loop(model: nn.Module, logits: Callable[[Batch], Tensor], settings: T
 
 
 def contender(name: str, sizes: dict[str, Any], settings: TrainingConfig) -> Update:
-    """By name, with first values from the same seed."""
+    """A contender by name, with initial values from the same seed."""
     torch.manual_seed(settings.seed)
     if name == "multihead":
         return multihead(sizes, settings)
@@ -160,7 +160,7 @@ def contender(name: str, sizes: dict[str, Any], settings: TrainingConfig) -> Upd
 
 
 def peak(precision: str, size: int = 2048, rounds: int = 5) -> float:
-    """Operations a second of a large matrix product, in the type that this contender multiplies in."""
+    """Operations per second of a large matrix product in this contender's precision."""
     kind = torch.bfloat16 if precision == "bfloat16" else torch.float32
     one, other = torch.randn(size, size, dtype=kind), torch.randn(size, size, dtype=kind)
     torch.mm(one, other)

@@ -1,4 +1,4 @@
-"""The model folder: everything comes back, nothing of another folder gets in, and old folders stay readable."""
+"""The model folder: round trip, mixed-up parts, and old folders."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FOLDERS = Path(__file__).parent / "data_folders"
 
 @pytest.fixture
 def model(trained: Path, tmp_path: Path) -> Path:
-    """A copy of a good model folder, to be changed."""
+    """A copy of an intact model folder."""
     return Path(shutil.copytree(trained / "best", tmp_path / "model"))
 
 
@@ -79,7 +79,7 @@ def test_it_translates_as_before(trained: Path, tmp_path: Path, numbers: Numbers
 
 
 def test_the_model_has_learned_something(trained: Path, numbers: Numbers) -> None:
-    """Or the equalities of these tests would say little."""
+    """Otherwise equality would prove little."""
     pairs = numbers.pairs(15, 77)
     found = Translator.load(trained).translate([source for source, _ in pairs])
     assert sum(text == target for text, (_, target) in zip(found, pairs, strict=True)) >= 10
@@ -200,7 +200,7 @@ def test_folders_of_every_version_are_read(version: int) -> None:
 
 
 def test_the_new_folder_has_what_is_new() -> None:
-    """Or that it is read would say little."""
+    """Otherwise reading it would prove little."""
     config = load_bundle(FOLDERS / "v2").model.config
     fields = {name: getattr(config, name) for name in TransformerConfig.model_fields}
     old = json.loads((FOLDERS / "v1" / "config.json").read_text(encoding="utf-8"))["model"]
@@ -237,7 +237,7 @@ def change(path, **values):
 
 
 def test_another_tokenizer_is_refused(model: Path) -> None:
-    """Of the same size, so that nothing else would show it."""
+    """It has the same size, so only the hash can show it."""
     size = len(Tokenizer.load(model / "tokenizer.json"))
     other = Tokenizer.learn(["ganz andere Wörter und Sätze mit jeder Menge von Silben, hier und dort"] * 3, size)
     assert len(other) == size
@@ -283,7 +283,7 @@ def test_weights_of_another_model_of_the_same_shape_are_refused(model: Path) -> 
 
 @pytest.mark.parametrize("how", ["missing", "unknown", "of another shape"])
 def test_weights_are_matched_by_name_and_shape_even_in_a_folder_made_by_hand(model: Path, how: str) -> None:
-    """Such a one has no hash to go by."""
+    """Such a folder has no hash to check."""
     content = json.loads((model / "config.json").read_text())
     del content["weights"]
     (model / "config.json").write_text(json.dumps(content))
@@ -349,7 +349,7 @@ def test_what_is_no_model_is_said_to_be_none(tmp_path: Path, kind: str) -> None:
 
 
 class Bomb:
-    """What a pickle can do to who loads it."""
+    """A pickle that runs code when it is loaded."""
 
     def __reduce__(self):
         return (pytest.fail, ("a pickle was loaded",))
@@ -376,7 +376,7 @@ def test_a_run_stands_for_its_best_model(trained: Path, tmp_path: Path) -> None:
 
 
 def test_the_best_model_is_found_in_the_moment_of_its_exchange_and_not_touched(trained: Path, tmp_path: Path) -> None:
-    """A reader must not put things where a training process is about to."""
+    """A reader must not write where a training process is about to."""
     shutil.copytree(trained / "best", tmp_path / "run" / ".best.replaced")
     before = sorted((tmp_path / "run").rglob("*"))
     assert Translator.load(tmp_path / "run").translate(["eins zwei"])

@@ -1,4 +1,4 @@
-"""Settings: frozen, refused with the nearest name or the reason, the same from wherever they come."""
+"""Settings: frozen, and validated with helpful messages."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_value_that_cannot_be_says_what_was_got_and_expected(values: dict[str,
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, "nan", "inf"])
 def test_numbers_that_json_does_not_have_are_refused(value: float | str) -> None:
-    """They would be frozen as null, and could not be read again."""
+    """JSON would store them as null."""
     assert "share: input should be a finite number" in refused({"share": value})
 
 

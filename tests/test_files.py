@@ -1,4 +1,4 @@
-"""Files and folders that are there whole or not at all, whatever goes wrong and whenever."""
+"""Atomic files and folders, with faults at every call."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from multihead.files import (
 
 
 class Stop(BaseException):
-    """What ends a process: no handler for errors sees it."""
+    """The end of a process, which no error handler sees."""
 
 
 def names(folder):
@@ -88,7 +88,7 @@ def test_a_folder_keeps_its_content_when_filling_ends_early(tmp_path: Path, erro
 
 
 class Killed:
-    """Lets a number of calls that change the disk happen and then ends the process, so that nothing is cleared up."""
+    """Allow a number of calls that change the disk, then end the process without cleaning up."""
 
     def __init__(self, monkeypatch, calls):
         self.left = calls
@@ -133,7 +133,7 @@ def test_a_folder_is_old_or_new_wherever_the_process_is_killed(
 def test_a_killed_exchange_does_not_hinder_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int
 ) -> None:
-    """As above, but nobody clears up in between."""
+    """As above, but without cleaning up in between."""
     path = tmp_path / "model"
     path.mkdir()
     (path / "old").write_text("old")
@@ -225,7 +225,7 @@ def test_tensors_round_trip_and_faults_are_those_of_files(tmp_path: Path) -> Non
 
 
 def test_tensors_are_the_bytes_that_the_library_of_the_format_writes(tmp_path: Path) -> None:
-    """Every type, no element, one element, a view, a name that JSON has to escape; and the hash is of these bytes."""
+    """Every dtype, empty and single tensors, a view, an escaped name; and the hash."""
     kinds = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
     tensors = {f"{kind} {n}": torch.ones(n, 3).to(getattr(torch, kind)) for kind in kinds for n in (2, 0)}
     tensors |= {"turned": torch.arange(6.0).reshape(2, 3).t(), "single": torch.tensor(3.0), 'ü"\n': torch.ones(1)}
@@ -238,7 +238,7 @@ def test_tensors_are_the_bytes_that_the_library_of_the_format_writes(tmp_path: P
 
 
 def test_what_the_system_writes_in_pieces_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`os.write` may take less than it is given."""
+    """`os.write` may write only a part."""
     write = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:5]))
     digest = files.write_chunks(tmp_path / "x", [b"eins zwei drei", b"", memoryview(b"vier")])

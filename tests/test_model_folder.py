@@ -1,4 +1,4 @@
-"""Rounded weights: near the whole ones, the same when rounded again, and refused when they are not whole."""
+"""Rounded weights: accuracy, idempotence, and damaged files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from multihead.model_folder import LARGEST, pack, round_matrix, unpack
 
 
 def matrices() -> list[torch.Tensor]:
-    """Rows of every size, of zeros, with ties between steps, and of a single number."""
+    """Rows of all magnitudes, of zeros, with ties, and of a single number."""
     torch.manual_seed(1)
     sizes = 10.0 ** torch.randint(-30, 30, (200, 1))
     ties = (torch.arange(-127, 128) / 2)[None] * torch.tensor([[1.0], [0.3]])
@@ -20,7 +20,7 @@ def matrices() -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("precision", ["bfloat16", "int8"])
 def test_rounding_twice_is_rounding_once(precision: Any) -> None:
-    """From a file and back to a file, byte by byte."""
+    """Writing a file that was read gives the same bytes."""
     for matrix in matrices():
         first = pack({"w": matrix}, ["w"], precision)
         assert torch.equal(unpack(first)["w"], round_matrix(matrix, precision))

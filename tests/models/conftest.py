@@ -1,4 +1,4 @@
-"""Small Transformers in double precision, with nothing in them left at zero or one, and batches for them."""
+"""Small Transformers in float64 with random biases and norms, and batches."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ UNUSUAL: dict[str, Any] = {
     "feed_forward": "swiglu",
     "initialization": "xavier",
 }
-"""Every option at once, at another value than its default."""
+"""All options at values other than their defaults."""
 
 
 def config(**changes: Any) -> TransformerConfig:
-    """Two layers a side, two vocabularies, no dropout."""
+    """Two encoder and two decoder layers, two vocabularies, no dropout."""
     sizes: dict[str, Any] = {
         "source_vocab": 13,
         "target_vocab": 11,
@@ -50,7 +50,7 @@ def config(**changes: Any) -> TransformerConfig:
 
 
 def model(seed: int = 0, dtype: torch.dtype = torch.float64, noise: float = 0.1, **changes: Any) -> Transformer:
-    """A model to evaluate; ``noise`` moves biases and norms away from zero and one."""
+    """A model in evaluation mode; ``noise`` is added to biases and norms."""
     torch.manual_seed(seed)
     made = Transformer(config(**changes)).to(dtype).eval()
     with torch.no_grad():
@@ -62,7 +62,7 @@ def model(seed: int = 0, dtype: torch.dtype = torch.float64, noise: float = 0.1,
 
 
 def padded(rows: list[Ids], extra: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of ids with ``extra`` positions of padding behind the longest; and their lengths."""
+    """Rows of ids with ``extra`` positions of padding after the longest, and their lengths."""
     width = max(map(len, rows)) + extra
     ids = torch.tensor([[*row, *[PAD] * (width - len(row))] for row in rows])
     return ids, torch.tensor([len(row) for row in rows])
@@ -74,7 +74,7 @@ TARGETS: tuple[Ids, ...] = ((1, 6, 4), (1, 9, 9, 3, 5), (1, 10), (1, 3, 8, 7))
 
 @dataclass
 class Checked:
-    """A state, and beside it what it stands for: the source and the target so far of each row."""
+    """A state, with the source and the target so far of each row."""
 
     model: Transformer
     state: TransformerState
@@ -89,7 +89,7 @@ class Checked:
             return cls(model, model.start(*padded(sources, extra)), [(source, ()) for source in sources])
 
     def step(self, tokens: Sequence[int]) -> Checked:
-        """Takes a step and compares every row with a forward pass over that row alone."""
+        """Make a step and compare every row with a forward pass over that row alone."""
         before, state = self.state.positions.clone(), self.state
         log_probabilities, following = self.model.step(torch.tensor(tokens, dtype=torch.long), state)
         rows = [(source, (*target, token)) for (source, target), token in zip(self.rows, tokens, strict=True)]
@@ -117,7 +117,7 @@ class Checked:
 
 
 class Small:
-    """What the tests of this folder share."""
+    """Helpers of the tests in this folder."""
 
     config = staticmethod(config)
     model = staticmethod(model)

@@ -1,4 +1,4 @@
-"""With the same weights ours is the network of the repository `attention-is-all-you-need-pytorch`, to rounding.
+"""Equality with the network of `attention-is-all-you-need-pytorch`.
 
 Its code stays outside: the test looks for a clone in the folder that MULTIHEAD_PEERS names, or in `peers/` beside
 `src/`, and is skipped where there is none. What holds without a clone stands in test_transformer_equations.py.
@@ -48,7 +48,7 @@ OUTSIDE = {
 
 @pytest.fixture(scope="module")
 def models() -> Iterator[ModuleType]:
-    """Their module `transformer.Models`, out of the way again afterwards."""
+    """Their module `transformer.Models`, removed from `sys.modules` afterwards."""
     folder = PEERS / NAME
     if not (folder / "transformer" / "Models.py").is_file():
         pytest.skip(f"no clone of {NAME} in {PEERS}: set MULTIHEAD_PEERS to the folder that holds one")
@@ -61,7 +61,7 @@ def models() -> Iterator[ModuleType]:
 
 
 def their_names(name: str) -> list[str]:
-    """What they call our parameter: one name, or three where we store W^Q, W^K and W^V as one."""
+    """Their names for our parameter: one, or three for W^Q, W^K and W^V, which we store as one."""
     owner, kind = name.rsplit(".", 1)
     if owner in OUTSIDE:
         return [f"{OUTSIDE[owner]}.{kind}"]
@@ -71,7 +71,7 @@ def their_names(name: str) -> list[str]:
 
 
 def reference(models: ModuleType, ours: Transformer, scale: str) -> nn.Module:
-    """Their network with our parameters and positions, to evaluate."""
+    """Their network with our parameters and positions, in evaluation mode."""
     config: TransformerConfig = ours.config
     theirs: nn.Module = models.Transformer(
         n_src_vocab=config.source_vocab,

@@ -1,4 +1,4 @@
-"""Tokens and positions become vectors as the paper says, at any position, in one row or token by token."""
+"""Embeddings of tokens and positions, for whole rows and single tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SINGLE = 2e-7  # encodings are float32 numbers below 1
 
 
 def by_hand(position: int, width: int) -> list[float]:
-    """3.5 of the paper, one number at a time."""
+    """Section 3.5 of the paper, one number at a time."""
     angles = [position / 10000 ** (2 * (i // 2) / width) for i in range(width)]
     return [math.cos(angle) if i % 2 else math.sin(angle) for i, angle in enumerate(angles)]
 

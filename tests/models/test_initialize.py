@@ -1,4 +1,4 @@
-"""Initial values: drawn from where they should be, from a seed, and the padding row is nobody's and stays so."""
+"""Initial values: distributions, seeds, and the padding row."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from multihead.training.step import train_step
 
 
 def built(small: Any, seed: int = 0, **changes: Any) -> Transformer:
-    """As it is made, with nothing added."""
+    """A new model, unchanged."""
     torch.manual_seed(seed)
     return Transformer(small.config(**changes))
 
 
 def matrices(model: Transformer) -> list[tuple[str, torch.Tensor]]:
-    """Every matrix of the layers, those that are stored as one apart."""
+    """Every matrix of the layers, packed ones split."""
     found: list[tuple[str, torch.Tensor]] = []
     for name, module in model.named_modules():
         if isinstance(module, MultiHeadAttention):

@@ -1,4 +1,4 @@
-"""The model, the loss, the step and the search together learn what a Transformer should: copy, reverse, sort."""
+"""A Transformer learns to copy, reverse and sort."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def batch_of(sources: list[Ids], task: Callable[[Ids], Ids]) -> Batch:
 
 
 def trained(task: Callable[[Ids], Ids], held_out: set[Ids], choose: random.Random) -> Transformer:
-    """A model of one layer a side that never saw what is held out."""
+    """A trained model with one encoder and one decoder layer."""
     torch.manual_seed(SEED)
     sizes = {"width": 64, "heads": 4, "inner": 128, "encoder_layers": 1, "decoder_layers": 1}
     model = Transformer(TransformerConfig(source_vocab=VOCAB, target_vocab=VOCAB, dropout=0.0, **sizes))
@@ -82,7 +82,7 @@ COSTLY = {"base", "big", "attention-is-all-you-need-pytorch"}
     "name", [pytest.param(name, marks=pytest.mark.proof if name in COSTLY else ()) for name in PRESETS]
 )
 def test_every_preset_trains(name: str) -> None:
-    """20 updates on the same two pairs; nothing but the vocabulary is smaller than it is."""
+    """20 updates on the same two pairs, with a small vocabulary."""
     training = TrainingConfig(seed=SEED, updates=20, learning_rate=5e-4, warmup=5, smoothing=0.0)
     torch.manual_seed(SEED)
     model = Transformer(TransformerConfig(source_vocab=VOCAB, target_vocab=VOCAB, **preset(name)))
@@ -101,11 +101,11 @@ def test_every_preset_trains(name: str) -> None:
 
 SHORTEST, LONGEST, WORDS = 2, 4, range(3, 9)
 BLIND = (3 * math.log(len(WORDS)) + math.log(3)) / 4
-"""Nats a token of the best guess without the source: three words on average, and where the end is."""
+"""Nats per token of the best guess without the source: three words on average, and where the end is."""
 
 
 def copied(norm: str, updates: int, rows: int) -> tuple[Transformer, list[Ids], float]:
-    """A model of 6 + 6 layers, sentences that it did not see, and its loss on these."""
+    """A trained model of 6 + 6 layers, unseen sentences, and its loss on them."""
     training = TrainingConfig(seed=SEED, updates=updates, learning_rate=1e-3, warmup=updates // 3, smoothing=0.0)
     torch.manual_seed(SEED)
     sizes: dict[str, Any] = {"width": 64, "heads": 4, "inner": 128}
@@ -131,7 +131,7 @@ def copied(norm: str, updates: int, rows: int) -> tuple[Transformer, list[Ids], 
 
 @pytest.mark.parametrize(("norm", "updates"), [("post", 140), ("pre", 80)])
 def test_six_layers_a_side_begin_to_copy(norm: str, updates: int) -> None:
-    """Further than anything gets that the source does not reach through all twelve."""
+    """Better than any model that cannot use the source through all twelve layers."""
     assert copied(norm, updates, 24)[2] < BLIND / 2
 
 

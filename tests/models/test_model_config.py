@@ -1,4 +1,4 @@
-"""What is asked of a model is checked before there is one, and the presets are what the literature says."""
+"""Validation of model settings, and presets of the literature."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each option changes what it says and nothing else: names and shapes of parameters, first values, dropouts, results.
+"""Each model option changes only what it describes.
 
 That what it changes is changed as its equation says stands in test_transformer_equations.py.
 """
@@ -30,14 +30,14 @@ def of(owners: tuple[str, ...], *names: str) -> set[str]:
 
 
 class Option(NamedTuple):
-    """Settings, and what they change in comparison with the default; layers are not counted."""
+    """Settings, and what they change compared with the defaults, for one layer."""
 
     changes: dict[str, Any]
     new: Set[str] = frozenset()
     gone: Set[str] = frozenset()
     reshaped: Set[str] = frozenset()
     drawn_alike: bool = False
-    """The parameters that both have get the same first values from the same seed."""
+    """Parameters of both models get the same initial values from the same seed."""
 
 
 GATED = of(FEED_FORWARDS, "gate.weight", "gate.bias")
@@ -167,7 +167,7 @@ def test_each_dropout_is_in_its_own_place(small: Any, name: str) -> None:
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_whatever_the_options_a_row_is_its_source_and_its_target(small: Any, name: str) -> None:
-    """Cached equals whole, padded equals unpadded, a batch equals its sentences, rows can be picked and joined."""
+    """Steps equal the forward pass, padding has no effect, rows can be selected and joined."""
     model = small.model(**OPTIONS[name].changes).requires_grad_(False)
     rows = small.begin(model, 0, 3, 1, extra=1).step([1, 1, 1]).select(2, 2, 0, 0).step([3, 4, 5, 6])
     rows = rows.join(small.begin(model, 2)).step([7, 8, 9, 10, 1]).select(4, 1, 3).step([3, 4, 5]).step([6, 7, 8])
@@ -190,7 +190,7 @@ def test_options_may_be_mixed(small: Any, seed: int) -> None:
 
 @pytest.mark.parametrize("name", [name for name, option in OPTIONS.items() if not option.reshaped])
 def test_only_what_says_so_changes_the_results(small: Any, name: str) -> None:
-    """From the same parameters, as far as both have them."""
+    """With the same parameters, as far as both have them."""
     option = OPTIONS[name]
     plain = small.model(target_vocab=option.changes.get("target_vocab", 11))
     other = small.model(1, **option.changes)
@@ -248,7 +248,7 @@ def test_grouped_queries_are_heads_whose_keys_and_values_are_equal(small: Any) -
 
 
 def test_wider_heads_may_hold_narrower_ones(small: Any) -> None:
-    """Zeros beside keys and values add nothing; the queries make up for the larger d_k in the scale."""
+    """Zeros appended to keys and values have no effect; the queries compensate for the larger d_k in the scale."""
     plain, wide = small.model(), small.model(key_dim=9, value_dim=6)
     state = plain.state_dict()
 
@@ -291,7 +291,7 @@ def test_a_gate_that_is_one_leaves_the_other_matrix_alone(small: Any) -> None:
 
 
 def test_a_scale_may_stand_in_the_parameters(small: Any) -> None:
-    """sqrt(D) in the embeddings, 1 / sqrt(D) in the projection: where they are not tied it comes to the same."""
+    """sqrt(D) in the embeddings and 1 / sqrt(D) in the projection are equivalent if they are not tied."""
     models = {kind: small.model(tie_output=False, embedding_scale=kind) for kind in ("embedding", "projection", "none")}
     plain = models["none"].state_dict()
     scaled = {key: value / 4 for key, value in plain.items() if "embedding.table" in key}
@@ -333,7 +333,7 @@ def test_weights_are_returned_before_dropout(small: Any) -> None:
 
 
 def test_hidden_states_carry_the_scale_of_the_projection(small: Any) -> None:
-    """The loss multiplies them with the projection's weight and nothing else."""
+    """The loss multiplies them by the projection's weight only."""
     model = small.model(embedding_scale="projection")
     (source, lengths), (target, _) = small.padded(small.sources), small.padded(small.targets)
     hidden = model.hidden(source, lengths, target)

@@ -1,4 +1,4 @@
-"""Training on the words alone is training on the padded batch: the same loss, gradients and dropout masks."""
+"""Training on packed tokens equals training on the padded batch."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ SETTINGS: list[dict[str, Any]] = [
 
 
 def ids(lengths: Tensor, vocabulary: int, seed: int) -> Tensor:
-    """Rows of so many ids from 4 on, and padding (0) to the right."""
+    """Rows of this many ids from 4 on, padded with 0 on the right."""
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randint(4, vocabulary, (len(lengths), int(lengths.max())), generator=generator)
     return drawn * (torch.arange(drawn.shape[1]) < lengths[:, None])
 
 
 def example(config: TransformerConfig) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """A source, its lengths, and a target as read and as predicted."""
+    """A source, its lengths, and a target as input and as output."""
     target = ids(TARGETS, config.target_vocab, 2)
     return ids(LENGTHS, config.source_vocab, 1), LENGTHS, target.roll(1, 1) * (target > 0), target
 
@@ -49,7 +49,7 @@ def learned(model: Transformer, seed: int, precision: torch.dtype | None = None)
 
 
 def model_of(**settings: Any) -> Transformer:
-    """A small one in float32, as training has it."""
+    """A small model in float32, as in training."""
     torch.manual_seed(3)
     sizes = {"width": 24, "heads": 3, "inner": 40, "encoder_layers": 2, "decoder_layers": 2}
     config = TransformerConfig(source_vocab=30, target_vocab=30, padding_id=0, **{**sizes, **settings})
@@ -57,7 +57,7 @@ def model_of(**settings: Any) -> Transformer:
 
 
 def of_the_padded_batch(model: Transformer, seed: int, precision: torch.dtype | None, monkeypatch: Any) -> Any:
-    """The same by the loss of every network, which knows no packing."""
+    """The same by `Network.loss`, which does not pack."""
     with monkeypatch.context() as patch:
         patch.setattr(Transformer, "loss", Network.loss)
         return learned(model, seed, precision)
@@ -93,7 +93,7 @@ def test_in_bfloat16_too(compiled: Any, monkeypatch: Any) -> None:
 
 
 def test_pieces_of_a_batch_add_up_to_it(compiled: Any) -> None:
-    """Rows draw what they draw in the whole batch, wherever it is cut (contract 9)."""
+    """Rows draw what they draw in the whole batch, however it is split (contract 9)."""
     model = model_of(norm="pre", dropout=0.3)
     loss, gradients = learned(model, 5)
     model.zero_grad()

@@ -1,4 +1,4 @@
-"""The whole forward pass: equal to PyTorch's own Transformer, blind to padding and to the future, and open to see."""
+"""The forward pass: equality with PyTorch's Transformer, masks, weights."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAMES = {
 
 
 def their_name(name: str) -> str:
-    """What PyTorch calls a parameter of ours."""
+    """PyTorch's name for our parameter."""
     if name.startswith(("encoder_norm.", "decoder_norm.")):
         return name.replace("_norm", ".norm")
     side, layer, rest = name.split(".", 2)
@@ -38,7 +38,7 @@ def their_name(name: str) -> str:
 
 
 def pytorch(model: Transformer) -> nn.ModuleDict:
-    """PyTorch's encoder and decoder with the weights of ours; in training mode, which keeps to the plain path."""
+    """PyTorch's encoder and decoder with our weights; in training mode, which avoids its fast path."""
     config: TransformerConfig = model.config
     sizes = (config.width, config.heads, config.inner, 0.0)
     layout: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Every option computes what its paper's equation says: the network beside one written out sentence by sentence.
+"""The Transformer against its equations, written out sentence by sentence.
 
 The reference takes the parameters by name and a sentence at a time, without padding, masks or batches; each
 query and each position stands by itself. Positions are `sinusoid`, which test_embedding.py holds to its formula.
@@ -98,7 +98,7 @@ class Written:
         return unit * self.parameters[f"{name}.weight"] + self.parameters[f"{name}.bias"]
 
     def attention(self, name: str, x: Tensor, memory: Tensor, kind: str) -> Tensor:
-        """3.2: each query by itself, over the keys that it sees."""
+        """Section 3.2: each query by itself, over the keys that it sees."""
         heads = self.config.heads
         kv_heads = self.config.kv_heads or heads
         d_k = self.config.key_dim or self.config.width // heads

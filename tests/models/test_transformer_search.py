@@ -1,4 +1,4 @@
-"""Searched, the Transformer keeps its promises: no sentence knows of another, and search finds what there is."""
+"""Search with a Transformer: independence of sentences, and exactness."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Ids = tuple[int, ...]
 
 
 def same(ours: list[Hypothesis], theirs: list[Hypothesis]) -> None:
-    """The same symbols in the same order, with scores that differ by rounding at most."""
+    """The same symbols in the same order, with scores that differ by at most rounding."""
     assert [h.tokens for h in ours] == [h.tokens for h in theirs]
     assert [h.finished for h in ours] == [h.finished for h in theirs]
     assert [h.log_probability for h in ours] == pytest.approx([h.log_probability for h in theirs], abs=1e-9)
@@ -29,7 +29,7 @@ def same(ours: list[Hypothesis], theirs: list[Hypothesis]) -> None:
 
 @pytest.fixture(scope="module", params=["post", "pre", "unusual"])
 def model(small: Any, request: pytest.FixtureRequest) -> Transformer:
-    """One whose translations end at several steps, so that sentences leave the batch one after the other."""
+    """A model whose translations end at different steps."""
     changes = small.unusual if request.param == "unusual" else {"norm": request.param}
     for seed in itertools.count():
         made: Transformer = small.model(seed, noise=0.2, tie_output=False, **changes)

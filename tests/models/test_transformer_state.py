@@ -1,4 +1,4 @@
-"""Step by step equals all at once, whatever is selected and joined on the way: a row is its source and its target."""
+"""Decoding step by step equals the forward pass, whatever is selected and joined."""
 
 from __future__ import annotations
 

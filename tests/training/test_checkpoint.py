@@ -46,7 +46,7 @@ def test_round_trip(tmp_path, average):
     assert same(load_newest(tmp_path / "checkpoints", refuse), made(12, average=average))
 
 
-def test_a_checkpoint_before_the_first_update_has_no_optimiser_state(tmp_path):
+def test_a_checkpoint_before_the_first_update_has_no_optimizer_state(tmp_path):
     empty = Checkpoint(RunState(), {"a": torch.zeros(2)}, {}, {})
     save(tmp_path, empty, keep=1)
     assert same(load_newest(tmp_path, refuse), empty)

@@ -15,11 +15,11 @@ import pytest
 import torch
 from torch import nn
 
-from multihead import configuration as machine
+from multihead import configuration
 from multihead.data.batching import BatchStream
 from multihead.data.store import ParallelStore
 from multihead.errors import ConfigurationError, DivergenceError
-from multihead.training import loss as memory
+from multihead.training import loss as loss_module
 from multihead.training import parallel
 from multihead.training import step as step_module
 from multihead.training.loss import sequence_loss
@@ -101,7 +101,7 @@ def short_of_memory(processes, rank):
     try:
         processes.attempt(work)
     except (RuntimeError, MemoryError) as error:
-        return memory.is_out_of_memory(error), processes.attempt(lambda: processes.rank)
+        return loss_module.is_out_of_memory(error), processes.attempt(lambda: processes.rank)
     raise AssertionError("nobody noticed")
 
 
@@ -117,7 +117,7 @@ def cut(toy, processes):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(step_module, "sequence_loss", hungry)
-        sums, room = memory.retry_in_pieces(
+        sums, room = loss_module.retry_in_pieces(
             lambda room: train_step(model, optimizer, batches, config, 1, 1e-2, max_cells=room, processes=processes),
             [part for batch in batches for part in processes.split_rows(batch)],
             None,
@@ -149,7 +149,7 @@ def together(toy, processes):
 
 def main(folder, port):
     """Each process saves its results in ``folder``; at the end the second one fails on purpose."""
-    import torch._dynamo  # what the first optimiser imports, once for all of them
+    import torch._dynamo  # what the first optimizer imports, once for all of them
 
     from conftest import Toy
 
@@ -303,7 +303,7 @@ def test_who_is_alone_does_not_import_what_joins_processes(monkeypatch):
     """Only torchrun starts a process group."""
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     monkeypatch.setenv("WORLD_SIZE", "8")
-    assert machine.get_launch() == (0, 1, 0, 1)
+    assert configuration.get_launch() == (0, 1, 0, 1)
     with join_processes() as processes:
         assert processes is SINGLE_PROCESS
 
@@ -312,7 +312,7 @@ class Leaving(Processes):
     """A process whose peer ends at a given gather."""
 
     def __init__(self, exchanges):
-        super().__init__(machine.Launch())
+        super().__init__(configuration.Launch())
         self.left = exchanges
 
     def all_gather(self, value):

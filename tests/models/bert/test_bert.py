@@ -1,4 +1,4 @@
-"""BERT is what its paper says, written out in plain PyTorch; rows do not talk; its loss is a sum over rows."""
+"""BERT against its equations; independence of rows; loss."""
 
 import math
 
@@ -18,7 +18,7 @@ LENGTHS = torch.tensor([9, 3, 6, 1])
 
 
 def bert(seed=0, **wishes):
-    """A network whose every parameter matters, in double precision and without dropout."""
+    """A network in float64 without dropout, whose parameters all have an effect."""
     torch.manual_seed(seed)
     model = Bert(BertConfig(**{**SIZES, "dropout": 0.0, "attention_dropout": 0.0, **wishes}))
     for parameter in model.parameters():
@@ -27,14 +27,14 @@ def bert(seed=0, **wishes):
 
 
 def batch(seed=1, lengths=LENGTHS):
-    """Tokens, lengths and segments; what stands in the padding means nothing."""
+    """Tokens, lengths and segments, with arbitrary values in the padding."""
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randint(0, SIZES["vocab"], (len(lengths), int(lengths.max())), generator=generator)
     return tokens, lengths, torch.randint(0, 2, tokens.shape, generator=generator)
 
 
 def plain(tensors, tokens, segments, layers, heads):
-    """One row, without padding, from the equations and from tensors under the names of Hugging Face."""
+    """One row without padding, from the equations and tensors with Hugging Face's names."""
 
     def linear(name, x):
         return x @ tensors[f"{name}.weight"].T + tensors[f"{name}.bias"]
@@ -67,7 +67,7 @@ def plain(tensors, tokens, segments, layers, heads):
 
 
 def test_it_computes_the_equations_of_the_paper(tmp_path):
-    """Through the names of the other format, so that these are right, too."""
+    """Uses the names of the other format, so that these are tested, too."""
     model, (tokens, lengths, segments) = bert(), batch()
     bert_exchange.write(tmp_path, model)
     tensors = load_file(tmp_path / "model.safetensors")
@@ -99,7 +99,7 @@ def test_without_segments_everything_is_the_first():
 
 
 def task(tokens, seed=2):
-    """Some words chosen in each row, what stood there, and what follows: one of each kind."""
+    """Chosen words of each row, the original tokens, and next-sentence labels of each kind."""
     generator = torch.Generator().manual_seed(seed)
     chosen = (torch.rand(tokens.shape, generator=generator) < 0.5) & (torch.arange(tokens.shape[1]) < LENGTHS[:, None])
     chosen[:, 0] = True

@@ -1,4 +1,4 @@
-"""Ours in the files of Hugging Face and back, without a difference; their network with the same weights is ours.
+"""Reading and writing Hugging Face's files; equality with their network.
 
 What needs their package looks for it in the folder that MULTIHEAD_PEERS names, or where Python finds it, and is skipped
 where there is none.
@@ -33,7 +33,7 @@ def ours(seed=0):
 
 
 def read_by(model):
-    """What both kinds are given: tokens, lengths, segments."""
+    """Input of both networks: tokens, lengths, segments."""
     generator = torch.Generator().manual_seed(1)
     tokens = torch.randint(0, model.config.vocab, (4, 11), generator=generator)
     return tokens, LENGTHS, torch.randint(0, 2, tokens.shape, generator=generator)
@@ -117,7 +117,7 @@ def test_damaged_weights_are_named(written):
 
 @pytest.fixture(scope="module")
 def transformers():
-    """Their package; what it changes in this process is undone."""
+    """Their package; changes to this process are undone afterwards."""
     with pytest.MonkeyPatch.context() as patch:
         if (PEERS / "transformers").is_dir():
             patch.syspath_prepend(str(PEERS))

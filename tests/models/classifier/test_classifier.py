@@ -1,4 +1,4 @@
-"""Classifiers: the loss is the cross-entropy of what they say, of a batch and of its parts; a BERT is taken whole."""
+"""Classifiers: loss, independence of rows, pre-trained encoders."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""The hierarchical network: what is not there changes nothing; without encoders it is pooling upon pooling."""
+"""The hierarchical network: padding, and pooling without encoders."""
 
 import itertools
 
@@ -23,7 +23,7 @@ def network(encoder="gru", depth=2, **wishes):
 
 
 def documents(depth):
-    """Three of different sizes: ids, and the words of each sentence, padded on the right at each level."""
+    """Three documents of different sizes: ids and lengths, padded on the right at each level."""
     generator = torch.Generator().manual_seed(1)
     lengths = {
         1: torch.tensor([5, 1, 3]),

@@ -1,4 +1,4 @@
-"""The pointer network: its equations, one step at a time as all at once, searched like a translator, and it learns."""
+"""The pointer network: equations, steps, search, learning."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LENGTHS = (4, 1, 6, 3)
 
 
 def network(seed: int = 0, sure: float = 3.0, **changes: Any) -> PointerNetwork:
-    """A small one in double precision, with nothing left at zero or one; ``sure`` makes its choices differ."""
+    """A small network in float64 with random biases; ``sure`` makes its choices differ."""
     torch.manual_seed(seed)
     sizes: dict[str, Any] = {"features": 2, "width": 8, "heads": 2, "inner": 12}
     made = PointerNetwork(PointerConfig(**(sizes | changes))).double().eval()
@@ -54,13 +54,13 @@ def network(seed: int = 0, sure: float = 3.0, **changes: Any) -> PointerNetwork:
 
 
 def inputs(row: int) -> Tensor:
-    """What the row of that number has to read."""
+    """The inputs of one row."""
     generator = torch.Generator().manual_seed(row)
     return torch.randn(LENGTHS[row], 2, generator=generator, dtype=torch.float64)
 
 
 def batch(*rows: int, extra: int = 0, fill: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Some rows as a padded batch."""
+    """Rows as a padded batch."""
     read = [inputs(row) for row in rows]
     width = max(map(len, read)) + extra
     padded = [F.pad(one, (0, 0, 0, width - len(one)), value=fill) for one in read]
@@ -182,7 +182,7 @@ def test_nothing_in_the_padding_reaches_the_loss_or_a_gradient(model: PointerNet
 
 
 def pairs(extra: int = 0) -> tuple[Tensor, Tensor]:
-    """What is read and what is to be predicted."""
+    """Target input and target output."""
     read = targets(extra)
     predicted = torch.full_like(read, PADDING)
     for row, target in enumerate(TARGETS):
@@ -255,7 +255,7 @@ def test_under_autocast_it_is_nearly_the_same() -> None:
 
 @dataclass
 class Checked:
-    """A state, and beside it what it stands for: which inputs each row has, and its symbols so far."""
+    """A state, with the inputs and the symbols so far of each row."""
 
     model: PointerNetwork
     state: PointerState
@@ -267,7 +267,7 @@ class Checked:
         return cls(model, model.start(*batch(*which, extra=extra)), [(row, ()) for row in which])
 
     def step(self, tokens: Sequence[int]) -> Checked:
-        """Takes a step and compares every row with a forward pass over that row alone."""
+        """Make a step and compare every row with a forward pass over that row alone."""
         visited = self.state.visited.clone()
         log_probabilities, following = self.model.step(torch.tensor(tokens, dtype=torch.long), self.state)
         rows = [(row, (*so_far, token)) for (row, so_far), token in zip(self.rows, tokens, strict=True)]
@@ -287,7 +287,7 @@ class Checked:
         return Checked(self.model, self.state.join(other.state), self.rows + other.rows, self.known)
 
     def choose(self, choose: random.Random) -> list[int]:
-        """Any symbol that each row has, sensible or not: dead rows of a search are fed anything."""
+        """Any symbol of each row: finished rows of a search may get any input."""
         return [choose.choice([END, BEGIN, *range(FIRST, FIRST + LENGTHS[row])]) for row, _ in self.rows]
 
     def _alone(self, row: tuple[int, Ids]) -> Tensor:
@@ -367,7 +367,7 @@ def test_any_course_of_steps_selections_and_joins(model: PointerNetwork) -> None
 
 
 def same(ours: list[Hypothesis], theirs: list[Hypothesis]) -> None:
-    """The same symbols in the same order, with scores that differ by rounding at most."""
+    """The same symbols in the same order, with scores that differ by at most rounding."""
     assert [h.tokens for h in ours] == [h.tokens for h in theirs]
     assert [h.finished for h in ours] == [h.finished for h in theirs]
     assert [h.log_probability for h in ours] == pytest.approx([h.log_probability for h in theirs], abs=1e-5)
@@ -434,7 +434,7 @@ def test_with_repeats_what_ends_and_what_goes_on_sum_to_one() -> None:
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_nothing_is_chosen_twice_on_request_alone(name: str) -> None:
-    """Untrained networks repeat themselves, unless they are not allowed to; then only the end is left at last."""
+    """Untrained networks repeat choices unless ``no_repeats`` is set; then only the end remains."""
     source = batch(0, 1, 2, 3)
     task = SearchTask(SYMBOLS, max_lengths=8, min_lengths=list(LENGTHS))
     repeated = 0
@@ -497,7 +497,7 @@ def test_rows_without_inputs_and_inputs_of_another_width_are_refused() -> None:
 
 
 def trained(updates: int, **shape: Any) -> PointerNetwork:
-    """A network that sorts lists of 2 to 5 numbers; it has seen each of them once."""
+    """A network trained to sort lists of 2 to 5 numbers."""
     torch.manual_seed(1)
     model = PointerNetwork(PointerConfig(features=1, width=64, no_repeats=True, **shape))
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)

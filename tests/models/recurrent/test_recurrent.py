@@ -1,4 +1,4 @@
-"""The recurrent translator as a whole: blind to padding and to the future, trained by its loss, open to see.
+"""The recurrent translator: masks, loss, gradients, weights.
 
 That it computes its equations stands in test_recurrent_equations.py, that steps equal the whole pass in
 test_recurrent_state.py.
@@ -41,7 +41,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
 
 
 def network(seed: int = 0, noise: float = 0.3, **changes: Any) -> RecurrentTranslator:
-    """In double precision, to evaluate, with nothing in it left at zero."""
+    """A model in float64 and evaluation mode, with random biases."""
     torch.manual_seed(seed)
     made = RecurrentTranslator(RecurrentConfig(**(SIZES | changes))).double().eval()
     with torch.no_grad():
@@ -188,7 +188,7 @@ def test_hidden_is_the_state_before_the_output_projection(small: Any, model: Rec
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_the_loss_is_that_of_the_logits_token_by_token(model: RecurrentTranslator, smoothing: float) -> None:
-    """In evaluation, of drawn positions too: then they are the arg-max, and there is nothing to be trained."""
+    """In evaluation, sampled positions are the arg-max, and there is no REINFORCE term."""
     batch, loss = some_pairs(), loss_of(model, smoothing)
     logits = model(batch.source, batch.source_lengths, batch.target_input).logits
     total, nll, correct = 0.0, 0.0, 0
@@ -270,7 +270,7 @@ def test_the_moving_baseline_is_kept_with_the_parameters_and_trained_by_none() -
 @pytest.mark.parametrize("score", ["additive", "dot", "scaled_dot", "bilinear", "low_rank"])
 @pytest.mark.parametrize("wiring", WIRINGS)
 def test_every_parameter_is_trained(wiring: str, score: str, alignment: str) -> None:
-    """Every wiring, score and alignment, as it is made: one update, half of them each in training's two precisions."""
+    """One update with every decoder, score and alignment, half of them in each precision."""
     changes = {**WIRINGS[wiring], "score": score, "alignment": alignment, "dropout": 0.1, "tie_embeddings": False}
     changes["encoder_attention"] = ("none", "softmax", "tree")[len(score) % 3]
     model = network(noise=0.0, **changes).float().train()
@@ -325,7 +325,7 @@ def test_a_copy_is_a_model_of_its_own(model: RecurrentTranslator, remake: Any) -
 
 
 def built(seed: int = 0, **changes: Any) -> RecurrentTranslator:
-    """As it is made, with nothing added."""
+    """A new model, unchanged."""
     torch.manual_seed(seed)
     return RecurrentTranslator(RecurrentConfig(**(SIZES | changes)))
 

@@ -1,4 +1,4 @@
-"""Settings of the recurrent translator: what does not fit together is refused with a word on what would."""
+"""Validation of the recurrent translator's settings."""
 
 from __future__ import annotations
 

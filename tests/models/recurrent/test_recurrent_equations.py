@@ -1,4 +1,4 @@
-"""The recurrent translator beside the equations of its papers, written out sentence by sentence and unit by unit.
+"""The recurrent translator against the equations of its papers.
 
 The reference takes the parameters by name: Bahdanau et al. (2015), section 3 and appendix A; Luong et al. (2015),
 section 3; Kim et al. (2017), sections 3.2 and 4.4, whose marginals are sums over every choice here. Positions are
@@ -52,7 +52,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
 
 
 def network(seed: int = 0, **changes: Any) -> RecurrentTranslator:
-    """In double precision, to evaluate, with nothing in it left at zero."""
+    """A model in float64 and evaluation mode, with random biases."""
     torch.manual_seed(seed)
     made = RecurrentTranslator(RecurrentConfig(**(SIZES | changes))).double().eval()
     with torch.no_grad():
@@ -123,7 +123,7 @@ class Written:
         return [[next(vectors) for _ in range(parts)] for _ in range(self.config.decoder_layers)]
 
     def cell(self, name: str, suffix: str, x: Tensor, held: list[Tensor], told: Tensor | None = None) -> list[Tensor]:
-        """One step of a GRU or LSTM; what it is told has matrices of its own."""
+        """One step of a GRU or LSTM; a second input has its own matrices."""
         read = self[f"{name}.weight_ih_l0{suffix}"] @ x + self[f"{name}.bias_ih_l0{suffix}"]
         if told is not None:
             read = read + self["decoder.layers.0.told.weight"] @ told
@@ -229,7 +229,7 @@ def marginals_of_trees(scores: Tensor) -> Tensor:
 
 
 def projective_trees(words: int) -> Iterator[tuple[int, ...]]:
-    """The head of each word, ROOT being 0: one root, no circles, and no arc over a word that is not below its head."""
+    """The head of each word, with ROOT 0: one root, no cycles, projective."""
     for heads in product(range(words + 1), repeat=words):
         above = [[m + 1] for m in range(words)]
         for chain in above:
@@ -292,7 +292,7 @@ def test_the_network_is_the_equations(small: Any, name: str) -> None:
 @pytest.mark.parametrize("told", [0, 5])
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 def test_a_step_is_pytorchs_own(cell: Any, told: int) -> None:
-    """With the same weights; what it is told stands behind what it reads."""
+    """With the same weights; the second input is concatenated to the first."""
     torch.manual_seed(0)
     ours = Recurrent(cell, 3, 4, told).double()
     theirs = (nn.GRUCell if cell == "gru" else nn.LSTMCell)(3 + told, 4, dtype=torch.float64)

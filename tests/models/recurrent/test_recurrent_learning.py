@@ -1,4 +1,4 @@
-"""Recurrent translators learn to reverse, and their attention shows how: it stands where the symbol is to be read."""
+"""Recurrent translators learn to reverse, and attend to the right symbols."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def trained(task: Reordering, updates: int, held_out: list[tuple[int, ...]], **changes: Any) -> RecurrentTranslator:
-    """A network that never saw what is held out."""
+    """A trained network."""
     training = TrainingConfig(seed=SEED, updates=updates, learning_rate=4e-3, warmup=updates // 10, smoothing=0.0)
     torch.manual_seed(SEED)
     sizes = {"source_vocab": task.vocabulary, "target_vocab": task.vocabulary, "width": 64, "dropout": 0.0}
@@ -40,7 +40,7 @@ def trained(task: Reordering, updates: int, held_out: list[tuple[int, ...]], **c
 
 
 def share_reversed(model: RecurrentTranslator, task: Reordering, sources: list[tuple[int, ...]]) -> float:
-    """By greedy search, without a fault."""
+    """By greedy search, without an error."""
     symbols = Symbols(BEGIN, END, forbidden=(PADDING, BEGIN))
     found = greedy_search(model, *collate_source(sources, PADDING, END), SearchTask(symbols, max_lengths=20))
     right = [hypothesis.tokens == task.target(source) for hypothesis, source in zip(found, sources, strict=True)]
@@ -70,7 +70,7 @@ def test_sequences_are_reversed_by_looking_at_the_right_place(changes: dict[str,
     "name", [pytest.param(n, marks=pytest.mark.proof if n in ("bahdanau", "luong") else ()) for n in RECURRENT_PRESETS]
 )
 def test_every_preset_trains(name: str) -> None:
-    """A few updates on the same two pairs; nothing but the vocabulary is smaller than it is."""
+    """A few updates on the same two pairs, with a small vocabulary."""
     training = TrainingConfig(seed=SEED, updates=12, learning_rate=1e-3, warmup=3, smoothing=0.0)
     torch.manual_seed(SEED)
     sizes = {"source_vocab": TASK.vocabulary, "target_vocab": TASK.vocabulary, **RECURRENT_PRESETS[name]}

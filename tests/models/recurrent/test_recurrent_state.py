@@ -1,4 +1,4 @@
-"""Recurrent decoding step by step: equal to the whole pass, whatever is selected, joined and searched on the way."""
+"""Recurrent decoding step by step equals the forward pass."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WIRINGS: dict[str, dict[str, Any]] = {
 
 
 def network(seed: int = 0, noise: float = 0.3, **changes: Any) -> RecurrentTranslator:
-    """In double precision, to evaluate, with nothing in it left at zero."""
+    """A model in float64 and evaluation mode, with random biases."""
     torch.manual_seed(seed)
     made = RecurrentTranslator(RecurrentConfig(**(SIZES | changes))).double().eval().requires_grad_(False)
     for parameter in made.parameters():
@@ -47,7 +47,7 @@ def model(request: pytest.FixtureRequest) -> RecurrentTranslator:
 
 
 class Rows:
-    """A state, and beside it what it stands for: the source and the target so far of each row."""
+    """A state, with the source and the target so far of each row."""
 
     def __init__(
         self, model: RecurrentTranslator, state: RecurrentState, rows: list[Row], known: dict[Row, Tensor]
@@ -55,7 +55,7 @@ class Rows:
         self.model, self.state, self.rows, self.known = model, state, rows, known
 
     def step(self, *tokens: int) -> Rows:
-        """Takes a step and compares every row with a whole pass over that row alone."""
+        """Make a step and compare every row with a forward pass over that row alone."""
         log_probabilities, following = self.model.step(torch.tensor(tokens, dtype=torch.long), self.state)
         rows = [(source, (*target, token)) for (source, target), token in zip(self.rows, tokens, strict=True)]
         assert following.rows == len(rows)
@@ -80,7 +80,7 @@ class Rows:
 
 
 def begin(small: Any, model: RecurrentTranslator, *which: int, extra: int = 0) -> Rows:
-    """Some of the sources, before the first step."""
+    """A state of some sources before the first step."""
     sources = [small.sources[index] for index in which]
     return Rows(model, model.start(*small.padded(sources, extra)), [(source, ()) for source in sources], {})
 
@@ -97,7 +97,7 @@ def test_it_is_a_stepper(small: Any, model: RecurrentTranslator) -> None:
 @pytest.mark.parametrize("score", ["additive", "dot", "scaled_dot", "bilinear", "low_rank"])
 @pytest.mark.parametrize("wiring", WIRINGS)
 def test_steps_equal_the_whole_pass(small: Any, wiring: str, score: str, alignment: str) -> None:
-    """Every wiring, score and alignment, with either cell and none to two layers a side on the way."""
+    """Every decoder, score and alignment, with both cells and 0 to 2 layers per side."""
     mixed = len(score) + len(alignment)
     layers = {"encoder_layers": mixed % 3, "decoder_layers": 1 + mixed // 3 % 2}
     others = {"cell": ("gru", "lstm")[mixed % 2], "encoder_attention": ("none", "softmax", "tree")[len(score) % 3]}
@@ -129,7 +129,7 @@ def test_groups_may_become_unequal_and_mixed(small: Any, model: RecurrentTransla
 
 
 def test_states_begun_apart_can_be_joined(small: Any, model: RecurrentTranslator) -> None:
-    """At other steps, from sources of other widths."""
+    """States at other steps, from sources of other widths."""
     early = begin(small, model, 0, 3).step(1, 1).select(0, 0, 1, 1).step(3, 4, 5, 6).step(6, 5, 4, 3)
     late = begin(small, model, 1, 2, extra=7).step(1, 1)
     assert early.state.memory.values.shape[1] < late.state.memory.values.shape[1]
@@ -199,7 +199,7 @@ def test_any_course_of_steps_selections_and_joins(small: Any, seed: int) -> None
 
 
 def same(ours: list[Hypothesis], theirs: list[Hypothesis]) -> None:
-    """The same symbols in the same order, with scores that differ by rounding at most."""
+    """The same symbols in the same order, with scores that differ by at most rounding."""
     assert [h.tokens for h in ours] == [h.tokens for h in theirs]
     assert [h.finished for h in ours] == [h.finished for h in theirs]
     assert [h.log_probability for h in ours] == pytest.approx([h.log_probability for h in theirs], abs=1e-9)
@@ -207,7 +207,7 @@ def same(ours: list[Hypothesis], theirs: list[Hypothesis]) -> None:
 
 @pytest.fixture(scope="module", params=[*WIRINGS, "hard", "runs"])
 def searched(small: Any, request: pytest.FixtureRequest) -> RecurrentTranslator:
-    """One whose translations end at several steps, so that sentences leave the batch one after the other."""
+    """A model whose translations end at different steps."""
     others = {"hard": {"alignment": "sample"}, "runs": {"alignment": "segmentation", "encoder_attention": "tree"}}
     for seed in itertools.count():
         made = network(seed, 0.6, tie_output=False, **(WIRINGS | others)[request.param])

@@ -1,4 +1,4 @@
-"""REINFORCE against enumeration: over all choices of a small network, the mean of the gradients is the exact one."""
+"""REINFORCE against enumeration of all choices of a small network."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMOOTHING = 0.1
 
 
 class Drawn(NamedTuple):
-    """What a pass with given choices gives."""
+    """Results of a pass with given choices."""
 
     states: Tensor
     log_prob: Tensor
@@ -30,7 +30,7 @@ class Drawn(NamedTuple):
 
 
 class Network(nn.Module):
-    """One state after the other, each looking at one key; ``remembers``: that key enters the next state."""
+    """A decoder that attends to one key per step; ``remembers``: that key enters the next state."""
 
     def __init__(self, remembers: bool) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ def estimates(network: Network, baseline: float | None, **changes: Any) -> tuple
 
 
 def expected(network: Network, entropy_weight: float = 0.0) -> Tensor:
-    """The gradient of E[total], and of the entropies at the states that were come to."""
+    """The gradient of E[total], and of the entropies of the visited states."""
     value = torch.zeros((), dtype=torch.float64)
     for drawn, probability in every(network):
         value = value + probability * network.cross_entropy(drawn).total
@@ -147,12 +147,12 @@ def test_a_tokens_own_reward_is_not_enough_where_a_state_remembers() -> None:
 
 
 def trace(gradients: Tensor, probabilities: Tensor) -> float:
-    """Of the covariance, exactly: the variances of all parameters, added up."""
+    """The exact trace of the covariance: the sum of all variances."""
     return float(probabilities @ (gradients - probabilities @ gradients).square().sum(1))
 
 
 def mean_reward(network: Network) -> float:
-    """Of a token: where the moving average goes."""
+    """The mean reward of a token, which the moving average converges to."""
     return -sum(float((p * network.cross_entropy(drawn).total).detach()) for drawn, p in every(network)) / 3
 
 
@@ -169,7 +169,7 @@ def test_one_number_for_every_position_is_worse_than_one_times_the_tokens_left()
     mean, left = mean_reward(network), torch.tensor([[3.0, 2.0, 1.0]], dtype=torch.float64)
 
     def gradients(levels: Tensor) -> Tensor:
-        """Without our baseline, but with these numbers in its place."""
+        """The gradient with these numbers instead of our baseline."""
         totals = (network.reinforced(drawn).total + (levels * drawn.log_prob).sum() for drawn, _ in every(network))
         return torch.stack([network.gradient(total) for total in totals])
 
@@ -260,7 +260,7 @@ def test_without_a_gradient_the_baseline_stays() -> None:
 
 
 class Scripted(Alignment):
-    """Chooses what it is told to, position after position, and keeps the log-probability of having done so."""
+    """Makes given choices and keeps their log-probabilities."""
 
     def __init__(self, choices: Sequence[int]) -> None:
         super().__init__()
@@ -285,7 +285,7 @@ WIRINGS: dict[str, dict[str, Any]] = {
 def test_a_recurrent_translators_loss_has_the_exact_gradient_on_average(
     wiring: str, baseline: Literal["none", "moving"]
 ) -> None:
-    """Over all choices, from the draws in the decoder to the gradients of every parameter."""
+    """Over all choices, from sampling in the decoder to the gradients of all parameters."""
     torch.manual_seed(1)
     config = RecurrentConfig(
         source_vocab=6,
