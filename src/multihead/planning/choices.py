@@ -202,11 +202,13 @@ def choose_updates(choices: Choices, corpus: CorpusSize, pace: Callable[[], Pace
         share = _FINE_TUNING if choices.requested("from_model") is not None else 1.0
         epochs = share * min(max(60 * (30_000 / corpus.pairs) ** 0.5, 4.0), 150.0)
         wanted = max(int(epochs * corpus.target_tokens / measured.tokens_per_update), 200)
-        asked = choices.requested("budget")
-        budget = share * 25 * 60 * min(max((corpus.pairs / 30_000) ** 0.5, 0.1), 100.0) if asked is None else asked
+        requested = choices.requested("budget")
+        budget = (
+            share * 25 * 60 * min(max((corpus.pairs / 30_000) ** 0.5, 0.1), 100.0) if requested is None else requested
+        )
         possible = max(int(_UPDATING * budget / measured.seconds_per_update), 1)
         time = f"{format_duration(budget)} at {measured.seconds_per_update:.2f} s an update"
-        if asked is not None:
+        if requested is not None:
             return possible, f"what fits into {time}"
         if possible < wanted:
             return possible, f"what fits into {time}, the time set aside for {corpus.pairs:,} pairs"
