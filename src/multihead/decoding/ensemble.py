@@ -1,9 +1,10 @@
-"""Several models as one: their predictions are averaged at each step, and every search takes the result as a model.
+"""Several models as one, whose predictions are averaged at each step.
 
-Two means, of models m = 1 ... M with weights w_m that sum to 1:
+There are two means, of models m = 1 ... M with weights w_m that sum to 1:
 
-* of probabilities, p(y) = sum_m w_m p_m(y): a symbol is likely where one model finds it so;
-* of log-probabilities, p(y) = exp(sum_m w_m log p_m(y)) / Z: where all do. What one model excludes is excluded.
+* of probabilities, p(y) = sum_m w_m p_m(y): a symbol is likely if one model finds it likely;
+* of log-probabilities, p(y) = exp(sum_m w_m log p_m(y)) / Z: it is likely if all models do. A symbol that one model
+  excludes is excluded.
 
 (Both are in use; Sutskever, Vinyals and Le 2014, "Sequence to sequence learning with neural networks", section 3.6, and
 Junczys-Dowmunt, Dwojak and Sennrich 2016, "The AMU-UEDIN submission to the WMT16 news translation task", section 2.)
@@ -25,14 +26,14 @@ from multihead.errors import ConfigurationError, ShapeError
 
 @dataclass(frozen=True)
 class EnsembleState:
-    """What each of the models remembers, row by row the same hypotheses."""
+    """The states of all models; row by row they belong to the same hypotheses."""
 
     states: tuple[Any, ...]
-    """A `State` each; of which class is the model's business."""
+    """One `State` per model."""
 
     @property
     def rows(self) -> int:
-        """The number of hypotheses."""
+        """Number of hypotheses."""
         first: State = self.states[0]
         return first.rows
 
@@ -41,20 +42,20 @@ class EnsembleState:
         return EnsembleState(tuple(state.select(rows) for state in self.states))
 
     def join(self, other: EnsembleState) -> EnsembleState:
-        """The rows of this state followed by those of the other."""
+        """The rows of this state followed by those of another."""
         return EnsembleState(tuple(one.join(two) for one, two in zip(self.states, other.states, strict=True)))
 
 
 class Ensemble:
-    """A `Stepper` made of several with one vocabulary; they may be of different kinds and sizes.
+    """A `Stepper` made of several, of any kind and size, with one vocabulary.
 
     Args:
         steppers: the models. All read the same source.
-        mean: of what.
-        weights: how much each counts, one a model, positive; scaled to sum to 1. By default all count equally.
+        mean: what is averaged.
+        weights: a positive weight per model; they are scaled to sum to 1. By default all are equal.
 
     Raises:
-        ConfigurationError: no model, or weights that do not fit.
+        ConfigurationError: no model, or not one positive weight per model.
     """
 
     def __init__(
@@ -75,13 +76,13 @@ class Ensemble:
         self._weights = [weight / sum(weights) for weight in weights]
 
     def start(self, source: Shaped[Tensor, "batch source *features"], lengths: Int[Tensor, " batch"]) -> EnsembleState:
-        """Every model's state before anything is decoded."""
+        """The states of all models before the first step."""
         return EnsembleState(tuple(stepper.start(source, lengths) for stepper in self._steppers))
 
     def step(
         self, tokens: Int[Tensor, " rows"], state: EnsembleState
     ) -> tuple[Float[Tensor, "rows vocab"], EnsembleState]:
-        """Step every model, and average what they say.
+        """Step every model and average the predictions.
 
         Raises:
             ShapeError: their vocabularies differ in size.
@@ -92,11 +93,11 @@ class Ensemble:
     def step_attending(
         self, tokens: Int[Tensor, " rows"], state: EnsembleState
     ) -> tuple[Float[Tensor, "rows vocab"], Float[Tensor, "rows source"], EnsembleState]:
-        """The same, and the mean of what the models attend to.
+        """The same, with the mean of the models' attention.
 
         Raises:
             ShapeError: their vocabularies differ in size.
-            ConfigurationError: one of them cannot say what it looks at.
+            ConfigurationError: one of them does not return its attention.
         """
         steps = []
         for stepper, own in zip(self._steppers, state.states, strict=True):

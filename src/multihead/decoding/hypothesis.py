@@ -1,4 +1,4 @@
-"""What a search hands back, and the lengths it is held to. How it is scored is in `length_penalty.py`."""
+"""What a search returns."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ class Hypothesis:
 
     Args:
         tokens: its symbols, without begin and end.
-        log_probability: log p(y | x), the end symbol's included where it is there.
-        score: log p(y | x) / penalty(|y|), where |y| counts the end symbol; with a coverage penalty (`coverage.py`)
-            that is added.
-        finished: whether it ends with the end symbol. If not, the length limit cut it, and the caller should
-        say so.
+        log_probability: log p(y | x), including the end symbol if it is finished.
+        score: log p(y | x) / penalty(|y|), where |y| counts the end symbol (`search.py`), plus the coverage penalty
+            (`ranking.py`).
+        finished: whether it ends with the end symbol. If not, the length limit cut it.
     """
 
     tokens: tuple[int, ...]
@@ -35,10 +34,10 @@ class Hypothesis:
 def make_hypothesis(
     symbols: Sequence[int], log_probability: float, *, end: int, alpha: float, penalty: LengthPenalty = power
 ) -> Hypothesis:
-    """The hypothesis of these symbols (without begin, with end where it was reached).
+    """The hypothesis of these symbols, without begin and, if it is finished, with end.
 
     Raises:
-        MultiheadError: the log-probability is not a number, or nothing permitted was possible.
+        MultiheadError: the log-probability is NaN, or -inf because no permitted symbol was possible.
     """
     refuse_nan(log_probability)
     if log_probability == -math.inf:
@@ -52,7 +51,7 @@ def make_hypothesis(
 
 
 def refuse_nan(log_probability: float) -> None:
-    """Raise MultiheadError where a log-probability is not a number."""
+    """Raise MultiheadError if a log-probability is NaN."""
     if math.isnan(log_probability):
         raise MultiheadError(
             "the model gave a log-probability that is not a number (NaN): its weights are damaged or its "
@@ -61,9 +60,9 @@ def refuse_nan(log_probability: float) -> None:
 
 
 def by_row(steps: Sequence[tuple[Tensor, Tensor]], batch: int) -> list[Tensor]:
-    """Sort what was noted step by step, as (rows, one value each), into one tensor a row, on the host.
+    """Collect values that were recorded step by step, as (rows, one value each), into one tensor per row on the CPU.
 
-    Rows leave on the way, so the steps are unequally long; one transfer from the device serves them all.
+    Rows leave during a search, so the steps have different lengths. One transfer from the device serves all of them.
     """
     rows = torch.cat([rows for rows, _ in steps])
     values = torch.cat([values for _, values in steps])

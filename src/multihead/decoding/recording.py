@@ -1,16 +1,16 @@
-"""What a beam search did, written down while it runs, and read afterwards as a tree.
+"""The steps of a beam search, recorded while it runs, as a tree.
 
-`Settings.recorder` (`beams.py`) takes a `Recorder`. It only looks: what is found is the same to the bit with one and
-without, and without one nothing is done at all. A tree has one node for each hypothesis that was in the beam and for
-each that was nearly: the 2K most probable extensions of each step. A node says what became of it, and when:
+`SearchTask.recorder` takes a `Recorder`. Recording does not change the result, and costs nothing if it is off. The tree
+has a node for each hypothesis that was in the beam, and for the other extensions among the 2K most probable ones of
+each step. A node says what happened to it, and in which step:
 
-    extended     it went on
-    best         it was handed back; its rank among the n best
+    extended     it stayed live
+    best         it was returned; its rank among the n best
     outscored    it ended, but n others scored more
-    pruned       K others of its step were more probable, or all that it could become was
-    stopped      the search was over: it could no longer be among the n best, or its sentence was at its limit
+    pruned       K others of its step were more probable, or all its extensions were pruned
+    stopped      the search stopped: it could no longer be among the n best, or its sentence reached the limit
 
-so that the paths from the root to the nodes called best are what the search found, and nothing else.
+The paths from the root to the nodes called best are the result of the search.
 """
 
 from __future__ import annotations
@@ -30,42 +30,42 @@ from multihead.decoding.search import Symbols
 Fate = Literal["extended", "best", "outscored", "pruned", "stopped"]
 
 Extension = tuple[int, int, float]
-"""Which hypothesis of the party, by which symbol, and log p of the result."""
+"""(hypothesis of the party that is extended, symbol, log p of the result)"""
 
 
 @dataclass
 class Node:
-    """A hypothesis: the symbols on the way from the root."""
+    """A hypothesis: the symbols on the path from the root."""
 
     parent: int | None
-    """Its place in the tree; None of the root."""
+    """Place of the parent in the tree; None for the root."""
     symbol: int
-    """The last one; of the root the begin symbol."""
+    """The last symbol; for the root the begin symbol."""
     step: int
-    """How many symbols; 0 of the root."""
+    """Number of symbols; 0 for the root."""
     party: int
-    """The group of the beam that it is in."""
+    """Its group of the beam."""
     log_probability: float
     """log p(y_1 ... y_t | x)."""
     fate: Fate = "extended"
     when: int = 0
-    """The step in which that was decided."""
+    """The step in which its fate was decided."""
     place: int | None = None
-    """Its place in the beam, counted from 1; None of one that never was in it."""
+    """Its place in the beam, counted from 1; None if it never was in it."""
     score: float | None = None
-    """Of one that ended or was handed back."""
+    """Its score if it ended or was returned."""
     rank: int | None = None
-    """Among the n best, counted from 1."""
+    """Its rank among the n best, counted from 1."""
 
 
 @dataclass(frozen=True)
 class Tree:
-    """The hypotheses of one sentence; the first node is the root, and every parent stands before its children."""
+    """The hypotheses of one sentence; the first node is the root, and parents come before their children."""
 
     nodes: list[Node]
 
     def path(self, place: int) -> tuple[int, ...]:
-        """The symbols on the way from the root to a node."""
+        """The symbols on the path from the root to a node."""
         symbols: list[int] = []
         node = self.nodes[place]
         while node.parent is not None:
@@ -74,13 +74,13 @@ class Tree:
         return tuple(reversed(symbols))
 
     def best(self) -> list[int]:
-        """The nodes that were handed back, best first."""
+        """The nodes that were returned, best first."""
         return [place for _, place in sorted((node.rank, at) for at, node in enumerate(self.nodes) if node.rank)]
 
 
 @dataclass(frozen=True)
 class _Step:
-    """One step of one party: each list by place, None where there is nothing."""
+    """One step of one party; None marks a dead candidate."""
 
     considered: list[Extension | None]
     ending: list[Extension | None]
@@ -90,10 +90,10 @@ class _Step:
 
 @dataclass
 class Recorder:
-    """What the search of a batch does.
+    """Records the search of a batch.
 
     Args:
-        symbols: those of the search.
+        symbols: of the search.
     """
 
     symbols: Symbols
@@ -110,16 +110,16 @@ class Recorder:
         staying: Int[Tensor, " staying"],
         found: Sequence[Sequence[Hypothesis]],
     ) -> None:
-        """One step of the search.
+        """Record one step of the search.
 
         Args:
             numbers: the parties.
             totals: log p of their hypotheses.
             permitted: log-probabilities of the next symbols, party by party.
             ending: the extensions that ended.
-            going: those that go on.
-            staying: the parties that are still searched after this step.
-            found: what has ended so far, of every party; the search goes on filling it.
+            going: the extensions that stay live.
+            staying: the parties that stay in the search.
+            found: finished hypotheses of every party; the search keeps appending to it.
         """
         near = extend(totals, permitted, 2 * going.totals.shape[1], self.symbols.end)
         stay = set(staying.tolist())
@@ -132,9 +132,9 @@ class Recorder:
         """The tree of a sentence.
 
         Args:
-            found: what the search handed back for it.
-            sentence: which one of the batch.
-            parties: groups of the beam.
+            found: what the search returned for it.
+            sentence: its place in the batch.
+            parties: number of groups of the beam.
         """
         nodes = [Node(None, self.symbols.begin, 0, 0, 0.0)]
         for party in range(parties):
@@ -157,14 +157,14 @@ class Recorder:
 
 
 def _extensions(candidates: Candidates) -> Iterator[list[Extension | None]]:
-    """Of each party."""
+    """The candidates of each party as lists."""
     each = (side.tolist() for side in (candidates.parents, candidates.tokens, candidates.totals))
     for parents, tokens, totals in zip(*each, strict=True):
         yield [one if one[2] > -torch.inf else None for one in zip(parents, tokens, totals, strict=True)]
 
 
 def _grow(nodes: list[Node], steps: Sequence[_Step], party: int) -> None:
-    """The nodes of a party, step by step."""
+    """Append the nodes of a party, step by step."""
     beam: list[int | None] = [0]
     for number, step in enumerate(steps, 1):
         made: dict[tuple[int, int], int] = {}
@@ -190,7 +190,7 @@ def _grow(nodes: list[Node], steps: Sequence[_Step], party: int) -> None:
 def _node(
     nodes: list[Node], beam: list[int | None], made: dict[tuple[int, int], int], one: Extension | None, blank: Node
 ) -> int | None:
-    """The node of an extension, made where there is none yet."""
+    """The node of an extension, which is appended if it is new."""
     if one is None:
         return None
     slot, symbol, total = one

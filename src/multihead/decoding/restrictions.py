@@ -1,12 +1,11 @@
-"""What a hypothesis may not go on with: repeated n-grams, forbidden words, and, where a beginning is given, all else.
+"""Restrictions of the next symbol: no repeated n-grams, forbidden words, prefixes.
 
-A restriction is a function of what each row has written so far, so there is nothing to keep in step when a search
-selects, repeats or drops rows, and a dead row is restricted like any other to no effect. Every search takes a sequence
-of them and applies them in its order, after the symbols that are never chosen and the minimum length. Probabilities of
-what is left are the model's own, not renormalised.
+A restriction is a function of what each row has written so far, so it has no state to update when a search selects,
+repeats or drops rows. Every search takes a sequence of restrictions and applies them in order, after the forbidden
+symbols and the minimum length. The probabilities of the remaining symbols are not renormalized.
 
-Where restrictions leave nothing (an unlucky combination can), the hypothesis is dead; where all are, the search says
-so. A sample is not taken back: its search says so at once.
+If restrictions leave no symbol, the hypothesis is dead; if all hypotheses of a sentence are dead, the search raises an
+error. Sampling cannot backtrack, so it raises the error at once.
 """
 
 from __future__ import annotations
@@ -25,35 +24,31 @@ from multihead.errors import ConfigurationError, ShapeError
 
 @dataclass(frozen=True)
 class Rows:
-    """What a restriction may look at."""
+    """The input of a restriction."""
 
     written: Int[Tensor, "rows time"]
-    """y_1 ... y_t of each row, begin left out; equally many."""
+    """y_1 ... y_t of each row, without begin."""
     sentences: Int[Tensor, " rows"]
-    """The place of each row's sentence in the batch that the search was given."""
+    """The place of each row's sentence in the original batch."""
     log_probabilities: Float[Tensor, "rows vocab"]
-    """As the model gave them."""
+    """As the model computed them."""
 
 
 @runtime_checkable
 class Restriction(Protocol):
-    """Takes candidates away."""
+    """Removes candidates."""
 
     def check(self, limits: Int[Tensor, " batch"], symbols: Symbols) -> None:
-        """Refuse what does not fit the batch, before the first step.
-
-        Raises:
-            ShapeError, ConfigurationError: it does not.
-        """
+        """Raise ShapeError or ConfigurationError before the first step if the restriction does not fit the batch."""
 
     def restrict(self, permitted: Float[Tensor, "rows vocab"], rows: Rows) -> Float[Tensor, "rows vocab"]:
-        """The log-probabilities that are still permitted, -inf for what is not; the ones given stay as they are."""
+        """The permitted log-probabilities with -inf for what is excluded; the input is not changed."""
 
 
 def restrict(
     permitted: Float[Tensor, "rows vocab"], rows: Rows, restrictions: Sequence[Restriction]
 ) -> Float[Tensor, "rows vocab"]:
-    """All of them, one after the other."""
+    """Apply all restrictions, one after the other."""
     for restriction in restrictions:
         permitted = restriction.restrict(permitted, rows)
     return permitted
@@ -65,7 +60,7 @@ class NoRepeat:
     Socher 2018, "A deep reinforced model for abstractive summarization", section 2.5, with n = 3).
 
     Args:
-        size: n, at least 1; 1 lets no symbol occur twice.
+        size: n, at least 1; with 1 no symbol occurs twice.
 
     Raises:
         ConfigurationError: a size below 1.
@@ -78,10 +73,10 @@ class NoRepeat:
             raise ConfigurationError(f"an n-gram has at least 1 symbol, got {self.size}")
 
     def check(self, limits: Int[Tensor, " batch"], symbols: Symbols) -> None:
-        """It fits every batch."""
+        """Fits every batch."""
 
     def restrict(self, permitted: Float[Tensor, "rows vocab"], rows: Rows) -> Float[Tensor, "rows vocab"]:
-        """Without what would complete an n-gram again."""
+        """Exclude symbols that would complete an n-gram again."""
         time = rows.written.shape[1]
         if time < self.size:
             return permitted
@@ -94,14 +89,13 @@ class NoRepeat:
 class Without:
     """No hypothesis contains any of these sequences of symbols.
 
-    A word is as many sequences as the tokenizer has ways to write it where it may stand; those are for the caller to
-    name.
+    A word has one sequence for each way in which the tokenizer can write it; the caller must give all of them.
 
     Args:
-        sequences: of symbols, each at least one long. The end symbol may stand last: no translation ends like that.
+        sequences: non-empty sequences of symbols. The end symbol may stand last: no translation ends like that.
 
     Raises:
-        ConfigurationError: a sequence without symbols.
+        ConfigurationError: an empty sequence.
     """
 
     def __init__(self, sequences: Sequence[Sequence[int]]) -> None:
@@ -113,10 +107,10 @@ class Without:
         self._tables = [torch.tensor(same) for same in by_length.values()]
 
     def check(self, limits: Int[Tensor, " batch"], symbols: Symbols) -> None:
-        """It fits every batch."""
+        """Fits every batch."""
 
     def restrict(self, permitted: Float[Tensor, "rows vocab"], rows: Rows) -> Float[Tensor, "rows vocab"]:
-        """Without what would complete one of the sequences."""
+        """Exclude symbols that would complete one of the sequences."""
         time = rows.written.shape[1]
         for table in self._tables:
             before = table.shape[1] - 1
@@ -133,11 +127,11 @@ class Without:
 class Prefix:
     """Each hypothesis begins with the symbols given for its sentence, which count towards its probability and length.
 
-    Stronger than what stands before it: a symbol of the prefix is put back though it is forbidden or repeats. Put it
-    last. A symbol that the model gives the probability 0 stays impossible.
+    It must be the last restriction: it permits a symbol of the prefix even if earlier ones exclude it. A symbol with
+    probability 0 remains impossible.
 
     Args:
-        prefixes: one a sentence of the batch, possibly empty, without begin and end.
+        prefixes: one per sentence of the batch, possibly empty, without begin and end.
     """
 
     prefixes: Sequence[Sequence[int]]
@@ -151,10 +145,11 @@ class Prefix:
         object.__setattr__(self, "_table", table)
 
     def check(self, limits: Int[Tensor, " batch"], symbols: Symbols) -> None:
-        """One prefix a sentence, without begin and end, each with room for an end symbol after it.
+        """Check the prefixes.
 
         Raises:
-            ShapeError, ConfigurationError: otherwise.
+            ShapeError: not one prefix per sentence.
+            ConfigurationError: a prefix contains begin or end, or leaves no room for the end symbol.
         """
         if len(limits) != len(self.prefixes):
             raise ShapeError(f"got {len(self.prefixes)} prefixes for {len(limits)} sentences: give one each, or []")
@@ -171,7 +166,7 @@ class Prefix:
                 )
 
     def restrict(self, permitted: Float[Tensor, "rows vocab"], rows: Rows) -> Float[Tensor, "rows vocab"]:
-        """Where the prefix is not yet written: its next symbol alone."""
+        """While the prefix is incomplete, permit its next symbol only."""
         time = rows.written.shape[1]
         if time >= self._table.shape[1]:
             return permitted

@@ -1,4 +1,4 @@
-"""Minimum Bayes risk: of several hypotheses the one that is best on average if any of the others were the truth.
+"""Minimum Bayes risk: the hypothesis with the highest expected utility.
 
     y* = argmax_h sum_r w_r u(h, r),    u(hypothesis, reference) the utility, sum_r w_r = 1
 
@@ -6,7 +6,7 @@
 2020, "Is MAP decoding all you need?", section 3, with the references sampled from the model.) With samples as
 references the weights are equal, and a text that was drawn twice counts twice; with a beam they are the probabilities.
 
-The utility is handed in: this file knows neither texts nor metrics.
+The utility is an argument; `translating.consensus` has utilities of texts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from multihead.errors import ConfigurationError, MultiheadError
 
 Utility = Callable[[str, str], float]
-"""(hypothesis, reference) -> how good the one is where the other is right; more is better."""
+"""(hypothesis, reference) -> quality of the hypothesis if the reference is right; higher is better."""
 
 
 def expected_utility(
@@ -27,17 +27,17 @@ def expected_utility(
     references: Sequence[str] | None = None,
     log_probabilities: Sequence[float] | None = None,
 ) -> list[float]:
-    """sum_r w_r u(h, r) for each hypothesis h; the utility of equal pairs is asked for once.
+    """sum_r w_r u(h, r) for each hypothesis h; the utility of equal pairs is computed once.
 
     Args:
-        hypotheses: what to choose from.
+        hypotheses: the candidates.
         utility: u.
-        references: what could be the truth; by default the hypotheses themselves.
-        log_probabilities: of the references: w_r is proportional to their exp. By default all weigh the same.
+        references: possible truths; by default the hypotheses themselves.
+        log_probabilities: of the references; w_r is proportional to their exp. By default all weights are equal.
 
     Raises:
-        ConfigurationError: no reference, or not one log-probability each.
-        MultiheadError: the utility gave something that is no finite number.
+        ConfigurationError: no reference, or not one log-probability for each.
+        MultiheadError: a utility is not a finite number.
     """
     references = hypotheses if references is None else references
     if hypotheses and not references:
@@ -62,10 +62,11 @@ def least_risk(
     references: Sequence[str] | None = None,
     log_probabilities: Sequence[float] | None = None,
 ) -> int:
-    """The place of the hypothesis of the greatest expected utility, the first of equals; as `expected_utility` has it.
+    """The place of the hypothesis with the highest expected utility, the first of equals. Arguments as
+        `expected_utility`.
 
     Raises:
-        ConfigurationError: nothing to choose from, and as `expected_utility`.
+        ConfigurationError: no hypothesis, and as `expected_utility`.
         MultiheadError: as `expected_utility`.
     """
     if not hypotheses:
@@ -75,7 +76,7 @@ def least_risk(
 
 
 def _weights(count: int, log_probabilities: Sequence[float] | None) -> list[float]:
-    """What each reference counts; they sum to 1."""
+    """The weight of each reference; they sum to 1."""
     if log_probabilities is None:
         return [1.0 / max(count, 1)] * count
     if len(log_probabilities) != count or not all(math.isfinite(value) for value in log_probabilities):

@@ -33,29 +33,30 @@ from multihead.text.segment import scramble
 
 
 def top_k(log_probabilities: Float[Tensor, "rows vocab"], count: int) -> Bool[Tensor, "rows vocab"]:
-    """The ``count`` most probable symbols, of equally probable ones the first (Fan, Lewis and Dauphin 2018,
+    """Keep the ``count`` most probable symbols, of equally probable ones the first (Fan, Lewis and Dauphin 2018,
     "Hierarchical neural story generation", section 4.3)."""
     _, indices = best(log_probabilities, count)
     return torch.zeros_like(log_probabilities, dtype=torch.bool).scatter(1, indices, True)
 
 
 def top_p(log_probabilities: Float[Tensor, "rows vocab"], mass: float) -> Bool[Tensor, "rows vocab"]:
-    """The fewest most probable symbols that together have at least the probability ``mass`` (Holtzman et al. 2020,
+    """Keep the fewest most probable symbols with a total probability of at least ``mass`` (Holtzman et al. 2020,
     "The curious case of neural text degeneration", equation 2: the nucleus)."""
     ordered, indices = log_probabilities.sort(dim=1, descending=True, stable=True)
-    above = ordered.double().exp().cumsum(dim=1).roll(1, dims=1)  # what the more probable ones have
-    above[:, 0] = -torch.inf  # the first always stays
+    above = ordered.double().exp().cumsum(dim=1).roll(1, dims=1)  # probability of the more probable ones
+    above[:, 0] = -torch.inf  # the first is always kept
     return torch.zeros_like(log_probabilities, dtype=torch.bool).scatter(1, indices, above < mass)
 
 
 def min_p(log_probabilities: Float[Tensor, "rows vocab"], share: float) -> Bool[Tensor, "rows vocab"]:
-    """The symbols with p >= share * max p (Nguyen et al. 2024, "Turning up the heat: min-p sampling for creative and
+    """Keep the symbols with p >= share * max p (Nguyen et al. 2024, "Turning up the heat: min-p sampling for creative
+        and
     coherent LLM outputs", section 3)."""
     return log_probabilities >= log_probabilities.max(dim=1, keepdim=True).values + math.log(share)
 
 
 def epsilon(log_probabilities: Float[Tensor, "rows vocab"], least: float) -> Bool[Tensor, "rows vocab"]:
-    """The symbols with p >= least, and the most probable (Hewitt, Manning and Liang 2022, "Truncation sampling as
+    """Keep the symbols with p >= least, and the most probable (Hewitt, Manning and Liang 2022, "Truncation sampling as
     language model desmoothing", section 4.2)."""
     return (log_probabilities >= math.log(least)) | top_k(log_probabilities, 1)
 
@@ -65,17 +66,17 @@ _WORD = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class Sharpening:
-    """What is drawn from instead of the model's own distribution. Each limit is off where it is None.
+    """Temperature and truncation of the distribution that samples are drawn from. None disables a truncation.
 
-    The temperature comes first; the limits look at what it made of the permitted symbols, each at the same
-    distribution, and a symbol stays where all of them let it.
+    The temperature is applied first. All truncations see the same distribution over the permitted symbols, and a symbol
+    is kept if all of them keep it.
 
     Args:
         temperature: T, above 0: below 1 sharpens, above 1 flattens.
-        top_k: so many of the most probable symbols.
-        top_p: the fewest most probable symbols that have this probability together, above 0 and at most 1.
-        min_p: symbols at least this share as probable as the most probable one, above 0 and at most 1.
-        epsilon: symbols at least this probable, above 0 and at most 1.
+        top_k: keep this many of the most probable symbols.
+        top_p: keep the fewest most probable symbols with this total probability, above 0 and at most 1.
+        min_p: keep symbols at least this share as probable as the most probable one, above 0 and at most 1.
+        epsilon: keep symbols at least this probable, above 0 and at most 1.
 
     Raises:
         ConfigurationError: a value outside its range.
@@ -99,7 +100,7 @@ class Sharpening:
                 raise ConfigurationError(f"{name} must be above 0 and at most 1, got {value}")
 
     def apply(self, permitted: Float[Tensor, "rows vocab"]) -> Float64[Tensor, "rows vocab"]:
-        """log q of each symbol; a row in which nothing is permitted is NaN."""
+        """log q of each symbol; NaN in a row without permitted symbols."""
         scores = (permitted.double() / self.temperature).log_softmax(dim=1)
         stays: Bool[Tensor, "rows vocab"] = scores > -torch.inf
         if self.top_k is not None:
@@ -115,7 +116,7 @@ class Sharpening:
 
 @dataclass(frozen=True)
 class _Samples:
-    """The sentences still in the search, each with as many samples: 1 row at the start, then always n."""
+    """The sentences still in the search, each with the same number of samples: 1 row at the start, then always n."""
 
     sentences: Int[Tensor, " sentences"]
     limits: Int[Tensor, " sentences"]
@@ -239,9 +240,12 @@ def _permit(
 def _draw(
     q: Float64[Tensor, "sentences rows vocab"], numbers: Float64[Tensor, "sentences samples"]
 ) -> Int[Tensor, "sentences samples"]:
-    """The first symbol at which the running sum of probabilities exceeds a number; of one row, or each of its own."""
+    """The first symbol at which the running sum of probabilities exceeds a number.
+
+    In the first step a sentence has one row, from which all its samples are drawn; later each sample has its own.
+    """
     sums = q.exp().cumsum(dim=2)
-    # Scaled by what rounding made of the whole, so that a number below 1 is always exceeded, and by a possible symbol.
+    # Scaled by the rounded total, so that the sum always exceeds a number below 1, and at a possible symbol.
     thresholds = numbers[:, :, None] * sums[:, :, -1:]
     if q.shape[1] == 1:
         return torch.searchsorted(sums[:, 0], thresholds[:, :, 0].contiguous(), right=True)
@@ -254,7 +258,7 @@ def _append(
     permitted: Float[Tensor, "sentences rows vocab"],
     end: int,
 ) -> _Samples:
-    """Each sample with its next symbol; of those that are done, history and total no longer count."""
+    """Each sample with its next symbol; history and total of those that are done are ignored."""
     samples = tokens.shape[1]
     gains = permitted.expand(-1, samples, -1).gather(2, tokens[:, :, None]).squeeze(2)
     history = torch.cat([now.history.expand(-1, samples, -1), tokens[:, :, None]], dim=2)
@@ -277,7 +281,7 @@ def _collect(
 
 
 def _streams(seed: int, keys: Sequence[int], samples: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
-    """Where the random numbers of each sentence and sample begin: [batch, samples]."""
+    """The random stream of each sentence and sample: [batch, samples]."""
     seeds, words = (np.array([n & _WORD for n in numbers], dtype=np.uint64) for numbers in ([seed], keys))
     return scramble(seeds, words[:, None], np.arange(samples, dtype=np.uint64)[None])
 
@@ -285,6 +289,6 @@ def _streams(seed: int, keys: Sequence[int], samples: int) -> np.ndarray[tuple[i
 def _uniform(
     streams: np.ndarray[tuple[int, ...], np.dtype[np.uint64]], step: int
 ) -> Float64[Tensor, "sentences samples"]:
-    """Numbers from 0 up to, but without, 1: multiples of 2^-53."""
+    """Uniform numbers in [0, 1): multiples of 2^-53."""
     words = scramble(streams, np.array([step], dtype=np.uint64)) >> np.uint64(11)
     return torch.from_numpy(words.astype(np.float64) * 2.0**-53)

@@ -1,7 +1,7 @@
-"""Forced decoding: what the model thinks of a given target, symbol by symbol.
+"""Forced decoding: the log-probability of every symbol of a given target.
 
-It steps through the target as a search would, so that it works for anything that steps and sees the same
-cached computation. (A model's own teacher-forced pass is faster where all that is wanted is a loss.)
+It steps through the target as a search does, so that it works for every `Stepper` and uses the same cached computation.
+(For a loss alone, a model's own teacher-forced pass is faster.)
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ def force(
 ) -> list[list[float]]:
     """log p(y_t | y_<t, x) for every symbol of each target and for the end symbol after it.
 
-    A target of n symbols gives n + 1 values, whose sum is the log-probability that a search gives the
-    finished hypothesis. Forbidden symbols are scored like any other.
+    A target of n symbols has n + 1 values, whose sum is the log-probability of the finished hypothesis in a search.
+    Forbidden symbols are scored like any other.
 
     Args:
         stepper: the model.
         source: what the model reads, padded at the end.
-        lengths: how many of them are real.
-        targets: one a source, without begin and end.
+        lengths: number of real symbols of each source.
+        targets: one per source, without begin and end.
         symbols: begin and end.
 
     Raises:
-        ShapeError: not one target a source.
+        ShapeError: not one target per source.
         MultiheadError: the model gave NaN.
     """
     batch = source.shape[0]
@@ -68,7 +68,7 @@ def force(
 def _padded(
     targets: Sequence[Sequence[int]], end: int, device: torch.device
 ) -> tuple[Int[Tensor, "batch length"], Int[Tensor, " batch"]]:
-    """The targets with their end symbols, padded with more of those; and the lengths, one end counted."""
+    """The targets, padded with end symbols; and their lengths, including one end symbol."""
     counts = [len(target) + 1 for target in targets]
     rows = [[*target, *[end] * (max(counts) - len(target))] for target in targets]
     return torch.tensor(rows, device=device), torch.tensor(counts, device=device)

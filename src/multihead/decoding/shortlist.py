@@ -1,17 +1,17 @@
-"""A search over part of the vocabulary: the symbols that a translation of this source can be expected to need.
+"""Search over the part of the vocabulary that a source is likely to need.
 
-The output projection is much of a step's work, and of most symbols one knows beforehand that they will not come. Each
-sentence x has a set of its own, V_x = always + the union of the candidates of each of its symbols, and a model's
-probabilities are those within it:
+The output projection is a large part of a step's work, although most symbols are impossible for a given source. Each
+sentence x has its own set V_x = always + the union of the candidates of each of its symbols, and probabilities are
+normalized within it:
 
     p_x(y) = exp(z_y) / sum_{v in V_x} exp(z_v)        y in V_x
 
 (Jean et al. 2015, "On using very large target vocabulary for neural machine translation", section 3.2; L'Hostis,
-Grangier and Auli 2016, "Vocabulary selection strategies for neural machine translation".) Greedy search finds just what
-it finds with all other symbols forbidden; in a beam, hypotheses compete with probabilities that are a little larger.
+Grangier and Auli 2016, "Vocabulary selection strategies for neural machine translation".) Greedy search finds
+what it finds with all other symbols forbidden; in a beam, hypotheses compete with slightly larger probabilities.
 
-Here is what it means, for every search, by masking; the compiled search (`multihead.engine`) leaves the products out.
-Where candidates come from is `translating.shortlist`'s.
+This module implements it for every search by masking; the compiled search (`multihead.engine`) omits the products.
+`translating.shortlist` learns the candidates.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ Ids = npt.NDArray[np.int64]
 
 
 class Shortlist:
-    """What translations are made of.
+    """The symbols that translations may contain.
 
     Args:
-        always: symbols of the target for every source, the end symbol among them.
-        starts: of source symbol s the candidates are ``candidates[starts[s]:starts[s + 1]]``.
-        candidates: symbols of the target.
+        always: target symbols of every source, including the end symbol.
+        starts: the candidates of source symbol s are ``candidates[starts[s]:starts[s + 1]]``.
+        candidates: target symbols.
 
     Raises:
-        ConfigurationError: starts that do not fit, or negative symbols.
+        ConfigurationError: starts that do not fit the candidates, or negative symbols.
     """
 
     def __init__(
         self, always: Sequence[int] | Ids, starts: Sequence[int] | Ids, candidates: Sequence[int] | Ids
     ) -> None:
         self.always: Ids = np.unique(np.asarray(always, dtype=np.int64))
-        # Copies: nobody changes what was looked at, be it a file that is mapped.
+        # Copies, so that the checked arrays cannot change, even if they map a file.
         self._starts: Ids = np.array(starts, dtype=np.int64).ravel()
         self._candidates: Ids = np.array(candidates, dtype=np.int64).ravel()
         steps = np.diff(self._starts, prepend=0)
@@ -62,21 +62,17 @@ class Shortlist:
 
     @property
     def arrays(self) -> tuple[Ids, Ids, Ids]:
-        """``always``, in order and each once, ``starts`` and ``candidates``."""
+        """``always`` (sorted, without duplicates), ``starts`` and ``candidates``."""
         return self.always, self._starts, self._candidates
 
     def of(self, source: Sequence[int]) -> Ids:
-        """V_x of a source, in order."""
+        """V_x of a source, sorted."""
         parts = [self._candidates[self._starts[symbol] : self._starts[symbol + 1]] for symbol in source]
         found: Ids = np.unique(np.concatenate([self.always, *parts]))
         return found
 
     def check(self, source_vocab: int, target_vocab: int) -> None:
-        """Refuse a model of other vocabularies.
-
-        Raises:
-            ConfigurationError: it is.
-        """
+        """Raise ConfigurationError if the model has other vocabularies."""
         most = max(self.always.max(initial=0), self._candidates.max(initial=0))
         if len(self._starts) != source_vocab + 1 or most >= target_vocab:
             raise ConfigurationError(
@@ -85,26 +81,22 @@ class Shortlist:
             )
 
     def check_end(self, end: int) -> None:
-        """Refuse a search whose hypotheses could never end.
-
-        Raises:
-            ConfigurationError: the end symbol is not always there.
-        """
+        """Raise ConfigurationError if the end symbol is not in ``always``, so that no hypothesis could end."""
         if end not in self.always:
             raise ConfigurationError(f"a shortlist always has the end symbol, which is {end}: make another one")
 
 
 @dataclass(frozen=True)
 class ShortlistedState:
-    """What the model remembers, and what each hypothesis is made of."""
+    """The state of the model, and the permitted symbols of each hypothesis."""
 
     state: Any
-    """A `State`; of which class is the model's business."""
+    """A `State` of the model."""
     permitted: Bool[Tensor, "rows vocab"]
 
     @property
     def rows(self) -> int:
-        """The number of hypotheses."""
+        """Number of hypotheses."""
         state: State = self.state
         return state.rows
 
@@ -113,24 +105,24 @@ class ShortlistedState:
         return ShortlistedState(self.state.select(rows), self.permitted[rows])
 
     def join(self, other: ShortlistedState) -> ShortlistedState:
-        """The rows of this state followed by those of the other."""
+        """The rows of this state followed by those of another."""
         return ShortlistedState(self.state.join(other.state), torch.cat((self.permitted, other.permitted)))
 
 
 class Shortlisted:
-    """A `Stepper` whose probabilities are another's within the shortlist of each source.
+    """A `Stepper` that restricts another one to the shortlist of each source.
 
     Args:
         stepper: the model.
-        shortlist: of its vocabularies.
-        target_vocab: entries of the target's.
+        shortlist: for the vocabularies of the model.
+        target_vocab: size of the target vocabulary.
     """
 
     def __init__(self, stepper: Stepper[Any], shortlist: Shortlist, target_vocab: int) -> None:
         self._stepper, self._shortlist, self._vocab = stepper, shortlist, target_vocab
 
     def start(self, source: Int[Tensor, "batch source"], lengths: Int[Tensor, " batch"]) -> ShortlistedState:
-        """The model's state, and the symbols of each sentence."""
+        """The model's state, and the permitted symbols of each sentence."""
         permitted = torch.zeros(len(lengths), self._vocab, dtype=torch.bool)
         for row, symbols, length in zip(permitted, source.tolist(), lengths.tolist(), strict=True):
             row[torch.from_numpy(self._shortlist.of(symbols[:length]))] = True
@@ -139,17 +131,17 @@ class Shortlisted:
     def step(
         self, tokens: Int[Tensor, " rows"], state: ShortlistedState
     ) -> tuple[Float[Tensor, "rows vocab"], ShortlistedState]:
-        """The model's step, and its probabilities within the shortlist."""
+        """The model's step, with probabilities normalized within the shortlist."""
         rows, following = self._stepper.step(tokens, state.state)
         return self._within(rows, state), ShortlistedState(following, state.permitted)
 
     def step_attending(
         self, tokens: Int[Tensor, " rows"], state: ShortlistedState
     ) -> tuple[Float[Tensor, "rows vocab"], Float[Tensor, "rows source"], ShortlistedState]:
-        """The same, and what the model attends to.
+        """The same, with the model's attention.
 
         Raises:
-            ConfigurationError: it cannot say.
+            ConfigurationError: the model does not return its attention.
         """
         if not isinstance(self._stepper, Attending):
             raise ConfigurationError(f"a {type(self._stepper).__name__} does not say what it looks at (step_attending)")

@@ -103,10 +103,10 @@ class SearchTask:
 
 
 def limit_tensor(limits: Limits, batch: int, device: torch.device | None) -> Int[Tensor, " batch"]:
-    """The length limit of each sentence.
+    """The maximum length of each sentence.
 
     Raises:
-        ShapeError: as many limits as sentences are needed, or a single one.
+        ShapeError: neither one number nor one per sentence.
         ConfigurationError: a limit below 1.
     """
     tensor = _of_each_sentence("length limits", limits, batch, device)
@@ -118,10 +118,10 @@ def limit_tensor(limits: Limits, batch: int, device: torch.device | None) -> Int
 
 
 def minimum_tensor(minimums: Limits, limits: Int[Tensor, " batch"]) -> Int[Tensor, " batch"]:
-    """The least symbols of each sentence, the end symbol not counted.
+    """The minimum length of each sentence, excluding the end symbol.
 
     Raises:
-        ShapeError: as many as sentences are needed, or a single one.
+        ShapeError: neither one number nor one per sentence.
         ConfigurationError: one is negative, or leaves no room for the end symbol within the sentence's limit.
     """
     tensor = _of_each_sentence("minimum lengths", minimums, len(limits), limits.device)
