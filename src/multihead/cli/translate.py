@@ -42,27 +42,27 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _FILE: Any = {"type": click.Path(path_type=Path), "metavar": "FILE"}
 _IDLE = ("beam", "stopping", "patience", "groups", "diversity", "coverage")
-"""Settings of a search that do nothing where translations are drawn."""
+"""Settings of a search that have no effect on samples."""
 
 
-def asking_flags(function: F) -> F:
-    """A decorator that gives a command these flags; `TranslateFlags.parse` reads them."""
+def translate_flags(function: F) -> F:
+    """Decorator that adds the flags beyond those of the search; `TranslateFlags.parse` reads them."""
     decorations: tuple[Callable[[Any], Any], ...] = (
         click.option(
             "--n-best",
             type=int,
             metavar="NUMBER",
-            help="Write so many translations of each line, as rows: line TAB score TAB text, best first.",
+            help="Write this many translations of each line, as rows: line TAB score TAB text, best first.",
         ),
         click.option("--scores", is_flag=True, help="Write such a row for the best translation of each line."),
         click.option(
             "--max-source",
             type=int,
             metavar="NUMBER",
-            help="Translate a line of more tokens, its end counted, in parts, cut at the ends of sentences, and a "
-            "sentence in halves; 0: never. [what is usual, and the longest, in the model's training]",
+            help="Translate a line of more tokens, including its end, sentence by sentence, and halve longer "
+            "sentences; 0: never. [the usual and the longest length in the model's training]",
         ),
-        click.option("--prefixes", **_FILE, help="What each translation begins with: a line for each line."),
+        click.option("--prefixes", **_FILE, help="How each translation begins: a line for each line."),
         click.option(
             "--phrases",
             **_FILE,
@@ -73,7 +73,7 @@ def asking_flags(function: F) -> F:
         click.option(
             "--mbr",
             type=click.Choice(get_args(Metric)),
-            help="Write of all that --sample draws, or that the beam holds, the one that the others agree with.",
+            help="Of all samples, or of all translations in the beam, write the one that the others agree with most.",
         ),
         click.option(
             "--with",
@@ -91,10 +91,12 @@ def asking_flags(function: F) -> F:
             type=click.Choice(["off", *get_args(GuardMode)]),
             default="off",
             show_default=True,
-            help="Say which translations are suspicious (mark), or search those again more safely (retry).",
+            help="Name suspicious translations (mark), or search them again more safely (retry).",
         ),
-        click.option("--guard-threshold", type=float, metavar="NUMBER", help="From which score on. [0.5]"),
-        click.option("--guard-closer", is_flag=True, help="Run each translation through the model, too."),
+        click.option(
+            "--guard-threshold", type=float, metavar="NUMBER", help="Lowest score of a suspicious translation. [0.5]"
+        ),
+        click.option("--guard-closer", is_flag=True, help="Also run each translation through the model."),
     )
     for decoration in reversed(decorations):
         function = decoration(function)
@@ -103,7 +105,7 @@ def asking_flags(function: F) -> F:
 
 @dataclass(frozen=True)
 class TranslateFlags:
-    """What the flags say."""
+    """The flags of `translate_flags`."""
 
     n_best: int | None
     scores: bool
@@ -118,10 +120,10 @@ class TranslateFlags:
 
     @classmethod
     def parse(cls, flags: Mapping[str, Any]) -> TranslateFlags:
-        """From all flags of the command.
+        """Parse all flags of the command.
 
         Raises:
-            ConfigurationError: a value that cannot be; flags that exclude or need each other.
+            ConfigurationError: an impossible value; flags that exclude or need each other.
         """
         drawing = {name: flags[name] for name in Sampling.model_fields if flags[name] is not None}
         sampling = build(Sampling, drawing, "the command line") if "sample" in drawing else None
@@ -143,11 +145,11 @@ class TranslateFlags:
 
     @staticmethod
     def search_wishes(flags: Mapping[str, Any]) -> dict[str, Any]:
-        """The flags that are of the search."""
+        """The flags of the search."""
         return {name: flags[name] for name in Search.model_fields}
 
     def join_ensemble(self, translator: Translator, device: str) -> Translator:
-        """With the other models, where there are some."""
+        """The translator, in an ensemble with the other models if there are any."""
         if not self.others:
             return translator
         from multihead.translating.translator import Translator
@@ -156,7 +158,7 @@ class TranslateFlags:
         return translator.ensemble(others, self.mean or "probabilities")
 
     def digest(self, model: Path) -> str:
-        """Which models translate, and how together."""
+        """Identifies all models, and how they are averaged."""
         from multihead.lines.translate_file import model_digest
 
         digests = [model_digest(path) for path in (model, *self.others)]
@@ -177,12 +179,14 @@ class TranslateFlags:
         maxima = most_tokens(translator.lengths, translator.reach, self.max_source)
         return LineOptions(request, self.scores, self.guard, *maxima)
 
-    def files(self) -> SideFiles:
-        """The side files, looked through.
+    def files(self) -> SideFiles | None:
+        """The side files, if there are any.
 
         Raises:
             DataError: one cannot be read, or is not text.
         """
+        if self.prefixes is None and self.phrases is None:
+            return None
         from multihead.lines.side_files import SideFiles
         from multihead.lines.translate_file import check_input
 
@@ -210,14 +214,14 @@ def _without_the_flag(name: str) -> str:
     "--output",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write here instead of to standard output; stopped, the same command goes on. Needs --input.",
+    help="Write here instead of to standard output; if stopped, the same command continues. Needs --input.",
 )
 @click.option(
     "--resume",
     is_flag=True,
-    help="Go on with what an earlier command has done of --output, and refuse to begin anew.",
+    help="Continue an unfinished --output of an earlier command; never begin a new one.",
 )
-@asking_flags
+@translate_flags
 @search_flags
 @machine_flags
 def translate(
@@ -244,7 +248,7 @@ def translate(
     from multihead.lines.translate_file import check_input
 
     text, files = None if source is None else check_input(source), parsed.files()
-    if text is not None:
+    if text is not None and files is not None:
         files.check_lines(text)
     translator = parsed.join_ensemble(load_translator(model, wishes, threads, device), device)
     options = parsed.options(translator, batch_tokens)
@@ -258,16 +262,16 @@ def translate(
 
 
 def _check_output(source: Path | None, output: Path | None, resume: bool) -> None:
-    """Refuses an output that cannot be begun, or with ``resume`` gone on with."""
+    """Raise ConfigurationError if an output cannot be begun, or with ``resume`` continued."""
     from multihead.lines.growing_file import check_begun, check_free
 
     if output is None:
         if resume:
-            raise ConfigurationError("--resume needs --output: only a file can be gone on with")
+            raise ConfigurationError("--resume needs --output: only a file can be resumed")
         return
     if source is None:
         raise ConfigurationError(
-            "--output needs --input: what comes through a pipe cannot be read again by who goes on. "
+            "--output needs --input: a pipe cannot be read again to resume the output. "
             "To write a file from standard input write '> FILE'"
         )
     check_free(output)
@@ -276,9 +280,13 @@ def _check_output(source: Path | None, output: Path | None, resume: bool) -> Non
 
 
 def _through_pipe(
-    translator: Translator, options: LineOptions, files: SideFiles, stream: LineStream, text: TextScan | None = None
+    translator: Translator,
+    options: LineOptions,
+    files: SideFiles | None,
+    stream: LineStream,
+    text: TextScan | None = None,
 ) -> None:
-    """To standard output, window after window; up to the first line that is no text."""
+    """Write to standard output, window by window, up to the first line that is not text."""
     from multihead.cli.streams import counter
     from multihead.lines.windows import translated
 
@@ -291,7 +299,7 @@ def _through_pipe(
                 write_lines(window.rows)
                 for remark in window.remarks:
                     click.echo(remark, err=True)
-        except DataError as error:  # of a side file, for which the text ended too soon: at the line that is no text
+        except DataError as error:  # of a side file: the text ended too soon, at the line that is not text
             if not fault or (error.line or 0) < (fault[0].line or 0):
                 raise
     if fault:
@@ -299,9 +307,9 @@ def _through_pipe(
 
 
 def _to_file(
-    translator: Translator, options: LineOptions, files: SideFiles, model: str, text: TextScan, output: Path
+    translator: Translator, options: LineOptions, files: SideFiles | None, model: str, text: TextScan, output: Path
 ) -> None:
-    """Into a file; stopped, it says from where the same command will go on."""
+    """Write to a file; if stopped, say where the same command will continue."""
     from multihead.cli.streams import counter
     from multihead.lines.growing_file import lines_done
     from multihead.lines.translate_file import translate_file

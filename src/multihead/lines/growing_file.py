@@ -1,9 +1,9 @@
-"""A file that grows piece by piece and can go on after a stop at any moment: neither a line lost nor one twice.
+"""A file that is written piece by piece and can be resumed after any stop.
 
-While it grows it stands beside its place under the name ``FILE.part``, and ``FILE.part.json`` says what it is made
-from and up to where it is good. A piece is written and forced to the disk before it is said to be there; what is
-behind that place when somebody goes on was being written when the process ended, and is cut off. When all is there, the
-file takes its name. One process at a time: the part is locked, for as long as the process lives.
+No line is lost or written twice. While the file grows, its name is ``FILE.part``; ``FILE.part.json`` records what it is
+made from and how many bytes are valid. A piece is written and synced to disk before it is recorded. On resuming, bytes
+beyond the recorded size, which the stopped process was still writing, are cut off. The complete file is renamed to its
+final name. Only one process can write: the part is locked as long as the process lives.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from multihead.files import drafts_of, fsync, lock_holder, take_lock, write_erro
 
 
 class GrowingFile:
-    """The part of a file, open for this process; made by `growing_file`.
+    """The open part of a file; created by `growing_file`.
 
     Args:
-        path: the name that the file will have.
-        made_from: what decides on its content.
+        path: final name of the file.
+        made_from: everything that decides its content.
         stream: the part.
-        known: what an earlier process noted; empty where there was none.
+        known: the record of an earlier process; empty if there was none.
     """
 
     def __init__(self, path: Path, made_from: dict[str, Any], stream: FileIO, known: dict[str, Any]) -> None:
         self._path, self._made_from, self._stream = path, made_from, stream
         self.lines = int(known.get("lines", 0))
-        """How many lines of the input have been dealt with."""
+        """Number of input lines that are done."""
         self._size = int(known.get("bytes", 0))
         part, found = part_of(path), os.fstat(stream.fileno()).st_size
         if found < self._size or (found and not known):
@@ -47,10 +47,10 @@ class GrowingFile:
             self._note()
 
     def append(self, rows: Sequence[str], lines: int) -> None:
-        """Writes what ``lines`` more lines of the input have become: rows without line feeds.
+        """Write rows, without line feeds, for ``lines`` more lines of the input.
 
         Raises:
-            SurroundingsError: it cannot be written; what stood there before still counts.
+            SurroundingsError: it cannot be written; the earlier content remains valid.
         """
         content = "".join(f"{row}\n" for row in rows).encode()
         with write_errors(part_of(self._path)):
@@ -63,10 +63,10 @@ class GrowingFile:
         self._note()
 
     def finish(self) -> None:
-        """Gives the file its name.
+        """Rename the part to the final name.
 
         Raises:
-            ConfigurationError: something else has taken it.
+            ConfigurationError: another file has this name.
         """
         check_free(self._path)
         with write_errors(self._path):
@@ -75,25 +75,25 @@ class GrowingFile:
             record_of(self._path).unlink()
 
     def _note(self) -> None:
-        """Says up to where the part is good."""
+        """Record how much of the part is valid."""
         record = {"made_from": self._made_from, "lines": self.lines, "bytes": self._size}
         write_text(record_of(self._path), json.dumps(record, indent=2, ensure_ascii=False) + "\n")
 
 
 @contextlib.contextmanager
 def growing_file(path: Path, made_from: Mapping[str, Any]) -> Iterator[GrowingFile | None]:
-    """Begins a file, or goes on with one; None where it was all there and only the record was not yet removed.
+    """Begin a file, or resume one; yields None if the file is complete and only its record remained.
 
-    Who leaves with an exception before the first line leaves nothing behind.
+    If the body raises an exception before the first line is written, the part is removed.
 
     Args:
-        path: its name; nothing stands there.
-        made_from: whatever decides on the content, as JSON has it; who goes on must have the same.
+        path: final name, which must not exist.
+        made_from: everything that decides the content, as JSON. A file can only be resumed with the same values.
 
     Raises:
-        ConfigurationError: the file is there already, its folder is not, another process is writing it, or it was
-            begun with something else.
-        FormatError: what was begun is damaged.
+        ConfigurationError: the file exists, its folder does not, another process is writing it, or it was begun with
+            other values.
+        FormatError: the part or its record is damaged.
         SurroundingsError: it cannot be written.
     """
     check_free(path)
@@ -134,12 +134,9 @@ def growing_file(path: Path, made_from: Mapping[str, Any]) -> Iterator[GrowingFi
 
 
 def check_free(path: Path) -> None:
-    """Refuses a name that is taken, or whose folder does not exist.
+    """Raise ConfigurationError if the file exists, or its folder does not.
 
-    A file that a process was giving its name when it ended does not count: `growing_file` ends that first.
-
-    Raises:
-        ConfigurationError: that is so.
+    A file whose renaming was interrupted does not count: `growing_file` finishes it.
     """
     if path.exists() and not (record_of(path).exists() and not part_of(path).exists()):
         raise ConfigurationError(f"{path}: exists already; nothing was overwritten. Choose another name")
@@ -148,11 +145,7 @@ def check_free(path: Path) -> None:
 
 
 def check_begun(path: Path) -> None:
-    """Refuses a file of which nothing has been done.
-
-    Raises:
-        ConfigurationError: neither its part nor its record is there.
-    """
+    """Raise ConfigurationError if neither the part nor the record of a file exists."""
     if not (part_of(path).exists() or record_of(path).exists()):
         raise ConfigurationError(
             f"{path}: nothing of it has been done ({part_of(path).name} is not there): there is nothing to go on with; "
@@ -161,17 +154,17 @@ def check_begun(path: Path) -> None:
 
 
 def part_of(path: Path) -> Path:
-    """Where a file stands while it grows."""
+    """The name of a file while it grows."""
     return path.with_name(f"{path.name}.part")
 
 
 def record_of(path: Path) -> Path:
-    """Where it is said what the part is."""
+    """The name of the record of a part."""
     return path.with_name(f"{path.name}.part.json")
 
 
 def lines_done(path: Path) -> int:
-    """How many lines of the input an unfinished file has dealt with.
+    """Number of input lines that are done in an unfinished file.
 
     Raises:
         FormatError: its record is damaged.
@@ -180,7 +173,7 @@ def lines_done(path: Path) -> int:
 
 
 def differences(path: Path, made_from: Mapping[str, Any]) -> list[str]:
-    """What the record of a file has otherwise, in words; nothing where there is no record.
+    """How ``made_from`` differs from the record of a file, in words; empty if there is no record.
 
     Raises:
         FormatError: the record is damaged.

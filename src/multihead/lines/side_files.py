@@ -1,11 +1,11 @@
-"""What is demanded of single lines, from files beside them: how a translation begins, which phrases it contains.
+"""Files with a prefix or phrases for each line of a text.
 
-    prefixes    a line for each line: what its translation begins with
-    phrases     a line for each line: phrases that its translation contains, a TAB between them; and ``|||`` between
+    prefixes    how the translation of each line begins
+    phrases     what the translation of each line contains: phrases with a TAB between them, and ``|||`` between
                 alternatives, of which one must appear:  a dog ||| the dog TAB grass
 
-An empty line demands nothing. Files are plain or compressed, and have as many lines as the text; every fault names file
-and line. What becomes of the demands is `translating.searching`'s.
+An empty line has no constraint. The files are plain or compressed, and have as many lines as the text. Every error
+names file and line. `translating.searching` enforces the constraints.
 """
 
 from __future__ import annotations
@@ -20,22 +20,18 @@ from multihead.errors import DataError
 from multihead.translating.request import Phrases
 
 BETWEEN, OR = "\t", "|||"
-"""What stands between phrases, and between the alternatives of one."""
+"""Separators between phrases, and between the alternatives of one."""
 
 
 @dataclass(frozen=True)
 class SideFiles:
-    """The files, as `lines.translate_file.check_input` saw them; None where there is none."""
+    """The files, as `lines.translate_file.check_input` scanned them; None for a file that is not given."""
 
     prefixes: TextScan | None = None
     phrases: TextScan | None = None
 
     def check_lines(self, text: TextScan) -> None:
-        """Refuses files that do not have a line for each line of a text.
-
-        Raises:
-            DataError: one does not.
-        """
+        """Raise DataError if a file does not have a line for each line of a text."""
         for scan in (self.prefixes, self.phrases):
             if scan is not None and scan.lines != text.lines:
                 raise DataError(
@@ -45,28 +41,28 @@ class SideFiles:
                 )
 
     def open(self, done: int = 0) -> SideFileReader:
-        """What they demand, from behind the first ``done`` lines on."""
+        """A reader of the constraints after the first ``done`` lines."""
         return SideFileReader(self, done)
 
 
 @dataclass(frozen=True)
 class LineConstraints:
-    """Of some lines; None where there is no such file."""
+    """The constraints of some lines; None for a file that is not given."""
 
-    prefixes: list[str] | None
-    phrases: list[Phrases] | None
+    prefixes: list[str] | None = None
+    phrases: list[Phrases] | None = None
 
     def any_at(self, place: int) -> bool:
-        """Whether something is demanded of one of them."""
+        """Whether the line at this place has a prefix or phrases."""
         return any(bool(each[place]) for each in (self.prefixes, self.phrases) if each is not None)
 
 
 class SideFileReader:
-    """The files while they are read beside a text.
+    """Reads the files in parallel with a text.
 
     Args:
-        files: which.
-        done: how many lines of theirs are left out.
+        files: the files.
+        done: number of lines to skip.
     """
 
     def __init__(self, files: SideFiles, done: int) -> None:
@@ -78,11 +74,11 @@ class SideFileReader:
         )
 
     def read(self, lines: Sequence[str]) -> LineConstraints:
-        """What is demanded of the next lines.
+        """The constraints of the next lines.
 
         Raises:
-            DataError: the file ends too soon; something is demanded of an empty line; a phrase without characters; a
-                carriage return, which no translation has.
+            DataError: a file ends too soon; an empty line has a constraint; a phrase is empty; a constraint contains a
+                carriage return, which no translation does.
         """
         number, self._number = self._number, self._number + len(lines)
         prefixes: list[str] | None = None
@@ -100,21 +96,13 @@ class SideFileReader:
         return LineConstraints(prefixes, phrases)
 
     def end(self) -> None:
-        """The text has no more lines.
-
-        Raises:
-            DataError: a file has.
-        """
+        """Raise DataError if a file has more lines than the text."""
         for name, rest in (("prefixes", self._prefixes), ("phrases", self._phrases)):
             if rest is not None and next(rest, None) is not None:
                 raise DataError("the text has ended before this line", self._path(name), self._number + 1)
 
     def refuse(self, name: str, message: str, number: int) -> NoReturn:
-        """Refuses what is demanded of a line.
-
-        Raises:
-            DataError: with the file of that name ("prefixes", "phrases") and the line.
-        """
+        """Raise DataError for line ``number`` of the file ``name`` ("prefixes" or "phrases")."""
         raise DataError(message, self._path(name), number)
 
     def _path(self, name: str) -> str:
@@ -125,7 +113,9 @@ class SideFileReader:
     def _checked(self, name: str, given: str, line: str, number: int) -> str:
         given = given if given.strip() else ""
         if given and not line.strip():
-            self.refuse(name, "the line of the text is empty and stays so: leave this one empty, too", number)
+            self.refuse(
+                name, "the line of the text is empty and has no translation: leave this line empty, too", number
+            )
         if "\r" in given:
             self.refuse(name, "has a carriage return, which no translation has", number)
         return given

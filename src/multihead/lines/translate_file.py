@@ -1,4 +1,7 @@
-"""A file of lines to a file of lines: as many, in order, and the same bytes however often it was stopped on the way."""
+"""A file of lines to a file of lines, which can be stopped and resumed.
+
+The output has a translation for each line, in order, and the same bytes however often it was stopped.
+"""
 
 from __future__ import annotations
 
@@ -23,23 +26,23 @@ from multihead.translating.translator import Translator
 
 
 def check_input(path: Path) -> TextScan:
-    """Looks through a text file, plain or compressed, of which every line is going to be used.
+    """Scan a text file, plain or compressed, all of whose lines will be used.
 
     Raises:
-        DataError: it cannot be read, or a line is not UTF-8: names the first.
+        DataError: it cannot be read, or a line is not UTF-8; names the first such line.
     """
     found = scan(path)
     if found.undecodable:
-        for _ in read_lines(path):  # comes to the line and says what is wrong with it
+        for _ in read_lines(path):  # raises the error at the line
             pass
     return found
 
 
 def model_digest(folder: Path) -> str:
-    """Says which model a folder holds: a hash over its weights, sizes and tokenizers.
+    """Identifies the model in a folder: a hash of its weights, sizes and tokenizers.
 
     Raises:
-        FormatError: it is no model folder.
+        FormatError: not a model folder.
     """
     folder = locate(folder)
     return "-".join(sha256_of(folder / name)[:16] for name in ("config.json", "model.safetensors"))
@@ -57,29 +60,29 @@ def translate_file(
     progress: Callable[[int], None] = lambda _: None,
     remark: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Translates every line of a file into another.
+    """Translate every line of a file into another file.
 
-    Stopped at any moment and called again with the same arguments it goes on where it was (`growing_file`). Each window
-    of lines that is done stays done.
+    Stopped at any moment and called again with the same arguments, it continues where it stopped (`growing_file`).
+    Finished windows of lines are kept.
 
     Args:
         translator: a loaded model.
-        model: which one that is (`model_digest`); of an ensemble, which ones, and how they are averaged.
-        source: the file, as `check_input` saw it.
-        output: the file to make; nothing stands there.
+        model: identifies it (`model_digest`); for an ensemble all models, and how they are averaged.
+        source: the file, as `check_input` scanned it.
+        output: the file to write, which must not exist.
         options: how to translate, and what to write.
-        files: what is demanded of single lines; a line for each.
-        begin: is told how many lines an earlier process has done.
-        progress: is told how many more lines are done, whenever some are.
-        remark: is told what a reader of the translations should know.
+        files: constraints of single lines.
+        begin: called with the number of lines that an earlier process has translated.
+        progress: called with the number of newly finished lines.
+        remark: called with each note for the reader of the translations.
 
     Raises:
         DataError: the file has changed since it was looked at, or a side file does not fit it.
-        ConfigurationError: the output is there already, or was begun with something else.
+        ConfigurationError: the output exists, or was begun with other arguments.
         SurroundingsError: it cannot be written.
     """
-    files = files or SideFiles()
-    files.check_lines(source)
+    if files is not None:
+        files.check_lines(source)
     with growing_file(output, _made_from(translator, model, source, options, files)) as file:
         if file is None:
             return
@@ -96,10 +99,11 @@ def translate_file(
 
 
 def _made_from(
-    translator: Translator, model: str, source: TextScan, options: LineOptions, files: SideFiles
+    translator: Translator, model: str, source: TextScan, options: LineOptions, files: SideFiles | None
 ) -> dict[str, Any]:
-    """All that decides on the bytes of the output; None where it is not used: an earlier version may not know it."""
+    """Everything that decides the bytes of the output. Unused settings are None, as in records of earlier versions."""
     request, guard = options.request, options.guard
+    prefixes, phrases = (None, None) if files is None else (files.prefixes, files.phrases)
     return {
         "input": source.sha256[:16],
         "model": model,
@@ -112,8 +116,8 @@ def _made_from(
         "guard": None if guard is None else {**guard.model_dump(mode="json"), **asdict(translator.lengths)},
         "max_source": options.max_source or None,
         "max_sentence": options.max_sentence or None,
-        "prefixes": None if files.prefixes is None else files.prefixes.sha256[:16],
-        "phrases": None if files.phrases is None else files.phrases.sha256[:16],
+        "prefixes": None if prefixes is None else prefixes.sha256[:16],
+        "phrases": None if phrases is None else phrases.sha256[:16],
         "batch_tokens": request.batch_tokens,
         "window": windows.WINDOW,
         "compiled": translator.compiled,
@@ -123,9 +127,9 @@ def _made_from(
 
 
 def _shortlist_of(translator: Translator, options: LineOptions) -> str | None:
-    """Which shortlist is used: `multihead shortlist` can have made another one since."""
+    """Identifies the shortlist, which `multihead shortlist` can replace at any time."""
     folder = translator.folder
     if folder is None or not options.request.search.shortlist:
         return None
-    _ = translator.shortlist  # says what is wrong where there is none, or one for another model
+    _ = translator.shortlist  # raises an error if there is none, or one for another model
     return sha256_of(locate(folder) / SHORTLIST)[:16]

@@ -156,14 +156,15 @@ def translated(
         DataError: a side file does not fit the lines; names file and line.
     """
     translator = translator.searching(**options.request.search.model_dump())
-    reader = (files or SideFiles()).open(done)
+    reader = None if files is None else files.open(done)
     tokenizer = translator.bundle.source_tokenizer
     for window in in_chunks(lines, WINDOW):
-        constraints = reader.read(window)
+        constraints = LineConstraints() if reader is None else reader.read(window)
         split = split_long_lines(tokenizer, window, options.max_source, constraints.any_at, options.max_sentence)
         try:
             results = _translate_window(translator, split, options, constraints, progress)
-        except RoomError as error:  # a line with constraints is never cut, so its place among the texts is its own
+        except RoomError as error:
+            assert reader is not None  # only a line with constraints lacks room; it is never cut
             number = done + 1 + [place for place, line in enumerate(split) for _ in line.texts][error.place]
             reader.refuse("prefixes" if error.name == "prefix" else "phrases", f"its {error.reason}", number)
         rows: list[str] = []
@@ -174,7 +175,8 @@ def translated(
             remarks += [f"line {number}{remark}" for remark in _remarks(line, whole, parts)]
         yield Window(len(window), rows, tuple(remarks))
         done += len(window)
-    reader.end()
+    if reader is not None:
+        reader.end()
 
 
 def _translate_window(

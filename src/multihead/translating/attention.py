@@ -1,7 +1,7 @@
-"""What a translation looked at: the weights of every head with the subwords they belong to, and views of them.
+"""The attention weights of a translation with their subwords, and views.
 
-Recorded by `attention_of`, which `Translator.attention` calls; drawn by `multihead.inspection.plots` and, as text, by
-`multihead.inspection.plots`.
+`attention_of`, which `Translator.attention` calls, records them. `multihead.inspection.plots` draws them or prints them
+as text.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from multihead.models.network import AttentionWeights
 from multihead.text.tokenizer import Tokenizer
 
 Kind = Literal["cross", "encoder", "decoder"]
-"""From the decoder to the source; among the source's subwords; among the translation's."""
+"""Cross-attention, self-attention of the encoder, self-attention of the decoder."""
 
 _WHERE: dict[Kind, str] = {
     "cross": "decoder to source",
@@ -31,46 +31,46 @@ _WHERE: dict[Kind, str] = {
 
 @dataclass(frozen=True)
 class AttentionView:
-    """The weights of one layer, for some heads or their mean, and how to label them."""
+    """The weights of one layer, for some heads or their mean, with labels."""
 
     weights: Float[Tensor, "panels rows columns"]
     """Each row is a distribution over the columns."""
     panels: list[str]
-    """What each panel shows: "head 1", or "mean of 8 heads"."""
+    """Titles of the panels: "head 1", or "mean of 8 heads"."""
     rows: list[str]
-    """The subwords that looked (or, for the decoder, that were being written)."""
+    """The subwords that attend (for the decoder, those that are written)."""
     columns: list[str]
-    """The subwords that were looked at."""
+    """The subwords that are attended to."""
     title: str
 
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """What a translation looked at."""
+    """All attention weights of a translation."""
 
     translation: str
-    """The text that was written."""
+    """Its text."""
     source: list[str]
-    """Subwords of the source, the end symbol included."""
+    """Subwords of the source, including the end symbol."""
     target: list[str]
-    """Subwords of the translation, the end symbol included."""
+    """Subwords of the translation, including the end symbol."""
     given: list[str]
-    """What the decoder was given while it wrote each of them: the begin symbol, then all but the last."""
+    """The decoder's inputs: the begin symbol, then all subwords but the last."""
     weights: AttentionWeights
-    """Every layer's, each ``[1, heads, query, key]``; row t of ``cross`` and ``decoder`` wrote target subword t."""
+    """Per layer ``[1, heads, query, key]``; row t of ``cross`` and ``decoder`` predicts target subword t."""
 
     def view(
         self, kind: Kind = "cross", layer: int | None = None, heads: int | Literal["all", "mean"] = "all"
     ) -> AttentionView:
-        """One layer's weights.
+        """The weights of one layer.
 
         Args:
             kind: which attention.
-            layer: counted from 1; the last by default.
-            heads: all of them, their mean, or the number of one, counted from 1.
+            layer: counted from 1; by default the last.
+            heads: all, their mean, or one head, counted from 1.
 
         Raises:
-            ConfigurationError: there is no such layer or head.
+            ConfigurationError: the layer or head does not exist.
         """
         recorded = {"cross": self.weights.cross, "encoder": self.weights.encoder, "decoder": self.weights.decoder}[kind]
         if not recorded:
@@ -90,7 +90,7 @@ class AttentionMap:
             weights, panels = weights[heads - 1 : heads], [f"head {heads}"]
         rows = self.source if kind == "encoder" else self.target
         columns = self.given if kind == "decoder" else self.source
-        if weights.shape[-1] > len(columns):  # heads in dependency trees, of which ROOT is one
+        if weights.shape[-1] > len(columns):  # heads in dependency trees have ROOT as a column
             columns = ["ROOT", *columns]
         shown = panels[0] if len(panels) == 1 else f"{count} heads"
         return AttentionView(
@@ -100,7 +100,7 @@ class AttentionMap:
 
 @torch.no_grad()
 def attention_of(bundle: Bundle, read: list[int], written: list[int]) -> AttentionMap:
-    """Every head's weights while a translation is written, both in tokens without begin and end."""
+    """Every head's weights for a source and a translation, both in tokens without begin and end."""
     source, lengths = collate_source([read], Tokenizer.pad_id, Tokenizer.eos_id)
     device = bundle.model.output.weight.device
     target = torch.tensor([[Tokenizer.bos_id, *written]], device=device)

@@ -1,13 +1,13 @@
-"""Of several translations the one that the others agree with: minimum Bayes risk, with a metric as the utility.
+"""Minimum Bayes risk: the translation that the others agree with most.
 
     y* = argmax_h sum_r w_r u(h, r)        (`decoding.risk`)
 
-The candidates are the references. Drawn ones weigh the same, and one that was drawn twice counts twice; those of a beam
-weigh as much as they are probable. The utility is
+The candidates are the references. Samples have equal weights, so that a text which was drawn twice counts twice; the
+weights of a beam are its probabilities. The utility u is
 
     chrf    the F-score of character n-grams, n = 1 ... 6, beta = 2 (Popović 2015, "chrF: character n-gram F-score for
-            automatic MT evaluation"); as sacreBLEU's, which is slower on many pairs of few texts
-    bleu    sentence BLEU of sacreBLEU, exponentially smoothed, orders that a short text has
+            automatic MT evaluation"); equal to sacreBLEU's, but faster for many pairs of few texts
+    bleu    sentence BLEU of sacreBLEU with exponential smoothing and effective order
 
 both between 0 and 100.
 """
@@ -30,16 +30,16 @@ _BETA = 2
 def consensus(
     candidates: Sequence[Translation], metric: Metric = "chrf", *, drawn: bool = True, language: str | None = None
 ) -> Translation:
-    """The candidate of the greatest expected utility, the first of equals.
+    """The candidate with the highest expected utility, the first of equals.
 
     Args:
-        candidates: of one sentence.
+        candidates: translations of one sentence.
         metric: the utility.
-        drawn: whether they were drawn, or found by a beam search.
-        language: of the translations; "bleu" tells words apart by it.
+        drawn: whether they are samples, or the result of a beam search.
+        language: of the translations; decides the tokenization of "bleu".
 
     Raises:
-        ConfigurationError: no candidate.
+        ConfigurationError: no candidates.
     """
     utility = chrf_utility() if metric == "chrf" else bleu_utility(language)
     texts = [candidate.text for candidate in candidates]
@@ -48,7 +48,7 @@ def consensus(
 
 
 def chrf_utility() -> Utility:
-    """chrF of a hypothesis and a reference; each text is counted once."""
+    """chrF of a hypothesis and a reference; the n-grams of each text are counted once."""
 
     @cache
     def counts(text: str) -> list[tuple[Counter[str], int]]:
@@ -71,7 +71,7 @@ def chrf_utility() -> Utility:
 
 
 def bleu_utility(language: str | None = None) -> Utility:
-    """Sentence BLEU of a hypothesis and a reference, which holds whichever of the two is called so."""
+    """Sentence BLEU of a hypothesis and a reference."""
     from sacrebleu.metrics.bleu import BLEU
 
     metric = BLEU(tokenize=default_tokenizer(language), effective_order=True, force=True)

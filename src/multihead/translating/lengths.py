@@ -28,35 +28,35 @@ from multihead.text.tokenizer import Tokenizer
 from multihead.translating.searching import Translation
 
 _PAIRS = 100_000
-"""Pairs that are looked at, evenly spread; more would say the same."""
+"""Maximum number of pairs that are counted, evenly spread."""
 _LEAST_SPREAD = 0.1
 _USUAL = 0.99
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """What is usual of a model's sentences."""
+    """Lengths of the sentences in a model's training data."""
 
     ratio: float = 1.0
-    """rho: tokens of a translation for each of its source."""
+    """rho: tokens of a translation per token of its source."""
     spread: float = 0.35
     """sigma."""
     usual: int = 128
-    """Tokens that 99 in 100 sources of its training do not exceed, end symbols counted."""
+    """Tokens that 99% of the training sources do not exceed, including end symbols."""
     longest: int = 256
-    """Tokens of the longest of them."""
+    """Tokens of the longest training source, including the end symbol."""
     known: bool = False
-    """Whether they were counted, or are what holds where nothing is known."""
+    """Whether they were counted; otherwise they are defaults."""
 
 
 def lengths_of(folder: Path | None) -> Lengths:
-    """Of the run that a folder is, or whose best model it is."""
+    """The lengths of the run that a folder is, or whose best model it is."""
     for place in () if folder is None else (folder, folder.resolve().parent):
         if not (place / "run.json").is_file():
             continue
         try:
             store = ParallelStore.open(place / "data" / "train")
-        except FormatError:  # it trains from a folder of prepared text, or that was removed
+        except FormatError:  # the run used a folder of prepared text, or its data was removed
             continue
         if len(store):
             return counted(store.source.lengths + 1, store.target.lengths + 1)
@@ -64,7 +64,7 @@ def lengths_of(folder: Path | None) -> Lengths:
 
 
 def counted(source: Int32, target: Int32) -> Lengths:
-    """The lengths of pairs, end symbols counted."""
+    """The lengths of pairs, including end symbols."""
     step = -(-len(source) // _PAIRS)
     x, y = source[::step].astype(np.float64), target[::step].astype(np.float64)
     ratio = float(y.sum() / x.sum())
@@ -75,14 +75,14 @@ def counted(source: Int32, target: Int32) -> Lengths:
 
 @dataclass(frozen=True)
 class SplitLine:
-    """A line as it is translated: whole, or in parts."""
+    """A line that is translated whole or in parts."""
 
     texts: list[str]
-    """One, as it is, or several."""
+    """The whole line, or its parts."""
     parts: list[Part]
-    """The same with what stands between them; none of a line that is whole."""
+    """The parts with the text between them; empty for a whole line."""
     remark: str | None = None
-    """What the reader of its translation should know."""
+    """A note for the reader of its translation."""
 
 
 def most_tokens(lengths: Lengths, reach: int | None, wanted: int | None = None) -> tuple[int, int]:
@@ -103,21 +103,21 @@ def most_tokens(lengths: Lengths, reach: int | None, wanted: int | None = None) 
 def split_long_lines(
     tokenizer: Tokenizer, lines: Sequence[str], most: int, whole: Callable[[int], bool], longest: int = 0
 ) -> list[SplitLine]:
-    """The lines, those cut that are too long.
+    """Cut lines that are too long.
 
     Args:
         tokenizer: of the source.
-        lines: any.
-        most: tokens of a line, the end symbol counted; 0: as many as there are.
-        whole: says of a place whether that line must not be cut.
-        longest: tokens of a sentence of a line that is cut; 0: ``most``.
+        lines: the lines.
+        most: maximum tokens of a line, including the end symbol; 0 for no maximum.
+        whole: whether the line at a place must not be cut.
+        longest: maximum tokens of a sentence of a line that is cut; 0 for ``most``.
     """
 
     def within(limit: int) -> Callable[[str], bool]:
         return lambda text: len(tokenizer.encode(text)) + 1 <= limit
 
     found = [SplitLine([line], []) for line in lines]
-    # A token is a byte of the text at least, or the mark before it.
+    # A token has at least one byte of the text, or is the mark before it.
     sizes = [len(line.encode(errors="surrogatepass")) + 2 for line in lines]
     suspects = [place for place, line in enumerate(lines) if most and line.strip() and sizes[place] > most]
     for place, ids in zip(suspects, tokenizer.encode_batch([lines[place] for place in suspects]), strict=True):
@@ -137,24 +137,24 @@ def split_long_lines(
 
 
 def join_parts(line: SplitLine, found: Sequence[Sequence[Translation]]) -> list[Translation]:
-    """The translations of a line, from those of its parts: of the first of each, of the second, and so on.
+    """The translations of a line: the first ones of all its parts joined, the second ones, and so on.
 
-    Where a part has fewer, its last stands in. The score is the mean of the parts' by tokens, which is the score of the
-    whole with a length penalty of 1.
+    A part with fewer translations repeats its last one. The score is the mean of the parts' scores, weighted by tokens:
+    the score of the whole with a length penalty of 1.
     """
     if not line.parts:
         return list(found[0])
     count = max(map(len, found))
     rows = [[of_part[min(place, len(of_part) - 1)] for of_part in found] for place in range(count)]
-    return [_one(line, row) for row in rows]
+    return [_join_row(line, row) for row in rows]
 
 
-def _one(line: SplitLine, row: Sequence[Translation]) -> Translation:
+def _join_row(line: SplitLine, row: Sequence[Translation]) -> Translation:
     tokens = sum(translation.tokens for translation in row)
     score = sum(translation.score * translation.tokens for translation in row) / max(tokens, 1)
     text = join_translations([translation.text for translation in row], line.parts)
     return Translation(
-        text.replace("\r", " "),  # which stood between parts: what is written has none
+        text.replace("\r", " "),  # from the text between parts: no output line contains one
         score,
         all(translation.finished for translation in row),
         next((translation.warning for translation in row if translation.warning is not None), None),
