@@ -1,4 +1,4 @@
-"""Beam search over a batch of sentences, and the loop that all beam searches share.
+"""Beam search, and the loop that all beam searches share.
 
 A step extends the K hypotheses of each sentence by every symbol and considers the 2K most probable results. Of those,
 the ones that end and are among the first K are *finished* and never extended again; the best K that do not end stay

@@ -1,4 +1,4 @@
-"""Diverse beam search: groups of hypotheses that avoid each other's symbols.
+"""Diverse beam search: groups that avoid each other's symbols.
 
 (Vijayakumar et al. 2018, "Diverse beam search for improved description of complex scenes", algorithm 1 and equation 2,
 with Hamming diversity.) The K hypotheses of a sentence are G groups of K / G. Within a step the groups choose one after

@@ -1,4 +1,4 @@
-"""Restrictions of the next symbol: no repeated n-grams, forbidden words, prefixes.
+"""Restrictions: no repeated n-grams, forbidden words, prefixes.
 
 A restriction is a function of what each row has written so far, so it has no state to update when a search selects,
 repeats or drops rows. Every search takes a sequence of restrictions and applies them in order, after the forbidden

@@ -1,4 +1,4 @@
-"""Sampling: each symbol drawn from the model's distribution, or from a sharpened and truncated one.
+"""Sampling from a model's distribution, sharpened or truncated.
 
     q(y) = p(y)^(1/T) / Z over the symbols that are permitted and kept,    y_t ~ q(. | y_<t, x)
 

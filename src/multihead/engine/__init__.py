@@ -1,1 +1,1 @@
-"""A Transformer's translations, fast: compiled (`weights` says what it takes, `search` runs it), or by `graphs`."""
+"""Fast search of a Transformer: compiled code, or CUDA graphs."""

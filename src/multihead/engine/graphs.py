@@ -1,13 +1,13 @@
-"""A Transformer's step on a GPU as one CUDA graph, captured once for each bucket of shapes.
+"""A Transformer's step on a GPU as a CUDA graph per bucket of shapes.
 
-A step is some hundred small kernels, and a GPU has computed each of them before the next one is launched from Python. A
-graph launches all of them at once, but its shapes and addresses stay what they were. So the state of a search is copied
-into tensors that stay, whose sentences, positions and source are rounded up: what is added is padding, which reaches
-nothing. What comes out is copied too, so that a state remains a value.
+A step consists of about a hundred small kernels, each of which finishes before Python has launched the next. A graph
+launches all of them at once, but its shapes and addresses are fixed. So the state of a search is copied into static
+tensors whose numbers of sentences, positions and source symbols are rounded up; the padding affects nothing. The output
+is copied, too, so that a state remains a value.
 
-The searches are `decoding`'s, as they are: this is a `Stepper` around the model. Not yet run on a GPU: the tests prove
-what can be proven without one, that a replayed step is the model's own, for every shape within a bucket, and that a
-step decides nothing by a number that only the device knows.
+`Graphs` is a `Stepper` around the model, for the searches of `multihead.decoding`. The tests prove without a GPU that a
+replayed step equals the model's own for every shape within a bucket, and that no step depends on a value that only the
+device knows.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from multihead.models.state import Memory, TransformerState
 from multihead.models.transformer import Transformer
 
 MOST = 64
-"""Graphs that are kept; each has its own copy of a state."""
+"""Maximum number of graphs; each has its own copy of a state."""
 
 _LENGTHS = 16
-"""Positions and source symbols are rounded up to multiples of it; sentences to powers of two."""
+"""Positions and source symbols are rounded up to multiples of this; sentences to powers of two."""
 
 Outputs = tuple[Tensor, ...]
 Capture = Callable[[Callable[[], Outputs]], tuple[Outputs, Callable[[], None]]]
-"""Of a computation: where its outputs stand, and what computes them again, from the inputs as they are then."""
+"""computation -> (its output tensors, a function that recomputes them from the current inputs)"""
 
 
 class CudaCapture:
-    """PyTorch's, of the current device; the memory of all graphs is one, so each must be read before the next runs."""
+    """PyTorch's graphs on the current device. All share one memory pool: read the outputs before the next graph runs."""
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, compute: Callable[[], Outputs]) -> tuple[Outputs, Callable[[], None]]:
-        """See `Capture`; the computation runs twice before, so that libraries set up what they keep."""
+        """See `Capture`; the computation first runs twice, so that libraries initialize their workspaces."""
         aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):
@@ -58,29 +58,29 @@ class CudaCapture:
 
 @dataclass(frozen=True)
 class Bucket:
-    """What the states of a graph have in common."""
+    """The shapes of a graph."""
 
     sentences: int
     group: int
-    """Hypotheses a sentence."""
+    """Hypotheses per sentence."""
     time: int
-    """Positions before the new one."""
+    """Number of positions before the new one."""
     source: int
 
     @classmethod
     def of(cls, state: TransformerState) -> Bucket:
-        """The smallest that holds a state."""
+        """The smallest bucket that holds a state."""
         sentences = 1 << (len(state.memory.lengths) - 1).bit_length()
         return cls(sentences, state.group, _up(state.time), _up(state.memory.layers[0].length))
 
 
 class Graphs:
-    """A `Stepper`: the model, whose steps are graphs where nothing is learned.
+    """A `Stepper` that runs the model's steps as graphs, except in training.
 
     Args:
-        model: on the device where it stays; when its weights move, the graphs are made anew.
-        capture: PyTorch's by default, which needs a GPU.
-        most: graphs that are kept; the one that was not used for longest makes room.
+        model: on its device; when its weights move, the graphs are captured again.
+        capture: captures graphs; by default PyTorch's, which needs a GPU.
+        most: maximum number of graphs; the least recently used one is dropped.
     """
 
     def __init__(self, model: Transformer, capture: Capture | None = None, most: int = MOST) -> None:
@@ -91,17 +91,17 @@ class Graphs:
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
-        """Those that there are graphs of, the latest used last."""
+        """The buckets that have graphs, the most recently used last."""
         return tuple(self._made)
 
     def start(self, source: Int[Tensor, "batch source"], lengths: Int[Tensor, " batch"]) -> TransformerState:
-        """The model's, which computes much with few kernels."""
+        """The model's own start: much computation in few kernels."""
         return self.model.start(source, lengths)
 
     def step(
         self, tokens: Int[Tensor, " rows"], state: TransformerState
     ) -> tuple[Float[Tensor, "rows vocab"], TransformerState]:
-        """The model's step, replayed."""
+        """The model's step, replayed from a graph."""
         autocast = torch.is_autocast_enabled(tokens.device.type)
         if self.model.training or torch.is_grad_enabled() or autocast or not state.rows:
             return self.model.step(tokens, state)
@@ -113,7 +113,7 @@ class Graphs:
     def step_attending(
         self, tokens: Int[Tensor, " rows"], state: TransformerState
     ) -> tuple[Float[Tensor, "rows vocab"], Float[Tensor, "rows source"], TransformerState]:
-        """The model's, kernel by kernel: few searches ask for it."""
+        """The model's own step: few searches need it."""
         return self.model.step_attending(tokens, state)
 
     def _of(self, bucket: Bucket, state: TransformerState) -> _Graph:
@@ -130,13 +130,13 @@ class Graphs:
 
 
 class _Graph:
-    """One of them, with the tensors that it reads and writes.
+    """A graph with the tensors that it reads and writes.
 
     Args:
-        model: whose step it is.
-        bucket: how large.
-        like: a state whose types and widths are those of all others.
-        capture: how.
+        model: the model.
+        bucket: shapes of the graph.
+        like: a state that has the types and widths of all states.
+        capture: captures the graph.
     """
 
     def __init__(self, model: Transformer, bucket: Bucket, like: TransformerState, capture: Capture) -> None:
@@ -146,11 +146,11 @@ class _Graph:
         self._positions, self._padding = self._tokens.clone(), self._tokens + bucket.time
         self._lengths = like.memory.lengths.new_ones(bucket.sentences)
         self._memory = [_room(layer, bucket.sentences, bucket.source) for layer in like.memory.layers]
-        # Before the first step there is no cache; its heads and widths are those of the memory.
+        # Before the first step there is no cache; it has the heads and widths of the memory.
         self._cache = [_room(layer, rows, bucket.time) for layer in like.cache or like.memory.layers]
         self._outputs, self.replay = capture(lambda: self._compute(model))
         self._memory_of: Callable[[], Memory | None] = lambda: None
-        """What the memory was copied from: mostly it is the same in the next step."""
+        """What the memory was copied from: usually the next step has the same one."""
 
     def _compute(self, model: Transformer) -> Outputs:
         memory = Memory(tuple(self._memory), self._lengths)
@@ -162,7 +162,7 @@ class _Graph:
         return log_probabilities, *(part.contiguous() for part in new)
 
     def fill(self, tokens: Tensor, state: TransformerState) -> None:
-        """Copies a state to where the graph reads it: its positions to the right, as the model counts them."""
+        """Copy a state to the inputs of the graph, its positions aligned to the right, as in the model."""
         rows, free = state.rows, self._bucket.time - state.time
         own = 0 if state.padding is None else state.padding
         to = [self._tokens[:rows], self._positions[:rows], self._padding[:rows]]
@@ -181,7 +181,7 @@ class _Graph:
         torch._foreach_copy_(to, given)
 
     def read(self, state: TransformerState) -> tuple[Tensor, TransformerState]:
-        """What the model would have given; none of it is the graph's own."""
+        """The result of the step, copied from the outputs of the graph."""
         rows = state.rows
         log_probabilities, *new = self._outputs
         grown = []
@@ -195,7 +195,7 @@ class _Graph:
 
 
 def _up(length: int) -> int:
-    """To the next multiple, and one at least."""
+    """Round up to the next multiple, at least one."""
     return max(-(-length // _LENGTHS), 1) * _LENGTHS
 
 

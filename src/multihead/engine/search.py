@@ -1,4 +1,4 @@
-"""Greedy and beam search of a Transformer as compiled code: a whole search in one call.
+"""Greedy and beam search of a Transformer as compiled code.
 
 Sentences join and leave the running batch at any step. Hypotheses of different sentences are at different positions,
 and nothing is padded. The result for a sentence does not depend, to the last bit, on the other sentences, their order

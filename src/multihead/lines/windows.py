@@ -1,4 +1,4 @@
-"""A stream of lines to a stream of lines, window by window, and what is written for each line.
+"""Lines to lines, window by window, and what is written for each line.
 
 A window has enough lines to sort by length, so that batches are well filled. Memory does not grow, and order is kept.
 Each window is translated by itself, so that a translation that resumes at the beginning of a window forms the same

@@ -1,4 +1,4 @@
-"""Usual lengths of a model's sentences, and lines that are too long for it.
+"""Usual lengths of a model's sentences, and lines that are too long.
 
 With |x| and |y| the tokens of the two sides of a training pair, including end symbols,
 

@@ -1,4 +1,4 @@
-"""A model folder in fewer bits: half or a quarter of the size, for translating with the same precision.
+"""Quantize a model folder to half or a quarter of its size.
 
 What is rounded and how it lies in the file is `multihead.model_folder`'s. The folder is one like any other: whatever
 reads model folders reads it. The compiled search at the precision that it was rounded to finds in it, to the last bit,
@@ -22,20 +22,20 @@ from multihead.translating import shortlist
 def quantise(
     model: str | Path, *, output: str | Path, precision: Rounding = "int8", say: Callable[[str], None] = print
 ) -> Path:
-    """Writes a model with rounded weights.
+    """Write a model with rounded weights.
 
     Args:
-        model: a run or a model folder; its shortlist comes along, if it has one.
+        model: a run or a model folder; its shortlist, if any, is copied.
         output: a new or empty folder.
-        precision: of its matrices.
-        say: is told what became of the size.
+        precision: of the matrices.
+        say: called with a line about the size.
 
     Returns:
         The new model folder.
 
     Raises:
-        ConfigurationError: an output that is taken.
-        FormatError: no model, or a damaged one.
+        ConfigurationError: the output exists.
+        FormatError: not a model, or damaged.
         SurroundingsError: it cannot be written.
     """
     output = Path(output)

@@ -1,4 +1,4 @@
-"""From settings and words to a search, and from hypotheses to translations.
+"""From words to a search, and from hypotheses to translations.
 
 Words become the tokens that the tokenizer writes them with. Both forbidden and required phrases are matched on these
 tokens: a forbidden word in another segmentation, which a model has no reason to produce, counts as another word.

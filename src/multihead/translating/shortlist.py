@@ -1,19 +1,20 @@
-"""Which symbols of the target a symbol of the source becomes: IBM's model 1, from pairs of token ids.
+"""A model's shortlist, learned from training pairs by IBM's model 1.
+
+Model 1 estimates which target symbols a source symbol becomes, from pairs of token ids:
 
     p(y_j | x) = 1 / (|x| + 1) sum_{i=0..|x|} t(y_j | x_i)        x_0: an empty word
 
-and t is made likelier by expectation and maximisation (Brown et al. 1993, "The mathematics of statistical machine
-translation", section 4.1). It begins with all t equal, so that the first round counts what stands together; its
-likelihood has one maximum, so that nothing depends on where it began.
+where t is estimated by expectation maximization (Brown et al. 1993, "The mathematics of statistical machine
+translation", section 4.1). All t start equal, so that the first round counts co-occurrences; the likelihood has a
+single maximum, so that the result does not depend on the start.
 
-A model's shortlist: which target symbols its translations are made of, learnt from the pairs of its run.
+The shortlist of a source x has
 
-    V_x = the so many most frequent target symbols, and the end symbol
-        + for each source symbol s the so many most probable translations by t( . | s)      (`translating.shortlist`)
-        + s itself, where both sides share a vocabulary: names and numbers
+    V_x = the most frequent target symbols, and the end symbol
+        + for each source symbol s its most probable translations by t( . | s)
+        + s itself if both sides share a vocabulary: names and numbers
 
-It stands beside the weights, in a file of the model folder, and says for which tokenizers it was made. What it means
-to a search is `decoding.shortlist`'s.
+It is a file of the model folder that records for which tokenizers it was made. `decoding.shortlist` applies it.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ from multihead.model_folder import locate
 from multihead.text.tokenizer import Tokenizer
 
 _CELLS = 4_000_000
-"""Pairs of a source and a target symbol that are looked at together: memory."""
+"""Pairs of a source and a target symbol that are processed together: memory."""
 
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Lexicon:
-    """t of the symbols that stand together somewhere, in the order of source and target symbol.
+    """t of the symbols that occur together, in the order of source and target symbol.
 
     The source symbol ``source_vocab`` is the empty word.
     """
@@ -56,14 +57,14 @@ class Lexicon:
 
 
 def learn(store: ParallelStore, source_vocab: int, target_vocab: int, rounds: int = 5, pairs: int = 100_000) -> Lexicon:
-    """t after some rounds.
+    """Estimate t.
 
     Args:
         store: the pairs, without begin and end symbols.
         source_vocab: entries of the source's vocabulary.
-        target_vocab: of the target's.
-        rounds: of expectation and maximisation.
-        pairs: how many are looked at, at most, evenly spread.
+        target_vocab: entries of the target's vocabulary.
+        rounds: of expectation maximization.
+        pairs: maximum number of pairs that are used, evenly spread.
     """
     chosen = np.arange(0, len(store), max(1, -(-len(store) // pairs)), dtype=np.int64)
     keys = np.empty(0, dtype=np.int64)
@@ -86,7 +87,7 @@ def learn(store: ParallelStore, source_vocab: int, target_vocab: int, rounds: in
 def _cells(store: ParallelStore, chosen: Int64, source_vocab: int, target_vocab: int) -> Iterator[tuple[Int64, Int64]]:
     """Every source symbol, the empty word first, with every target symbol of its pair, some pairs at a time.
 
-    Given are source * target_vocab + target, and the number of the target word that it explains.
+    Yields source * target_vocab + target, and the number of the target word.
     """
     sizes = (store.source.lengths[chosen].astype(np.int64) + 1) * store.target.lengths[chosen]
     parts = np.searchsorted(np.cumsum(sizes), np.arange(_CELLS, int(sizes.sum()) + _CELLS, _CELLS), side="right")
@@ -94,11 +95,13 @@ def _cells(store: ParallelStore, chosen: Int64, source_vocab: int, target_vocab:
         if not len(some):
             continue
         (source, read), (target, written) = store.source.gather(some), store.target.gather(some)
-        each = np.repeat(read + 1, written)  # of every target word
+        each = np.repeat(read + 1, written)  # source words of each target word
         words = np.repeat(np.arange(len(target)), each)
-        place = np.arange(len(words)) - np.repeat(np.cumsum(each) - each, each)  # in its source; 0 is the empty word
+        place = np.arange(len(words)) - np.repeat(
+            np.cumsum(each) - each, each
+        )  # place in the source; 0 is the empty word
         first = np.repeat(np.cumsum(read) - read, written)[words]
-        known = np.append(source, source_vocab)  # for the place before the very first
+        known = np.append(source, source_vocab)  # for place 0 of the first source
         symbols = np.where(place == 0, source_vocab, known[first + place - 1])
         yield symbols * target_vocab + target[words], words
 
@@ -116,21 +119,21 @@ def shortlist(
     candidates: int = 40,
     say: Callable[[str], None] = print,
 ) -> Path:
-    """Makes the shortlist of a model and puts it into its folder; one that stands there is replaced.
+    """Make the shortlist of a model and store it in its folder, replacing an earlier one.
 
     Args:
         model: a run or a model folder.
         data: a run, or a folder of `multihead prepare`, with pairs in the model's subwords; by default the run itself.
-        always: how many of the most frequent target symbols every translation may have.
-        candidates: how many translations of each source symbol.
-        say: is told how large it is.
+        always: number of most frequent target symbols that every translation may contain.
+        candidates: number of translations of each source symbol.
+        say: called with a line about its size.
 
     Returns:
         The file.
 
     Raises:
-        ConfigurationError: numbers that cannot be; pairs in other subwords, or none.
-        FormatError: no model.
+        ConfigurationError: impossible numbers; pairs in other subwords, or none.
+        FormatError: not a model.
     """
     if always < 1 or candidates < 0:
         raise ConfigurationError(f"always is at least 1 and candidates at least 0, got {always} and {candidates}")
@@ -153,7 +156,7 @@ def shortlist(
 def choose(
     pairs: ParallelStore, source_vocab: int, target_vocab: int, always: int, candidates: int, shared: bool
 ) -> Shortlist:
-    """The shortlist of some pairs; ``shared``: source symbols are target symbols, too."""
+    """The shortlist for some pairs; ``shared``: both sides have one vocabulary."""
     ids, _ = pairs.target.gather(np.arange(len(pairs)))
     frequent = np.argsort(-np.bincount(ids, minlength=target_vocab), kind="stable")[:always]
     found = learn(pairs, source_vocab, target_vocab)
@@ -167,7 +170,7 @@ def choose(
 
 
 def best(found: Lexicon, count: int) -> tuple[Ids, Ids]:
-    """The ``count`` most probable translations of each source symbol, the empty word left out."""
+    """The ``count`` most probable translations of each source symbol, without the empty word."""
     order = np.lexsort((-found.probability, found.source))
     words, targets = found.source[order], found.target[order]
     rank = np.arange(len(words)) - np.searchsorted(words, words)
@@ -176,11 +179,11 @@ def best(found: Lexicon, count: int) -> tuple[Ids, Ids]:
 
 
 def read(folder: Path | None, bundle: Bundle) -> Shortlist:
-    """The shortlist that stands in a model's folder.
+    """Read the shortlist of a model folder.
 
     Args:
-        folder: the model's, or its run's.
-        bundle: the model, which the shortlist has to be for.
+        folder: of the model, or of its run.
+        bundle: the model that the shortlist must be for.
 
     Raises:
         ConfigurationError: there is none, or it was made for other subwords.
@@ -195,7 +198,7 @@ def read(folder: Path | None, bundle: Bundle) -> Shortlist:
         tensors = load_file(path)
         made = Shortlist(*(tensors[name].numpy() for name in ("always", "starts", "candidates")))
         same = all(tensors[name].tolist() == list(digest) for name, digest in _digests(bundle))
-        if same:  # the symbols of other subwords are not this model's
+        if same:  # symbols of other subwords would not fit
             made.check(len(bundle.source_tokenizer), len(bundle.target_tokenizer))
     except (OSError, SafetensorError, KeyError, ConfigurationError) as error:
         raise FormatError(f"{path}: damaged ({error}); {_AGAIN}") from None
