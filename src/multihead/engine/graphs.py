@@ -37,7 +37,7 @@ Capture = Callable[[Callable[[], Outputs]], tuple[Outputs, Callable[[], None]]]
 
 
 class CudaCapture:
-    """PyTorch's graphs on the current device. All share one memory pool: read the outputs before the next graph runs."""
+    """PyTorch's graphs on the current device. All share one memory pool: read one before the next runs."""
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
