@@ -1,4 +1,4 @@
-"""A translator behind HTTP: shared batches, limits, streaming, metrics, reload, drain.
+"""A translator behind HTTP: batching, limits, streaming, metrics, reloads.
 
 Reading order: `server` (the process: socket, signals, HTTP), `app` (middleware and routes), `requests` (reading and
 checking), `scheduler` (admission and life of a request), `loaded_model`, `queue` and `search_threads` (the searches),

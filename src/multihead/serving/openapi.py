@@ -1,4 +1,4 @@
-"""OpenAPI descriptions of the routes: bodies, statuses with example errors, headers, token.
+"""OpenAPI descriptions of the routes: bodies, errors, headers, token.
 
 Nothing here changes what the server does; the tests compare every response with these descriptions.
 """

@@ -1,4 +1,4 @@
-"""Server-sent events: a growing translation, then the whole (HTML standard, 9.2).
+"""Server-sent events of a growing translation (HTML standard, 9.2).
 
 event: partial    data: {"text": "A dog"}              at most every 30 ms
 event: done       data: one translation, as in the response of /translate
