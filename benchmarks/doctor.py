@@ -1,4 +1,4 @@
-"""Time of `multihead doctor` on synthetic text: CPU seconds and pairs per second.
+"""Time of `multihead doctor` on synthetic text, in CPU seconds.
 
     python benchmarks/doctor.py [--pairs 1000000] [--threads 1] [--json FILE]
 

@@ -1,4 +1,4 @@
-"""``multihead compare`` prints the result of the call; remarks go to standard error; bad input fails early."""
+"""``multihead compare`` prints the result of the call; bad input fails."""
 
 from __future__ import annotations
 

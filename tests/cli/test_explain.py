@@ -1,4 +1,4 @@
-"""``multihead explain`` writes the page, picture, numbers and table of the call."""
+"""``multihead explain`` writes the results of the call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of the text checks against plain definitions: reading, repeats, lengths, languages."""
+"""The parts of the text checks against plain definitions."""
 
 from __future__ import annotations
 

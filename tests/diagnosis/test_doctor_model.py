@@ -1,4 +1,4 @@
-"""The network checks pass sound networks of every kind and recognize each broken one."""
+"""The network checks pass sound networks and recognize broken ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention as text: every weight stands below its column, in any script and any width."""
+"""Attention as text: every weight stands below its column."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The explanation page: one file, safe with any text, readable without scripts, interactive in a browser."""
+"""The explanation page: one file, safe with any text, interactive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every label is drawn in a font that has its characters, or says what to install."""
+"""Labels get a font with their characters, or say what to install."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures are written completely or not at all, without warnings, and show the given weights."""
+"""Pictures show the given weights and are written completely or not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shades are darkest where weights are largest; no text can control the terminal or the browser."""
+"""Shades follow the weights; no text controls terminal or browser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces show what happened in any module, and tracing leaves nothing behind."""
+"""Traces show what happened in any module, and leave nothing behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Known alignments: planted in the weights, learned with the task, and computed by loops."""
+"""Known alignments: planted, learned, and computed by loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparisons: a system equals itself, known damage is found, models and files are treated alike."""
+"""Comparisons find known damage; models and files are treated alike."""
 
 from __future__ import annotations
 

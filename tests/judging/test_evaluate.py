@@ -1,4 +1,4 @@
-"""Evaluations have the numbers of the scores; every search of `translate` can be evaluated."""
+"""Evaluations have the numbers of the scores, for every search."""
 
 from __future__ import annotations
 

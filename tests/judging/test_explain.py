@@ -1,4 +1,4 @@
-"""Explanations show what is translated, and every number is confirmed by another computation."""
+"""Every number of an explanation is confirmed by another computation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The guard on a trained model: it marks planted faults and nothing else; a retry is never worse."""
+"""The guard marks planted faults and nothing else; a retry never harms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each sign measures, and how signs combine to a score: bounds, monotonicity, the equation."""
+"""What each sign measures, and how signs combine to a score."""
 
 from __future__ import annotations
 

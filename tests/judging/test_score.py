@@ -1,4 +1,4 @@
-"""Scores of given translations equal those of the search, in any batch; probabilities sum to 1."""
+"""Scores equal those of the search, in any batch, and sum to 1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The self-test passes sound models, and names the line where a model depends on its batch."""
+"""The self-test passes sound models and names batch-dependent lines."""
 
 from __future__ import annotations
 

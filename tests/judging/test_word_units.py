@@ -1,4 +1,4 @@
-"""The units of token sequences, in every script, for texts and for any sequence of a search."""
+"""The units of token sequences, in every script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planted tokenized, segmented or lower-cased lines are counted exactly; normal text has no remarks."""
+"""Tokenized or lower-cased lines are counted; normal text is clean."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores are sacreBLEU's own, carry their signature, and fit the target language."""
+"""Scores are sacreBLEU's own, with signatures that fit the language."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Intervals and p are sacreBLEU's own, except for few differing sentences, where enumeration bounds p."""
+"""Intervals and p are sacreBLEU's, bounded for few differing sentences."""
 
 from __future__ import annotations
 

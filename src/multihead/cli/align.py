@@ -1,4 +1,4 @@
-"""``multihead align``: word alignments in Pharaoh format; see `judging.align`."""
+"""``multihead align``: word alignments in Pharaoh format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``multihead compare``: compare systems on a test set; see `judging.compare`."""
+"""``multihead compare``: compare systems on a test set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``multihead doctor``: check text, tokenizers and model; see `diagnosis.doctor`."""
+"""``multihead doctor``: check text, tokenizers and model."""
 
 from __future__ import annotations
 

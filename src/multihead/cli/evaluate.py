@@ -1,4 +1,4 @@
-"""``multihead evaluate``: score translations of a test set; see `judging.evaluate`."""
+"""``multihead evaluate``: score translations of a test set."""
 
 from __future__ import annotations
 

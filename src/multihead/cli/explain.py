@@ -1,4 +1,4 @@
-"""``multihead explain``: why a sentence is translated as it is; see `judging.explain`."""
+"""``multihead explain``: why a sentence is translated as it is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared parts of `score` and `align`, which write one line per pair of texts."""
+"""Shared parts of `score` and `align`: one output line per pair."""
 
 from __future__ import annotations
 

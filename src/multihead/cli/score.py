@@ -1,4 +1,4 @@
-"""``multihead score``: log-probabilities of given translations; see `judging.score`."""
+"""``multihead score``: log-probabilities of given translations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``multihead selftest``: check a model's guarantees; see `judging.selftest`."""
+"""``multihead selftest``: check a model's guarantees."""
 
 from __future__ import annotations
 

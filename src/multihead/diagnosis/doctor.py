@@ -1,4 +1,4 @@
-"""``multihead doctor``: check text, tokenizers and the network before training.
+"""``multihead doctor``: check text, tokenizers and network for faults.
 
     from multihead import doctor
 

@@ -1,4 +1,4 @@
-"""The text checks of `multihead doctor`: faults, languages, lengths, repeats.
+"""Text checks of `multihead doctor`: faults, languages, lengths, repeats.
 
 `TextPass` reads a corpus once, in chunks (`diagnosis.corpus`), and keeps hashes, lengths and a sample, not the text;
 `TextPass.findings` reports the faults. Held-out pairs (validation and test sets) are passed as `HeldOut` and matched

@@ -1,4 +1,4 @@
-"""Describe modules, and the steps inside multi-head attention, for a trace.
+"""Describe modules, and the steps inside multi-head attention.
 
 Shapes are those that `inspection.shapes` recorded. Only the projections of `torch.nn.MultiheadAttention` are computed
 here: its queries, keys and values exist inside a single function call, out of reach of hooks.

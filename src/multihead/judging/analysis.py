@@ -1,4 +1,4 @@
-"""Analyze given translations: word attention, probabilities and alternatives.
+"""Analyze given translations: attention, probabilities, alternatives.
 
 A teacher-forced pass over batches of pairs gives, for each word and token, the attention of `judging.align` with its
 links, probabilities, and the most probable alternatives (`judging.alternatives`). `judging.explain` and `serving` show

@@ -1,4 +1,4 @@
-"""Explain a translation: attention, probabilities, alternatives, search tree.
+"""Explain a translation: attention, alternatives, search tree, shapes.
 
 The sentence is translated step by step with a recorder (`decoding.recording`), which finds what `Translator.translate`
 finds. The pair is then run once more to record words, tokens and their alternatives (`judging.analysis`), the attention

@@ -1,4 +1,4 @@
-"""Mark suspicious translations, and search them again more safely on request.
+"""Mark suspicious translations, and search them again on request.
 
 `judging.guard_signs` defines the signs of a wrong translation and the score that combines them. A translation whose
 score reaches the threshold is marked. With ``mode="retry"`` it is searched again, and the candidate with the best score

@@ -1,4 +1,4 @@
-r"""Classification metrics: accuracy, F1 per class, macro-F1, confusion matrix.
+r"""Classification metrics: accuracy, F1, macro-F1, confusion matrix.
 
     precision_c = right_c / predicted_c,   recall_c = right_c / actual_c,   F1_c = 2 right_c / (predicted_c + actual_c)
     macro-F1 = mean of F1_c over the classes that occur, as a label or as a prediction
