@@ -24,7 +24,7 @@ from multihead.attention.backends.sdpa import lower
 from multihead.attention.biases import Bias
 from multihead.attention.functional import attention
 from multihead.attention.masks import Mask
-from multihead.attention.masks.lengths import KnownPadding
+from multihead.attention.masks.standard import KnownPadding
 from multihead.attention.scores import Product, Score
 from multihead.errors import MaskError, ShapeError
 

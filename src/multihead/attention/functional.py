@@ -27,7 +27,7 @@ from multihead.attention.backends.short import Short
 from multihead.attention.backends.varlen import Varlen
 from multihead.attention.biases import Bias
 from multihead.attention.masks import Mask
-from multihead.attention.masks.lengths import KnownPadding
+from multihead.attention.masks.standard import KnownPadding
 from multihead.errors import ConfigurationError
 
 BackendName = Literal["auto", "explicit", "sdpa", "blockwise", "short", "flex", "flex_eager", "varlen"]

@@ -14,9 +14,8 @@ from multihead.attention.masks.algebra import And, Full, Mask, Not, Or, Rule
 from multihead.attention.masks.custom import Dense, MaskFunction
 from multihead.attention.masks.documents import Document, EndToEnd
 from multihead.attention.masks.intervals import Intervals
-from multihead.attention.masks.lengths import Padding, sequence_mask, zero_padding
-from multihead.attention.masks.positions import Causal, PrefixLM, SlidingWindow
 from multihead.attention.masks.pytorch import TorchMasks, from_torch, generate_square_subsequent_mask, to_torch
+from multihead.attention.masks.standard import Causal, Padding, PrefixLM, SlidingWindow, sequence_mask, zero_padding
 
 __all__ = [
     "And",
