@@ -1,4 +1,4 @@
-"""A translator on disk: network, tokenizers and search settings in one folder.
+"""A translator on disk: network, tokenizers and search settings.
 
     config.json            format version, settings of the network, SHA-256 of weights and tokenizers, languages
     model.safetensors      the weights (a shared tensor once); no pickle is ever loaded

@@ -1,4 +1,4 @@
-"""A network on disk: settings and weights in one folder, checked against each other.
+"""A network on disk: settings and weights, checked against each other.
 
     config.json            format version, settings of the network, SHA-256 of the weights
     model.safetensors      the weights; no pickle is ever loaded
@@ -16,7 +16,7 @@ Weights can be rounded to fewer bits, row by row of each matrix W:
     bfloat16    the nearest number with 8 bits of precision
     int8        q_ij = round(127 w_ij / m_i), m_i = max_j |w_ij|        w_ij becomes q_ij m_i / 127
 
-Rounding is to nearest, ties to even. Rounding again changes nothing: whoever rounds loaded weights again gets the same
+Rounding is to nearest, ties to even. Rounding again changes nothing: rounding loaded weights again gives the same
 bytes. Vectors (biases, gains, shifts) and learned positions stay float32. A bfloat16 matrix is stored as such; an int8
 matrix NAME is stored as int8, with its m as NAME + `LARGEST`. A row with m below 1e-30 becomes zero.
 """

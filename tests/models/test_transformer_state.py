@@ -1,4 +1,4 @@
-"""Decoding step by step equals the forward pass, whatever is selected and joined."""
+"""Decoding step by step equals the forward pass, also after selections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fault at any system call while saving leaves the old or the new checkpoint.
+"""A fault at any system call of a save leaves an intact checkpoint.
 
 Three kinds of fault: the call fails and the process lives (full disk, I/O error); the process dies there; the machine
 loses its power there, and of what was not forced to the disk any part may be missing.

@@ -1,4 +1,4 @@
-"""Muon: orthogonal steps, compared with PyTorch's; packed maps moved separately."""
+"""Muon: orthogonal steps, comparison with PyTorch's, packed maps."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""AdamW, its state as named tensors, and the moving average of the weights."""
+"""AdamW, its state as named tensors, and the moving average."""
 
 import copy
 

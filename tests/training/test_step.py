@@ -1,4 +1,4 @@
-"""The loss of a batch and one update: independent of padding and splitting."""
+"""The loss of a batch and one update: padding, splits, rejections."""
 
 import copy
 import itertools

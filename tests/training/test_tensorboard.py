@@ -1,4 +1,4 @@
-"""TensorBoard reads what was recorded; a resumed run replaces later events."""
+"""TensorBoard events: content, and replacement by a resumed run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counter-based random numbers, and dropout whose mask is drawn, not stored.
+"""Counter-based random numbers; dropout without stored masks.
 
     word_j(row, position) = mix( mix( mix(low + row) xor position ) + mix(high + j) )          (all modulo 2^32)
 

@@ -1,4 +1,4 @@
-"""Layers of the Transformer: embeddings, feed-forward, residuals, encoder and decoder.
+"""Layers of the Transformer: embeddings, residuals, encoder, decoder.
 
 One class per box of Figure 1 of Vaswani et al. (2017). `multihead.attention` computes attention; here it is combined
 with residual sums, norms and the feed-forward network. Each layer processes a whole sequence (training) or one step

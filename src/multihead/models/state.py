@@ -1,4 +1,4 @@
-"""Decoder states: values that a search passes on, selects rows of and joins.
+"""Decoder states: immutable values with selectable and joinable rows.
 
 Rows of a state are hypotheses. The rows of a sentence are adjacent and equally many, so row r belongs to sentence
 ``r // (rows // sentences)``, and what depends on the source alone is stored once per sentence instead of once per row

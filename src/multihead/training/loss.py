@@ -1,4 +1,4 @@
-"""What training requires of models and batches; batches split to fit memory.
+"""Protocols of models and batches; batches split to fit into memory.
 
 `Trainable` is a model with a loss, `Examples` is a batch. How a loss is computed is up to the model
 (`models.network.token_loss` for translators).

@@ -1,4 +1,4 @@
-"""Optimizers (Adam, Muon), learning-rate schedules, moving average of the weights.
+"""Optimizers (Adam, Muon), learning-rate schedules, moving average.
 
 Muon orthogonalizes the momentum of a matrix before the matrix moves by it (Jordan et al. 2024; the factor that makes a
 step as large as Adam's is from Liu et al. 2025, section 2.2). For the weight W [m, n] of a linear map inside a network,

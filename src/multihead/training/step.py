@@ -1,4 +1,4 @@
-"""One update: forward, backward, clip, optimizer step; and when an update is rejected.
+"""One update: forward, backward, clip, optimizer step; rejected updates.
 
 All randomness of an update is a function of (seed, step, batch).
 

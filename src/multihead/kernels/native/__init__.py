@@ -1,4 +1,4 @@
-"""Builds the compiled kernels with the machine's C++ compiler, and loads them.
+"""Builds compiled kernels with the machine's C++ compiler and loads them.
 
 There are two libraries: the operations of a training update (`KERNELS`), and the search of translations
 (`engine.native`). Each is built once per compiler, processor and source, and kept in the user's cache folder under a

@@ -1,4 +1,4 @@
-r"""The pointer network: every output is one of its inputs (Vinyals et al. 2015).
+r"""Pointer networks: every output is an input (Vinyals et al. 2015).
 
     e_1 .. e_N  = encoder(x_1 .. x_N),   e_0 learned: the end
     h_m         = LSTM(x_{c_{m-1}}, h_{m-1}),   x_{c_0} a learned start,   h_0 the encoder's last state

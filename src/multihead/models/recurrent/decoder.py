@@ -1,4 +1,4 @@
-r"""Recurrent decoders that attend before (Bahdanau) or after (Luong) the cell.
+r"""Recurrent decoders: attention before (Bahdanau) or after (Luong).
 
 Before (Bahdanau et al. 2015, 3.1 and appendix A.2.2):     After (Luong et al. 2015, 3):
 

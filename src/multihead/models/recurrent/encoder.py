@@ -1,4 +1,4 @@
-r"""The recurrent encoder: word embeddings, bidirectional layers, self-attention.
+r"""The recurrent encoder: embeddings, bidirectional layers, attention.
 
     h_n = [forward state; backward state],  each D/2 wide                    (Bahdanau et al. 2015, 3.2)
     h_n <- tanh(W_a [h_n; sum_m a_nm h_m])                                   (optional self-attention)
