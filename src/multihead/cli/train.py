@@ -19,8 +19,8 @@ def train(config: Path | None, **flags: Any) -> None:
 
     Only --source, --target and --output are needed: every other setting is chosen from the size of the corpus and
     the machine, printed with the reason, and fixed for the run. The text can also be a file of pairs,
-    several corpora with weights, or a folder of `multihead prepare`. With several GPUs, or processes:
-    torchrun --nproc-per-node N -m multihead train ...
+    several corpora with weights, or a folder of `multihead prepare`. With several GPUs or processes,
+    start torchrun --nproc-per-node N -m multihead train ...
     """
     from multihead.cli.process import process_group, start_run
 
