@@ -1,4 +1,4 @@
-"""Folders of runs and of prepared text: who may write there, and what a folder holds.
+"""Folders of runs and of prepared text, and who may write there.
 
 A run has begun once its ``run.json`` exists, and a folder of `multihead prepare` is finished once its ``prepared.json``
 does. Until then a marker in the folder says that everything in it will be made again; an error during that time leaves

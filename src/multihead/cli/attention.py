@@ -1,4 +1,7 @@
-"""``multihead attention``: what a model looks at while it translates a sentence; see `translating.attention`."""
+"""``multihead attention``: show attention; see `translating.attention`.
+
+``multihead attention``: what a model looks at while it translates a sentence; see `translating.attention`.
+"""
 
 from __future__ import annotations
 

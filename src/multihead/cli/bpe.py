@@ -1,4 +1,4 @@
-"""``multihead bpe learn | apply | undo``: byte-pair encoding without a model.
+"""``multihead bpe learn | apply | undo``: byte-pair encoding.
 
 Two formats: tokenizer.json, which every model has (`text.tokenizer`), and the codes of subword-nmt
 (`text.subword_nmt`). The content of a file decides which one it is.

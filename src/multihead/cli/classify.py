@@ -1,4 +1,4 @@
-"""The command ``multihead classify``: train, predict, evaluate; see `runs.classifier`.
+"""``multihead classify``: document classifiers; see `runs.classifier`.
 
 Texts are read from standard input, a document a line, and answered line by line.
 """

@@ -1,4 +1,4 @@
-"""The command ``multihead fill-mask``: predict hidden words; see `runs.bert.fill_mask`.
+"""``multihead fill-mask``: hidden words; see `runs.bert.fill_mask`.
 
 Texts are given on the command line, or read from standard input and answered line by line.
 """

@@ -1,4 +1,4 @@
-"""The command ``multihead pointer``: train, sort, hull, evaluate; see `runs.pointer`.
+"""``multihead pointer``: pointer networks; see `runs.pointer`.
 
 Numbers and points are given on the command line, or read from standard input, a problem a line, and answered line by
 line.

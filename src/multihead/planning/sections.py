@@ -1,4 +1,4 @@
-"""Sections of settings, as ``--help`` shows them: each field is a flag and a key of a TOML file.
+"""Sections of settings; each field is a flag and a TOML key.
 
 Every field may be left open. `planning.settings` combines the sections into the settings of a command and checks which
 fields exclude each other; values are checked by the settings they end in: `TransformerConfig`, `TrainingConfig`,

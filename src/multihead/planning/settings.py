@@ -1,4 +1,4 @@
-"""Settings of translators' runs, the decisions about them, and what ``run.json`` holds.
+"""Settings of translators' runs, and the decisions in ``run.json``.
 
 `TrainSettings` and `PrepareSettings` combine sections of `planning.sections`; a user may leave every field open.
 `planning.choices` completes them to a `RunConfig`, with the reason of each choice (`Choices`). No torch here:

@@ -1,4 +1,4 @@
-"""Scan the user's text files: corpora, their weights, and validation pairs.
+"""Scan the user's text: corpora, weights, validation pairs.
 
 Without validation files, some pairs of the corpora are held out, from each corpus in proportion to its share of an
 epoch (pairs times weight), so that validation resembles training. Which pairs these are depends on the seed alone.

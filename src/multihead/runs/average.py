@@ -1,4 +1,4 @@
-"""Average the weights of several models: checkpoints of a run, or runs and model folders.
+"""Average the weights of several checkpoints or models.
 
     theta = (theta_1 + ... + theta_N) / N
 

@@ -1,4 +1,4 @@
-"""Plot the logs of runs: loss, validation score and learning rate over updates.
+"""Plot the logs of runs: loss, score and learning rate.
 
 Only ``log.jsonl`` is read, so runs of every kind can be plotted, even while they train.
 """

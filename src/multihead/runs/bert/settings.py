@@ -1,4 +1,4 @@
-"""Settings of BERT pre-training: what users may set, what is decided, and by which rules.
+"""Settings of BERT pre-training, and rules for the open ones.
 
 `PretrainSettings` are what a user may set, each a flag of ``multihead pretrain``; `decide` completes them to a
 `PretrainRunConfig`, with the reason of each choice. What depends only on the text (its vocabulary, how much of it is

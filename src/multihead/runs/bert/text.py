@@ -1,4 +1,4 @@
-"""Store the text of BERT pre-training: subwords, and documents to learn from and to validate on.
+"""Store the text of BERT pre-training: subwords and documents.
 
     FOLDER/data/tokenizer.json    the subwords, learned from what is not held out
     FOLDER/data/train/            a `DocumentStore`

@@ -1,4 +1,4 @@
-"""Pre-train a BERT on plain text: the kind of run behind ``multihead pretrain``.
+"""Pre-train a BERT on plain text: ``multihead pretrain``.
 
 A run is a folder:
 

@@ -1,4 +1,4 @@
-"""Read labeled documents and store them for training, with a part held out.
+"""Read labeled documents and store them, with a part held out.
 
     FOLDER/data/words/     the vocabulary
     FOLDER/data/train/     a `ParallelStore`, each document with its parts (`data.nested`)

@@ -1,4 +1,4 @@
-"""Classify documents with a trained model: `DocumentClassifier`, in memory and on disk.
+"""`DocumentClassifier`: classify documents with a trained model.
 
 A model folder holds config.json (sizes, labels, how texts are segmented), model.safetensors, the vocabulary and
 metrics.json. Training is in `runs.classifier.train`.

@@ -1,4 +1,4 @@
-"""Settings of classifiers: what users may set, what is decided, and by which rules.
+"""Settings of classifiers, and rules for the open ones.
 
 `ClassifySettings` are what a user may set, each a flag of ``multihead classify train``; `decide` completes them to a
 `ClassifyRunConfig`, with the reason of each choice. What the rules rest on is in docs/classification.md. No torch here:

@@ -1,4 +1,4 @@
-"""Train and evaluate a document classifier: the kind of run behind ``multihead classify``.
+"""Train and evaluate a document classifier: ``multihead classify``.
 
 A run is a folder:
 

@@ -1,4 +1,4 @@
-"""Solve problems with a trained pointer network: `Pointer`, in memory and on disk.
+"""`Pointer`: solve problems with a trained pointer network.
 
 The problems are in `data.toy.pointing`. The search is that of `decoding`, as for translations: the places of the inputs
 are the symbols of a vocabulary that each problem brings.

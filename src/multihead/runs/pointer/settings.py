@@ -1,4 +1,4 @@
-"""Settings of pointer networks: what users may set, what is decided, and by which rules.
+"""Settings of pointer networks, and rules for the open ones.
 
 `PointerSettings` are what a user may set, each a flag of ``multihead pointer train``; `decide` completes them to a
 `PointerRunConfig`, with the reason of each choice. The `RECIPES` were found by trial: see docs/pointer-networks.md and

@@ -1,4 +1,4 @@
-"""Train a pointer network: the kind of run behind ``multihead pointer train``.
+"""Train a pointer network: ``multihead pointer train``.
 
 A run is a folder without text:
 

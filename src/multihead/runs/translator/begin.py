@@ -1,4 +1,4 @@
-"""Begin a translator's run: inspect text and machine, and decide what the user left open.
+"""Begin a translator's run: decide what the user left open.
 
 The first of several processes decides; the others take part where it measures how fast all of them train together
 (`assist_measurement`).

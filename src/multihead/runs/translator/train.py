@@ -1,4 +1,4 @@
-"""Train a translator: the kind of run behind `multihead.train`, and how it judges models.
+"""Train a translator, and judge its models: `multihead.train`.
 
 A run is a folder:
 
