@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from multihead.model_folder import LARGEST, pack, round_matrix, unpack
+from multihead.model_folder import LARGEST, dequantize_tensors, quantize_tensors, round_matrix
 
 
 def matrices() -> list[torch.Tensor]:
@@ -22,9 +22,9 @@ def matrices() -> list[torch.Tensor]:
 def test_rounding_twice_is_rounding_once(precision: Any) -> None:
     """Writing a file that was read gives the same bytes."""
     for matrix in matrices():
-        first = pack({"w": matrix}, ["w"], precision)
-        assert torch.equal(unpack(first)["w"], round_matrix(matrix, precision))
-        second = pack(unpack(first), ["w"], precision)
+        first = quantize_tensors({"w": matrix}, ["w"], precision)
+        assert torch.equal(dequantize_tensors(first)["w"], round_matrix(matrix, precision))
+        second = quantize_tensors(dequantize_tensors(first), ["w"], precision)
         assert first.keys() == second.keys()
         assert all(torch.equal(first[name], second[name]) for name in first)
 
@@ -39,19 +39,19 @@ def test_a_byte_is_at_most_half_a_step_away() -> None:
 def test_only_what_is_named_is_rounded() -> None:
     tensors = {"w": torch.randn(4, 6), "v": torch.randn(4, 6), "bias": torch.randn(4)}
     for precision in ("bfloat16", "int8"):
-        found = unpack(pack(tensors, ["w"], precision))
+        found = dequantize_tensors(quantize_tensors(tensors, ["w"], precision))
         assert found.keys() == tensors.keys()
         assert torch.equal(found["v"], tensors["v"])
         assert torch.equal(found["bias"], tensors["bias"])
         assert not torch.equal(found["w"], tensors["w"])
-    assert unpack(tensors).keys() == tensors.keys()
+    assert dequantize_tensors(tensors).keys() == tensors.keys()
 
 
 @pytest.mark.parametrize("change", ["gone", "short", "whole numbers"])
 def test_bytes_without_their_largest_are_refused(change: str) -> None:
-    packed = pack({"w": torch.randn(4, 6)}, ["w"], "int8")
+    packed = quantize_tensors({"w": torch.randn(4, 6)}, ["w"], "int8")
     largest = packed.pop("w" + LARGEST)
     if change != "gone":
         packed["w" + LARGEST] = largest[:3] if change == "short" else largest.long()
     with pytest.raises(ValueError, match="each of its 4 rows"):
-        unpack(packed)
+        dequantize_tensors(packed)

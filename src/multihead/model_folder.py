@@ -80,7 +80,7 @@ def save_folder(
         tensors: dict[str, Tensor] = dict(model.named_parameters())
         if rounding is not None:
             matrices = [name for name, tensor in tensors.items() if tensor.dim() == 2 and _POSITIONS not in name]
-            tensors = pack(tensors, matrices, rounding)
+            tensors = quantize_tensors(tensors, matrices, rounding)
         write_tensors(draft / WEIGHTS, tensors)
         config = {
             "format_version": _UNROUNDED if rounding is None else FORMAT_VERSION,
@@ -214,7 +214,7 @@ def _read_weights(path: Path, digest: object) -> dict[str, Tensor]:
             f"it says {str(digest)[:12]}...); {COPY_AGAIN}"
         )
     try:
-        return unpack(tensors)
+        return dequantize_tensors(tensors)
     except ValueError as error:
         raise FormatError(f"{path}: damaged: {error}; {COPY_AGAIN}") from None
 
@@ -248,26 +248,26 @@ def round_matrix(matrix: Float[Tensor, "out in"], precision: Rounding) -> Float[
     return _dequantize(*_quantize(matrix))
 
 
-def pack(tensors: Mapping[str, Tensor], names: Collection[str], precision: Rounding) -> dict[str, Tensor]:
+def quantize_tensors(tensors: Mapping[str, Tensor], names: Collection[str], precision: Rounding) -> dict[str, Tensor]:
     """The tensors of a file, with the matrices in ``names`` rounded."""
-    packed: dict[str, Tensor] = {}
+    quantized: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if name not in names:
-            packed[name] = tensor.detach()
+            quantized[name] = tensor.detach()
         elif precision == "bfloat16":
-            packed[name] = tensor.detach().bfloat16()
+            quantized[name] = tensor.detach().bfloat16()
         else:
-            packed[name], packed[name + LARGEST] = _quantize(tensor.detach())
-    return packed
+            quantized[name], quantized[name + LARGEST] = _quantize(tensor.detach())
+    return quantized
 
 
-def unpack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The inverse of `pack`: all tensors in float32.
+def dequantize_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The inverse of `quantize_tensors`: all tensors in float32.
 
     Raises:
-        ValueError: a tensor is not as `pack` writes it; the message names it.
+        ValueError: a tensor is not as `quantize_tensors` writes it; the message names it.
     """
-    unpacked: dict[str, Tensor] = {}
+    dequantized: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if name.endswith(LARGEST) and name.removesuffix(LARGEST) in tensors:
             continue
@@ -278,8 +278,8 @@ def unpack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             if largest is None or largest.dtype != torch.float32 or largest.shape != tensor.shape[:1]:
                 raise ValueError(f"{name} has bytes, but not a largest number for each of its {len(tensor)} rows")
             tensor = _dequantize(tensor, largest)
-        unpacked[name] = tensor
-    return unpacked
+        dequantized[name] = tensor
+    return dequantized
 
 
 def _quantize(matrix: Tensor) -> tuple[Tensor, Tensor]:
