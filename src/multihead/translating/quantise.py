@@ -1,8 +1,7 @@
 """Quantize a model folder to half or a quarter of its size.
 
-What is rounded and how it lies in the file is `multihead.model_folder`'s. The folder is one like any other: whatever
-reads model folders reads it. The compiled search at the precision that it was rounded to finds in it, to the last bit,
-what it finds in the whole one.
+`multihead.model_folder` rounds the weights and stores them. The result can be read like any other model folder. The
+compiled search with the precision of the rounding finds the same as in the original, to the last bit.
 """
 
 from __future__ import annotations
