@@ -192,8 +192,12 @@ def test_help_of_every_command_leaves_torch_alone() -> None:
 
 
 @pytest.mark.parametrize("module", FILES)
-def test_every_file_opens_with_a_docstring(module: str) -> None:
-    assert ast.get_docstring(TREES[module])
+def test_every_file_opens_with_a_line_that_fits_the_tree(module: str) -> None:
+    """`make tree` draws ARCHITECTURE.md's tree from these lines."""
+    first, *_ = (ast.get_docstring(TREES[module]) or "").splitlines() or [""]
+    assert 0 < len(first) <= 72, (
+        f"{module}: the first line of the docstring has {len(first)} characters, at most 72 fit"
+    )
 
 
 def test_the_public_names() -> None:

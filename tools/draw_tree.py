@@ -1,8 +1,8 @@
 """Draws the tree of `src/multihead` in ARCHITECTURE.md from the files' first lines.
 
 Python files are described by the first line of their docstring, folders by that of their `__init__.py`, and other
-sources by their first comment. Run it as ``make tree``; with ``--check`` nothing is written, and the exit status is 1
-if the page is out of date.
+sources by the beginning of their first comment. Run it as ``make tree``; with ``--check`` nothing is written, and the
+exit status is 1 if the page is out of date.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def first_line(path: Path) -> str:
         return lines[0] if lines else ""
     if path.suffix in COMMENT:
         comment = re.search(COMMENT[path.suffix], path.read_text(encoding="utf-8"), re.MULTILINE)
-        return comment[1].strip() if comment else ""
+        return re.split("[:;.] ", comment[1].strip())[0] if comment else ""
     return ""
 
 

@@ -1,4 +1,4 @@
-"""``multihead translate``: lines in, lines out, by pipe or from file to file.
+"""``multihead translate``: lines in, lines out.
 
 `lines.windows` says what is written, `lines.translate_file` what happens when it is stopped. An impossible request is
 refused before a model is loaded; nothing here imports torch until then.

@@ -1,4 +1,4 @@
-"""Rules that choose each setting of a translator's run that the user left open.
+"""Rules for the settings of a run that the user left open.
 
 `Choices` records every decision with its reason; a setting given by the user is always kept. The rules depend on the
 size of the corpus and on the machine. They were found on validation sets, never on a test set (docs/results.md,
