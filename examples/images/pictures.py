@@ -65,7 +65,7 @@ class Picture(NamedTuple):
 
 @dataclass(frozen=True)
 class PictureBatch:
-    """Pictures as tensors, a batch for training (`training.loss.Examples`)."""
+    """Pictures as tensors, a batch for training (`training.splitting.Examples`)."""
 
     images: Float[Tensor, "batch 3 side side"]
     """Between 0 and 1."""

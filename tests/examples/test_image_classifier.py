@@ -13,7 +13,7 @@ from images.classifier import Block, ImageAttentionName, ImageClassifier, ImageC
 from multihead.attention.vision import ImageAttention
 from multihead.configuration import build
 from multihead.errors import ConfigurationError, ShapeError
-from multihead.training.loss import Trainable
+from multihead.training.splitting import Trainable
 
 NAMES = get_args(ImageAttentionName)
 MODULES = [name for name in NAMES if name != "none"]

@@ -11,7 +11,7 @@ import torch
 
 from images.pictures import ARM, HOLE, SHAPES, TEXTURES, Picture, PictureBatch, Pictures
 from multihead.errors import ConfigurationError
-from multihead.training.loss import Examples
+from multihead.training.splitting import Examples
 
 AREAS = {
     "disc": pi,

@@ -19,8 +19,8 @@ from multihead.decoding.task import SearchTask
 from multihead.models.config import PRESETS, TransformerConfig, preset
 from multihead.models.transformer import Transformer
 from multihead.training.config import TrainingConfig
-from multihead.training.loss import sequence_loss
 from multihead.training.optimizer import build_optimizer, learning_rate
+from multihead.training.splitting import sequence_loss
 from multihead.training.step import train_step
 
 Ids = tuple[int, ...]

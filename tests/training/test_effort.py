@@ -2,8 +2,8 @@
 
 from torch.utils.flop_counter import FlopCounterMode
 
-from multihead.training.loss import sequence_loss
 from multihead.training.progress import ModelFlops, measure_flops, peak_flops
+from multihead.training.splitting import sequence_loss
 
 
 def test_a_share_is_of_the_time():

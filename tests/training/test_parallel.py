@@ -19,22 +19,13 @@ from multihead import configuration
 from multihead.data.batching import BatchStream
 from multihead.data.store import ParallelStore
 from multihead.errors import ConfigurationError, DivergenceError
-from multihead.training import loss as loss_module
-from multihead.training import parallel
+from multihead.training import parallel, splitting
 from multihead.training import step as step_module
-from multihead.training.loss import sequence_loss
 from multihead.training.optimizer import build_optimizer
-from multihead.training.parallel import (
-    SINGLE_PROCESS,
-    PeerEnded,
-    Processes,
-    check_same_update,
-    interleave,
-    join_processes,
-    row_range,
-)
+from multihead.training.parallel import PeerEnded, join_processes
 from multihead.training.progress import RunLog
-from multihead.training.step import RejectedUpdateError, train_step
+from multihead.training.splitting import SINGLE_PROCESS, Processes, interleave, row_range, sequence_loss
+from multihead.training.step import RejectedUpdateError, check_same_update, train_step
 from multihead.training.trainer import Trainer, TrainerInputs, Validation
 
 SIZE = 3
@@ -101,7 +92,7 @@ def short_of_memory(processes, rank):
     try:
         processes.attempt(work)
     except (RuntimeError, MemoryError) as error:
-        return loss_module.is_out_of_memory(error), processes.attempt(lambda: processes.rank)
+        return splitting.is_out_of_memory(error), processes.attempt(lambda: processes.rank)
     raise AssertionError("nobody noticed")
 
 
@@ -117,7 +108,7 @@ def cut(toy, processes):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(step_module, "sequence_loss", hungry)
-        sums, room = loss_module.retry_in_pieces(
+        sums, room = splitting.retry_in_pieces(
             lambda room: train_step(model, optimizer, batches, config, 1, 1e-2, max_cells=room, processes=processes),
             [part for batch in batches for part in processes.split_rows(batch)],
             None,

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from multihead.errors import DivergenceError
 from multihead.kernels import random
 from multihead.training import step as step_module
-from multihead.training.loss import sequence_loss
 from multihead.training.optimizer import build_optimizer
+from multihead.training.splitting import sequence_loss
 from multihead.training.step import RejectedUpdateError, step_seed, train_step
 
 

@@ -15,9 +15,9 @@ from multihead.errors import DivergenceError, Interrupted, SurroundingsError
 from multihead.training import step as step_module
 from multihead.training import trainer as trainer_module
 from multihead.training.checkpoint import Checkpoint, RunState, read_weights, save
-from multihead.training.loss import sequence_loss
 from multihead.training.optimizer import learning_rate, optimizer_tensors
 from multihead.training.progress import ModelFlops, RunLog
+from multihead.training.splitting import sequence_loss
 from multihead.training.trainer import Trainer, TrainerInputs, Validation
 
 SETTINGS = {"updates": 13, "validate_every": 5, "log_every": 3, "average": 0.8, "learning_rate": 0.03}

@@ -22,7 +22,7 @@ from multihead.configuration import get_launch
 from multihead.errors import ConfigurationError, MultiheadError
 
 if TYPE_CHECKING:
-    from multihead.training.parallel import Processes
+    from multihead.training.splitting import Processes
 
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -73,20 +73,24 @@ def configure_malloc() -> None:
 @contextlib.contextmanager
 def process_group() -> Iterator[Processes]:
     """The processes that train together. An error that all of them raise is reported by the first one only."""
-    from multihead.training.parallel import ProcessGroup, join_processes
+    from multihead.training.splitting import SINGLE_PROCESS
 
-    processes = join_processes()
+    if get_launch().size == 1:
+        yield SINGLE_PROCESS
+        return
+    from multihead.training.parallel import ProcessGroup
+
+    processes = ProcessGroup(get_launch())
     try:
         with contextlib.ExitStack() as stack:
             with _default_handlers_while_waiting():
-                entered = stack.enter_context(processes)
-            yield entered
+                stack.enter_context(processes)
+            yield processes
     except BaseException as error:
-        if isinstance(processes, ProcessGroup):
-            # torchrun sends a signal to the other processes when one has failed.
-            _set_handlers(dict.fromkeys(_STOP_SIGNALS, signal.SIG_IGN))
-            if isinstance(error, MultiheadError) and processes.announced and not processes.is_first:
-                raise click.exceptions.Exit(error.exit_status) from None
+        # torchrun sends a signal to the other processes when one has failed.
+        _set_handlers(dict.fromkeys(_STOP_SIGNALS, signal.SIG_IGN))
+        if isinstance(error, MultiheadError) and processes.announced and not processes.is_first:
+            raise click.exceptions.Exit(error.exit_status) from None
         raise
 
 
@@ -94,8 +98,7 @@ def process_group() -> Iterator[Processes]:
 def _default_handlers_while_waiting() -> Iterator[None]:
     """Let signals end a process that waits for the others to start: there is nothing to save yet."""
     before = {number: signal.getsignal(number) for number in _STOP_SIGNALS}
-    if get_launch().size > 1:
-        _set_handlers(dict.fromkeys(_STOP_SIGNALS, signal.SIG_DFL))
+    _set_handlers(dict.fromkeys(_STOP_SIGNALS, signal.SIG_DFL))
     yield
     _set_handlers(before)
 

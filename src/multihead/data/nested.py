@@ -91,7 +91,7 @@ def restore_document(source: Sequence[int], target: Sequence[int]) -> StoredDocu
 
 @dataclass(frozen=True, eq=False)
 class DocumentBatch:
-    """Documents as tensors, padded on the right at each level (`training.loss.Examples`).
+    """Documents as tensors, padded on the right at each level (`training.splitting.Examples`).
 
     Attributes:
         tokens: ids, [batch, words], [batch, sentences, words] or [batch, paragraphs, sentences, words].

@@ -56,7 +56,7 @@ _STOPPING = ("exact", "ahead", "patience")
 
 
 class Engine:
-    """A Transformer for the compiled search. It has a packed copy of the weights at the time of its construction.
+    """A Transformer for the compiled search. It has a prepacked copy of the weights at the time of its construction.
 
     Args:
         model: the model.

@@ -1,7 +1,7 @@
 """What the compiled search needs: its C++ library and a model's weights.
 
 `native/decoding.cpp` holds the search (queue, threads, hypotheses) and `native/network.h` computes a step;
-`products.h`, `packing.h` and `tiles.h` multiply matrices in each precision. `multihead.kernels.native` builds them, and
+`products.h`, `operands.h` and `tiles.h` multiply matrices in each precision. `multihead.kernels.native` builds them, and
 `multihead.engine.search` calls them.
 
 The weights are passed as sizes and a list of tensors, in the order in which ``decoding_model`` of decoding.cpp reads
@@ -33,7 +33,7 @@ from multihead.models.layers import (
 from multihead.models.network import Network
 from multihead.models.transformer import Transformer
 
-_FILES = ("decoding.cpp", "network.h", "products.h", "packing.h", "tiles.h")
+_FILES = ("decoding.cpp", "network.h", "products.h", "operands.h", "tiles.h")
 _SIGNATURES = {
     "decoding_model": "ppp:p",
     "decoding_model_free": "p",

@@ -33,8 +33,8 @@ from multihead.model_folder import locate
 from multihead.planning.settings import BaseRunConfig, GivenModel
 from multihead.training.checkpoint import Checkpoint, RunState, save
 from multihead.training.context import RunContext
-from multihead.training.loss import Examples, Model
 from multihead.training.progress import ModelFlops, RunLog, SilentLog
+from multihead.training.splitting import Examples, Model
 from multihead.training.tensorboard import TensorBoard
 from multihead.training.trainer import Trainer, TrainerInputs, Validation
 

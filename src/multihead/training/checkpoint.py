@@ -74,7 +74,7 @@ class RunState(Settings):
     skipped: tuple[int, ...] = ()
     """The last updates that were skipped."""
     room: int | None = None
-    """Maximum number of cells that fit into memory; larger batches are split (`training.loss`). None = no limit."""
+    """Maximum number of cells that fit into memory; larger batches are split; None = no limit."""
 
     @property
     def logged(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from multihead.training.parallel import SINGLE_PROCESS, Processes
+from multihead.training.splitting import SINGLE_PROCESS, Processes
 
 
 @dataclass(frozen=True)

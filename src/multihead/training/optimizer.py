@@ -50,7 +50,7 @@ from torch import Tensor, nn
 
 from multihead.attention.multihead import PackedLinear
 from multihead.training.config import TrainingConfig
-from multihead.training.loss import Model, Trainable
+from multihead.training.splitting import Model, Trainable
 
 MOMENTUM = 0.95
 """mu."""

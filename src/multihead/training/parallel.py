@@ -2,12 +2,12 @@
 
     torchrun --nproc-per-node N -m multihead train ...
 
-Every process reads the same batches from the same stream; of n rows, the process of rank r computes rows
-``[r n / N, (r + 1) n / N)`` (`row_range`). The loss is a sum over rows, so the gradients of all processes add up to
-the gradient of the batch. It is divided by the number of tokens in the whole batch, and random numbers depend on the
-row's number in the whole batch (`kernels.random`). An update is therefore the same for any N, except for the order of
-additions. As with split batches (`training.loss`), draws from PyTorch's own generator differ. A process without rows
-contributes nothing.
+Every process reads the same batches from the same stream and computes its share of the rows of each
+(`training.splitting.row_range`). The loss is a sum over rows, so the gradients of all processes add up to the gradient
+of the batch. It is divided by the number of tokens in the whole batch, and random numbers depend on the row's number in
+the whole batch (`kernels.random`). An update is therefore the same for any N, except for the order of additions. As
+with split batches (`training.splitting`), draws from PyTorch's own generator differ. A process without rows contributes
+nothing.
 
 No process decides anything from what it alone knows: each decision is a function of values that all processes have
 gathered (`Processes.all_gather`), so all of them reject an update, split batches, stop early or react to a signal
@@ -26,8 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, TypeVar
@@ -36,8 +35,8 @@ import torch
 from torch import Tensor, nn
 
 from multihead.configuration import Launch, get_launch
-from multihead.errors import ConfigurationError, DivergenceError, MultiheadError, SurroundingsError
-from multihead.training.loss import Examples, is_out_of_memory
+from multihead.errors import ConfigurationError, MultiheadError, SurroundingsError
+from multihead.training.splitting import SINGLE_PROCESS, Processes, is_out_of_memory
 
 T = TypeVar("T")
 Fault = tuple[str, int]
@@ -49,8 +48,6 @@ _BUCKET_NUMEL = 1 << 24
 """Maximum number of gradients in one all-reduce: the flat copy stays small beside a model."""
 _TIMEOUT = timedelta(days=30)
 """For work of one process that the others wait for, such as preparing a corpus; a dead process is noticed at once."""
-_NORM_TOLERANCE = 1e-3
-"""Maximum relative difference between the gradient norms of the processes; equal processors give equal norms."""
 
 
 class PeerEnded(SurroundingsError):  # noqa: N818 - an event of another process
@@ -64,108 +61,6 @@ class PeerEnded(SurroundingsError):  # noqa: N818 - an event of another process
     def __init__(self, message: str, exit_status: int = SurroundingsError.exit_status) -> None:
         super().__init__(message)
         self.exit_status = exit_status
-
-
-class Processes(ABC):
-    """The processes that train one model together, from the point of view of one of them.
-
-    Args:
-        launch: the place of this process.
-    """
-
-    def __init__(self, launch: Launch) -> None:
-        self.launch = launch
-        self.rank, self.size = launch.rank, launch.size
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this process writes the run folder and prints."""
-        return self.rank == 0
-
-    @abstractmethod
-    def all_gather(self, value: T) -> list[T]:
-        """The values of all processes in the order of their ranks; the same list in each process.
-
-        Raises:
-            PeerEnded: another process has ended.
-        """
-
-    @abstractmethod
-    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Replace each gradient by the sum over all processes, which is bitwise equal in each of them."""
-
-    @abstractmethod
-    def broadcast_tensors(self, tensors: dict[str, Tensor] | None) -> dict[str, Tensor]:
-        """The first process's tensors, on the host in the others; the others pass None."""
-
-    @abstractmethod
-    def require_devices(self, device: str) -> None:
-        """Check that there is a device for each process.
-
-        Raises:
-            ConfigurationError: there are fewer GPUs than processes.
-        """
-
-    def broadcast(self, value: T | None) -> T:
-        """The value of the first process; the others pass None."""
-        first = self.all_gather(value)[0]
-        assert first is not None
-        return first
-
-    def threads_per_process(self, total: int) -> int:
-        """This process's share of the processor threads of its machine."""
-        return max(1, total // self.launch.local_size)
-
-    def split_rows(self, batch: Examples) -> list[Examples]:
-        """The rows of each process in order, without processes that get no rows."""
-        ranges = (row_range(len(batch), rank, self.size) for rank in range(self.size))
-        return [_part(batch, start, stop) for start, stop in ranges if stop > start]
-
-    def own_rows(self, batch: Examples) -> tuple[Examples | None, int]:
-        """The rows of this process (None if it gets none), and the number of the first one."""
-        start, stop = row_range(len(batch), self.rank, self.size)
-        return (_part(batch, start, stop) if stop > start else None), start
-
-    def attempt(self, work: Callable[[], T]) -> list[T]:
-        """Run ``work`` in each process and gather the results.
-
-        Raises:
-            RuntimeError, MemoryError: this process ran out of memory, or any other did (`is_out_of_memory`).
-            PeerEnded: another process has ended.
-        """
-        if self.size == 1:
-            return [work()]
-        result: list[T] = []  # stays empty if memory runs out
-        try:
-            result.append(work())
-        except (RuntimeError, MemoryError) as error:  # not kept: its traceback would keep the tensors alive
-            if not is_out_of_memory(error):
-                raise
-        results = self.all_gather(result)
-        failed = [str(rank) for rank, found in enumerate(results) if not found]
-        if failed:
-            raise MemoryError(f"too little memory for the process of rank {', '.join(failed)}")
-        return [found[0] for found in results]
-
-
-class SingleProcess(Processes):
-    """A run in one process."""
-
-    def all_gather(self, value: T) -> list[T]:
-        return [value]
-
-    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        pass
-
-    def broadcast_tensors(self, tensors: dict[str, Tensor] | None) -> dict[str, Tensor]:
-        assert tensors is not None
-        return tensors
-
-    def require_devices(self, device: str) -> None:
-        pass
-
-
-SINGLE_PROCESS = SingleProcess(Launch())
 
 
 class ProcessGroup(Processes):
@@ -333,41 +228,6 @@ def join_processes() -> contextlib.AbstractContextManager[Processes]:
     """
     launch = get_launch()
     return contextlib.nullcontext(SINGLE_PROCESS) if launch.size == 1 else ProcessGroup(launch)
-
-
-def row_range(rows: int, rank: int, size: int) -> tuple[int, int]:
-    """First row and end of one process's share of a batch; shares differ by at most one row."""
-    return rank * rows // size, (rank + 1) * rows // size
-
-
-def _part(batch: Examples, start: int, stop: int) -> Examples:
-    return batch if (start, stop) == (0, len(batch)) else batch.part(start, stop)
-
-
-def interleave(shares: Sequence[Sequence[T]]) -> list[T]:
-    """Reassemble a list of which the process of rank ``rank`` has ``[rank::size]``."""
-    items: dict[int, T] = {}
-    for rank, share in enumerate(shares):
-        items |= {rank + len(shares) * place: item for place, item in enumerate(share)}
-    return [items[place] for place in sorted(items)]
-
-
-def check_same_update(step: int, norms: Sequence[float]) -> None:
-    """Check that all processes make the same updates.
-
-    Args:
-        step: the last update.
-        norms: the norm of its gradient in each process.
-
-    Raises:
-        DivergenceError: the norms differ by more than rounding.
-    """
-    if max(norms) - min(norms) > _NORM_TOLERANCE * max(norms):
-        found = ", ".join(f"{norm:.4g}" for norm in norms)
-        raise DivergenceError(
-            f"update {step}: the processes no longer have the same weights (norms of the gradient: {found}); the "
-            "checkpoints so far are kept. Use processors or GPUs of one kind and one version of everything"
-        )
 
 
 def _buckets(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]:

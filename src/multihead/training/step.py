@@ -33,13 +33,14 @@ from multihead.errors import DivergenceError
 from multihead.kernels import random
 from multihead.training.checkpoint import RunState
 from multihead.training.config import TrainingConfig
-from multihead.training.loss import Examples, Trainable, sequence_loss, split_to_fit
-from multihead.training.parallel import SINGLE_PROCESS, Processes
+from multihead.training.splitting import SINGLE_PROCESS, Examples, Processes, Trainable, sequence_loss, split_to_fit
 
 _MEDIAN_WINDOW = 64
 """Number of norms that the median is taken of."""
 _SKIP_WINDOW = 100
 """Number of updates among which skipped ones are counted."""
+_NORM_TOLERANCE = 1e-3
+"""Maximum relative difference between the gradient norms of the processes; equal processors give equal norms."""
 
 
 def norm_limit(config: TrainingConfig, state: RunState) -> float:
@@ -233,3 +234,21 @@ def _check(
     advice = f"Try a lower learning rate than {config.learning_rate:g} or a longer warm-up than {config.warmup}"
     message = f"update {step}: {reason}. {advice}; the checkpoints so far are kept"
     raise RejectedUpdateError(message, reason, loss, norm, parts)
+
+
+def check_same_update(step: int, norms: Sequence[float]) -> None:
+    """Check that all processes make the same updates.
+
+    Args:
+        step: the last update.
+        norms: the norm of its gradient in each process.
+
+    Raises:
+        DivergenceError: the norms differ by more than rounding.
+    """
+    if max(norms) - min(norms) > _NORM_TOLERANCE * max(norms):
+        found = ", ".join(f"{norm:.4g}" for norm in norms)
+        raise DivergenceError(
+            f"update {step}: the processes no longer have the same weights (norms of the gradient: {found}); the "
+            "checkpoints so far are kept. Use processors or GPUs of one kind and one version of everything"
+        )

@@ -2,8 +2,8 @@
 
 The loop is a function of its state (`RunState`, weights, optimizer state): stopped anywhere and restarted from the last
 checkpoint, it does what it would have done without the stop. Batches, and the function that scores a model, are passed
-in as `TrainerInputs`. `training.step` decides which updates are rejected, `training.loss` splits batches that do not
-fit into memory, and `training.checkpoint` writes checkpoints while the loop goes on.
+in as `TrainerInputs`. `training.step` decides which updates are rejected, `training.splitting` splits batches that do
+not fit into memory, and `training.checkpoint` writes checkpoints while the loop goes on.
 
 Several processes run the same loop, each on its rows of every batch (`training.parallel`); only the first one writes.
 """
@@ -24,16 +24,17 @@ from multihead.data.order import Array
 from multihead.errors import DivergenceError, Interrupted
 from multihead.training.checkpoint import Checkpoint, CheckpointWriter, LogWindow, RunState, copy_into, load_newest
 from multihead.training.config import TrainingConfig
-from multihead.training.loss import Examples, Model, can_probe_memory, retry_in_pieces
 from multihead.training.optimizer import Average, build_optimizer, learning_rate, optimizer_tensors, restore_optimizer
-from multihead.training.parallel import SINGLE_PROCESS, PeerEnded, Processes, check_same_update
+from multihead.training.parallel import PeerEnded
 from multihead.training.progress import ModelFlops, RunLog, format_duration, format_lines
+from multihead.training.splitting import SINGLE_PROCESS, Examples, Model, Processes, can_probe_memory, retry_in_pieces
 from multihead.training.step import (
     RejectedUpdateError,
     StepSums,
     all_finite,
     append_norm,
     append_skipped,
+    check_same_update,
     norm_limit,
     too_many_skipped,
     train_step,

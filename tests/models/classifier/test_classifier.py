@@ -12,7 +12,7 @@ from multihead.models.bert.network import Bert
 from multihead.models.classifier.config import BertClassifierConfig, HierarchicalConfig
 from multihead.models.classifier.network import BertClassifier, HierarchicalClassifier, build_classifier
 from multihead.text.bert_words import Symbols
-from multihead.training.loss import Examples, Trainable
+from multihead.training.splitting import Examples, Trainable
 
 VOCAB, CLASSES = 20, 3
 SYMBOLS = Symbols(pad=0, first=2, end=3, hidden=1)

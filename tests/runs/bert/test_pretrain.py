@@ -26,7 +26,7 @@ from multihead.runs.bert.model import PretrainedBert
 from multihead.runs.bert.settings import PretrainFacts, PretrainRunConfig, PretrainSettings, choose_rows, decide
 from multihead.runs.bert.train import pretrain
 from multihead.text.bert_words import WordPieces
-from multihead.training.loss import Examples, Trainable
+from multihead.training.splitting import Examples, Trainable
 
 TINY = {
     "width": 16,

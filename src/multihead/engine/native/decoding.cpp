@@ -393,7 +393,7 @@ struct Reader {  // reads the tensors of a model in the order of engine/weights.
     }
     void weights(Weights &w, i64 out, i64 in, float fill = 0.f) {
         const float *matrix = take(), *bias = take();
-        w.pack((int)s.kind, matrix, bias, out, in, fill);
+        w.prepack((int)s.kind, matrix, bias, out, in, fill);
     }
     void attention(Attention &a, bool cross) {
         norm(a.norm, s.width);

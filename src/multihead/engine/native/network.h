@@ -18,7 +18,7 @@
 
 namespace network {
 
-using namespace packed;
+using namespace gemm;
 
 // e^x for x <= 0, as 2^n p(f) with x = (n + f) ln 2, |f| <= 1/2. The polynomial p is within 1e-7 of 2^f. x < -87 gives
 // e^-87.

@@ -8,10 +8,10 @@
 
 #pragma once
 
-#include "packing.h"
+#include "operands.h"
 #include "tiles.h"
 
-namespace packed {
+namespace gemm {
 
 // sum += dot product of the numbers in word x, broadcast, and in each word of w.
 template <int KIND>
@@ -109,4 +109,4 @@ static void product(const Weights &w, const Rows &x, i64 rows, float *y, i64 str
     product(w, x, 0, rows, 0, w.panels, y, stride, mode);
 }
 
-}  // namespace packed
+}  // namespace gemm

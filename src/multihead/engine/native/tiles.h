@@ -9,13 +9,13 @@
 #pragma once
 
 #include <atomic>
-#include "packing.h"
+#include "operands.h"
 #ifdef MATRIX_UNIT
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
 
-namespace packed {
+namespace gemm {
 namespace tiles {
 
 constexpr i64 FEW = 8;  // with fewer rows of int8, reading the weights is the bottleneck
@@ -99,7 +99,7 @@ static inline void two_blocks(const u32 *x, const u32 *other, i64 step, const u3
 
 #undef MULTIPLY
 
-// As `packed::product`. All blocks have the same number of rows; the last one may repeat rows of the one before.
+// As `gemm::product`. All blocks have the same number of rows; the last one may repeat rows of the one before.
 template <int KIND>
 static void product(const Weights &w, const Rows &x, i64 begin, i64 end, i64 first, i64 last, float *y, i64 stride,
                     int mode) {
@@ -140,4 +140,4 @@ static void product(const Weights &, const Rows &, i64, i64, i64, i64, float *, 
 #endif
 
 }  // namespace tiles
-}  // namespace packed
+}  // namespace gemm

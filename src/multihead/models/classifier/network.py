@@ -9,7 +9,7 @@ v comes from a hierarchical attention network (`models.classifier.hierarchical`)
     v = mean_t h_t                 for a BERT that was pre-trained without it
     v = sum_t a_t h_t              attention pooling (`AttentionPool`), whose weights are returned
 
-Both can be trained (`training.loss.Trainable`). `data.nested` reads documents.
+Both can be trained (`training.splitting.Trainable`). `data.nested` reads documents.
 """
 
 from __future__ import annotations

@@ -57,8 +57,8 @@ from multihead.runs.run import (
 from multihead.text.bert_words import BertWords, read_words
 from multihead.training.checkpoint import Checkpoint, RunState
 from multihead.training.context import RunContext
-from multihead.training.loss import sequence_loss
 from multihead.training.progress import RunLog
+from multihead.training.splitting import sequence_loss
 from multihead.training.trainer import Validation
 
 

@@ -38,8 +38,8 @@ from multihead.runs.run import (
     log_decisions,
 )
 from multihead.training.context import RunContext
-from multihead.training.loss import sequence_loss
 from multihead.training.progress import RunLog
+from multihead.training.splitting import sequence_loss
 from multihead.training.trainer import Validation
 
 _AT_ONCE = 250

@@ -42,10 +42,9 @@ from multihead.text.tokenizer import Tokenizer
 from multihead.training.checkpoint import Checkpoint, RunState
 from multihead.training.config import TrainingConfig
 from multihead.training.context import RunContext
-from multihead.training.loss import retry_in_pieces
 from multihead.training.optimizer import Average, build_optimizer
-from multihead.training.parallel import SINGLE_PROCESS, Processes
 from multihead.training.progress import RunLog, format_lines
+from multihead.training.splitting import SINGLE_PROCESS, Processes, retry_in_pieces
 from multihead.training.step import train_step
 from multihead.training.tensorboard import require_tensorboard
 

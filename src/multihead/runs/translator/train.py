@@ -36,9 +36,8 @@ from multihead.runs.run import BatchSource, Judge, RunKind, RunResult, execute
 from multihead.runs.translator.begin import NewTranslatorRun, assist_measurement, build_network_for
 from multihead.text.tokenizer import Tokenizer
 from multihead.training.context import RunContext
-from multihead.training.loss import sequence_loss
-from multihead.training.parallel import SINGLE_PROCESS, Processes, interleave
 from multihead.training.progress import ModelFlops, measure_flops
+from multihead.training.splitting import SINGLE_PROCESS, Processes, interleave, sequence_loss
 from multihead.training.trainer import Validation
 from multihead.translating.translator import Translator
 

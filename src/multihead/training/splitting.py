@@ -1,4 +1,4 @@
-"""Protocols of models and batches; batches split to fit into memory.
+"""What an update works on: model, batch, processes; how a batch is split.
 
 `Trainable` is a model with a loss, `Examples` is a batch. How a loss is computed is up to the model
 (`models.network.token_loss` for translators).
@@ -13,16 +13,21 @@ and first row.
 
 The limit is stored in the state of the run (`RunState.room`), so a resumed run splits the same batches. A limit found
 after the last checkpoint has to be found again.
+
+With several processes, each computes some rows of every batch. `Processes` is what one of them sees of the others,
+and `SINGLE_PROCESS` is a run without others. The processes that torchrun starts are in `training.parallel`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
+from multihead.configuration import Launch
 from multihead.data.order import Array
 from multihead.errors import SurroundingsError
 from multihead.kernels.linear import Loss
@@ -165,3 +170,125 @@ def is_out_of_memory(error: Exception) -> bool:
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+
+
+# --------------------------------------------------------------------------- among processes
+
+
+class Processes(ABC):
+    """The processes that train one model together, from the point of view of one of them.
+
+    Args:
+        launch: the place of this process.
+    """
+
+    def __init__(self, launch: Launch) -> None:
+        self.launch = launch
+        self.rank, self.size = launch.rank, launch.size
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process writes the run folder and prints."""
+        return self.rank == 0
+
+    @abstractmethod
+    def all_gather(self, value: T) -> list[T]:
+        """The values of all processes in the order of their ranks; the same list in each process.
+
+        Raises:
+            PeerEnded: another process has ended.
+        """
+
+    @abstractmethod
+    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Replace each gradient by the sum over all processes, which is bitwise equal in each of them."""
+
+    @abstractmethod
+    def broadcast_tensors(self, tensors: dict[str, Tensor] | None) -> dict[str, Tensor]:
+        """The first process's tensors, on the host in the others; the others pass None."""
+
+    @abstractmethod
+    def require_devices(self, device: str) -> None:
+        """Check that there is a device for each process.
+
+        Raises:
+            ConfigurationError: there are fewer GPUs than processes.
+        """
+
+    def broadcast(self, value: T | None) -> T:
+        """The value of the first process; the others pass None."""
+        first = self.all_gather(value)[0]
+        assert first is not None
+        return first
+
+    def threads_per_process(self, total: int) -> int:
+        """This process's share of the processor threads of its machine."""
+        return max(1, total // self.launch.local_size)
+
+    def split_rows(self, batch: Examples) -> list[Examples]:
+        """The rows of each process in order, without processes that get no rows."""
+        ranges = (row_range(len(batch), rank, self.size) for rank in range(self.size))
+        return [_part(batch, start, stop) for start, stop in ranges if stop > start]
+
+    def own_rows(self, batch: Examples) -> tuple[Examples | None, int]:
+        """The rows of this process (None if it gets none), and the number of the first one."""
+        start, stop = row_range(len(batch), self.rank, self.size)
+        return (_part(batch, start, stop) if stop > start else None), start
+
+    def attempt(self, work: Callable[[], T]) -> list[T]:
+        """Run ``work`` in each process and gather the results.
+
+        Raises:
+            RuntimeError, MemoryError: this process ran out of memory, or any other did (`is_out_of_memory`).
+            PeerEnded: another process has ended.
+        """
+        if self.size == 1:
+            return [work()]
+        result: list[T] = []  # stays empty if memory runs out
+        try:
+            result.append(work())
+        except (RuntimeError, MemoryError) as error:  # not kept: its traceback would keep the tensors alive
+            if not is_out_of_memory(error):
+                raise
+        results = self.all_gather(result)
+        failed = [str(rank) for rank, found in enumerate(results) if not found]
+        if failed:
+            raise MemoryError(f"too little memory for the process of rank {', '.join(failed)}")
+        return [found[0] for found in results]
+
+
+class SingleProcess(Processes):
+    """A run in one process."""
+
+    def all_gather(self, value: T) -> list[T]:
+        return [value]
+
+    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        pass
+
+    def broadcast_tensors(self, tensors: dict[str, Tensor] | None) -> dict[str, Tensor]:
+        assert tensors is not None
+        return tensors
+
+    def require_devices(self, device: str) -> None:
+        pass
+
+
+SINGLE_PROCESS = SingleProcess(Launch())
+
+
+def row_range(rows: int, rank: int, size: int) -> tuple[int, int]:
+    """Share ``[rank * rows / size, (rank + 1) * rows / size)`` of a batch; shares differ by at most one row."""
+    return rank * rows // size, (rank + 1) * rows // size
+
+
+def _part(batch: Examples, start: int, stop: int) -> Examples:
+    return batch if (start, stop) == (0, len(batch)) else batch.part(start, stop)
+
+
+def interleave(shares: Sequence[Sequence[T]]) -> list[T]:
+    """Reassemble a list of which the process of rank ``rank`` has ``[rank::size]``."""
+    items: dict[int, T] = {}
+    for rank, share in enumerate(shares):
+        items |= {rank + len(shares) * place: item for place, item in enumerate(share)}
+    return [items[place] for place in sorted(items)]

@@ -1,6 +1,6 @@
-// Operands of matrix products: packed weights and rows of x.
+// Operands of matrix products: prepacked weights and rows of x.
 //
-// Weights are packed once, in float32, bfloat16 or int8.
+// Weights are prepacked in panels once, in float32, bfloat16 or int8.
 //
 // Both operands consist of 32-bit words along k: one float32, two bfloat16 or four bytes. `depth` is the number of
 // words of a column or row. Weights are stored as [panel][depth][64 columns]. In int8, each column of W is rounded to
@@ -24,7 +24,7 @@
 #define MATRIX_UNIT  // Intel's AMX
 #endif
 
-namespace packed {
+namespace gemm {
 
 typedef int64_t i64;
 typedef uint32_t u32;
@@ -106,8 +106,8 @@ struct Weights {
     std::vector<float> bias, scale;  // [panels * PANEL]; scale: value of one int8 step
     std::vector<int32_t> sums;       // [panels * PANEL], sum of each column's bytes
 
-    // Packs w [out, in] with bias b [out] or null; padding columns of the last panel are 0 with `fill` as their bias.
-    void pack(int kind, const float *w, const float *b, i64 out, i64 in, float fill = 0.f) {
+    // Prepacks w [out, in] with bias b [out] or null; padding columns of the last panel are 0 with `fill` as their bias.
+    void prepack(int kind, const float *w, const float *b, i64 out, i64 in, float fill = 0.f) {
         this->kind = kind, this->in = in, this->out = out;
         depth = words(kind, in), panels = round_up(out) / PANEL;
         u32 *to = data.get<u32>(panels * depth * PANEL);
@@ -253,4 +253,4 @@ static inline void finish_sums(Sum<KIND> sum, const Weights &w, const Rows &x, i
     *(vf *)y = value;
 }
 
-}  // namespace packed
+}  // namespace gemm
