@@ -1,8 +1,8 @@
 """What the compiled search needs: its C++ library and a model's weights.
 
 `native/decoding.cpp` holds the search (queue, threads, hypotheses) and `native/network.h` computes a step;
-`products.h`, `operands.h` and `tiles.h` multiply matrices in each precision. `multihead.kernels.native` builds them, and
-`multihead.engine.search` calls them.
+`products.h`, `operands.h` and `tiles.h` multiply matrices in each precision. `multihead.kernels.native` builds
+them, and `multihead.engine.search` calls them.
 
 The weights are passed as sizes and a list of tensors, in the order in which ``decoding_model`` of decoding.cpp reads
 them. Only the names of a Transformer's parts are used here; `models.transformer` defines what is computed with them.
