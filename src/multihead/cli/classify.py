@@ -19,7 +19,7 @@ from multihead.runs.classifier.settings import ClassifyOptions, ClassifySettings
 
 if TYPE_CHECKING:
     from multihead.inspection.shades import ShadedDocument
-    from multihead.runs.classifier.model import Answer, DocumentClassifier
+    from multihead.runs.classifier.model import Classification, DocumentClassifier
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -133,7 +133,7 @@ def _classify_lines(classifier: DocumentClassifier, lines: list[str], number: in
     return written
 
 
-def _format_answer(answer: Answer, top: int) -> str:
+def _format_answer(answer: Classification, top: int) -> str:
     ranked = list(answer.probabilities.items())[:top]
     return "\t".join(f"{label}\t{probability:.4f}" for label, probability in ranked)
 

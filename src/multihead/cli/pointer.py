@@ -20,7 +20,7 @@ from multihead.errors import ConfigurationError, DataError, InputError
 from multihead.runs.pointer.settings import PROBLEM_NAMES, PointerSettings, ProblemName
 
 if TYPE_CHECKING:
-    from multihead.runs.pointer.model import Answer, Pointer
+    from multihead.runs.pointer.model import Pointer, PointerAnswer
 
 F = TypeVar("F", bound=Callable[..., Any])
 Parse = Callable[[str], "list[float] | float"]
@@ -185,7 +185,7 @@ def _solve_lines(network: Pointer, parse: Parse, beam: int, repeats: bool | None
     faults: list[DataError] = []
     number = 0
     for lines in read_arriving(cast(ByteStream, sys.stdin.buffer), faults):
-        answers: list[Answer] = []
+        answers: list[PointerAnswer] = []
         for place, line in enumerate(lines, start=number + 1):
             try:
                 row = [parse(word) for word in line.split()]
@@ -203,11 +203,11 @@ def _solve_lines(network: Pointer, parse: Parse, beam: int, repeats: bool | None
         raise faults[0]
 
 
-def _format_answer(answer: Answer) -> str:
+def _format_answer(answer: PointerAnswer) -> str:
     return " ".join(map(str, answer.places))
 
 
-def _print_warnings(answer: Answer, where: str) -> None:
+def _print_warnings(answer: PointerAnswer, where: str) -> None:
     """Write warnings about an answer to standard error."""
     if answer.warning is not None:
         click.echo(f"{where}{answer.warning}", err=True)

@@ -17,7 +17,7 @@ from multihead.models.pointer.config import BEGIN, END, FIRST, PointerConfig
 from multihead.models.pointer.network import PointerNetwork
 from multihead.models.transformer import Transformer
 from multihead.runs.pointer.evaluation import evaluate, measure
-from multihead.runs.pointer.model import Answer, Pointer
+from multihead.runs.pointer.model import Pointer, PointerAnswer
 from multihead.runs.pointer.settings import RECIPES, PointerRunConfig, PointerSettings, Task, decide
 from multihead.runs.pointer.train import ExampleStream, train
 
@@ -199,7 +199,7 @@ def test_rows_do_not_talk_and_order_is_kept(encoder, beam):
     assert [answer.places for answer in together] == [answer.places for answer in alone]
     for one, other in zip(together, alone, strict=True):
         assert one.log_probability == pytest.approx(other.log_probability, abs=1e-5)
-    assert together[1] == Answer((), 0.0, True)
+    assert together[1] == PointerAnswer((), 0.0, True)
     assert [answer.warning is None for answer in together] == [True, True, False, False, False]
 
 
@@ -307,15 +307,15 @@ def test_a_task_that_is_damaged_is_refused(tmp_path):
 def test_the_right_answers_are_judged_right_and_others_are_not(problem):
     pointer = network(problem)
     examples = pointer.problem.draw(generator(3), 50, 5, 9)
-    right = [Answer(tuple((example.answer + 1).tolist()), 0.0, True) for example in examples]
+    right = [PointerAnswer(tuple((example.answer + 1).tolist()), 0.0, True) for example in examples]
     perfect = measure(pointer, examples, right)
     assert perfect.exact == 1
     if problem == "hull":
         assert perfect.coverage == pytest.approx(1)
         assert perfect.invalid == 0
-    cut = [Answer(answer.places, 0.0, False) for answer in right[:25]] + right[25:]
+    cut = [PointerAnswer(answer.places, 0.0, False) for answer in right[:25]] + right[25:]
     assert measure(pointer, examples, cut).exact == 0.5
-    shorter = [Answer(answer.places[:2], 0.0, True) for answer in right]
+    shorter = [PointerAnswer(answer.places[:2], 0.0, True) for answer in right]
     worse = measure(pointer, examples, shorter)
     assert worse.exact == 0
     assert worse.as_dict() == ({"exact": 0.0, "invalid": 1.0} if problem == "hull" else {"exact": 0.0})

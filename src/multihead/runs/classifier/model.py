@@ -35,7 +35,7 @@ _CONFIGS: dict[str, type[HierarchicalConfig] | type[BertClassifierConfig]] = {
 
 
 @dataclass(frozen=True)
-class Answer:
+class Classification:
     """The predicted label of a document."""
 
     probabilities: dict[str, float]
@@ -117,7 +117,7 @@ class DocumentClassifier:
         """A batch of documents, as the network reads them."""
         return collate_documents(self.model.config, self.words, self.reading, documents, indices)
 
-    def classify(self, texts: Sequence[str], progress: Callable[[int], None] = lambda _: None) -> list[Answer]:
+    def classify(self, texts: Sequence[str], progress: Callable[[int], None] = lambda _: None) -> list[Classification]:
         """Classify texts; a tab ends a paragraph.
 
         Args:
@@ -127,7 +127,7 @@ class DocumentClassifier:
         Raises:
             InputError: a text has no words; the message gives its number, counted from 1.
         """
-        answers: list[Answer | None] = [None] * len(texts)
+        answers: list[Classification | None] = [None] * len(texts)
         parts = self._parts(texts)
         for group in self._groups(parts):
             found, _ = self._run([parts[place] for place in group])
@@ -136,7 +136,7 @@ class DocumentClassifier:
             progress(len(group))
         return [answer for answer in answers if answer is not None]
 
-    def explain(self, text: str) -> tuple[Answer, WeightedText]:
+    def explain(self, text: str) -> tuple[Classification, WeightedText]:
         """Classify a text and return the attention weights of its parts.
 
         Raises:
@@ -176,13 +176,13 @@ class DocumentClassifier:
         return batches_by_tokens(lengths, _AT_ONCE)
 
     @torch.no_grad()
-    def _run(self, parts: Sequence[Parts]) -> tuple[list[Answer], tuple[torch.Tensor, ...]]:
+    def _run(self, parts: Sequence[Parts]) -> tuple[list[Classification], tuple[torch.Tensor, ...]]:
         batch = self.batch([StoredDocument(0, document) for document in parts]).to(self.model.output.weight.device)
         found = self.model.eval()(*batch.encoder_inputs)
         labels, answers = self.reading.labels, []
         for row in found.log_probabilities.exp().tolist():
             ranked = sorted(range(len(labels)), key=lambda place: (-row[place], place))
-            answers.append(Answer({labels[place]: row[place] for place in ranked}))
+            answers.append(Classification({labels[place]: row[place] for place in ranked}))
         return answers, found.weights
 
     def _words_of(self, ids: list[int]) -> list[tuple[str, int]]:

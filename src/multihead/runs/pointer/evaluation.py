@@ -15,7 +15,7 @@ from statistics import fmean
 
 from multihead.data.toy.pointing import Example, Hull, generator
 from multihead.errors import ConfigurationError
-from multihead.runs.pointer.model import Answer, Pointer
+from multihead.runs.pointer.model import Pointer, PointerAnswer
 from multihead.runs.pointer.settings import ProblemName
 
 TRAINING, VALIDATION, TEST = 0, 1, 2
@@ -48,7 +48,7 @@ class Measured:
         return f"{shown}  area {covered}  invalid {self.invalid:6.2%}"
 
 
-def measure(pointer: Pointer, examples: Sequence[Example], answers: Sequence[Answer]) -> Measured:
+def measure(pointer: Pointer, examples: Sequence[Example], answers: Sequence[PointerAnswer]) -> Measured:
     """Compare answers with the right ones."""
     indices = [[place - 1 for place in answer.places] for answer in answers]
     exact = sum(

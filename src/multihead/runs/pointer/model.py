@@ -39,7 +39,7 @@ _AT_ONCE = 1 << 14
 
 
 @dataclass(frozen=True)
-class Answer:
+class PointerAnswer:
     """The places that the network points at."""
 
     places: tuple[int, ...]
@@ -140,12 +140,12 @@ class Pointer:
         return [list(answer.places) for answer in self.answers(rows, beam=beam, repeats=repeats)]
 
     @torch.no_grad()
-    def answers(self, rows: Sequence[Row], *, beam: int = 1, repeats: bool | None = None) -> list[Answer]:
+    def answers(self, rows: Sequence[Row], *, beam: int = 1, repeats: bool | None = None) -> list[PointerAnswer]:
         """Solve problems as `point` does, with the probability of each answer and warnings."""
         if beam < 1:
             raise ConfigurationError(f"beam must be at least 1, got {beam}")
         inputs = [self._inputs(number, row) for number, row in enumerate(rows, start=1)]
-        results = [Answer((), 0.0, True)] * len(rows)
+        results = [PointerAnswer((), 0.0, True)] * len(rows)
         work = [index for index, row in enumerate(inputs) if len(row)]
         lengths = [len(inputs[index]) for index in work]
         model = self._network_with(repeats)
@@ -186,14 +186,14 @@ class Pointer:
         except InputError as error:
             raise InputError(f"row {number}: {error}") from None
 
-    def _answer(self, hypothesis: Hypothesis, inputs: int) -> Answer:
+    def _answer(self, hypothesis: Hypothesis, inputs: int) -> PointerAnswer:
         places = tuple(token - FIRST + 1 for token in hypothesis.tokens)
         task, warning = self.task, None
         if not task.smallest <= inputs <= task.largest:
             warning = (
                 f"{inputs} inputs, but the model learned from {task.smallest} to {task.largest}: do not rely on it"
             )
-        return Answer(places, hypothesis.log_probability, hypothesis.finished, warning)
+        return PointerAnswer(places, hypothesis.log_probability, hypothesis.finished, warning)
 
 
 def _search(model: PointerNetwork, inputs: list[npt.NDArray[np.float32]], beam: int) -> list[Hypothesis]:
