@@ -151,7 +151,7 @@ class Subwords(Settings):
     shared_vocabulary: bool | None = None
     """One vocabulary for both languages (the default), or one each."""
     min_frequency: int | None = Field(default=None, ge=1)
-    """How often two neighbours must occur together to become one subword."""
+    """How often two neighbors must occur together to become one subword."""
     coverage: float | None = Field(default=None, gt=0, le=1)
     """Share of the text whose characters get entries of their own; rare characters are spelled in bytes."""
     symbols: Annotated[tuple[str, str, str, str], BeforeValidator(_split_words)] | None = None

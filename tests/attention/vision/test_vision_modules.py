@@ -59,7 +59,7 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor, dilation: int = 1) -> Tens
     return result
 
 
-def normalise(x: Tensor, norm: nn.Module) -> Tensor:
+def normalize(x: Tensor, norm: nn.Module) -> Tensor:
     """A batch norm in evaluation mode, channels first."""
     shape = (-1,) + (1,) * (x.dim() - 1)
     mean, variance, weight, bias = (
@@ -136,11 +136,11 @@ def test_bam() -> None:
     f0, f1, f2, f3, spatial_norm = (module.spatial[i] for i in (0, 2, 4, 6, 7))
     for n in range(B):
         means = x[n].flatten(1).mean(1)
-        channel = normalise(w1.weight @ relu(w0.weight @ means + w0.bias) + w1.bias, channel_norm)
+        channel = normalize(w1.weight @ relu(w0.weight @ means + w0.bias) + w1.bias, channel_norm)
         place = relu(convolve(x[n], f0.weight, f0.bias))
         place = relu(convolve(place, f1.weight, f1.bias, dilation=2))
         place = relu(convolve(place, f2.weight, f2.bias, dilation=2))
-        place = normalise(convolve(place, f3.weight, f3.bias), spatial_norm)
+        place = normalize(convolve(place, f3.weight, f3.bias), spatial_norm)
         attention = sigmoid(channel[:, None, None] + place)
         torch.testing.assert_close(module.gate(x)[n], attention)
         torch.testing.assert_close(module(x)[n], x[n] + x[n] * attention)
@@ -243,7 +243,7 @@ def test_coordinate_attention() -> None:
     assert module.shared.weight.shape[0] == 8
 
     def weigh(strip: Tensor, layer: nn.Conv1d) -> Tensor:  # [C, length] -> [C, length]
-        f = normalise(module.shared.weight[:, :, 0] @ strip, module.norm)
+        f = normalize(module.shared.weight[:, :, 0] @ strip, module.norm)
         f = f * relu(f + 3).clamp(max=6) / 6
         return sigmoid(layer.weight[:, :, 0] @ f + layer.bias[:, None])
 
