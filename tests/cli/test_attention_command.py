@@ -1,19 +1,23 @@
 """``multihead attention``: the picture, the table and the numbers are those of the call."""
 
+from __future__ import annotations
+
 import json
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from multihead import Translator
 from multihead.inspection.plots import attention_map, attention_panels
+from multihead.translating.attention import AttentionMap
 
 SENTENCE = "eins zwei drei"
 
 
 @pytest.fixture(scope="module")
-def seen(trained):
+def seen(trained: Path) -> AttentionMap:
     return Translator.load(trained).attention(SENTENCE)
 
 

@@ -1,16 +1,23 @@
 """Errors: one helpful line that begins with ``multihead: ``; no file is overwritten, none is left behind."""
 
+from __future__ import annotations
+
 import gzip
 import os
 import resource
 import shutil
 import subprocess
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from multihead.cli import main as main_module
 from multihead.cli import process
+
+if TYPE_CHECKING:
+    from tests.conftest import Numbers
 
 
 def one_line(ended, status, *words, after=0):
@@ -29,7 +36,7 @@ def one_line(ended, status, *words, after=0):
 
 
 @pytest.fixture
-def files(tmp_path, numbers):
+def files(tmp_path: Path, numbers: Numbers) -> Path:
     """A folder of files: ``good``, ``short`` (a line less), and others with a fault each."""
     folder = tmp_path / "files"
     folder.mkdir()

@@ -5,14 +5,24 @@ five times, `make test-crash` two hundred times. Each attempt is a process forke
 package: it starts within milliseconds instead of seconds, so that most kills hit the run and not its imports.
 """
 
+from __future__ import annotations
+
 import multiprocessing
 import random
 import signal
 import time
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from multihead.cli.main import main
+
+if TYPE_CHECKING:
+    from tests.conftest import Numbers
+
 
 PATIENCE = 300.0
 """Seconds after which a test fails; far more than a busy machine needs."""
@@ -34,7 +44,7 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def start(numbers, tmp_path_factory):
+def start(numbers: Numbers, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], BaseProcess]:
     """A function that starts ``multihead train`` for an output folder and returns the process."""
     folder = tmp_path_factory.mktemp("corpora")
     words = numbers.flags({**numbers.settings, **SETTINGS})
@@ -57,7 +67,7 @@ def start(numbers, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(start, tmp_path_factory):
+def uninterrupted(start: Callable[[Path], BaseProcess], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
     """A run that was not killed, and its duration."""
     output, started = tmp_path_factory.mktemp("uninterrupted") / "run", time.monotonic()
     process = start(output)

@@ -3,16 +3,24 @@
 `test_crash` kills at random moments.
 """
 
+from __future__ import annotations
+
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from multihead.cli.process import StopSignal
+
+if TYPE_CHECKING:
+    from tests.conftest import Numbers
+
 
 PATIENCE = 120.0
 """Seconds after which a test fails; far more than a busy machine needs."""
@@ -66,13 +74,13 @@ class Job:
 
 
 @pytest.fixture(scope="module")
-def settings(numbers):
+def settings(numbers: Numbers) -> dict[str, Any]:
     short = {"updates": 40, "validate_every": 4, "log_every": 3, "dropout": 0.2, "seed": 9, "held_out": 10}
     return {**numbers.train, **numbers.settings, **short}
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(numbers, settings, tmp_path_factory):
+def uninterrupted(numbers: Numbers, settings: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("uninterrupted") / "run"
     numbers.learn(output, **settings)
     return output

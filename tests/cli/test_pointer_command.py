@@ -1,9 +1,12 @@
 """The command ``multihead pointer``: signed numbers, lines from pipes, and invalid input."""
 
+from __future__ import annotations
+
 import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -25,7 +28,7 @@ TINY = {
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory):
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder written by a short ``multihead pointer train``."""
     folder = tmp_path_factory.mktemp("pointers")
     for problem, sizes in (("sort", {"largest": 4}), ("hull", {"smallest": 4, "largest": 5})):
@@ -34,7 +37,7 @@ def models(tmp_path_factory):
 
 
 @pytest.fixture
-def here(models, monkeypatch):
+def here(models: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(models)
     return models
 

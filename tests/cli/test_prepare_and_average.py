@@ -1,25 +1,32 @@
 """The commands ``prepare``, ``train --data``, ``--from-model`` and ``average``: used together, killed, and misused."""
 
+from __future__ import annotations
+
 import json
 import subprocess
 import sys
 import time
+from typing import TYPE_CHECKING
 
 import pytest
 
 from multihead import Translator
 
+if TYPE_CHECKING:
+    from tests.conftest import Numbers
+
+
 PATIENCE = 120.0
 
 
 @pytest.fixture(scope="module")
-def short(numbers):
+def short(numbers: Numbers) -> list[str]:
     settings = {name: value for name, value in numbers.settings.items() if name != "vocab_size"}
     return numbers.flags({**settings, "updates": 4, "validate_every": 2, "keep_checkpoints": 3})
 
 
 @pytest.fixture(scope="module")
-def words(numbers):
+def words(numbers: Numbers) -> list[str]:
     return [*numbers.flags(numbers.train), "--vocab-size", "320", "--held-out", "20"]
 
 

@@ -1,5 +1,7 @@
 """``torchrun -m multihead train``: several processes train the same run as one, also after signals and kills."""
 
+from __future__ import annotations
+
 import json
 import math
 import os
@@ -8,10 +10,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from multihead.cli.process import StopSignal
+
+if TYPE_CHECKING:
+    from tests.conftest import Numbers
+
 
 PATIENCE = 150.0
 """Seconds after which a test fails; far more than a busy machine needs."""
@@ -55,7 +64,7 @@ class Launched:
 
 
 @pytest.fixture
-def launched(numbers, settings, tmp_path):
+def launched(numbers: Numbers, settings: dict[str, Any], tmp_path: Path) -> Iterator[Launched]:
     """A run that is killed at the end of the test."""
     job = Launched(numbers, tmp_path, settings)
     yield job
@@ -64,7 +73,7 @@ def launched(numbers, settings, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def settings(numbers):
+def settings(numbers: Numbers) -> dict[str, Any]:
     """Everything random is enabled."""
     random_ones = {"dropout": 0.2, "bpe_dropout": 0.1, "accumulate": 2, "seed": 9}
     short = {"updates": 40, "validate_every": 10, "log_every": 2, "held_out": 10, "batch_tokens": 256}
@@ -72,7 +81,7 @@ def settings(numbers):
 
 
 @pytest.fixture(scope="module")
-def alone(numbers, settings, tmp_path_factory):
+def alone(numbers: Numbers, settings: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same run, trained by one process."""
     output = tmp_path_factory.mktemp("alone") / "run"
     numbers.learn(output, **settings)

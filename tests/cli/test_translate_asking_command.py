@@ -1,5 +1,9 @@
 """Flags of ``multihead translate`` beyond the search: each does what Python does; what cannot be is said at once."""
 
+from __future__ import annotations
+
+from pathlib import Path
+
 import pytest
 
 from multihead import Translator
@@ -15,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
-def translator(trained):
+def translator(trained: Path) -> Translator:
     return Translator.load(trained)
 
 

@@ -1,5 +1,7 @@
 """``multihead translate`` beyond lines in, lines out: rows for programs, and files that survive being stopped."""
 
+from __future__ import annotations
+
 import gzip
 import json
 import lzma
@@ -9,6 +11,8 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -22,6 +26,10 @@ from multihead.translating.lengths import most_tokens
 from multihead.translating.request import TranslationRequest
 from multihead.translating.shortlist import FILE, shortlist
 
+if TYPE_CHECKING:
+    from tests.conftest import Numbers
+
+
 SMALL = 14
 """Lines in a window, so that a short file has several."""
 
@@ -30,7 +38,7 @@ PATIENCE = 120.0
 
 
 @pytest.fixture(scope="module")
-def translator(trained):
+def translator(trained: Path) -> Translator:
     return Translator.load(trained)
 
 
@@ -92,13 +100,13 @@ def test_what_cannot_be_asked(call, trained, flags, said):
 
 
 @pytest.fixture
-def small_windows(monkeypatch):
+def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a short file has several."""
     monkeypatch.setattr(lines, "WINDOW", SMALL)
 
 
 @pytest.fixture(scope="module")
-def text(numbers, tmp_path_factory):
+def text(numbers: Numbers, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file of 24 lines, some empty, one of another kind."""
     path = tmp_path_factory.mktemp("text") / "in.de"
     made = [source if number % 9 else "" for number, (source, _) in enumerate(numbers.pairs(22, 7))]
@@ -189,14 +197,14 @@ class Job:
 
 
 @pytest.fixture(scope="module")
-def long_text(numbers, tmp_path_factory):
+def long_text(numbers: Numbers, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("long") / "in.de"
     path.write_text("".join(source + "\n" for source, _ in numbers.pairs(80, 8)), encoding="utf-8")
     return path
 
 
 @pytest.fixture(scope="module")
-def whole(trained, long_text):
+def whole(trained: Path, long_text: Path) -> bytes:
     """What an uninterrupted process makes of the long text with `FLAGS`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lines, "WINDOW", SMALL)

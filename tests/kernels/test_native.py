@@ -7,7 +7,9 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,6 +17,10 @@ from multihead.engine.weights import DECODING
 from multihead.errors import ConfigurationError
 from multihead.kernels import native as build
 from multihead.kernels.native import KERNELS, VARIABLE, clear_loaded, load_kernels
+
+if TYPE_CHECKING:
+    from tests.conftest import WithoutKernels
+
 
 FAKE = """#!{python}
 import subprocess, sys, time
@@ -32,7 +38,7 @@ else:
 
 
 @pytest.fixture
-def fresh(monkeypatch, tmp_path):
+def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """An empty cache folder; loaded libraries are cleared before and after the test."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     clear_loaded()
@@ -54,7 +60,7 @@ def pretender(folder: Path, good: str) -> str:
 
 
 @pytest.fixture
-def good(compiled) -> str:
+def good(compiled: WithoutKernels) -> str:
     """The file of the compiled kernels."""
     library = load_kernels().library
     assert library is not None

@@ -1,10 +1,13 @@
 """Settings of runs, and the rules for those left open: every choice has a reason, given settings are kept."""
 
+from __future__ import annotations
+
 import json
 import re
 import shlex
 import tomllib
 import typing
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -159,7 +162,7 @@ def flags_of(values):
 
 
 @pytest.fixture
-def received(monkeypatch):
+def received(monkeypatch: pytest.MonkeyPatch) -> Callable[..., TrainSettings]:
     """The arguments that ``multihead train`` passes on."""
     got = {}
     monkeypatch.setattr("multihead.runs.translator.train.train", lambda **wishes: got.update(wishes))

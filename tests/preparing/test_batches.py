@@ -1,19 +1,26 @@
 """Training batches: corpus weights and BPE-dropout, independent of the rest of a batch."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 
 from multihead.planning.settings import Choices, PrepareSettings
 from multihead.preparing.corpora import scan_files
 from multihead.preparing.prepare import prepare, write_data
-from multihead.preparing.prepared import Resegmentation
+from multihead.preparing.prepared import PreparedText, Resegmentation
 from multihead.text.segment import Segmenter
 from multihead.training.config import TrainingConfig
 from multihead.training.context import RunContext
 
+if TYPE_CHECKING:
+    from tests.conftest import Numbers
+
 
 @pytest.fixture(scope="module")
-def prepared(numbers, tmp_path_factory):
+def prepared(numbers: Numbers, tmp_path_factory: pytest.TempPathFactory) -> PreparedText:
     folder = tmp_path_factory.mktemp("batches")
     corpora = [{**numbers.train, "weight": 0.25}, {**numbers.test, "weight": 3.0}]
     choices = Choices(PrepareSettings(corpus=corpora, vocab_size=320, shared_vocabulary=False, **numbers.valid))

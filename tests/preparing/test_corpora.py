@@ -1,7 +1,11 @@
 """Several corpora: one store with a share for each, validation from all, messages with file names."""
 
+from __future__ import annotations
+
 import gzip
 import json
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -13,6 +17,9 @@ from multihead.preparing import prepare as preparation
 from multihead.preparing.corpora import apportion, scan_files
 from multihead.preparing.prepare import write_data
 from multihead.training.context import RunContext
+
+if TYPE_CHECKING:
+    from tests.conftest import Numbers
 
 
 def prepared(folder, said=None, **wishes):
@@ -34,7 +41,7 @@ def texts(prepared, part="train"):
 
 
 @pytest.fixture
-def two(tmp_path, numbers):
+def two(tmp_path: Path, numbers: Numbers) -> list[tuple[dict[str, Path], list[tuple[str, str]]]]:
     """Two corpora without equal lines."""
     found = []
     for name, count in (("large", 90), ("small", 20)):

@@ -1,8 +1,12 @@
 """Fine-tuning runs start with the weights, sizes and subwords of a given model, and then need it no more."""
 
+from __future__ import annotations
+
 import json
 import shutil
 import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -15,11 +19,15 @@ from multihead.files import sha256_of
 from multihead.planning.settings import RunConfig
 from multihead.preparing.prepare import prepare
 
+if TYPE_CHECKING:
+    from tests.conftest import Numbers
+
+
 SHORT = {"updates": 9, "validate_every": 3, "log_every": 3, "threads": 1, "precision": "float32", "keep_checkpoints": 9}
 
 
 @pytest.fixture(scope="module")
-def news(numbers, tmp_path_factory):
+def news(numbers: Numbers, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """A corpus new to the given model: rows of number words in another order."""
     folder = tmp_path_factory.mktemp("news")
     pairs = [(f"{source} neun null", f"{target} nine zero") for source, target in numbers.pairs(120, 77)]
@@ -27,7 +35,7 @@ def news(numbers, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def tuned(trained, news, numbers, tmp_path_factory):
+def tuned(trained: Path, news: dict[str, Any], numbers: Numbers, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished fine-tuning run."""
     output = tmp_path_factory.mktemp("tuned") / "run"
     numbers.learn(output, from_model=trained, **news, **SHORT)

@@ -1,6 +1,10 @@
 """Preparing text: which pairs train, which validate, and which are left out and reported."""
 
+from __future__ import annotations
+
 import gzip
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,6 +16,9 @@ from multihead.preparing.prepared import open_prepared
 from multihead.text.tokenizer import Tokenizer
 from multihead.text.vocabulary import Specials
 from multihead.training.context import RunContext
+
+if TYPE_CHECKING:
+    from tests.conftest import Numbers
 
 
 def prepared(folder, said=None, **wishes):
@@ -44,7 +51,7 @@ def left_out(folder):
 
 
 @pytest.fixture
-def unique(tmp_path, numbers):
+def unique(tmp_path: Path, numbers: Numbers) -> tuple[dict[str, Path], list[tuple[str, str]]]:
     """200 pairs without equal lines."""
     pairs = [(f"{source} {n}", f"{target} {n}") for n, (source, target) in enumerate(numbers.pairs(200, 3))]
     return numbers.write(tmp_path, "unique", pairs), pairs

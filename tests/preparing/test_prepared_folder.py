@@ -1,8 +1,13 @@
 """Text prepared ahead of training: equal runs, no copies, and refusal of files that have changed."""
 
+from __future__ import annotations
+
 import json
 import shutil
 import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,13 +16,18 @@ from multihead.errors import ConfigurationError, DataError, FormatError, Interru
 from multihead.planning.settings import RunConfig
 from multihead.preparing import prepare as preparation
 from multihead.preparing.prepare import prepare as prepare_text
+from multihead.preparing.prepared import PreparedText
+
+if TYPE_CHECKING:
+    from tests.conftest import Numbers
+
 
 SHORT = {"updates": 6, "validate_every": 3, "log_every": 3, "dropout": 0.2}
 VARYING = ("timing.jsonl", "log.txt")
 
 
 @pytest.fixture
-def prepare():
+def prepare() -> Callable[..., PreparedText]:
     """Prepare a small text without output."""
 
     def go(output=None, said=None, **wishes):
@@ -27,17 +37,17 @@ def prepare():
 
 
 @pytest.fixture(scope="module")
-def text(numbers):
+def text(numbers: Numbers) -> dict[str, Any]:
     return {**numbers.train, "held_out": 20, "vocab_size": 320}
 
 
 @pytest.fixture(scope="module")
-def model(numbers):
+def model(numbers: Numbers) -> dict[str, Any]:
     return {name: value for name, value in numbers.settings.items() if name != "vocab_size"} | SHORT
 
 
 @pytest.fixture(scope="module")
-def ready(text, tmp_path_factory):
+def ready(text: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Prepared text, shared by tests; copy it before changing it."""
     output = tmp_path_factory.mktemp("prepared") / "ready"
     prepare_text(output=output, say=lambda _: None, **text)
@@ -45,7 +55,9 @@ def ready(text, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def whole(numbers, text, model, tmp_path_factory):
+def whole(
+    numbers: Numbers, text: dict[str, Any], model: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """A run that prepared its own text."""
     output = tmp_path_factory.mktemp("own") / "run"
     numbers.learn(output, **text, **model)
@@ -130,7 +142,9 @@ def test_damage_is_named(ready, numbers, model, tmp_path, name):
 
 
 @pytest.fixture(scope="module")
-def stopped_once(ready, numbers, model, tmp_path_factory):
+def stopped_once(
+    ready: Path, numbers: Numbers, model: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     output, polls = tmp_path_factory.mktemp("stopped") / "run", iter([None] * 5 + [signal.SIGINT])
     with pytest.raises(Interrupted):
         numbers.learn(output, data=ready, stop_signal=lambda: next(polls), **model)
@@ -138,7 +152,7 @@ def stopped_once(ready, numbers, model, tmp_path_factory):
 
 
 @pytest.fixture
-def stopped(stopped_once, ready, tmp_path):
+def stopped(stopped_once: Path, ready: Path, tmp_path: Path) -> tuple[Path, Path]:
     """A run stopped after update 4, and a copy of its text, which may be changed."""
     return shutil.copytree(stopped_once, tmp_path / "run"), shutil.copytree(ready, tmp_path / "ready")
 

@@ -1,9 +1,13 @@
 """Averages of models: the arithmetic mean of each tensor, saved as an ordinary model folder."""
 
+from __future__ import annotations
+
 import json
 import shutil
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -16,9 +20,12 @@ from multihead.models.transformer import Transformer
 from multihead.runs.average import average, mean
 from multihead.text.tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from tests.conftest import Numbers
+
 
 @pytest.fixture(scope="module")
-def run(numbers, tmp_path_factory):
+def run(numbers: Numbers, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with four checkpoints, of updates 2, 4, 6 and 8."""
     output = tmp_path_factory.mktemp("averaged") / "run"
     short = {"updates": 8, "validate_every": 2, "keep_checkpoints": 4}

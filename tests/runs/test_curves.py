@@ -1,7 +1,11 @@
 """Curves of runs show what was logged, for any runs, even while they train."""
 
+from __future__ import annotations
+
 import json
 import shutil
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +22,7 @@ def records(folder, kind, key):
 
 
 @pytest.fixture
-def run(tmp_path):
+def run(tmp_path: Path) -> Callable[..., Path]:
     """Write a log as a run does; returns its folder."""
 
     def write(name, factor=1.0, extra=""):

@@ -1,5 +1,7 @@
 """Runs of every version of run.json, stored in tests/run_folders, can be read, resumed and used."""
 
+from __future__ import annotations
+
 import json
 import shutil
 from pathlib import Path
@@ -17,7 +19,7 @@ VERSIONS = sorted(int(path.name.removeprefix("v")) for path in FOLDERS.glob("v*"
 
 
 @pytest.fixture(params=VERSIONS)
-def old(request, tmp_path):
+def old(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return shutil.copytree(FOLDERS / f"v{request.param}", tmp_path / "run")
 
 

@@ -1,7 +1,10 @@
 """Checkpoints are restored bit for bit, and damaged ones are never loaded."""
 
+from __future__ import annotations
+
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -83,7 +86,7 @@ def test_saving_a_step_again_replaces_it(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory):
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("two")
     save(folder, made(5), keep=2)
     save(folder, made(10), keep=2)

@@ -4,9 +4,12 @@ Three kinds of fault: the call fails and the process lives (full disk, I/O error
 loses its power there, and of what was not forced to the disk any part may be missing.
 """
 
+from __future__ import annotations
+
 import errno
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -110,20 +113,22 @@ NEW = {"another": made(10, 1), "the same step": made(5, 2)}
 
 
 @pytest.fixture(scope="module")
-def begun(tmp_path_factory):
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("begun") / "checkpoints"
     save(folder, OLD, keep=1)
     return folder
 
 
 @pytest.fixture(autouse=True)
-def _without_waiting(monkeypatch):
+def _without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """fsync is only recorded, because only the order matters here."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 @pytest.fixture
-def attempt(begun, tmp_path, monkeypatch):
+def attempt(
+    begun: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[Path, Disk, BaseException | None]]:
     """Save into a copy of ``begun`` with a fault; return the disk and the exception."""
 
     def go(new, at=None, fault=None):

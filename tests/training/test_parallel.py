@@ -3,6 +3,8 @@
 This file is also the program that each of the processes runs: see `main`.
 """
 
+from __future__ import annotations
+
 import copy
 import math
 import os
@@ -10,6 +12,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -27,6 +30,10 @@ from multihead.training.progress import RunLog
 from multihead.training.splitting import SINGLE_PROCESS, Processes, interleave, row_range, sequence_loss
 from multihead.training.step import RejectedUpdateError, check_same_update, train_step
 from multihead.training.trainer import Trainer, TrainerInputs, Validation
+
+if TYPE_CHECKING:
+    from tests.training.conftest import Toy
+
 
 SIZE = 3
 PATIENCE = 120.0
@@ -179,7 +186,7 @@ def environment(rank, size, port):
 
 
 @pytest.fixture(scope="module")
-def found(toy, tmp_path_factory):
+def found(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """The results of each process."""
     folder = tmp_path_factory.mktemp("found")
     sides = toy.store.source, toy.store.target

@@ -1,6 +1,10 @@
 """Checkpoints written in a thread: content, order and errors."""
 
+from __future__ import annotations
+
 import threading
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +23,7 @@ def refuse(sentence):
 
 
 @pytest.fixture
-def gate(monkeypatch):
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Writing blocks until it is released; `entered` is set when it starts."""
 
     class Gate:

@@ -1,11 +1,15 @@
 """The training loop: order of events, and equality of resumed runs."""
 
+from __future__ import annotations
+
 import itertools
 import json
 import math
 import random
 import signal
 import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -19,6 +23,10 @@ from multihead.training.optimizer import learning_rate, optimizer_tensors
 from multihead.training.progress import ModelFlops, RunLog
 from multihead.training.splitting import sequence_loss
 from multihead.training.trainer import Trainer, TrainerInputs, Validation
+
+if TYPE_CHECKING:
+    from tests.training.conftest import Toy
+
 
 SETTINGS = {"updates": 13, "validate_every": 5, "log_every": 3, "average": 0.8, "learning_rate": 0.03}
 
@@ -82,7 +90,7 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(toy, tmp_path_factory):
+def uninterrupted(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Run:
     run = Run(toy, tmp_path_factory.mktemp("whole"))
     run.go()
     return run
@@ -326,7 +334,7 @@ POISONED = 7
 
 
 @pytest.fixture
-def poison(monkeypatch):
+def poison(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Multiply the loss of batches with the pair `POISONED`, or of all batches."""
 
     def apply(factor, everywhere=False):
@@ -459,7 +467,7 @@ def test_a_model_that_is_no_number_is_never_kept_or_saved(toy, tmp_path):
 
 
 @pytest.fixture
-def small_memory(monkeypatch):
+def small_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[int, int]]]:
     """Batches of more than this many cells do not fit; returns the sizes that were tried."""
 
     def apply(limit, error=torch.OutOfMemoryError):

@@ -1,5 +1,9 @@
 """Every kind of search, asked for in words: what must not appear does not, what must does, batches do not matter."""
 
+from __future__ import annotations
+
+from pathlib import Path
+
 import pytest
 
 from multihead import Translator
@@ -17,7 +21,7 @@ TEXTS = ["eins zwei drei", "", "sieben", "vier fünf", "zehn neun acht eins"]
 
 
 @pytest.fixture(scope="module")
-def translator(trained):
+def translator(trained: Path) -> Translator:
     return Translator.load(trained)
 
 

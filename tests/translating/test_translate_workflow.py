@@ -1,6 +1,10 @@
 """The translator: lines in order, batches that do not matter, and what is not whole is said to be."""
 
+from __future__ import annotations
+
 from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -13,21 +17,24 @@ from multihead.text.tokenizer import Tokenizer
 from multihead.translating import translator as module
 from multihead.translating.searching import symbols_of
 
+if TYPE_CHECKING:
+    from tests.conftest import Numbers
+
 
 @pytest.fixture(scope="module")
-def translator(trained):
+def translator(trained: Path) -> Translator:
     return Translator.load(trained)
 
 
 @pytest.fixture(scope="module")
-def sources(numbers):
+def sources(numbers: Numbers) -> list[str]:
     """Of every length, in no order, with some that have never been seen."""
     odd = ["", "   ", "</s>", "Xylophon ▁ <0x41>", "\0", "eins\u2028zwei", "🎉", "eins " * 9]
     return [source for source, _ in numbers.pairs(12, 11)] + odd
 
 
 @pytest.fixture(scope="module")
-def few(sources):
+def few(sources: list[str]) -> list[str]:
     """Five words, nothing, and what it has never seen."""
     return [*sources[:5], "", "🎉"]
 

@@ -4,11 +4,15 @@ What needs their package looks for it in the folder that MULTIHEAD_PEERS names, 
 where there is none.
 """
 
+from __future__ import annotations
+
 import importlib
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -40,7 +44,7 @@ def read_by(model):
 
 
 @pytest.fixture
-def written(tmp_path):
+def written(tmp_path: Path) -> Path:
     bert_exchange.write(tmp_path, ours())
     return tmp_path
 
@@ -116,7 +120,7 @@ def test_damaged_weights_are_named(written):
 
 
 @pytest.fixture(scope="module")
-def transformers():
+def transformers() -> Iterator[ModuleType]:
     """Their package; changes to this process are undone afterwards."""
     with pytest.MonkeyPatch.context() as patch:
         if (PEERS / "transformers").is_dir():

@@ -1,6 +1,9 @@
 """Classifiers: loss, independence of rows, pre-trained encoders."""
 
+from __future__ import annotations
+
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -53,7 +56,7 @@ MADE = {
 
 
 @pytest.fixture(params=MADE)
-def made(request):
+def made(request: pytest.FixtureRequest) -> Any:
     return MADE[request.param]()
 
 

@@ -1,13 +1,17 @@
 """Whole pre-training runs: resumed runs equal uninterrupted ones, and predictable words are learned."""
 
+from __future__ import annotations
+
 import json
 import random
 import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from multihead import model_folder
 from multihead.cli import process
@@ -57,7 +61,7 @@ def text(count, seed, topics=TOPICS):
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("corpus") / "corpus.txt"
     path.write_text(text(80, 0))
     return path
@@ -135,7 +139,7 @@ def test_a_run_that_broke_off_goes_on_from_its_checkpoint(tiny, corpus, numbers,
 
 
 @pytest.fixture(scope="module")
-def tiny(corpus, tmp_path_factory):
+def tiny(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run that has learned almost nothing."""
     folder = tmp_path_factory.mktemp("tiny") / "run"
     run(corpus, folder)
@@ -255,7 +259,7 @@ def test_every_choice_has_a_reason():
 
 
 @pytest.fixture(scope="module")
-def learned(tmp_path_factory):
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on a language in which each hidden word and the next sentence can be predicted."""
     folder = tmp_path_factory.mktemp("learned")
     (folder / "corpus.txt").write_text(text(400, 0))
@@ -371,7 +375,7 @@ def test_damaged_folders_are_named(tiny, tmp_path):
 
 
 @pytest.fixture
-def typed(monkeypatch):
+def typed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Result]]:
     """Run a command in this process, without changing process-wide settings."""
     monkeypatch.setattr(process, "configure_process", lambda: None)
     monkeypatch.setattr(process, "StopSignal", lambda: lambda: None)

@@ -1,8 +1,13 @@
 """Whole runs of classifiers: resumed runs equal uninterrupted ones; weights find the decisive words."""
 
+from __future__ import annotations
+
 import json
 import random
 import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -25,6 +30,10 @@ from multihead.runs.classifier.train import evaluate, train
 from multihead.text.bert_words import BERT_SPECIALS, BpeWords
 from multihead.text.tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from tests.conftest import CommandResult
+
+
 TINY = {"width": 16, "batch_tokens": 256, "warmup": 3, "updates": 12, "validate_every": 5, "log_every": 2, "threads": 1}
 BERT = {"model": "bert", "layers": 1, "heads": 2, "inner": 32, "max_tokens": 40}
 
@@ -44,7 +53,7 @@ def document(draw):
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory):
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Training documents and test documents."""
     folder, draw = tmp_path_factory.mktemp("documents"), random.Random(5)
     for name, count in (("train", 400), ("test", 60)):
@@ -70,7 +79,7 @@ def after(updates):
 
 
 @pytest.fixture(scope="module")
-def given(files, tmp_path_factory):
+def given(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An untrained BERT, saved like a pre-trained one."""
     torch.manual_seed(3)
     texts = [document.text for document in read_labeled(files / "train.tsv")]
@@ -133,7 +142,7 @@ def made_by(folder, numbers):
 
 
 @pytest.fixture(scope="module")
-def learned(files, tmp_path_factory):
+def learned(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that has learned the planted words."""
     folder = tmp_path_factory.mktemp("learned") / "run"
     wishes = {"updates": 120, "warmup": 10, "validate_every": 60, "held_out": 40, "threads": 1}
@@ -359,7 +368,7 @@ def texts_of(files):
 
 
 @pytest.fixture(scope="module")
-def quick_bert(files, tmp_path_factory):
+def quick_bert(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bert") / "run"
     return run(folder, data=files / "train.tsv", **TINY, **BERT).folder
 
@@ -431,7 +440,7 @@ def test_what_is_no_classifier_is_not_loaded(given, learned, tmp_path):
 
 
 @pytest.fixture
-def typed(call, monkeypatch):
+def typed(call: Callable[..., CommandResult], monkeypatch: pytest.MonkeyPatch) -> Callable[..., CommandResult]:
     """Run ``multihead classify ...``."""
     from multihead.cli.main import multihead
 

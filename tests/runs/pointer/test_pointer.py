@@ -1,8 +1,11 @@
 """Whole runs of pointer networks: resumed runs equal uninterrupted ones; answers are the most probable."""
 
+from __future__ import annotations
+
 import itertools
 import json
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -89,7 +92,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(problem, wishes, n
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory):
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run that has learned almost nothing."""
     folder = tmp_path_factory.mktemp("tiny") / "run"
     run("sort", folder, largest=4)

@@ -1,8 +1,12 @@
 """Recurrent translators work with every command of the Transformer, given ``--model recurrent``."""
 
+from __future__ import annotations
+
 import itertools
 import json
 import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,6 +15,10 @@ from multihead.errors import ConfigurationError, FormatError, Interrupted
 from multihead.models.recurrent.network import RecurrentTranslator
 from multihead.planning.settings import RunConfig
 from multihead.runs.average import average
+
+if TYPE_CHECKING:
+    from tests.conftest import Numbers
+
 
 NETWORK = {
     "model": "recurrent",
@@ -30,14 +38,14 @@ KINDS = [
 
 
 @pytest.fixture(scope="module")
-def settings(numbers):
+def settings(numbers: Numbers) -> dict[str, Any]:
     """The settings of other tests, without those of a Transformer only."""
     common = {name: value for name, value in numbers.settings.items() if name not in ("heads", "inner")}
     return {**common, **NETWORK, **numbers.train, **numbers.valid}
 
 
 @pytest.fixture(scope="module")
-def learned(numbers, settings, tmp_path_factory):
+def learned(numbers: Numbers, settings: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run that translates number words."""
     output = tmp_path_factory.mktemp("recurrent") / "run"
     options = {"updates": 400, "validate_every": 200, "log_every": 50, "dropout": 0.0, "smoothing": 0.0}

@@ -1,9 +1,14 @@
 """Whole translator runs: stopped and resumed, finished, refused; what their folders contain."""
 
+from __future__ import annotations
+
 import itertools
 import json
 import shutil
 import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -13,14 +18,19 @@ from multihead.errors import ConfigurationError, DataError, FormatError, InputEr
 from multihead.planning.settings import RunConfig
 from multihead.runs.translator import begin as beginning
 from multihead.runs.translator import train as training
+from multihead.runs.translator.train import TrainResult
 from multihead.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from tests.conftest import Numbers
+
 
 SHORT = {"updates": 12, "validate_every": 5, "log_every": 3, "dropout": 0.3, "seed": 3}
 VARYING = ("timing.jsonl", "log.txt")
 
 
 @pytest.fixture
-def run(numbers):
+def run(numbers: Numbers) -> Callable[..., TrainResult]:
     """Train a short run; ``polls`` is the poll that returns a signal."""
 
     def go(output=None, polls=None, said=None, **wishes):
@@ -36,12 +46,12 @@ def run(numbers):
 
 
 @pytest.fixture(scope="session")
-def wishes(numbers):
+def wishes(numbers: Numbers) -> dict[str, Any]:
     return {**numbers.settings, **SHORT, **numbers.train, **numbers.valid}
 
 
 @pytest.fixture(scope="session")
-def whole(wishes, numbers, tmp_path_factory):
+def whole(wishes: dict[str, Any], numbers: Numbers, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A short uninterrupted run."""
     output = tmp_path_factory.mktemp("whole") / "run"
     numbers.learn(output, **wishes)
@@ -100,7 +110,9 @@ def test_a_held_out_split_goes_on(run, numbers, wishes, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def mixed(numbers, wishes, tmp_path_factory):
+def mixed(
+    numbers: Numbers, wishes: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, Any], Path]:
     """Weighted corpora with BPE-dropout, and an uninterrupted run on them."""
     folder = tmp_path_factory.mktemp("mixed")
     corpora = [
