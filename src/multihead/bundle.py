@@ -8,24 +8,31 @@
     README.md              a model card
 
 `multihead.model_folder` defines the first two and the format version. Loading checks that all parts belong together.
+
+A folder that another program wrote is loaded, too: `multihead.interop.formats` reads it, and only this file knows that
+there are such folders.
 """
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from multihead import model_folder
 from multihead.decoding.search import Search, refuse_unstored
 from multihead.errors import FormatError
+from multihead.files import sha256_of
+from multihead.interop.formats.parts import Languages
 from multihead.model_folder import (
     CONFIG,
     COPY_AGAIN,
     FORMAT_VERSION,
+    WEIGHTS,
     Rounding,
     architecture_of,
     load_weights,
-    locate,
     parse_settings,
     read_config,
     read_json,
@@ -44,7 +51,7 @@ def build_network(config: NetworkConfig) -> Network:
     return Transformer(config) if isinstance(config, TransformerConfig) else RecurrentTranslator(config)
 
 
-__all__ = ["FORMAT_VERSION", "Bundle", "load_bundle", "locate", "save_bundle"]
+__all__ = ["FORMAT_VERSION", "Bundle", "load_bundle", "locate", "save_bundle", "weights_digest"]
 
 _SHARED, _SEPARATE = ("tokenizer.json",), ("source.tokenizer.json", "target.tokenizer.json")
 
@@ -97,14 +104,21 @@ def save_bundle(
     save_folder(folder, bundle.model, bundle.model.config, write_parts, rounding)
 
 
-def load_bundle(folder: Path, device: str = "cpu") -> Bundle:
-    """Load a model folder, or the best model of a run folder.
+def load_bundle(folder: Path, device: str = "cpu", languages: Languages | None = None) -> Bundle:
+    """Load a model folder, the best model of a run folder, or a model of another program.
+
+    Args:
+        folder: the folder.
+        device: where the network goes.
+        languages: source and target, for a model of another program that has several.
 
     Raises:
-        FormatError: the folder is neither, something in it is missing or damaged, or a tokenizer is not the one that
-            the model was trained with.
+        FormatError: the folder is none of these, something in it is missing or damaged, or a tokenizer is not the one
+            that the model was trained with.
     """
     folder = locate(folder)
+    if not _is_ours(folder):
+        return _load_foreign(folder, device, languages or Languages())
     config = read_config(folder)
     network_config = _network_config(config, folder)
     generation = _read_search(folder / "generation.json")
@@ -121,6 +135,54 @@ def load_bundle(folder: Path, device: str = "cpu") -> Bundle:
         generation,
         config.get("source_language"),
         config.get("target_language"),
+    )
+
+
+def locate(folder: Path) -> Path:
+    """The model folder: ``folder`` itself, or the best model of a run folder.
+
+    Raises:
+        FormatError: there is no model folder, or only a part of one.
+    """
+    try:
+        return model_folder.locate(folder)
+    except FormatError:
+        from multihead.interop.formats.opening import recognize
+
+        if recognize(folder) is None:
+            raise
+        return folder
+
+
+def weights_digest(folder: Path) -> str:
+    """SHA-256 of the weights; for a model of another program, of all files of its folder."""
+    folder = locate(folder)
+    if _is_ours(folder):
+        return sha256_of(folder / WEIGHTS)
+    digests = [sha256_of(path) for path in sorted(folder.iterdir()) if path.is_file()]
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether multihead wrote this folder; also true if no other program is known to write such a folder."""
+    if (folder / CONFIG).is_file() and "format_version" in read_json(folder / CONFIG):
+        return True
+    from multihead.interop.formats.opening import recognize
+
+    return recognize(folder) is None
+
+
+def _load_foreign(folder: Path, device: str, languages: Languages) -> Bundle:
+    from multihead.interop.formats.opening import read_foreign
+
+    parts = read_foreign(folder, languages)
+    return Bundle(
+        parts.build(folder).to(device),
+        parts.source_tokenizer,
+        parts.target_tokenizer,
+        parts.generation,
+        parts.source_language,
+        parts.target_language,
     )
 
 

@@ -40,7 +40,8 @@ SOUND = {
     "gumbel": RecurrentConfig(**SMALL, alignment="gumbel"),
     "trees": RecurrentConfig(**SMALL, encoder_attention="tree"),
 }
-BATCH = small_batch(*random_pairs(V, V))
+SPECIAL_IDS = {"pad_id": 0, "bos_id": 2, "eos_id": 3}
+BATCH = small_batch(*random_pairs(V, V), SPECIAL_IDS)
 
 
 def made(config: Any = SOUND["pre-norm"]) -> Network:
@@ -72,7 +73,7 @@ def test_sound_networks_learn(kind: str) -> None:
 
 
 def test_the_batch_is_of_different_lengths_and_pairs() -> None:
-    batch = small_batch([[5] * 40, [5] * 40, [6, 7], [8]], [[9] * 3, [9] * 3, [9], [9] * 5])
+    batch = small_batch([[5] * 40, [5] * 40, [6, 7], [8]], [[9] * 3, [9] * 3, [9], [9] * 5], SPECIAL_IDS)
     assert len(batch) == 3
     assert batch.source.shape[1] == 17
     assert len(set(batch.target_lengths.tolist())) == 3

@@ -17,7 +17,7 @@ from multihead.diagnosis.findings import FINDING_KINDS, Diagnosis, make_finding
 from multihead.diagnosis.model_checks import check_tokens
 from multihead.diagnosis.text_checks import TextPass
 from multihead.errors import ConfigurationError, DataError, FormatError
-from multihead.text.tokenizer import Tokenizer
+from multihead.text.tokenizer import BytePairTokenizer, Tokenizer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -226,7 +226,7 @@ def test_quick_reads_the_beginning(tmp_path: Path) -> None:
     assert (len(TextPass(corpus)), corpus.complete) == (300, True)
 
 
-class _Lossy(Tokenizer):
+class _Lossy(BytePairTokenizer):
     """A tokenizer that loses upper case."""
 
     def encode_batch(self, texts: Any) -> list[list[int]]:

@@ -16,7 +16,7 @@ from multihead.errors import ConfigurationError, InputError
 from multihead.judging.align import AlignmentSettings, align, pharaoh, word_matrix
 from multihead.judging.selftest import NetworkWrapper
 from multihead.models.network import AttentionWeights, Output
-from multihead.text.tokenizer import bytes_of_entries
+from multihead.text.vocabulary import bytes_of_entries
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -17,7 +17,7 @@ from multihead.decoding.task import SearchTask
 from multihead.errors import ConfigurationError, InputError
 from multihead.judging.score import Perplexity, ScoredPair, forced_log_probabilities, score
 from multihead.models.transformer import Transformer
-from multihead.text.tokenizer import Tokenizer
+from multihead.text.tokenizer import BytePairTokenizer
 from multihead.translating.searching import symbols_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -48,7 +48,7 @@ def test_a_hypothesis_scores_what_its_search_said(translator: Translator, number
     """For any token sequence, finished or cut; for the tokenizer's own sequence, its text gives the same."""
     bundle, sources = translator.bundle, [source for source, _ in numbers.pairs(10, 70)]
     tokenizer, read = bundle.target_tokenizer, bundle.source_tokenizer.encode_batch(sources)
-    padded, lengths = collate_source(read, Tokenizer.pad_id, Tokenizer.eos_id)
+    padded, lengths = collate_source(read, BytePairTokenizer.pad_id, BytePairTokenizer.eos_id)
     task = SearchTask(symbols_of(tokenizer), max_lengths=12, n_best=4)
     search = Search(beam=4, alpha=1.5, length_penalty="wu")
     usual = 0

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from multihead.errors import ConfigurationError, InputError
 from multihead.text.segment import Segmenter, scramble
-from multihead.text.tokenizer import Tokenizer
+from multihead.text.tokenizer import BytePairTokenizer, Tokenizer
 from multihead.text.vocabulary import FIRST_BYTE, FIRST_CHARACTER, MARK, Parts, Specials
 
 TEXT = [
@@ -235,7 +235,7 @@ def test_of_a_merge_that_stands_twice_the_place_counts_that_the_library_takes(to
     """Learned vocabularies never do; files made by other programs may."""
     vocabulary = (*Specials().strings, *tokenizer.parts.vocabulary[4:FIRST_CHARACTER], MARK, *"abc", "ab", "bc")
     for merges in ([("a", "b"), ("b", "c"), ("a", "b")], [("b", "c"), ("a", "b"), ("b", "c")]):
-        twice = Tokenizer(Parts(vocabulary, tuple(merges)))
+        twice = BytePairTokenizer(Parts(vocabulary, tuple(merges)))
         ids = [twice.encode("abc"), twice.encode("abcabc")]
         assert Segmenter(twice, ALMOST_NOTHING, 1).segment(ids, [1, 2], 0, 0) == ids
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from multihead.text.tokenizer import Tokenizer, read_spelled
-from multihead.text.vocabulary import FIRST_CHARACTER, MARK, Parts
+from multihead.text.tokenizer import BytePairTokenizer, Tokenizer
+from multihead.text.vocabulary import FIRST_CHARACTER, MARK, Parts, read_spelled
 
 TEXT = [
     "A man in an orange hat,  starring at something in 2016.",
@@ -49,7 +49,7 @@ def test_pieces_are_the_entries(tokenizer: Tokenizer) -> None:
 def test_an_entry_that_would_end_a_line_is_spelt_in_bytes(tokenizer: Tokenizer) -> None:
     parts = tokenizer.parts
     added = ("\r", f"{MARK}\r")
-    foreign = Tokenizer(Parts((*parts.vocabulary, *added), (*parts.merges, (MARK, "\r")), parts.pattern))
+    foreign = BytePairTokenizer(Parts((*parts.vocabulary, *added), (*parts.merges, (MARK, "\r")), parts.pattern))
     ids = foreign.encode("a \r")
     assert ids[-1] == len(foreign) - 1 >= FIRST_CHARACTER
     line = foreign.spell(ids)

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from multihead.errors import DataError, InputError
-from multihead.text.tokenizer import Tokenizer
+from multihead.text.tokenizer import BytePairTokenizer, Tokenizer
 from multihead.text.vocabulary import BYTE_TOKENS, FIRST_BYTE, FIRST_CHARACTER, MARK, Parts, Specials
 
 PLAIN = [
@@ -206,7 +206,7 @@ def test_line_breaks_and_control_symbols_are_forbidden_in_output(tokenizer: Toke
 def test_forbidden_ids_cover_merges_of_another_vocabulary(tokenizer: Tokenizer) -> None:
     parts = tokenizer._parts
     added = ("\n", "\u2fff", "\u2fff\n")
-    merged = Tokenizer(Parts((*parts.vocabulary, *added), (*parts.merges, ("\u2fff", "\n")), r"[\s\S]+"))
+    merged = BytePairTokenizer(Parts((*parts.vocabulary, *added), (*parts.merges, ("\u2fff", "\n")), r"[\s\S]+"))
     ids = merged.encode("\u2fff\n")
     assert ids[-1] == len(merged) - 1, "the pattern lets this merge happen"
     assert merged.forbidden_in_output == (*tokenizer.forbidden_in_output, len(tokenizer), len(merged) - 1)

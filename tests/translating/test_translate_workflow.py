@@ -13,7 +13,7 @@ from multihead import Translator, evaluate
 from multihead.data.batching import collate_source
 from multihead.decoding.scoring import force
 from multihead.errors import ConfigurationError, DataError, FormatError, InputError
-from multihead.text.tokenizer import Tokenizer
+from multihead.text.tokenizer import BytePairTokenizer, Tokenizer
 from multihead.translating import translator as module
 from multihead.translating.searching import symbols_of
 
@@ -92,7 +92,7 @@ def test_the_score_is_the_definition(translator, sources, alpha, beam):
     found = translator.translations(sources, beam=beam, alpha=alpha)
     written = [bundle.target_tokenizer.encode(translation.text) for translation in found]
     encoded = [bundle.source_tokenizer.encode(source) for source in sources]
-    source, lengths = collate_source(encoded, Tokenizer.pad_id, Tokenizer.eos_id)
+    source, lengths = collate_source(encoded, BytePairTokenizer.pad_id, BytePairTokenizer.eos_id)
     forced = force(bundle.model, source, lengths, written, symbols_of(bundle.target_tokenizer))
     expected = [sum(row) / len(row) ** alpha for row in forced]
     assert [translation.score for translation in found] == pytest.approx(expected, abs=1e-4)

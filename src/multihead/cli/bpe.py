@@ -226,7 +226,7 @@ def undo(tokenizer: Path | None, kind: str | None, ids: bool, side: str | None, 
     from multihead.cli.streams import filter_lines
     from multihead.text.subword_nmt import segmenting as subword_nmt
     from multihead.text.subword_nmt.codes import Codes
-    from multihead.text.tokenizer import read_spelled
+    from multihead.text.vocabulary import read_spelled
 
     loaded = None if tokenizer is None else _load(tokenizer, side, None)
     if loaded is not None and kind is not None:

@@ -68,7 +68,7 @@ def serve(
     configure_process()
     import torch
 
-    from multihead.model_folder import locate
+    from multihead.bundle import locate
     from multihead.serving import server
     from multihead.serving.loaded_model import load
     from multihead.serving.scheduler import Scheduler

@@ -281,7 +281,7 @@ def _choose_network(
     targets = sample.targets[:1000]
     tokens = sum(map(len, tokenizers[1].encode_batch(targets))) + len(targets)  # with end symbols
     mean = tokens / max(len(targets), 1)
-    corpus = CorpusSize(pairs, round(mean * pairs), len(tokenizers[0]), len(tokenizers[1]), Tokenizer.pad_id)
+    corpus = CorpusSize(pairs, round(mean * pairs), len(tokenizers[0]), len(tokenizers[1]), tokenizers[1].pad_id)
     return choose_model(Choices(settings), corpus, inspect_machine())
 
 
@@ -291,8 +291,9 @@ def _small_batch(config: NetworkConfig, tokenizers: tuple[Tokenizer, Tokenizer],
         count = 50 * model_checks.ROWS
         source = tokenizers[0].encode_batch(one.sample.sources[:count])
         target = tokenizers[1].encode_batch(one.sample.targets[:count])
-        return model_checks.small_batch(source, target)
-    return model_checks.small_batch(*model_checks.random_pairs(config.source_vocab, config.target_vocab))
+        return model_checks.small_batch(source, target, tokenizers[1].special_ids)
+    source, target = model_checks.random_pairs(config.source_vocab, config.target_vocab)
+    return model_checks.small_batch(source, target, tokenizers[1].special_ids)
 
 
 def log_quick_check(

@@ -31,12 +31,15 @@ from multihead.diagnosis.findings import Finding, make_finding
 from multihead.errors import MultiheadError
 from multihead.models.network import Network
 from multihead.text.tokenizer import Tokenizer
-from multihead.text.vocabulary import FIRST_CHARACTER, MARK
+from multihead.text.vocabulary import MARK
 from multihead.training.config import TrainingConfig
 from multihead.training.optimizer import build_optimizer
 from multihead.training.step import train_step
 
 ROWS, MAX_TOKENS = 6, 16
+
+_FIRST = 4
+"""Random ids are at least this: smaller ones are special in most vocabularies."""
 """Size of the batch."""
 _BOUND = 1e-3
 """Largest effect of rounding, as a share of the largest logit."""
@@ -49,20 +52,22 @@ _FALLEN = 0.75
 _UPDATES = 60
 
 
-def small_batch(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Batch:
+def small_batch(
+    sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], special_ids: dict[str, int]
+) -> Batch:
     """A batch of distinct pairs, cut to 16 tokens per side, of different lengths if possible.
 
     Args:
         sources: ids without begin and end symbols; not empty.
         targets: likewise.
+        special_ids: `Tokenizer.special_ids` of the target side.
     """
     pairs = {(tuple(s[:MAX_TOKENS]), tuple(t[:MAX_TOKENS])) for s, t in zip(sources, targets, strict=True)}
     ordered = sorted(pairs, key=lambda pair: (len(pair[1]), pair))
     step = max(len(ordered) // ROWS, 1)
     chosen = ordered[::-1][::step][:ROWS]
     store = ParallelStore.from_lists([list(s) for s, _ in chosen], [list(t) for _, t in chosen])
-    ids = {"pad_id": Tokenizer.pad_id, "bos_id": Tokenizer.bos_id, "eos_id": Tokenizer.eos_id}
-    return collate(store, np.arange(len(chosen)), **ids)
+    return collate(store, np.arange(len(chosen)), **special_ids)
 
 
 def random_pairs(source_vocab: int, target_vocab: int) -> tuple[list[list[int]], list[list[int]]]:
@@ -71,7 +76,7 @@ def random_pairs(source_vocab: int, target_vocab: int) -> tuple[list[list[int]],
 
     def rows(size: int) -> list[list[int]]:
         lengths = range(3, 3 + 2 * ROWS, 2)
-        return [torch.randint(min(4, size - 1), size, (n,), generator=draw).tolist() for n in lengths]
+        return [torch.randint(min(_FIRST, size - 1), size, (n,), generator=draw).tolist() for n in lengths]
 
     return rows(source_vocab), rows(target_vocab)
 
@@ -110,7 +115,7 @@ def _logits(model: Network, batch: Batch) -> Float[Tensor, "batch target vocab"]
 
 def _replace_ids(model: Network, ids: Tensor, vocab: int) -> Tensor:
     """Replace every id by another one that is not padding."""
-    first = min(Tokenizer.eos_id + 1, vocab - 1)
+    first = min(_FIRST, vocab - 1)
     shifted = first + (ids - first + 1) % max(vocab - first, 1)
     return torch.where(shifted == model.config.padding_id, first, shifted)
 
@@ -279,7 +284,7 @@ def check_tokens(
 
 
 def _check_bytes(tokenizer: Tokenizer, characters: Characters, side: int, where: str) -> tuple[list[Finding], float]:
-    entries = {entry for entry in tokenizer.parts.vocabulary[FIRST_CHARACTER:] if len(entry) == 1} - {MARK} | {" "}
+    entries = {entry for entry in tokenizer.vocabulary if len(entry) == 1} - {MARK} | {" "}
     counts = characters.counts[side]
     occurring = np.flatnonzero(counts)
     broken = [code for code in occurring.tolist() if chr(code) not in entries]

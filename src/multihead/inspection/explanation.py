@@ -18,7 +18,7 @@ from string import Template
 from typing import Any
 
 from multihead.attention.drawing import display_width
-from multihead.text.tokenizer import visible
+from multihead.text.vocabulary import visible
 
 _SCRIPTS = ("common", "words", "maps", "tree")
 _SELF_ATTENTION = {"encoder": "the source", "decoder": "the output"}

@@ -16,7 +16,7 @@ import html
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from multihead.text.tokenizer import visible
+from multihead.text.vocabulary import visible
 
 _RAMP = (230, 229, 222, 215, 208, 202)
 """Background colors of a terminal with 256 colors, from nearly white to orange."""

@@ -100,7 +100,7 @@ def align(
         for tokenizer, side, encoded in zip(tokenizers, texts, (read, written), strict=True)
     ]
     results: list[list[Link]] = [[] for _ in sources]
-    for batch in pair_batches(bundle.model, read, written, batch_tokens):
+    for batch in pair_batches(bundle.model, bundle.target_tokenizer, read, written, batch_tokens):
         _, recorded = teacher_forced(bundle.model, batch)
         weights = layer_attention(recorded, settings)
         for row, place in zip(weights, batch.places, strict=True):
@@ -156,7 +156,7 @@ def word_matrix(entries: Sequence[bytes], text: str, ids: Sequence[int]) -> Floa
     The space counts because tokens begin with it: a token that is only a space says that a word follows.
 
     Args:
-        entries: the bytes of each vocabulary entry (`text.tokenizer.bytes_of_entries`).
+        entries: the bytes of each vocabulary entry (`text.vocabulary.bytes_of_entries`).
         text: the text, whose words are separated by white space.
         ids: its tokens.
     """

@@ -90,7 +90,7 @@ class AlternativeFinder:
 
     def __init__(self, model: Network, tokenizer: Tokenizer, breaks: Bool[Tensor, " vocab"], count: int) -> None:
         self._model = model
-        self._entries = tokenizer.entries
+        self._tokenizer, self._entries = tokenizer, tokenizer.entries
         self._breaks: list[bool] = breaks.tolist()
         self._device = model.output.weight.device
         self._forbidden = torch.tensor(tokenizer.forbidden_in_output, device=self._device)
@@ -143,7 +143,7 @@ class AlternativeFinder:
                 likely.values[row, place].tolist(), likely.tokens[row, place].tolist(), strict=True
             ):
                 differs = place == len(target) or token != target[place]
-                if differs and token != Tokenizer.eos_id and value > -torch.inf:
+                if differs and token != self._tokenizer.eos_id and value > -torch.inf:
                     raw = before + self._entries[token]
                     yield _Change(row, unit, spaced, place, token, total + value, raw)
 
@@ -157,8 +157,8 @@ class AlternativeFinder:
         """Complete changes to words, in decoder states that branch off a pass through the targets."""
         if not changes:
             return
-        targets, _ = collate_source(batch.targets, Tokenizer.pad_id, Tokenizer.eos_id)
-        tokens = torch.full((len(targets),), Tokenizer.bos_id, device=self._device)
+        targets, _ = collate_source(batch.targets, self._tokenizer.pad_id, self._tokenizer.eos_id)
+        tokens = torch.full((len(targets),), self._tokenizer.bos_id, device=self._device)
         state = self._model.start(batch.source, batch.lengths)
         waiting: list[_Change] = []
         states: list[Any] = []
@@ -191,7 +191,7 @@ class AlternativeFinder:
                 if change.spaced and self._breaks[token]:
                     change.total += end
                     yield change
-                elif token != Tokenizer.eos_id:
+                elif token != self._tokenizer.eos_id:
                     change.total += value
                     change.raw += self._entries[token]
                     if not change.spaced and self._is_complete(change):

@@ -138,10 +138,10 @@ def analyze_tokens(
     bundle = translator.bundle
     entries = bundle.source_tokenizer.entries, bundle.target_tokenizer.entries
     breaks = torch.tensor(list(starts_with_space(entries[1])))
-    breaks[Tokenizer.eos_id] = True
+    breaks[bundle.target_tokenizer.eos_id] = True
     finder = AlternativeFinder(bundle.model, bundle.target_tokenizer, breaks, alternatives)
     results: dict[int, PairAnalysis] = {}
-    for batch in pair_batches(bundle.model, sources, targets, batch_tokens):
+    for batch in pair_batches(bundle.model, bundle.target_tokenizer, sources, targets, batch_tokens):
         read, written = (
             [split_units(own, side[place]) for place in batch.places]
             for own, side in zip(entries, (sources, targets), strict=True)
@@ -169,7 +169,7 @@ def _forced_pass(
     """Statistics of the target tokens and of the most probable others."""
     logits = logits.float()
     total = logits.logsumexp(2)
-    targets, _ = collate_source(batch.targets, Tokenizer.pad_id, Tokenizer.eos_id)
+    targets, _ = collate_source(batch.targets, batch.tokenizer.pad_id, batch.tokenizer.eos_id)
     own = logits.gather(2, targets.to(logits.device)[:, :, None])
     begins = breaks.to(logits.device)
     allowed = logits.index_fill(2, torch.tensor(forbidden, device=logits.device), -torch.inf)
@@ -220,7 +220,7 @@ def _pieces(
     words = {token: number for number in range(len(units.texts)) for token in units.span(number)}  # the last one wins
     likely = forced.likely
     pieces: list[Piece] = []
-    for place, text in enumerate(tokenizer.pieces([*ids, Tokenizer.eos_id])):
+    for place, text in enumerate(tokenizer.pieces([*ids, tokenizer.eos_id])):
         names = tokenizer.pieces(likely.tokens[row, place, :count].tolist())
         candidates = [
             Alternative(name, math.exp(value))

@@ -31,7 +31,7 @@ from multihead.metrics.significance import (
     check_score_settings,
     score_systems,
 )
-from multihead.text.tokenizer import visible
+from multihead.text.vocabulary import visible
 from multihead.translating.searching import Translation
 from multihead.translating.translator import Translator
 

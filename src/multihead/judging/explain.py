@@ -183,7 +183,7 @@ def explain(
         texts=[
             None if node.score is None else tokenizer.decode(tree.path(place)) for place, node in enumerate(tree.nodes)
         ],
-        shapes=_trace_shapes(bundle.model, read, written),
+        shapes=_trace_shapes(bundle.model, bundle.target_tokenizer, read, written),
         search_settings=settings,
         model=bundle.model.config.summary,
         languages=(bundle.source_language, bundle.target_language),
@@ -198,7 +198,7 @@ def _search_with_recorder(
     tokenizer = translator.bundle.target_tokenizer
     translator.bundle.model.eval()
     recorder = Recorder(symbols_of(tokenizer))
-    source, lengths = collate_source([read], Tokenizer.pad_id, Tokenizer.eos_id)
+    source, lengths = collate_source([read], tokenizer.pad_id, tokenizer.eos_id)
     device = translator.bundle.model.output.weight.device
     restrictions = build_restrictions(settings, tokenizer, Constraints())
     task = SearchTask(recorder.symbols, n_best=n_best, restrictions=restrictions, recorder=recorder)
@@ -206,11 +206,11 @@ def _search_with_recorder(
     return found, recorder.tree(found, parties=settings.groups)
 
 
-def _trace_shapes(model: Network, read: list[int], written: list[int]) -> Trace:
+def _trace_shapes(model: Network, tokenizer: Tokenizer, read: list[int], written: list[int]) -> Trace:
     """The shapes of all tensors of a teacher-forced pass."""
     source, target = (
         torch.tensor([ids], device=model.output.weight.device)
-        for ids in ([*read, Tokenizer.eos_id], [Tokenizer.bos_id, *written])
+        for ids in ([*read, tokenizer.eos_id], [tokenizer.bos_id, *written])
     )
     return trace(model, source, torch.tensor([source.shape[1]], device=source.device), target)
 

@@ -44,6 +44,8 @@ class PairBatch:
     """Number of ids without padding."""
     targets: list[list[int]]
     """Ids without begin and end symbols."""
+    tokenizer: Tokenizer
+    """Of the target side: the special ids."""
 
 
 def check_pairs(sources: Sequence[str], targets: Sequence[str]) -> None:
@@ -59,12 +61,17 @@ def check_pairs(sources: Sequence[str], targets: Sequence[str]) -> None:
 
 
 def pair_batches(
-    model: Network, sources: Sequence[list[int]], targets: Sequence[list[int]], batch_tokens: int
+    model: Network,
+    tokenizer: Tokenizer,
+    sources: Sequence[list[int]],
+    targets: Sequence[list[int]],
+    batch_tokens: int,
 ) -> Iterator[PairBatch]:
     """Batches of pairs, longest first, with at most ``batch_tokens`` padded tokens on the longer side.
 
     Args:
         model: the model, which determines the device.
+        tokenizer: of the target side.
         sources: ids without begin and end symbols.
         targets: likewise, one per source.
         batch_tokens: maximum size; a longer pair becomes a batch of its own.
@@ -77,16 +84,16 @@ def pair_batches(
     device = model.output.weight.device
     lengths = [max(len(source), len(target)) + 1 for source, target in zip(sources, targets, strict=True)]
     for places in batches_by_tokens(lengths, batch_tokens):
-        source, real = collate_source([sources[place] for place in places], Tokenizer.pad_id, Tokenizer.eos_id)
-        yield PairBatch(places, source.to(device), real.to(device), [targets[place] for place in places])
+        source, real = collate_source([sources[place] for place in places], tokenizer.pad_id, tokenizer.eos_id)
+        yield PairBatch(places, source.to(device), real.to(device), [targets[place] for place in places], tokenizer)
 
 
 @torch.no_grad()
 def teacher_forced(model: Network, batch: PairBatch) -> tuple[Float[Tensor, "batch target vocab"], AttentionWeights]:
     """Logits and attention weights with the targets as decoder input; row t predicts target token t, then the end."""
-    ended, _ = collate_source(batch.targets, Tokenizer.pad_id, Tokenizer.eos_id)
+    ended, _ = collate_source(batch.targets, batch.tokenizer.pad_id, batch.tokenizer.eos_id)
     given = ended.roll(1, dims=1)
-    given[:, 0] = Tokenizer.bos_id
+    given[:, 0] = batch.tokenizer.bos_id
     output: Output = model.eval()(batch.source, batch.lengths, given.to(batch.source.device), need_weights=True)
     return output.logits, output.weights or AttentionWeights((), (), ())
 
@@ -167,7 +174,7 @@ def score(
     found = forced_log_probabilities(bundle.model, bundle.target_tokenizer, read, written, batch_tokens, progress)
     results = [ScoredPair([], []) for _ in sources]
     for place, ids, values in zip(work, written, found, strict=True):
-        results[place] = ScoredPair(bundle.target_tokenizer.pieces([*ids, Tokenizer.eos_id]), values)
+        results[place] = ScoredPair(bundle.target_tokenizer.pieces([*ids, bundle.target_tokenizer.eos_id]), values)
     return results
 
 
@@ -183,7 +190,7 @@ def forced_log_probabilities(
     model.eval()
     symbols = symbols_of(tokenizer)
     results: list[list[float]] = [[] for _ in sources]
-    for batch in pair_batches(model, sources, targets, batch_tokens):
+    for batch in pair_batches(model, tokenizer, sources, targets, batch_tokens):
         found = force(model, batch.source, batch.lengths, batch.targets, symbols)
         for place, values in zip(batch.places, found, strict=True):
             results[place] = values

@@ -179,20 +179,43 @@ def _score(translator: Translator, text: str, found: SearchOutcome) -> float:
 
 def _found_if_favored(translator: Translator, text: str, other: SearchOutcome, bound: float) -> bool:
     """Whether the search of this text alone finds the other hypothesis when it is favored by ``bound``."""
-    path = [Tokenizer.bos_id, *other.tokens, *[Tokenizer.eos_id] * other.finished]
+    tokenizer = translator.bundle.target_tokenizer
+    path = [tokenizer.bos_id, *other.tokens, *[tokenizer.eos_id] * other.finished]
     favoring = _search_ids(translator, PathFavoringNetwork(translator.bundle.model, path, bound), precision="float32")
     return _translate(favoring, [text], [0], 1) == [other]
 
 
 def _search_ids(translator: Translator, model: Network, **settings: Any) -> Translator:
     """A translator with the same search but another model, which writes ids instead of text."""
-    tokenizer = _IdTokenizer(translator.bundle.target_tokenizer.parts)
+    tokenizer = _IdTokenizer(translator.bundle.target_tokenizer)
     own = translator.search_settings().model_dump()
     return Translator(replace(translator.bundle, model=model, target_tokenizer=tokenizer)).searching(**own | settings)
 
 
 class _IdTokenizer(Tokenizer):
     """Decodes to ids, so that different token sequences of the same text are told apart."""
+
+    def __init__(self, inner: Tokenizer) -> None:
+        self.inner, self.prefix = inner, inner.prefix
+        self.pad_id, self.unk_id, self.bos_id, self.eos_id = inner.pad_id, inner.unk_id, inner.bos_id, inner.eos_id
+
+    def to_json(self) -> str:
+        return self.inner.to_json()
+
+    @property
+    def digest(self) -> str:
+        return self.inner.digest
+
+    @property
+    def vocabulary(self) -> tuple[str, ...]:
+        return self.inner.vocabulary
+
+    @property
+    def entries(self) -> tuple[bytes, ...]:
+        return self.inner.entries
+
+    def encode(self, text: str) -> list[int]:
+        return self.inner.encode(text)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The ids in decimal, separated by spaces."""

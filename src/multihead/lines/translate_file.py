@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from multihead.bundle import locate, weights_digest
 from multihead.data.text_files import TextScan, read_lines, scan
 from multihead.errors import DataError
 from multihead.files import sha256_of
@@ -20,7 +21,6 @@ from multihead.lines import windows
 from multihead.lines.growing_file import growing_file
 from multihead.lines.side_files import SideFiles
 from multihead.lines.windows import LineOptions, translated
-from multihead.model_folder import locate
 from multihead.translating.shortlist import FILE as SHORTLIST
 from multihead.translating.translator import Translator
 
@@ -44,8 +44,8 @@ def model_digest(folder: Path) -> str:
     Raises:
         FormatError: not a model folder.
     """
-    folder = locate(folder)
-    return "-".join(sha256_of(folder / name)[:16] for name in ("config.json", "model.safetensors"))
+    config = locate(folder) / "config.json"
+    return "-".join(digest[:16] for digest in (sha256_of(config) if config.is_file() else "", weights_digest(folder)))
 
 
 def translate_file(

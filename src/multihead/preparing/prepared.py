@@ -33,7 +33,6 @@ MANIFEST_VERSION = 1
 """Newest format version of prepared.json; older versions can be read."""
 
 _REMEDY = "prepare the text again into a new folder"
-_SYMBOLS = {"pad_id": Tokenizer.pad_id, "bos_id": Tokenizer.bos_id, "eos_id": Tokenizer.eos_id}
 
 
 class Resegmentation:
@@ -80,7 +79,7 @@ class PreparedText:
             self.train,
             training.batch_tokens,
             training.seed,
-            **_SYMBOLS,
+            **self.target_tokenizer.special_ids,
             position=position,
             shares=self.shares,
             segment=Resegmentation(self, training) if training.bpe_dropout else None,
@@ -95,7 +94,10 @@ class PreparedText:
         sides = self.train.source.lengths + 1, self.train.target.lengths + 1
         order = batch_order(*sides, training.batch_tokens, training.seed, 0)
         sizes = np.array([[sum(len(b) * int(s[b].max()) ** p for s in sides) for p in (1, 2)] for b in order])
-        return [collate(self.train, order[index], **_SYMBOLS) for index in sorted(set(sizes.argmax(0).tolist()))]
+        return [
+            collate(self.train, order[index], **self.target_tokenizer.special_ids)
+            for index in sorted(set(sizes.argmax(0).tolist()))
+        ]
 
     def lines(self, pairs: Array) -> dict[str, list[int]]:
         """The line numbers of pairs of the store, counted from 1, by the names of their corpus's files."""

@@ -25,11 +25,10 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 import torch
 
 from multihead import work_folder
+from multihead.bundle import weights_digest
 from multihead.configuration import Settings, require_device
 from multihead.data.order import Array
-from multihead.files import sha256_of
 from multihead.kernels.native import load_kernels
-from multihead.model_folder import locate
 from multihead.planning.settings import BaseRunConfig, GivenModel
 from multihead.training.checkpoint import Checkpoint, RunState, save
 from multihead.training.context import RunContext
@@ -296,4 +295,4 @@ def installed_versions() -> dict[str, str]:
 
 def given_model(folder: Path) -> GivenModel:
     """What run.json records of the model that a run starts from."""
-    return GivenModel(path=str(folder), weights=sha256_of(locate(folder) / "model.safetensors"))
+    return GivenModel(path=str(folder), weights=weights_digest(folder))

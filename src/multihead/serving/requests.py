@@ -23,7 +23,6 @@ from multihead.serving.error_responses import ApiError
 from multihead.serving.queue import BatchKey
 from multihead.serving.schema import ApiRequest
 from multihead.serving.settings import ServeSettings
-from multihead.text.tokenizer import Tokenizer
 from multihead.translating.lengths import SplitLine, most_tokens, split_long_lines
 from multihead.translating.request import TranslationRequest, check_n_best
 from multihead.translating.searching import check_room, encode_constraints
@@ -223,12 +222,13 @@ def _cut_lines(texts: Sequence[str], translator: Translator, request: ApiRequest
 
 
 def _encode(sentences: Sequence[str], translator: Translator, limit: int) -> list[list[int]]:
-    encoded = translator.bundle.source_tokenizer.encode_batch(sentences)
+    tokenizer = translator.bundle.source_tokenizer
+    encoded = tokenizer.encode_batch(sentences)
     for number, ids in enumerate(encoded, start=1):
         if len(ids) > limit:
             message = f"sentence {number} has {len(ids):,} subwords; at most {limit:,} are taken: cut it"
             raise ApiError(422, "text_too_long", message)
-    return [[*ids, Tokenizer.eos_id] for ids in encoded]
+    return [[*ids, tokenizer.eos_id] for ids in encoded]
 
 
 def _check_alignment_size(

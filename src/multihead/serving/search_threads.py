@@ -31,7 +31,6 @@ from multihead.decoding.search import Symbols
 from multihead.decoding.task import SearchTask
 from multihead.engine.search import ROWS, Engine, RunningSearch
 from multihead.serving.queue import BatchKey, CallInLoop, Sentence, SentenceQueue
-from multihead.text.tokenizer import Tokenizer
 from multihead.translating.searching import Constraints, build_restrictions, search_batch, symbols_of
 from multihead.translating.translator import Translator
 
@@ -206,12 +205,13 @@ class UncompiledSearchThread(threading.Thread):
     @torch.no_grad()
     def _search(self, batch: Sequence[Sentence]) -> list[list[Hypothesis]]:
         bundle, key = self._translator.bundle, batch[0].job.key
-        source, lengths = collate_source([one.ids[:-1] for one in batch], Tokenizer.pad_id, Tokenizer.eos_id)
+        tokenizer = bundle.target_tokenizer
+        source, lengths = collate_source([one.ids[:-1] for one in batch], tokenizer.pad_id, tokenizer.eos_id)
         device = bundle.model.output.weight.device
         constraints = Constraints([one.prefix for one in batch] if any(one.prefix for one in batch) else [])
         restrictions: list[Restriction] = [_ProgressReporter(batch, self._call_in_loop)]
-        restrictions += build_restrictions(key.search, bundle.target_tokenizer, constraints)
-        task = SearchTask(symbols_of(bundle.target_tokenizer), n_best=key.n_best, restrictions=restrictions)
+        restrictions += build_restrictions(key.search, tokenizer, constraints)
+        task = SearchTask(symbols_of(tokenizer), n_best=key.n_best, restrictions=restrictions)
         return search_batch(self._translator.stepper, source.to(device), lengths.to(device), task, key.search)
 
 

@@ -23,7 +23,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from multihead.errors import FormatError
-from multihead.text.tokenizer import Tokenizer
+from multihead.text.tokenizer import BytePairTokenizer, Tokenizer
 from multihead.text.vocabulary import BYTE_TOKENS, FIRST_BYTE, MARK, Specials, check_unicode
 
 HIDDEN = "[MASK]"
@@ -107,9 +107,9 @@ class BpeWords(BertWords):
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        if tokenizer.specials != BERT_SPECIALS:
+        if not isinstance(tokenizer, BytePairTokenizer) or tokenizer.specials != BERT_SPECIALS:
             raise FormatError(
-                f"the special symbols of this tokenizer are {' '.join(tokenizer.specials.strings)}, not "
+                f"the special symbols of this tokenizer are {' '.join(tokenizer.vocabulary[:FIRST_BYTE])}, not "
                 f"{' '.join(BERT_SPECIALS.strings)}: it is not a BERT's; `multihead pretrain` learns one"
             )
         self.tokenizer = tokenizer

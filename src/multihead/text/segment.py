@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multihead.errors import ConfigurationError, InputError
-from multihead.text.tokenizer import Tokenizer
+from multihead.text.tokenizer import BytePairTokenizer, Tokenizer
 from multihead.text.vocabulary import FIRST_CHARACTER, Parts
 
 Integers = NDArray[np.int64]
@@ -50,6 +50,11 @@ class Segmenter:
     def __init__(self, tokenizer: Tokenizer, dropout: float | int, seed: int) -> None:
         if not 0.0 <= dropout <= 1.0:
             raise ConfigurationError(f"bpe_dropout is {dropout}: it is a probability, from 0 to 1")
+        if not isinstance(tokenizer, BytePairTokenizer):
+            raise ConfigurationError(
+                "bpe_dropout needs a vocabulary of byte-pair merges that multihead learned, and this one came with a "
+                "model of another program: leave bpe_dropout out"
+            )
         self._tokenizer = tokenizer
         self._seed = seed
         self._threshold = round(dropout * 2**53)

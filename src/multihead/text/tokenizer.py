@@ -1,8 +1,13 @@
-"""Text to subword ids and back exactly, for every valid Unicode string.
+"""Text to subword ids and back: the interface, and our byte-pair encoding.
 
-``decode(encode(text)) == text``: byte-pair encoding (Sennrich, Haddow and Birch 2016) with SentencePiece's word mark,
-and bytes for characters without an entry (Kudo and Richardson 2018). The ``tokenizers`` library segments; this wrapper
-adds what it cannot express: a literal U+2581 in a text, which is written as its three bytes, and readable errors.
+`Tokenizer` is what the toolkit asks of any subword vocabulary. Special ids are data of a tokenizer, because models of
+other programs have others than ours. Kinds: `BytePairTokenizer` here, `sentencepiece.SentencePieceTokenizer`,
+`hugging_face.HuggingFaceTokenizer`.
+
+`BytePairTokenizer` is exact: ``decode(encode(text)) == text`` for every valid Unicode string. It is byte-pair encoding
+(Sennrich, Haddow and Birch 2016) with SentencePiece's word mark, and bytes for characters without an entry (Kudo and
+Richardson 2018). The ``tokenizers`` library segments; the class adds what it cannot express: a literal U+2581 in a
+text, which is written as its three bytes, and readable errors.
 
 Learning is in `learning`, the fixed parts and the file format in `vocabulary`, BPE-dropout in `segment`. Begin and end
 symbols are added by the caller: they are ids that no text produces.
@@ -13,8 +18,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 
 import tokenizers
@@ -22,14 +29,15 @@ import tokenizers
 from multihead.errors import InputError
 from multihead.text import learning, vocabulary
 from multihead.text.vocabulary import (
-    BYTE_TOKENS,
     FIRST_BYTE,
-    FIRST_CHARACTER,
     MARK,
     Parts,
     Specials,
     assemble,
+    bytes_of_entries,
     check_unicode,
+    spelled_entries,
+    visible,
 )
 
 STANDARD = Specials()
@@ -37,14 +45,196 @@ STANDARD = Specials()
 FEW = 4
 """Texts up to which a batch is encoded in sequence: waking the library's threads takes longer (0.05 to 0.4 ms)."""
 
-_BYTES = {token: bytes([byte]) for byte, token in enumerate(BYTE_TOKENS)}
+FOREIGN_KINDS = {
+    "sentencepiece": ("multihead.text.sentencepiece", "SentencePieceTokenizer"),
+    "hugging-face": ("multihead.text.hugging_face", "HuggingFaceTokenizer"),
+    "words": ("multihead.text.word_pieces", "WordPieceTokenizer"),
+}
+"""Module and class of each kind of another program, imported when a file of it is read (`vocabulary.foreign_kind`)."""
 
 
-class Tokenizer:
-    """A subword vocabulary, applied to texts and undone.
+class Tokenizer(ABC):
+    """A subword vocabulary, applied to texts and undone. `learn`, `load` and `from_json` create one.
 
-    Ids: 0 to 3 special symbols, 4 to 259 bytes, then characters, then merges in the order they were learned. Created
-    by ``learn``, ``load`` or ``from_json``.
+    Subclasses set the special ids, and their `encode` puts `prefix` before every text.
+    """
+
+    pad_id: int
+    """Fills the end of short rows."""
+    unk_id: int
+    """Stands for text without an entry."""
+    bos_id: int
+    """The first input of the decoder; it may be the id of padding (Marian) or of the end symbol (M2M-100)."""
+    eos_id: int
+    """Ends a source or target."""
+    prefix: tuple[int, ...] = ()
+    """Ids before every text, such as the token of a language. A target begins with them after ``bos_id``."""
+
+    @staticmethod
+    def learn(
+        lines: Iterable[str],
+        vocab_size: int,
+        *,
+        specials: Specials = STANDARD,
+        coverage: float = 0.9999,
+        min_frequency: int = 2,
+    ) -> BytePairTokenizer:
+        """Learn a byte-pair vocabulary; the same lines always give the same one.
+
+        All lines are held in memory: pass a sample of a very large corpus (a million lines are plenty).
+
+        Args:
+            lines: the text, of all languages that share the vocabulary.
+            vocab_size: number of entries: special symbols, bytes, characters and merges. A small corpus gives fewer.
+            specials: the strings of the special symbols.
+            coverage: share of the text whose characters get entries of their own, most frequent first. The rare rest
+                is spelled in bytes. The word mark always has an entry.
+            min_frequency: number of occurrences that a pair needs to be merged.
+
+        Raises:
+            InputError: no text, a vocabulary too small for the characters, an impossible setting.
+            DataError: a lone surrogate in a line.
+        """
+        return BytePairTokenizer(learning.learn(lines, vocab_size, specials, coverage, min_frequency))
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Tokenizer:
+        """The tokenizer of a file written by `save`.
+
+        Raises:
+            FormatError: the file does not exist or was not written by multihead; the message names what is missing.
+            SurroundingsError: the file cannot be read.
+        """
+        return vocabulary.load(Path(path), Tokenizer.from_json)
+
+    @staticmethod
+    def from_json(text: str) -> Tokenizer:
+        """The tokenizer of a string written by `to_json`; errors as in `load`."""
+        kind = vocabulary.foreign_kind(text)
+        if kind in FOREIGN_KINDS:
+            module, name = FOREIGN_KINDS[kind]
+            made: Tokenizer = getattr(import_module(module), name).from_json(text)
+            return made
+        return BytePairTokenizer(vocabulary.read(text))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the tokenizer atomically as one JSON file.
+
+        Raises:
+            InputError: the folder does not exist, or the path is a folder.
+            SurroundingsError: no space left, no permission.
+        """
+        vocabulary.save(self.to_json(), Path(path))
+
+    @abstractmethod
+    def to_json(self) -> str:
+        """The content of the file."""
+
+    @property
+    @abstractmethod
+    def digest(self) -> str:
+        """SHA-256 of what decides the ids: tokenizers with equal digests give equal ids."""
+
+    @property
+    @abstractmethod
+    def vocabulary(self) -> tuple[str, ...]:
+        """The string of each id."""
+
+    @property
+    @abstractmethod
+    def entries(self) -> tuple[bytes, ...]:
+        """The bytes that each id adds to a decoded text: none for a special symbol, a space for a word mark."""
+
+    @abstractmethod
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text after `prefix`, without begin and end symbols; no ids for an empty text.
+
+        Raises:
+            DataError: the text has a lone surrogate.
+        """
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """``[encode(text) for text in texts]``, in parallel where the library can.
+
+        Raises:
+            DataError: a text has a lone surrogate; the message gives its number, from 1.
+        """
+        for number, text in enumerate(texts, 1):
+            check_unicode(text, f"text {number} of {len(texts)}")
+        return [self.encode(text) for text in texts]
+
+    def encode_phrase(self, text: str) -> list[int]:
+        """The ids of words inside a text: as `encode`, without `prefix`."""
+        return self.encode(text)[len(self.prefix) :]
+
+    @cached_property
+    def forbidden_in_output(self) -> tuple[int, ...]:
+        """The ids that a search must not emit: padding, unknown, begin, and all entries with LF or CR."""
+        breaks = (i for i, raw in enumerate(self.entries) if b"\n" in raw or b"\r" in raw)
+        return tuple(dict.fromkeys(i for i in (self.pad_id, self.unk_id, self.bos_id, *breaks) if i != self.eos_id))
+
+    @property
+    def special_ids(self) -> dict[str, int]:
+        """The ids that batches are made with, by the names of their parameters."""
+        return {"pad_id": self.pad_id, "bos_id": self.bos_id, "eos_id": self.eos_id}
+
+    def __len__(self) -> int:
+        return len(self.vocabulary)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self)} entries, digest {self.digest[:12]})"
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids. Special symbols are skipped; bytes that are not valid UTF-8 become U+FFFD.
+
+        Raises:
+            InputError: an id is not in the vocabulary.
+        """
+        self._check_range(ids)
+        raw = b"".join([self.entries[i] for i in ids])
+        return raw.removeprefix(b" ").decode("utf-8", errors="replace")
+
+    def decode_batch(self, batch: Sequence[Sequence[int]]) -> list[str]:
+        """``[decode(ids) for ids in batch]``."""
+        return [self.decode(ids) for ids in batch]
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        r"""The entry of each id, for display: the axis of a plot, a message.
+
+        Word marks are kept, invisible characters are escaped as in a Python string (``\t``). Use `spell` for pieces
+        that lead back to the text.
+
+        Raises:
+            InputError: an id is not in the vocabulary.
+        """
+        self._check_range(ids)
+        return [visible(self.vocabulary[i]) for i in ids]
+
+    def spell(self, ids: Iterable[int]) -> str:
+        """The ids as a line of pieces, to be read and cut by other tools: ``▁A ▁man ▁rid es .``
+
+        One space separates the pieces, ``▁`` in a piece is a space of the text, and ``<0xE2>`` is one byte of a
+        character without an entry. `read_spelled` gives the text back exactly, and without the tokenizer: no entry
+        contains a space, no text is cut into a piece that is the name of a byte (merges never spell one), and a
+        literal U+2581 is written as its bytes.
+        """
+        return " ".join([self._spelled[i] for i in ids])
+
+    @cached_property
+    def _spelled(self) -> tuple[str, ...]:
+        return tuple(spelled_entries(self.vocabulary))
+
+    def _check_range(self, ids: Sequence[int]) -> None:
+        size = len(self)
+        for i in ids:
+            if not 0 <= i < size:
+                raise InputError(f"there is no id {i}: the vocabulary has the ids 0 to {size - 1}")
+
+
+class BytePairTokenizer(Tokenizer):
+    """Our byte-pair encoding.
+
+    Ids: 0 to 3 special symbols, 4 to 259 bytes, then characters, then merges in the order they were learned.
 
     Args:
         parts: vocabulary, merges and pattern.
@@ -61,60 +251,8 @@ class Tokenizer:
         self._bytes = tuple(bytes_of_entries(parts.vocabulary))
         self._literal_mark = [FIRST_BYTE + byte for byte in MARK.encode()]
 
-    @classmethod
-    def learn(
-        cls,
-        lines: Iterable[str],
-        vocab_size: int,
-        *,
-        specials: Specials = STANDARD,
-        coverage: float = 0.9999,
-        min_frequency: int = 2,
-    ) -> Tokenizer:
-        """Learn a vocabulary; the same lines always give the same one.
-
-        All lines are held in memory: pass a sample of a very large corpus (a million lines are plenty).
-
-        Args:
-            lines: the text, of all languages that share the vocabulary.
-            vocab_size: number of entries: special symbols, bytes, characters and merges. A small corpus gives fewer.
-            specials: the strings of the special symbols.
-            coverage: share of the text whose characters get entries of their own, most frequent first. The rare rest
-                is spelled in bytes. The word mark always has an entry.
-            min_frequency: number of occurrences that a pair needs to be merged.
-
-        Raises:
-            InputError: no text, a vocabulary too small for the characters, an impossible setting.
-            DataError: a lone surrogate in a line.
-        """
-        return cls(learning.learn(lines, vocab_size, specials, coverage, min_frequency))
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Tokenizer:
-        """The tokenizer of a ``tokenizer.json`` written by ``save``.
-
-        Raises:
-            FormatError: the file does not exist or was not written by multihead; the message names what is missing.
-            SurroundingsError: the file cannot be read.
-        """
-        return cls(vocabulary.load(Path(path)))
-
-    @classmethod
-    def from_json(cls, text: str) -> Tokenizer:
-        """The tokenizer of a string written by ``to_json``; errors as in ``load``."""
-        return cls(vocabulary.read(text))
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a ``tokenizer.json`` atomically; the ``tokenizers`` library reads it too.
-
-        Raises:
-            InputError: the folder does not exist, or the path is a folder.
-            SurroundingsError: no space left, no permission.
-        """
-        vocabulary.save(self.to_json(), Path(path))
-
     def to_json(self) -> str:
-        """The content of the file."""
+        """The content of the file: a ``tokenizer.json``, which the ``tokenizers`` library reads, too."""
         return self._backend.to_str(pretty=True)
 
     @cached_property
@@ -127,16 +265,15 @@ class Tokenizer:
         canonical = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
-    def __len__(self) -> int:
-        return len(self._parts.vocabulary)
-
-    def __repr__(self) -> str:
-        return f"Tokenizer({len(self)} entries, digest {self.digest[:12]})"
-
     @property
     def parts(self) -> Parts:
         """Vocabulary, merges and pattern."""
         return self._parts
+
+    @property
+    def vocabulary(self) -> tuple[str, ...]:
+        """The entries by id: special symbols, byte tokens, characters, results of merges."""
+        return self._parts.vocabulary
 
     @property
     def entries(self) -> tuple[bytes, ...]:
@@ -147,12 +284,6 @@ class Tokenizer:
     def specials(self) -> Specials:
         """The strings of the special symbols."""
         return Specials(*self._parts.vocabulary[:FIRST_BYTE])
-
-    @cached_property
-    def forbidden_in_output(self) -> tuple[int, ...]:
-        """The ids that a search must not emit: padding, unknown, begin, and all entries with LF or CR."""
-        breaks = (i for i, raw in enumerate(self._bytes) if b"\n" in raw or b"\r" in raw)
-        return (self.pad_id, self.unk_id, self.bos_id, *breaks)
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, without begin and end symbols; empty for an empty text.
@@ -230,87 +361,3 @@ class Tokenizer:
                 yield self._literal_mark
             for piece, _ in split.pre_tokenize_str(segment.replace(" ", MARK)):
                 yield [token.id for token in model.tokenize(piece)]
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids. Special symbols are skipped; bytes that are not valid UTF-8 become U+FFFD.
-
-        Raises:
-            InputError: an id is not in the vocabulary.
-        """
-        self._check_range(ids)
-        raw = b"".join([self._bytes[i] for i in ids])
-        return raw.removeprefix(b" ").decode("utf-8", errors="replace")
-
-    def decode_batch(self, batch: Sequence[Sequence[int]]) -> list[str]:
-        """``[decode(ids) for ids in batch]``."""
-        return [self.decode(ids) for ids in batch]
-
-    def pieces(self, ids: Sequence[int]) -> list[str]:
-        r"""The entry of each id, for display: the axis of a plot, a message.
-
-        Word marks are kept, invisible characters are escaped as in a Python string (``\t``). Use `spell` for pieces
-        that lead back to the text.
-
-        Raises:
-            InputError: an id is not in the vocabulary.
-        """
-        self._check_range(ids)
-        return [visible(self._parts.vocabulary[i]) for i in ids]
-
-    def spell(self, ids: Iterable[int]) -> str:
-        """The ids as a line of pieces, to be read and cut by other tools: ``▁A ▁man ▁rid es .``
-
-        One space separates the pieces, ``▁`` in a piece is a space of the text, and ``<0xE2>`` is one byte of a
-        character without an entry. `read_spelled` gives the text back exactly, and without the tokenizer: no entry
-        contains a space, no text is cut into a piece that is the name of a byte (merges never spell one), and a
-        literal U+2581 is written as its bytes.
-        """
-        return " ".join([self._spelled[i] for i in ids])
-
-    @cached_property
-    def _spelled(self) -> tuple[str, ...]:
-        return tuple(_spelled_entries(self._parts.vocabulary))
-
-    def _check_range(self, ids: Sequence[int]) -> None:
-        size = len(self)
-        for i in ids:
-            if not 0 <= i < size:
-                raise InputError(f"there is no id {i}: the vocabulary has the ids 0 to {size - 1}")
-
-
-def bytes_of_entries(vocabulary: Sequence[str]) -> Iterable[bytes]:
-    """The bytes that each entry adds to a decoded text: none for a special symbol, a space for a word mark."""
-    for index, token in enumerate(vocabulary):
-        if index < FIRST_BYTE:
-            yield b""
-        elif index < FIRST_CHARACTER:
-            yield bytes([index - FIRST_BYTE])
-        else:
-            yield token.replace(MARK, " ").encode()
-
-
-def visible(token: str) -> str:
-    """The token with unprintable characters escaped."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in token)
-
-
-def read_spelled(line: str) -> str:
-    """The text of a line written by `Tokenizer.spell`.
-
-    Unknown pieces are taken as text; bytes that are not valid UTF-8 become U+FFFD. One leading space, from the mark in
-    front of every line, is dropped.
-    """
-    pieces = (_BYTES.get(piece) or piece.replace(MARK, " ").encode() for piece in line.split(" "))
-    return b"".join(pieces).removeprefix(b" ").decode("utf-8", errors="replace")
-
-
-def _spelled_entries(vocabulary: Iterable[str]) -> Iterator[str]:
-    """Each entry as a piece: itself, or its bytes if it has a character that would cut or end a line.
-
-    Learned vocabularies have no such entries; files made by other programs may.
-    """
-    for index, token in enumerate(vocabulary):
-        if index >= FIRST_CHARACTER and any(character in token for character in " \r\n"):
-            yield " ".join(BYTE_TOKENS[byte] for byte in token.replace(MARK, " ").encode())
-        else:
-            yield token

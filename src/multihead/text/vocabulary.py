@@ -19,22 +19,27 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from multihead.errors import ConfigurationError, DataError, FormatError, InputError, SurroundingsError
 
+Built = TypeVar("Built")
+
 MARK = "\u2581"
 """The word mark: represents a space, and is put in front of every text."""
 
 BYTE_TOKENS = tuple(f"<0x{byte:02X}>" for byte in range(256))
 """The entries that spell characters without an entry."""
+
+_BYTES = {token: bytes([byte]) for byte, token in enumerate(BYTE_TOKENS)}
 
 WORD = r"\p{L}[\p{L}\p{M}]*"
 
@@ -243,11 +248,17 @@ def shown(part: object) -> str:
     return text if len(text) <= 200 else text[:200] + "..."
 
 
-def load(path: Path) -> Parts:
-    """The parts of a tokenizer from its file.
+def foreign_kind(text: str) -> str | None:
+    """The kind that a file of another program's tokenizer names in its first field; None for a file of ours."""
+    found = re.match(r'\s*\{\s*"multihead_tokenizer"\s*:\s*"([a-z-]+)"', text)
+    return found and found.group(1)
+
+
+def load(path: Path, build: Callable[[str], Built]) -> Built:
+    """The tokenizer that ``build`` makes of the content of a file.
 
     Raises:
-        FormatError: as ``read``, with the name of the file; or there is no such file.
+        FormatError: raised by ``build``, with the name of the file; or there is no such file.
         SurroundingsError: the file cannot be read.
     """
     try:
@@ -259,7 +270,7 @@ def load(path: Path) -> Parts:
     except OSError as error:
         raise SurroundingsError(f"{path}: the tokenizer cannot be read ({error.strerror})") from error
     try:
-        return read(text)
+        return build(text)
     except FormatError as error:
         raise FormatError(f"{path}: {error}") from error
 
@@ -286,3 +297,41 @@ def save(text: str, path: Path) -> None:
         raise SurroundingsError(f"{path}: the tokenizer cannot be written ({error.strerror})") from error
     finally:
         part.unlink(missing_ok=True)
+
+
+def bytes_of_entries(vocabulary: Sequence[str]) -> Iterable[bytes]:
+    """The bytes that each entry adds to a decoded text: none for a special symbol, a space for a word mark."""
+    for index, token in enumerate(vocabulary):
+        if index < FIRST_BYTE:
+            yield b""
+        elif index < FIRST_CHARACTER:
+            yield bytes([index - FIRST_BYTE])
+        else:
+            yield token.replace(MARK, " ").encode()
+
+
+def visible(token: str) -> str:
+    """The token with unprintable characters escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in token)
+
+
+def read_spelled(line: str) -> str:
+    """The text of a line written by `Tokenizer.spell`.
+
+    Unknown pieces are taken as text; bytes that are not valid UTF-8 become U+FFFD. One leading space, from the mark in
+    front of every line, is dropped.
+    """
+    pieces = (_BYTES.get(piece) or piece.replace(MARK, " ").encode() for piece in line.split(" "))
+    return b"".join(pieces).removeprefix(b" ").decode("utf-8", errors="replace")
+
+
+def spelled_entries(vocabulary: Iterable[str]) -> Iterator[str]:
+    """Each entry as a piece: itself, or its bytes if it has a character that would cut or end a line.
+
+    Learned vocabularies have no such entries; files made by other programs may.
+    """
+    for index, token in enumerate(vocabulary):
+        if index >= FIRST_CHARACTER and any(character in token for character in " \r\n"):
+            yield " ".join(BYTE_TOKENS[byte] for byte in token.replace(MARK, " ").encode())
+        else:
+            yield token

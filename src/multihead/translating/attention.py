@@ -17,7 +17,6 @@ from multihead.bundle import Bundle
 from multihead.data.batching import collate_source
 from multihead.errors import ConfigurationError
 from multihead.models.network import AttentionWeights
-from multihead.text.tokenizer import Tokenizer
 
 Kind = Literal["cross", "encoder", "decoder"]
 """Cross-attention, self-attention of the encoder, self-attention of the decoder."""
@@ -101,14 +100,15 @@ class AttentionMap:
 @torch.no_grad()
 def attention_of(bundle: Bundle, read: list[int], written: list[int]) -> AttentionMap:
     """Every head's weights for a source and a translation, both in tokens without begin and end."""
-    source, lengths = collate_source([read], Tokenizer.pad_id, Tokenizer.eos_id)
+    tokenizer = bundle.target_tokenizer
+    source, lengths = collate_source([read], tokenizer.pad_id, tokenizer.eos_id)
     device = bundle.model.output.weight.device
-    target = torch.tensor([[Tokenizer.bos_id, *written]], device=device)
+    target = torch.tensor([[tokenizer.bos_id, *written]], device=device)
     output = bundle.model.eval()(source.to(device), lengths.to(device), target, need_weights=True)
     return AttentionMap(
-        bundle.target_tokenizer.decode(written),
-        bundle.source_tokenizer.pieces([*read, Tokenizer.eos_id]),
-        bundle.target_tokenizer.pieces([*written, Tokenizer.eos_id]),
-        bundle.target_tokenizer.pieces([Tokenizer.bos_id, *written]),
+        tokenizer.decode(written),
+        bundle.source_tokenizer.pieces([*read, tokenizer.eos_id]),
+        tokenizer.pieces([*written, tokenizer.eos_id]),
+        tokenizer.pieces([tokenizer.bos_id, *written]),
         output.weights,
     )

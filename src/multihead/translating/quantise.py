@@ -11,10 +11,10 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
-from multihead.bundle import load_bundle, save_bundle
+from multihead.bundle import load_bundle, locate, save_bundle
 from multihead.errors import ConfigurationError
 from multihead.files import atomic_file
-from multihead.model_folder import WEIGHTS, Rounding, locate, read_json
+from multihead.model_folder import WEIGHTS, Rounding, read_json
 from multihead.translating import shortlist
 
 
@@ -46,7 +46,8 @@ def quantise(
         f"The model of {model} with {precision} weights, by multihead {version('multihead')}. What was measured is of "
         "the weights before they were rounded."
     )
-    save_bundle(output, bundle, read_json(folder / "metrics.json"), made_by, precision)
+    metrics = folder / "metrics.json"  # a model of another program has none
+    save_bundle(output, bundle, read_json(metrics) if metrics.is_file() else {}, made_by, precision)
     if (folder / shortlist.FILE).is_file():
         with atomic_file(output / shortlist.FILE) as draft:
             shutil.copyfile(folder / shortlist.FILE, draft)

@@ -29,12 +29,11 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from multihead.bundle import Bundle, load_bundle
+from multihead.bundle import Bundle, load_bundle, locate
 from multihead.data.store import Int64, ParallelStore
 from multihead.decoding.shortlist import Ids, Shortlist
 from multihead.errors import ConfigurationError, FormatError
 from multihead.files import atomic_file, write_tensors
-from multihead.model_folder import locate
 from multihead.text.tokenizer import Tokenizer
 
 _CELLS = 4_000_000
@@ -140,9 +139,8 @@ def shortlist(
     folder = locate(Path(model))
     bundle = load_bundle(folder)
     pairs = _pairs(Path(data or model), bundle)
-    made = choose(
-        pairs, len(bundle.source_tokenizer), len(bundle.target_tokenizer), always, candidates, _shared(bundle)
-    )
+    source, target = bundle.source_tokenizer, bundle.target_tokenizer
+    made = choose(pairs, len(source), len(target), always, candidates, _shared(bundle), target.eos_id)
     names, digests = ("always", "starts", "candidates"), _digests(bundle)
     path = folder / FILE
     with atomic_file(path) as draft:
@@ -154,9 +152,9 @@ def shortlist(
 
 
 def choose(
-    pairs: ParallelStore, source_vocab: int, target_vocab: int, always: int, candidates: int, shared: bool
+    pairs: ParallelStore, source_vocab: int, target_vocab: int, always: int, candidates: int, shared: bool, end: int
 ) -> Shortlist:
-    """The shortlist for some pairs; ``shared``: both sides have one vocabulary."""
+    """The shortlist for some pairs; ``shared``: both sides have one vocabulary; ``end``: the end symbol."""
     ids, _ = pairs.target.gather(np.arange(len(pairs)))
     frequent = np.argsort(-np.bincount(ids, minlength=target_vocab), kind="stable")[:always]
     found = learn(pairs, source_vocab, target_vocab)
@@ -166,7 +164,7 @@ def choose(
     keys = np.unique(words * target_vocab + targets)
     words, targets = np.divmod(keys, target_vocab)
     starts = np.searchsorted(words, np.arange(source_vocab + 1))
-    return Shortlist(np.append(frequent, Tokenizer.eos_id), starts, targets)
+    return Shortlist(np.append(frequent, end), starts, targets)
 
 
 def best(found: Lexicon, count: int) -> tuple[Ids, Ids]:

@@ -29,7 +29,6 @@ from multihead.decoding.stepper import Stepper
 from multihead.decoding.task import SearchTask
 from multihead.engine.search import Engine, EngineCache
 from multihead.errors import ConfigurationError, InputError
-from multihead.text.tokenizer import Tokenizer
 from multihead.translating.attention import AttentionMap, attention_of
 from multihead.translating.consensus import consensus
 from multihead.translating.lengths import Lengths, lengths_of
@@ -360,7 +359,7 @@ class Translator:
         tokenizer, search = self.bundle.target_tokenizer, request.search
         task = SearchTask(symbols_of(tokenizer), n_best=request.candidates)
         if engine is not None:
-            return engine.search([[*row, Tokenizer.eos_id] for row in ids], task, search, progress=progress)
+            return engine.search([[*row, tokenizer.eos_id] for row in ids], task, search, progress=progress)
         task = replace(task, restrictions=build_restrictions(search, tokenizer, constraints))
         return search_batch(self.stepper, *self._collate(ids), task, search, constraints.phrases)
 
@@ -402,7 +401,8 @@ class Translator:
 
     def _collate(self, ids: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
         """Padded sources and their lengths, on the model's device."""
-        source, lengths = collate_source(ids, Tokenizer.pad_id, Tokenizer.eos_id)
+        tokenizer = self.bundle.source_tokenizer
+        source, lengths = collate_source(ids, tokenizer.pad_id, tokenizer.eos_id)
         device = self.bundle.model.output.weight.device
         return source.to(device), lengths.to(device)
 

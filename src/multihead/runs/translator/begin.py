@@ -38,7 +38,6 @@ from multihead.preparing.corpora import TextFiles, scan_files
 from multihead.preparing.prepare import keep_vocabulary, write_data
 from multihead.preparing.prepared import PreparedText, open_training_text, use_folder
 from multihead.runs.run import NewRun, given_model, installed_versions, log_decisions
-from multihead.text.tokenizer import Tokenizer
 from multihead.training.checkpoint import Checkpoint, RunState
 from multihead.training.config import TrainingConfig
 from multihead.training.context import RunContext
@@ -197,7 +196,7 @@ def _corpus_size(prepared: PreparedText) -> CorpusSize:
         target_tokens=round(tokens),
         source_vocab=len(prepared.source_tokenizer),
         target_vocab=len(prepared.target_tokenizer),
-        padding_id=Tokenizer.pad_id,
+        padding_id=prepared.target_tokenizer.pad_id,
     )
 
 

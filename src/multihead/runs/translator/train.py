@@ -34,7 +34,6 @@ from multihead.planning.settings import RunConfig, TrainSettings
 from multihead.preparing.prepared import PreparedText, open_training_text
 from multihead.runs.run import BatchSource, Judge, RunKind, RunResult, execute
 from multihead.runs.translator.begin import NewTranslatorRun, assist_measurement, build_network_for
-from multihead.text.tokenizer import Tokenizer
 from multihead.training.context import RunContext
 from multihead.training.progress import ModelFlops, measure_flops
 from multihead.training.splitting import SINGLE_PROCESS, Processes, interleave, sequence_loss
@@ -142,7 +141,7 @@ class TranslatorJudge(Judge[Network]):
             for a, b in zip(prepared.valid.source.lengths, prepared.valid.target.lengths, strict=True)
         ]
         groups = batches_by_tokens(lengths, 2 * config.training.batch_tokens)
-        ids = {"pad_id": Tokenizer.pad_id, "bos_id": Tokenizer.bos_id, "eos_id": Tokenizer.eos_id}
+        ids = prepared.target_tokenizer.special_ids
         self._batches = [collate(prepared.valid, np.array(group), **ids) for group in groups]
 
     def evaluate(self, model: Network) -> Validation:

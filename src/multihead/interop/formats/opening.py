@@ -1,0 +1,67 @@
+"""Recognizes the folders of other programs, and reads them
+
+`FORMATS` lists the readers in the order in which they are asked. Each is imported only when a folder that multihead did
+not write is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from multihead.errors import FormatError
+from multihead.interop.formats.parts import Languages, TranslatorParts
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format that can be read.
+
+    Args:
+        name: for messages and ``certificate.json``.
+        module: in this package; has ``recognizes(folder) -> bool`` and ``read(folder, languages)``.
+    """
+
+    name: str
+    module: str
+
+    def recognizes(self, folder: Path) -> bool:
+        """Whether the files of the folder are of this format; cheap, and without reading weights."""
+        found: bool = self._function("recognizes")(folder)
+        return found
+
+    def read(self, folder: Path, languages: Languages) -> TranslatorParts:
+        """The parts of the model in the folder; FormatError if something in it is missing, damaged or unsupported."""
+        parts: TranslatorParts = self._function("read")(folder, languages)
+        return parts
+
+    def _function(self, name: str) -> Callable[..., Any]:
+        function: Callable[..., Any] = getattr(import_module(f"multihead.interop.formats.{self.module}"), name)
+        return function
+
+
+FORMATS: tuple[Format, ...] = ()
+"""The formats that can be read."""
+
+
+def recognize(folder: Path) -> Format | None:
+    """The format of a folder; None if no other program is known that writes such a folder."""
+    return next((one for one in FORMATS if folder.is_dir() and one.recognizes(folder)), None)
+
+
+def read_foreign(folder: Path, languages: Languages) -> TranslatorParts:
+    """The model in a folder that another program wrote.
+
+    Raises:
+        FormatError: no format recognizes the folder, or its reader refuses it.
+    """
+    found = recognize(folder)
+    if found is None:
+        raise FormatError(
+            f"{folder}: not a model folder of multihead, nor of {', '.join(one.name for one in FORMATS)}; "
+            "docs/interop.md lists the files that each needs"
+        )
+    return found.read(folder, languages)

@@ -1,0 +1,89 @@
+"""What every format reads and writes: the parts of a translator
+
+A reader turns a folder of another program into `TranslatorParts`; a writer does the reverse. `multihead.bundle` makes a
+translator of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from multihead.decoding.search import Search
+from multihead.errors import FormatError
+from multihead.models.config import TransformerConfig
+from multihead.models.transformer import Transformer
+from multihead.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Languages:
+    """The languages that a user asks a model for, as the model names them; None where the model has only one."""
+
+    source: str | None = None
+    target: str | None = None
+
+
+@dataclass(frozen=True)
+class TranslatorParts:
+    """A Transformer and what belongs to it, independent of any format."""
+
+    config: TransformerConfig
+    weights: Mapping[str, Tensor]
+    """By the names of ``Transformer(config).named_parameters()``: a shared tensor once, under its first name."""
+    source_tokenizer: Tokenizer
+    target_tokenizer: Tokenizer
+    generation: Search
+    """How it is searched by default; only the fields of `Search.stored` are kept."""
+    source_language: str | None = None
+    target_language: str | None = None
+
+    def build(self, origin: Path) -> Transformer:
+        """The network with these weights, in evaluation mode.
+
+        Args:
+            origin: the folder that the parts were read from, for messages.
+
+        Raises:
+            FormatError: names or shapes are not those of the network, or the tokenizers do not fit it.
+        """
+        self._check_tokenizers(origin)
+        with torch.device("meta"):
+            model = Transformer(self.config)
+        parameters = dict(model.named_parameters())
+        missing, surplus = sorted(parameters.keys() - self.weights.keys()), sorted(self.weights.keys() - parameters)
+        shapes = sorted(
+            f"{name} {list(self.weights[name].shape)} instead of {list(parameters[name].shape)}"
+            for name in parameters.keys() & self.weights.keys()
+            if parameters[name].shape != self.weights[name].shape
+        )
+        if missing or surplus or shapes:
+            raise FormatError(
+                f"{origin}: these are not the weights of the network that its settings describe: missing "
+                f"{missing[:3]}, unknown {surplus[:3]}, of another shape {shapes[:3]}"
+            )
+        model = Transformer(self.config)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter.copy_(self.weights[name])
+        return model.eval()
+
+    def _check_tokenizers(self, origin: Path) -> None:
+        """Check the sizes of the vocabularies, and the special ids that both sides share."""
+        source, target = self.source_tokenizer, self.target_tokenizer
+        sides = (("source", source, self.config.source_vocab), ("target", target, self.config.target_vocab))
+        for side, tokenizer, size in sides:
+            if len(tokenizer) != size:
+                raise FormatError(
+                    f"{origin}: the {side} vocabulary has {len(tokenizer)} entries, but the network has {size}"
+                )
+        if (source.pad_id, source.eos_id) != (target.pad_id, target.eos_id) or target.pad_id != self.config.padding_id:
+            raise FormatError(
+                f"{origin}: padding and end symbol have the ids {source.pad_id} and {source.eos_id} in the source "
+                f"vocabulary, {target.pad_id} and {target.eos_id} in the target vocabulary, and the network pads with "
+                f"{self.config.padding_id}: they must be the same"
+            )
