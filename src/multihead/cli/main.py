@@ -25,6 +25,7 @@ from multihead.cli.demo import demo
 from multihead.cli.doctor import doctor
 from multihead.cli.evaluate import evaluate
 from multihead.cli.explain import explain
+from multihead.cli.export import export
 from multihead.cli.fill_mask import fill_mask
 from multihead.cli.plot import plot
 from multihead.cli.pointer import pointer
@@ -58,7 +59,7 @@ def multihead() -> None:
 for command in (
     *(train, translate, evaluate, prepare, average, attention, plot, bpe, demo),
     *(doctor, explain, compare, serve),
-    *(score, align, selftest, quantise, shortlist),
+    *(score, align, selftest, quantise, shortlist, export),
     *(pretrain, fill_mask, classify, pointer),
 ):
     multihead.add_command(command)

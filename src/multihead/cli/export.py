@@ -1,0 +1,58 @@
+"""``multihead export``: write a model in the format of another program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from multihead.interop.exporting import FormatName
+
+FORMATS = ("ctranslate2", "argos", "transformers", "onnx", "sentencepiece", "web")
+"""`interop.exporting.FORMATS`, without importing torch."""
+
+
+@click.command()
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("--format", "form", type=click.Choice(FORMATS), required=True, help="The format.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), required=True, metavar="FOLDER", help="A new or empty folder."
+)
+@click.option(
+    "--quantization",
+    metavar="TYPE",
+    help="Of the weights: int8, float16, ... as far as the format has it. [the format's own: mostly float32]",
+)
+@click.option(
+    "--lines",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Source lines for the certificate. [the validation text of the model's run]",
+)
+@click.option("--count", type=click.IntRange(min=1), default=200, show_default=True, help="Lines to compare.")
+@click.option("--beam", type=click.IntRange(min=2), default=5, show_default=True, help="Beam of the comparison.")
+@click.option("--certificate/--no-certificate", default=True, help="Compare both sides after writing. [yes]")
+def export(
+    model: Path,
+    form: FormatName,
+    output: Path,
+    quantization: str | None,
+    lines: Path | None,
+    count: int,
+    beam: int,
+    certificate: bool,
+) -> None:
+    """Write MODEL (a run or model folder) in the format of another program.
+
+    Afterwards both programs translate the same lines, and their results are compared: probabilities, translations and
+    tokens. The result is certificate.json in the folder; if the programs do not agree, nothing is left there.
+    """
+    from multihead.cli.process import configure_process
+
+    configure_process()
+    from multihead.interop.exporting import ExportOptions, export_model
+
+    options = ExportOptions(quantization, lines, count, beam, certificate)
+    export_model(model, form, output, options, say=lambda line: click.echo(line, err=True))

@@ -1,0 +1,319 @@
+"""The certificate of an import or export: both sides, line by line.
+
+Three comparisons, of which each can fail:
+
+    tokenizer           every line becomes the same ids, and every translation the same text
+    log-probabilities   log p(y_t | y_<t, x) of every token of our translations (teacher forcing): largest and mean
+                        difference; the largest is at most what the format allows
+    translations        greedy and beam search by the other program's rules: equal, or a near tie (`near_ties`)
+
+Searches differ between programs by convention (stopping rule, forbidden tokens, limits). A certificate compares models,
+so our side follows the other one's rules (`runtimes.Rules`), and the certificate lists how these differ from our own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from typing import Any, Literal
+
+from multihead.interop.formats.parts import TranslatorParts
+from multihead.interop.lines import Lines
+from multihead.interop.our_side import OurSide
+from multihead.interop.runtimes import Rules, Runtime, TokenizerRuntime
+
+FILE = "certificate.json"
+
+State = Literal["passed", "failed", "not run"]
+
+_LONGEST = 256
+"""Maximum number of tokens of a translation; CTranslate2's default."""
+
+_SHOWN = 20
+"""Differences that are listed."""
+
+
+@dataclass(frozen=True)
+class TokenizerCheck:
+    """How many lines become the same ids, and how many translations the same text."""
+
+    lines: int
+    equal_ids: int
+    translations: int
+    equal_texts: int
+    first_difference: str | None = None
+
+
+@dataclass(frozen=True)
+class ScoreCheck:
+    """Differences of forced log-probabilities."""
+
+    tokens: int
+    largest: float
+    mean: float
+    allowed: float
+    """The largest difference with which the check passes."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A line with two translations."""
+
+    line: int
+    """Counted from 1."""
+    source: str
+    ours: str
+    theirs: str
+    explained: bool
+    explanation: str
+
+
+@dataclass(frozen=True)
+class SearchCheck:
+    """Equal translations of one search."""
+
+    beam: int
+    lines: int
+    equal: int
+    near_ties: int
+    unexplained: int
+    settings: dict[str, Any]
+    """The rules that both sides followed."""
+    differences: tuple[Difference, ...] = ()
+    """The first ones, unexplained ones first."""
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What was compared, and what was found."""
+
+    format: str
+    state: State
+    reason: str
+    """Why it failed or was not run; empty if it passed."""
+    multihead: str
+    program: str = ""
+    program_version: str = ""
+    quantization: str = "float32"
+    arithmetic: str = ""
+    """The precision in which the other side computed."""
+    lines: int = 0
+    origin: str = ""
+    """Where the lines are from."""
+    tokenizer: TokenizerCheck | None = None
+    scores: ScoreCheck | None = None
+    searches: tuple[SearchCheck, ...] = ()
+    other_rules: tuple[str, ...] = ()
+    """How the other program's search by default differs from ours by default."""
+    remarks: tuple[str, ...] = field(default=())
+
+    def to_json(self) -> str:
+        """The content of certificate.json."""
+        return json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
+
+    def summary(self) -> str:
+        """One line for the terminal."""
+        if self.state == "not run":
+            return f"certificate not run: {self.reason}"
+        parts = [f"{self.program} {self.program_version} on {self.lines} lines"]
+        if self.scores:
+            parts.append(f"log-probabilities differ by at most {self.scores.largest:.2g}")
+        for one in self.searches:
+            ties = f", {one.near_ties} near ties" if one.near_ties else ""
+            name = "greedy" if one.beam == 1 else f"beam {one.beam}"
+            parts.append(f"{name} {one.equal} of {one.lines} equal{ties}")
+        if self.tokenizer:
+            parts.append(f"tokenizer {self.tokenizer.equal_ids} of {self.tokenizer.lines} equal")
+        return f"certificate {self.state}: " + ", ".join(parts) + (f"; {self.reason}" if self.reason else "")
+
+
+def not_run(format: str, quantization: str, reason: str) -> Certificate:
+    """The certificate of an export that could not be compared here."""
+    return Certificate(format, "not run", reason, version("multihead"), quantization=quantization)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """On what a certificate is made.
+
+    Args:
+        format: name of the format.
+        lines: the source lines.
+        beam: of the beam search.
+        allowed: largest difference of a forced log-probability.
+        quantization: of the file.
+        arithmetic: the precision in which the other side computes, in words.
+        inexact_tokenizer: whether the format cannot carry the tokenizer exactly; differences are then only counted.
+    """
+
+    format: str
+    lines: Lines
+    beam: int = 5
+    allowed: float = 1e-3
+    quantization: str = "float32"
+    arithmetic: str = "float32"
+    inexact_tokenizer: str | None = None
+
+
+def certify(
+    parts: TranslatorParts, other: TokenizerRuntime, terms: Terms, say: Callable[[str], None] = lambda _: None
+) -> Certificate:
+    """Compare a translator with another program that runs the same one.
+
+    Args:
+        parts: our side; its weights are those that the file has, so rounded ones if the file is quantized.
+        other: the other side; only its tokenizer is compared if it is not a `Runtime`.
+        terms: lines and bounds.
+        say: called with a line about each step.
+    """
+    ours, texts = OurSide(parts), terms.lines.texts
+    encoded = ours.encode(texts)
+    checks: dict[str, Any] = {}
+    problems: list[str] = []
+    translations: list[list[int]] = []
+    if isinstance(other, Runtime):
+        sources = [[*ids, parts.source_tokenizer.eos_id] for ids in encoded]
+        translations = _compare_models(parts, ours, other, sources, terms, checks, problems, say)
+    end = parts.target_tokenizer.eos_id
+    plain = [[i for i in row if i != end] for row in translations] or parts.target_tokenizer.encode_batch(texts)
+    checks["tokenizer"] = check = _compare_tokenizers(ours, other, texts, encoded, plain)
+    if check is not None and terms.inexact_tokenizer is not None:
+        checks["remarks"] = (terms.inexact_tokenizer,)
+    elif check is not None and (check.equal_ids, check.equal_texts) != (check.lines, check.translations):
+        problems.append(
+            f"its tokenizer gives other ids on {check.lines - check.equal_ids} of {check.lines} lines and other texts "
+            f"on {check.translations - check.equal_texts} of {check.translations}: {check.first_difference}"
+        )
+    return Certificate(
+        terms.format,
+        "failed" if problems else "passed",
+        "; ".join(problems),
+        version("multihead"),
+        other.name,
+        other.version,
+        terms.quantization,
+        terms.arithmetic,
+        len(texts),
+        terms.lines.origin,
+        **checks,
+    )
+
+
+def _compare_models(
+    parts: TranslatorParts,
+    ours: OurSide,
+    other: Runtime,
+    sources: Sequence[Sequence[int]],
+    terms: Terms,
+    checks: dict[str, Any],
+    problems: list[str],
+    say: Callable[[str], None],
+) -> list[list[int]]:
+    """Fill ``checks`` and ``problems``; return our beam translations."""
+    longest = max(len(source) for source in sources)
+    limit = min(int(parts.generation.length_factor * longest) + parts.generation.length_margin, _LONGEST)
+    found: dict[int, tuple[Rules, list[list[int]], list[list[int]]]] = {}
+    for beam in (1, terms.beam):
+        search = parts.generation.model_copy(update={"beam": beam, "max_length": limit, "min_length": 0})
+        rules = other.rules(search)
+        say(f"translating {len(sources)} lines on both sides, {'greedy' if beam == 1 else f'beam {beam}'}")
+        found[beam] = rules, ours.translate(sources, rules), other.translate(sources, search)
+    end = parts.target_tokenizer.eos_id
+    targets = [[*(i for i in row if i != end), end] for row in found[terms.beam][1]]
+    checks["scores"] = scores = _compare_scores(ours, other, sources, targets, terms.allowed)
+    checks["searches"] = tuple(
+        _compare_searches(ours, *found[beam], sources, terms.lines.texts, scores.largest) for beam in found
+    )
+    checks["other_rules"] = found[terms.beam][0].differences
+    if scores.largest > scores.allowed:
+        problems.append(
+            f"the log-probability of a token differs by {scores.largest:.3g}, of all on average by {scores.mean:.3g}; "
+            f"at most {scores.allowed:g} is allowed"
+        )
+    for one in checks["searches"]:
+        if one.unexplained:
+            first = one.differences[0]
+            problems.append(
+                f"{one.unexplained} of {one.lines} translations with a beam of {one.beam} differ and are no near ties: "
+                f"line {first.line} is {first.ours!r} here and {first.theirs!r} there"
+            )
+    return found[terms.beam][1]
+
+
+def _compare_scores(
+    ours: OurSide,
+    other: Runtime,
+    sources: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]],
+    allowed: float,
+) -> ScoreCheck:
+    pairs = zip(ours.score(sources, targets), other.score(sources, targets), strict=True)
+    gaps = [abs(one - their) for row, theirs in pairs for one, their in zip(row, theirs, strict=True)]
+    # A NaN on either side must not pass: max and comparisons would hide it.
+    largest = float("inf") if any(gap != gap for gap in gaps) else max(gaps)
+    return ScoreCheck(len(gaps), largest, sum(gaps) / len(gaps), allowed)
+
+
+def _compare_searches(
+    ours: OurSide,
+    rules: Rules,
+    mine: Sequence[Sequence[int]],
+    theirs: Sequence[Sequence[int]],
+    sources: Sequence[Sequence[int]],
+    texts: Sequence[str],
+    delta: float,
+) -> SearchCheck:
+    differences: list[Difference] = []
+    for place, (one, other) in enumerate(zip(mine, theirs, strict=True)):
+        if list(one) == list(other):
+            continue
+        decision = ours.decision(sources[place], one, other, rules)
+        explained = decision is not None and decision.is_near_tie(delta)
+        if decision is None:
+            text = "no decision of the search can be turned by rounding"
+        else:
+            text = decision.explain(delta) if explained else f"no {decision.explain(delta)}"
+        words = ours.decode([one, other])
+        differences.append(Difference(place + 1, texts[place], words[0], words[1], explained, text))
+    differences.sort(key=lambda one: one.explained)
+    ties, search = sum(one.explained for one in differences), rules.search
+    return SearchCheck(
+        beam=search.beam,
+        lines=len(sources),
+        equal=len(sources) - len(differences),
+        near_ties=ties,
+        unexplained=len(differences) - ties,
+        settings={
+            **{name: getattr(search, name) for name in ("alpha", "length_penalty", "max_length", "min_length")},
+            **{name: getattr(search, name) for name in ("stopping", "patience")},
+            "forbidden": len(rules.forbidden),
+            "unfinished_compete": rules.unfinished_compete,
+        },
+        differences=tuple(differences[:_SHOWN]),
+    )
+
+
+def _compare_tokenizers(
+    ours: OurSide,
+    other: TokenizerRuntime,
+    texts: Sequence[str],
+    encoded: Sequence[Sequence[int]],
+    translations: Sequence[Sequence[int]],
+) -> TokenizerCheck | None:
+    """None if the other side has no tokenizer."""
+    theirs, decoded = other.encode(texts), other.decode(translations)
+    if theirs is None or decoded is None:
+        return None
+    mine = ours.decode(translations)
+    rows = list(zip(texts, encoded, theirs, strict=True))
+    different = [f"{text!r} becomes {ids} there" for text, own, ids in rows if list(own) != list(ids)]
+    different += [f"{one!r} becomes {its!r} there" for one, its in zip(mine, decoded, strict=True) if one != its]
+    return TokenizerCheck(
+        lines=len(texts),
+        equal_ids=sum(list(own) == list(ids) for _, own, ids in rows),
+        translations=len(mine),
+        equal_texts=sum(one == its for one, its in zip(mine, decoded, strict=True)),
+        first_difference=different[0] if different else None,
+    )

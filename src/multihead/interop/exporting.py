@@ -1,0 +1,213 @@
+"""Export of a translator to the format of another program.
+
+The format is written to a draft beside the destination, compared with our model by the other program's own runtime, and
+then moved into place. If the format cannot carry something of the model, nothing is written; if the certificate fails,
+nothing is left. Each format is a module of `interop.formats`, each runtime one of `interop.runtimes`; `find_format` is
+the only place that knows both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from multihead.bundle import Bundle, load_bundle
+from multihead.errors import ConfigurationError, MissingDependencyError, MultiheadError
+from multihead.files import atomic_folder, write_errors
+from multihead.interop import card
+from multihead.interop.certificate import FILE, Certificate, Terms, certify, not_run
+from multihead.interop.formats.parts import TranslatorParts
+from multihead.interop.lines import certificate_lines
+from multihead.interop.runtimes import TokenizerRuntime
+from multihead.models.config import TransformerConfig
+
+FormatName = Literal["ctranslate2", "argos", "transformers", "onnx", "sentencepiece", "web"]
+
+FORMATS: tuple[FormatName, ...] = get_args(FormatName)
+
+
+class CertificateError(MultiheadError):
+    """Both sides do not compute the same."""
+
+
+def _itself(parts: TranslatorParts, _quantization: str) -> TranslatorParts:
+    return parts
+
+
+@dataclass(frozen=True)
+class Format:
+    """What an export needs of a format."""
+
+    write: Callable[[TranslatorParts, Path, str], None]
+    """Write (parts, empty folder, quantization)."""
+    refusals: Callable[[TranslatorParts], list[str]]
+    """What the format cannot carry of these parts, in words; empty if it carries all."""
+    open: Callable[[Path, TranslatorParts, str], TokenizerRuntime]
+    """The runtime of (folder, parts, quantization); MissingDependencyError where it is not installed."""
+    quantizations: tuple[str, ...] = ("float32",)
+    """The types of weights that the format has, the default first."""
+    represented: Callable[[TranslatorParts, str], TranslatorParts] = _itself
+    """The parts with the weights that a file of this quantization has."""
+    allowed: Callable[[str], float] = lambda _: 1e-3
+    """The largest difference of a forced log-probability, for a quantization."""
+    arithmetic: str = "float32"
+    """The precision in which the runtime computes for the certificate."""
+    inexact_tokenizer: Callable[[TranslatorParts], str | None] = lambda _: None
+    """How the format's tokenizer differs from ours, if it cannot be the same."""
+
+
+def find_format(name: FormatName) -> Format:
+    """The format of this name.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    match name:
+        case "ctranslate2":
+            from multihead.interop.formats import ctranslate2
+            from multihead.interop.runtimes import ctranslate2 as runtime
+
+            return Format(
+                ctranslate2.write,
+                ctranslate2.refusals,
+                runtime.open_folder,
+                ctranslate2.QUANTIZATIONS,
+                ctranslate2.represented,
+                ctranslate2.allowed,
+            )
+    raise ConfigurationError(f"there is no format '{name}': choose {', '.join(FORMATS)}")
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """How to export.
+
+    Args:
+        quantization: the type of the weights; by default the format's first.
+        lines: file with source lines for the certificate.
+        count: number of lines.
+        beam: of the certificate's beam search.
+        certificate: whether to compare at all.
+    """
+
+    quantization: str | None = None
+    lines: Path | None = None
+    count: int = 200
+    beam: int = 5
+    certificate: bool = True
+
+
+def export_model(
+    model: str | Path,
+    format: FormatName,
+    output: str | Path,
+    options: ExportOptions | None = None,
+    say: Callable[[str], None] = print,
+) -> Certificate:
+    """Write a model in the format of another program, and compare both.
+
+    Args:
+        model: a model or run folder.
+        format: name of the format.
+        output: a new or empty folder.
+        options: quantization, and on what to compare.
+        say: called with lines about the progress.
+
+    Raises:
+        ConfigurationError: the output exists; a quantization that the format does not have; a model that the format
+            cannot carry. Nothing is written.
+        FormatError: not a model, or damaged.
+        CertificateError: both sides differ. Nothing is left.
+        MissingDependencyError: a package that writes the format is not installed.
+        SurroundingsError: the folder cannot be written.
+    """
+    model, output, options = Path(model), Path(output), options or ExportOptions()
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise ConfigurationError(f"{output}: exists already; nothing was overwritten. Choose a new folder")
+    form = find_format(format)
+    quantization = options.quantization or form.quantizations[0]
+    if quantization not in form.quantizations:
+        raise ConfigurationError(
+            f"{format} has no quantization '{quantization}': choose {', '.join(form.quantizations)}"
+        )
+    parts = parts_of(load_bundle(model), f"{model}: cannot be exported to {format}")
+    refuse(form.refusals(parts), f"{model}: cannot be exported to {format}")
+    with atomic_folder(output) as draft:
+        form.write(parts, draft, quantization)
+        certificate = _certify(form, format, draft, parts, quantization, model, options, say)
+        if certificate.state == "failed":
+            raise CertificateError(f"{output}: not written: {certificate.reason}")
+        _add_certificate(draft, certificate)
+    say(f"{output}: {certificate.summary()}")
+    return certificate
+
+
+def parts_of(bundle: Bundle, refused: str) -> TranslatorParts:
+    """The parts of a loaded translator.
+
+    Args:
+        bundle: the translator.
+        refused: the beginning of the message for a network that no format carries.
+
+    Raises:
+        ConfigurationError: the network is not a Transformer.
+    """
+    config = bundle.model.config
+    if not isinstance(config, TransformerConfig):
+        raise ConfigurationError(f"{refused}: its network is recurrent, and only Transformers have a common format")
+    return TranslatorParts(
+        config,
+        {name: tensor.detach() for name, tensor in bundle.model.named_parameters()},
+        bundle.source_tokenizer,
+        bundle.target_tokenizer,
+        bundle.generation,
+        bundle.source_language,
+        bundle.target_language,
+    )
+
+
+def refuse(reasons: Sequence[str], refused: str) -> None:
+    """Raise ConfigurationError if there are reasons."""
+    if reasons:
+        raise ConfigurationError(f"{refused}: it has {'; '.join(reasons)}")
+
+
+def _certify(
+    form: Format,
+    name: FormatName,
+    draft: Path,
+    parts: TranslatorParts,
+    quantization: str,
+    model: Path,
+    options: ExportOptions,
+    say: Callable[[str], None],
+) -> Certificate:
+    """The certificate of a draft."""
+    if not options.certificate:
+        return not_run(name, quantization, "not asked for")
+    try:
+        runtime = form.open(draft, parts, quantization)
+    except MissingDependencyError as error:
+        return not_run(name, quantization, str(error))
+    lines = certificate_lines(model, parts.source_tokenizer, options.lines, options.count)
+    terms = Terms(
+        name,
+        lines,
+        options.beam,
+        form.allowed(quantization),
+        quantization,
+        form.arithmetic,
+        form.inexact_tokenizer(parts),
+    )
+    return certify(form.represented(parts, quantization), runtime, terms, say)
+
+
+def _add_certificate(folder: Path, certificate: Certificate) -> None:
+    """Write certificate.json, and a section of README.md."""
+    with write_errors(folder):
+        (folder / FILE).write_text(certificate.to_json(), encoding="utf-8")
+        readme = folder / "README.md"
+        text = readme.read_text(encoding="utf-8").rstrip() + "\n\n" if readme.exists() else ""
+        readme.write_text(text + card.section(certificate), encoding="utf-8")

@@ -1,0 +1,81 @@
+"""The lines on which a certificate compares two programs.
+
+They are, in this order: the user's file; the validation text of the run that the model belongs to; lines spelled with
+random entries of the model's vocabulary, which are not language, but reach every part of the network.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from multihead.data.text_files import read_lines
+from multihead.errors import InputError
+from multihead.text.tokenizer import Tokenizer
+
+_VALIDATION = Path("data") / "valid.source.txt"
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Source lines, without empty ones."""
+
+    texts: tuple[str, ...]
+    origin: str
+    """Where they are from, in words."""
+
+
+def certificate_lines(
+    model: Path | None, tokenizer: Tokenizer, file: Path | None = None, count: int = 200, seed: int = 1
+) -> Lines:
+    """The first ``count`` lines that are not empty, of the best place there is.
+
+    Args:
+        model: the model or run folder; None if the model is from elsewhere.
+        tokenizer: of the source; random lines are spelled with its entries.
+        file: the user's lines, plain or compressed.
+        count: maximum number.
+        seed: of the random lines.
+
+    Raises:
+        InputError: the file has no lines.
+        DataError: the file cannot be read as text.
+    """
+    if file is not None:
+        found = _first(file, count)
+        if not found:
+            raise InputError(f"{file}: no line has text; a certificate needs some in the model's source language")
+        return Lines(found, f"the first {len(found)} lines of {file.name}")
+    for folder in () if model is None else (model, model.resolve().parent):
+        path = folder / _VALIDATION
+        if path.is_file() and (found := _first(path, count)):
+            return Lines(found, f"the first {len(found)} lines of the run's validation text")
+    return Lines(random_lines(tokenizer, count, seed), f"{count} lines of random vocabulary entries (seed {seed})")
+
+
+def random_lines(tokenizer: Tokenizer, count: int, seed: int) -> tuple[str, ...]:
+    """Lines of 3 to 20 entries; entry i is drawn with a probability proportional to 1 / (i + 1), as words are used."""
+    draw, entries = random.Random(seed), tokenizer.entries
+    usable = [i for i, raw in enumerate(entries) if _is_text(raw) and i not in tokenizer.forbidden_in_output]
+    weights = [1 / (rank + 1) for rank in range(len(usable))]
+    lines: list[str] = []
+    for _ in range(count):
+        ids = draw.choices(usable, weights, k=draw.randint(3, 20))
+        text = b"".join(entries[i] for i in ids).decode().strip()
+        lines.append(text or entries[usable[0]].decode())
+    return tuple(lines)
+
+
+def _is_text(raw: bytes) -> bool:
+    """Whether an entry is printable text with more than spaces."""
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return bool(text.strip()) and text.isprintable()
+
+
+def _first(path: Path, count: int) -> tuple[str, ...]:
+    return tuple(islice((line for line in read_lines(path) if line.strip()), count))

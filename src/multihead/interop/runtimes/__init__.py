@@ -1,0 +1,58 @@
+"""Programs that run an exported or imported model, for certificates.
+
+One file for each program. A runtime works on token ids, so that a certificate compares models and not texts: sources
+end with the end symbol, targets and translations have no begin symbol and end with the end symbol, unless the length
+limit cut them. `multihead.interop.certificate` compares a runtime with our own model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from multihead.decoding.search import Search
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How a program searches, in terms of our search: with these rules both find the same, up to rounding."""
+
+    search: Search
+    """Beam, length penalty, stopping rule, and ``max_length`` for all sentences."""
+    forbidden: tuple[int, ...] = ()
+    """The ids that the program never emits."""
+    unfinished_compete: bool = False
+    """Whether hypotheses that the length limit cuts are ranked with the finished ones; ours come after them."""
+    prefix_counts: bool = True
+    """Whether the ids with which every translation begins (a language) count towards its log-probability."""
+    differences: tuple[str, ...] = ()
+    """How its search by default differs from ours by default, one sentence each."""
+
+
+@runtime_checkable
+class TokenizerRuntime(Protocol):
+    """A program that cuts text into tokens."""
+
+    name: str
+    version: str
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]] | None:
+        """The ids of each text as `Tokenizer.encode` gives them; None if the program has no tokenizer of its own."""
+
+    def decode(self, rows: Sequence[Sequence[int]]) -> list[str] | None:
+        """The text of each row as `Tokenizer.decode` gives it; None if the program has no tokenizer of its own."""
+
+
+@runtime_checkable
+class Runtime(TokenizerRuntime, Protocol):
+    """A program that runs a translation model."""
+
+    def rules(self, search: Search) -> Rules:
+        """The rules of the program's search where it is asked for this beam, length penalty and ``max_length``."""
+
+    def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
+        """log p(y_t | y_<t, x) of every id of each target (teacher forcing)."""
+
+    def translate(self, sources: Sequence[Sequence[int]], search: Search) -> list[list[int]]:
+        """The best translation of each source; a beam of 1 is greedy search."""

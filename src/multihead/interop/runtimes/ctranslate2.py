@@ -1,0 +1,118 @@
+"""CTranslate2 as the other side of a certificate.
+
+It computes in float32 with the weights as the file has them, so that only rounding of sums differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import tokenizers
+
+from multihead.decoding.search import Search
+from multihead.errors import MissingDependencyError
+from multihead.interop.formats.ctranslate2 import tokenizer_names
+from multihead.interop.formats.parts import TranslatorParts
+from multihead.interop.runtimes import Rules
+
+_BATCH = 32
+
+
+class CTranslate2Runtime:
+    """A CTranslate2 folder.
+
+    Args:
+        folder: it.
+        parts: the translator in it, whose vocabulary turns names of entries into ids.
+        compute_type: precision of the computation, as CTranslate2 names it.
+
+    Raises:
+        MissingDependencyError: ctranslate2 is not installed.
+    """
+
+    name = "CTranslate2"
+
+    def __init__(self, folder: Path, parts: TranslatorParts, compute_type: str = "float32") -> None:
+        try:
+            import ctranslate2
+        except ImportError:
+            raise MissingDependencyError("ctranslate2", "ctranslate2", "running a CTranslate2 folder") from None
+        self.version = version("ctranslate2")
+        self._translator = ctranslate2.Translator(str(folder), device="cpu", compute_type=compute_type)
+        self._source, self._target = parts.source_tokenizer.vocabulary, parts.target_tokenizer.vocabulary
+        self._ids = {name: i for i, name in enumerate(self._target)}
+        self._prefix = [self._target[i] for i in parts.target_tokenizer.prefix]
+        names = tokenizer_names(parts.source_tokenizer, parts.target_tokenizer)
+        self._files = folder / names[0], folder / names[-1]
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]] | None:
+        """By the tokenizers library and the file in the folder."""
+        tokenizer = tokenizers.Tokenizer.from_file(str(self._files[0]))
+        return [encoding.ids for encoding in tokenizer.encode_batch(list(texts))]
+
+    def decode(self, rows: Sequence[Sequence[int]]) -> list[str] | None:
+        """By the tokenizers library and the file in the folder."""
+        tokenizer = tokenizers.Tokenizer.from_file(str(self._files[1]))
+        found: list[str] = tokenizer.decode_batch([list(row) for row in rows])
+        return found
+
+    def rules(self, search: Search) -> Rules:
+        """A search ends when as many hypotheses as the beam has are finished, or with alpha 0 when the best one is."""
+        return Rules(
+            search.model_copy(
+                update={
+                    "length_penalty": "power",
+                    "stopping": "patience" if search.alpha else "exact",
+                    "patience": 1.0,
+                }
+            ),
+            unfinished_compete=True,
+            prefix_counts=False,
+            differences=(
+                "CTranslate2 stops when as many hypotheses as the beam has are finished (`patience=1`); multihead goes "
+                "on until no other one can score more",
+                "CTranslate2 may emit any token unless `disable_unk` and `suppress_sequences` forbid it, and then "
+                "distributes the probability of a forbidden one to the others; multihead never emits padding, unknown, "
+                "begin and line breaks, and keeps the probabilities",
+                "CTranslate2 cuts at `max_decoding_length` (256) and ranks cut hypotheses with finished ones; the "
+                "limit of multihead grows with the source, and finished ones come first",
+                "CTranslate2 returns at least one token (`min_decoding_length=1`), and reads at most 1,024 "
+                "(`max_input_length`)",
+            ),
+        )
+
+    def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
+        """``score_batch``, which appends the end symbol itself."""
+        rows = [[self._target[i] for i in target[:-1]] for target in targets]
+        found = self._translator.score_batch(self._tokens(sources), rows, max_batch_size=_BATCH, max_input_length=0)
+        return [list(one.log_probs) for one in found]
+
+    def translate(self, sources: Sequence[Sequence[int]], search: Search) -> list[list[int]]:
+        """``translate_batch``."""
+        found = self._translator.translate_batch(
+            self._tokens(sources),
+            target_prefix=[self._prefix] * len(sources) if self._prefix else None,
+            max_batch_size=_BATCH,
+            beam_size=search.beam,
+            length_penalty=search.alpha,
+            max_decoding_length=search.max_length,
+            min_decoding_length=search.min_length,
+            max_input_length=0,
+            return_end_token=True,
+        )
+        return [[self._ids[token] for token in one.hypotheses[0]] for one in found]
+
+    def _tokens(self, sources: Sequence[Sequence[int]]) -> list[list[str]]:
+        """Without the end symbol, which CTranslate2 appends."""
+        return [[self._source[i] for i in source[:-1]] for source in sources]
+
+
+def open_folder(folder: Path, parts: TranslatorParts, _quantization: str) -> CTranslate2Runtime:
+    """The runtime of a CTranslate2 folder, in float32 whatever the type of its weights.
+
+    Raises:
+        MissingDependencyError: ctranslate2 is not installed.
+    """
+    return CTranslate2Runtime(folder, parts)
