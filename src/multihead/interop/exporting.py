@@ -77,6 +77,13 @@ def find_format(name: FormatName) -> Format:
                 ctranslate2.represented,
                 ctranslate2.allowed,
             )
+        case "sentencepiece":
+            from multihead.interop.formats import sentencepiece
+            from multihead.interop.runtimes import sentencepiece as pieces
+
+            return Format(
+                sentencepiece.write, sentencepiece.refusals, pieces.open_folder, inexact_tokenizer=sentencepiece.inexact
+            )
     raise ConfigurationError(f"there is no format '{name}': choose {', '.join(FORMATS)}")
 
 

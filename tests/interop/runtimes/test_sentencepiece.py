@@ -1,0 +1,25 @@
+"""The tokenizers in a folder of SentencePiece models, each for its side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from multihead.decoding.search import Search
+from multihead.interop.formats import sentencepiece
+from multihead.interop.formats.parts import TranslatorParts
+from multihead.interop.runtimes import Runtime, TokenizerRuntime
+from multihead.interop.runtimes.sentencepiece import open_folder
+from multihead.models.config import TransformerConfig
+from multihead.text.tokenizer import Tokenizer
+
+
+def test_each_side_has_its_own(tmp_path: Path) -> None:
+    source, target = (Tokenizer.learn([line] * 2, 275) for line in ("ein Hund", "a big dog"))
+    config = TransformerConfig(source_vocab=len(source), target_vocab=len(target), tie_embeddings=False)
+    parts = TranslatorParts(config, {}, source, target, Search())
+    sentencepiece.write(parts, tmp_path)
+    runtime = open_folder(tmp_path, parts, "")
+    assert isinstance(runtime, TokenizerRuntime)
+    assert not isinstance(runtime, Runtime)
+    assert runtime.encode(["Hund ein"]) == source.encode_batch(["Hund ein"])
+    assert runtime.decode(target.encode_batch(["dog </s>"])) == ["dog </s>"]
