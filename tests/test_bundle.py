@@ -205,7 +205,8 @@ def test_the_new_folder_has_what_is_new() -> None:
     fields = {name: getattr(config, name) for name in TransformerConfig.model_fields}
     old = json.loads((FOLDERS / "v1" / "config.json").read_text(encoding="utf-8"))["model"]
     dropouts = {"embedding_dropout", "residual_dropout"}  # like the third
-    for name in fields.keys() - old.keys() - dropouts:
+    newest = {"sinusoid", "output_bias"}
+    for name in fields.keys() - old.keys() - dropouts - newest:
         assert fields[name] != TransformerConfig.model_fields[name].default, name
     assert load_bundle(FOLDERS / "v3").model.config.architecture == "recurrent"
     types = [
@@ -213,6 +214,8 @@ def test_the_new_folder_has_what_is_new() -> None:
         for version in (3, 4)
     ]
     assert types == [{torch.float32}, {torch.float32, torch.int8}]
+    newer = load_bundle(FOLDERS / "v5").model.config
+    assert all(getattr(newer, name) != TransformerConfig.model_fields[name].default for name in newest)
 
 
 def test_what_an_old_folder_does_not_say_is_the_default() -> None:

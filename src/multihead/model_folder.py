@@ -42,10 +42,7 @@ Rounding = Literal["bfloat16", "int8"]
 
 LARGEST = ":largest"
 
-FORMAT_VERSION = 4
-
-_UNROUNDED = 3
-"""The version of a folder with float32 weights."""
+FORMAT_VERSION = 5
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
@@ -83,7 +80,7 @@ def save_folder(
             tensors = quantize_tensors(tensors, matrices, rounding)
         write_tensors(draft / WEIGHTS, tensors)
         config = {
-            "format_version": _UNROUNDED if rounding is None else FORMAT_VERSION,
+            "format_version": FORMAT_VERSION,
             "model": settings.model_dump(mode="json"),
             "weights": sha256_of(draft / WEIGHTS),
         }

@@ -11,8 +11,8 @@ from multihead.bundle import FORMAT_VERSION, Bundle, save_bundle
 from multihead.data.batching import collate
 from multihead.data.store import ParallelStore
 from multihead.decoding.search import Search
-from multihead.models.config import RecurrentConfig
-from multihead.models.recurrent.network import RecurrentTranslator
+from multihead.models.config import TransformerConfig
+from multihead.models.transformer import Transformer
 from multihead.text.tokenizer import Tokenizer
 from multihead.training.config import TrainingConfig
 from multihead.training.optimizer import build_optimizer, learning_rate
@@ -25,16 +25,16 @@ SENTENCES = ["zwei eins", "fünf drei vier", "", "sechs eins"]
 NETWORK = {
     "tie_embeddings": False,
     "width": 12,
-    "cell": "lstm",
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "attend": "after",
-    "input_feeding": True,
-    "score": "low_rank",
-    "encoder_attention": "tree",
+    "heads": 2,
+    "inner": 24,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "feed_forward": "silu",
+    "sinusoid": "fairseq",
+    "output_bias": True,
     "dropout": 0.05,
 }
-"""Since version 3: a network that is no Transformer, with its settings at other values than the defaults."""
+"""New in version 5: settings of the Transformer for models of other programs."""
 SEARCH = Search(beam=3, alpha=0.7, min_length=1, max_length=30)
 TRAINING = TrainingConfig(updates=1500, learning_rate=0.01, warmup=50, smoothing=0.0)
 
@@ -47,7 +47,7 @@ def learned() -> Bundle:
     source, target = (Tokenizer.learn(text, size) for text, size in zip(texts, (290, 295), strict=True))
     store = ParallelStore.from_lists(source.encode_batch(texts[0]), target.encode_batch(texts[1]))
     torch.manual_seed(1)
-    model = RecurrentTranslator(RecurrentConfig(source_vocab=len(source), target_vocab=len(target), **NETWORK))
+    model = Transformer(TransformerConfig(source_vocab=len(source), target_vocab=len(target), **NETWORK))
     optimizer = build_optimizer(model, TRAINING)
     for step in range(1, TRAINING.updates + 1):
         pairs = np.array(draw.sample(range(len(rows)), 32))
@@ -62,7 +62,7 @@ def main() -> None:
     """Trains for some seconds and writes ``v<version>/``, ``v<version>.source.txt`` and ``v<version>.target.txt``."""
     torch.set_num_threads(1)
     folder = HERE / f"v{FORMAT_VERSION}"
-    save_bundle(folder, learned(), {}, "Made by tests/data_folders/make.py.", "int8")  # version 4: rounded weights
+    save_bundle(folder, learned(), {}, "Made by tests/data_folders/make.py.")
     translated = Translator.load(folder).translate(SENTENCES)
     for side, lines in (("source", SENTENCES), ("target", translated)):
         folder.with_name(f"{folder.name}.{side}.txt").write_text("".join(f"{x}\n" for x in lines), encoding="utf-8")

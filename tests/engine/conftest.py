@@ -36,6 +36,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "geglu, normed embeddings": {
         "feed_forward": "geglu", "embedding_norm": True, "embedding_scale": "projection", "norm": "pre",
     },
+    "silu, halves, biased output": {"feed_forward": "silu", "sinusoid": "halves", "output_bias": True},
+    "fairseq's positions": {"norm": "pre", "sinusoid": "fairseq", "tie_output": False, "output_bias": True},
     "wide heads": {"width": 128, "heads": 2, "norm_eps": 1e-3},
 }  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -45,6 +46,29 @@ def test_it_finds_what_the_search_in_pytorch_finds(drawn: Any, kind: str) -> Non
         found = engine.search(sources, *drawn.split(drawn.symbols, **asked), workers=2)  # type: ignore[arg-type]
         same = [drawn.alike(one, other) for one, other in zip(found, expected, strict=True)]
         assert sum(same) >= len(same) - 1  # a near-tie
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_forced_symbols_begin_every_hypothesis_at_no_cost(drawn: Any, beam: int) -> None:
+    """As in PyTorch; the rest costs what the model says after them; one without room is returned unfinished."""
+    model, sources = drawn.model("pre-norm"), drawn.sentences()
+    symbols = replace(drawn.symbols, forced=(7, 2, 9), forbidden=(0, 1, 2, 9))
+    task, search = SearchTask(symbols, max_lengths=11, n_best=beam), Search(beam=beam, alpha=0.7)
+    found = Engine(model).search(sources, task, search, workers=2)
+    expected = beam_search(model, *drawn.padded(sources), task, search)
+    assert all(drawn.alike(one, other) for one, other in zip(found, expected, strict=True))
+    best = [hypotheses[0] for hypotheses in found]
+    assert {h.tokens[:3] for h in best} == {(7, 2, 9)}
+    scores = force(model, *drawn.padded(sources), [h.tokens for h in best], symbols)
+    for one, values in zip(best, scores, strict=True):
+        assert one.log_probability == pytest.approx(sum(values[3 : len(one.tokens) + one.finished]), abs=drawn.near)
+        assert one.score == pytest.approx(one.log_probability / (len(one.tokens) + one.finished) ** 0.7, rel=1e-6)
+    with pytest.raises(ConfigurationError, match=r"3 fixed symbols.*raise the limit to 4"):
+        Engine(model).search(sources, replace(task, max_lengths=3), search)
+    with Engine(model).open(task, search, 3, 1) as running:
+        running.add(0, sources[0], 2)
+        ((_, (cut,)),) = running.run(1.0)
+    assert (cut.tokens, cut.finished, cut.log_probability) == ((7, 2), False, 0.0)
 
 
 def test_a_beam_of_one_is_greedy(drawn: Any) -> None:

@@ -7,27 +7,33 @@ from multihead.kernels.linear import LOSS_ROWS, linear_cross_entropy, plain_line
 from multihead.kernels.random import Dropout, dropout
 
 
-def gradients(loss_function, hidden, weight, target, smoothing):
+def gradients(loss_function, hidden, weight, target, smoothing, bias=None):
     hidden, weight = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
-    loss = loss_function(hidden, weight, target, smoothing)
+    if bias is None:
+        loss = loss_function(hidden, weight, target, smoothing)
+    else:
+        bias = bias.clone().requires_grad_()
+        loss = loss_function(hidden, weight, target, smoothing, bias)
     (loss.total / len(target)).backward()
-    return loss, hidden.grad, weight.grad
+    return loss, hidden.grad, weight.grad, *(() if bias is None else (bias.grad,))
 
 
 @pytest.mark.parametrize("rows", [1, 7, LOSS_ROWS, 2 * LOSS_ROWS + 3])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_linear_cross_entropy_equals_the_plain_form(rows, smoothing):
+@pytest.mark.parametrize("biased", [False, True])
+def test_linear_cross_entropy_equals_the_plain_form(rows, smoothing, biased):
     generator = torch.Generator().manual_seed(rows)
     hidden = torch.randn(rows, 8, dtype=torch.float64, generator=generator)
     weight = torch.randn(33, 8, dtype=torch.float64, generator=generator)
     target = torch.randint(33, (rows,), generator=generator)
-    ours = gradients(linear_cross_entropy, hidden, weight, target, smoothing)
-    theirs = gradients(plain_linear_cross_entropy, hidden, weight, target, smoothing)
+    bias = torch.randn(33, dtype=torch.float64, generator=generator) if biased else None
+    ours = gradients(linear_cross_entropy, hidden, weight, target, smoothing, bias)
+    theirs = gradients(plain_linear_cross_entropy, hidden, weight, target, smoothing, bias)
     torch.testing.assert_close(ours[0].total, theirs[0].total, rtol=1e-12, atol=0)
     torch.testing.assert_close(ours[0].nll, theirs[0].nll, rtol=1e-12, atol=0)
     assert ours[0].correct == theirs[0].correct
-    torch.testing.assert_close(ours[1], theirs[1], rtol=1e-10, atol=1e-14)
-    torch.testing.assert_close(ours[2], theirs[2], rtol=1e-10, atol=1e-14)
+    for gradient, expected in zip(ours[1:], theirs[1:], strict=True):
+        torch.testing.assert_close(gradient, expected, rtol=1e-10, atol=1e-14)
 
 
 def test_linear_cross_entropy_under_autocast_is_near_the_float32_one():

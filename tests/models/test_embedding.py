@@ -38,6 +38,18 @@ def test_sinusoids_are_the_formula(width: int) -> None:
     torch.testing.assert_close(sinusoid(torch.tensor(positions), width).double(), expected, rtol=0, atol=SINGLE)
 
 
+def test_other_programs_sinusoids_are_their_formulas() -> None:
+    """Marian's and fairseq's timescales end at 10,000 itself; fairseq's first position is 2."""
+    width, positions = 10, torch.tensor([0, 3, 600])
+    table = {name: sinusoid(positions, width, name) for name in ("interleaved", "halves", "marian", "fairseq")}
+    assert torch.equal(table["halves"], torch.cat((table["interleaved"][:, ::2], table["interleaved"][:, 1::2]), 1))
+    for time, row in zip(positions.tolist(), table["marian"].double(), strict=True):
+        angles = [time / 10000 ** (i / (width / 2 - 1)) for i in range(width // 2)]
+        expected = [math.sin(angle) for angle in angles] + [math.cos(angle) for angle in angles]
+        torch.testing.assert_close(row, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=SINGLE)
+    assert torch.equal(table["fairseq"], sinusoid(positions + 2, width, "marian"))
+
+
 def test_a_shift_is_the_same_rotation_wherever_it_begins() -> None:
     width, shift = 8, 5
     pairs = sinusoid(torch.arange(700), width).double().unflatten(-1, (-1, 2))

@@ -33,7 +33,10 @@ VOCAB = {"source_vocab": 50, "target_vocab": 50}
         ({"max_positions": 0}, "max_positions: .*greater than or equal to 1, got 0"),
         ({"positions": "none"}, "positions: .*'sinusoidal' or 'learned'.*got 'none'"),
         ({"embedding_scale": "prj"}, "embedding_scale: .*'embedding', 'projection' or 'none'.*got 'prj'"),
-        ({"feed_forward": "swish"}, "feed_forward: .*'relu', 'gelu', 'reglu', 'geglu' or 'swiglu'.*got 'swish'"),
+        (
+            {"feed_forward": "swish"},
+            "feed_forward: .*'relu', 'gelu', 'silu', 'reglu', 'geglu' or 'swiglu'.*got 'swish'",
+        ),
         ({"initialization": "zero"}, "initialization: .*'normal' or 'xavier'.*got 'zero'"),
         ({"embedding_dropout": 1.0}, "embedding_dropout: .*less than 1, got 1.0"),
         ({"residual_dropout": -0.1}, "residual_dropout: .*greater than or equal to 0, got -0.1"),

@@ -62,6 +62,11 @@ OPTIONS = {
         {"attention_bias": False}, gone=of(ATTENTIONS, "in_projection.bias", "output_projection.bias")
     ),
     "feed_forward=gelu": Option({"feed_forward": "gelu"}, drawn_alike=True),
+    "feed_forward=silu": Option({"feed_forward": "silu"}, drawn_alike=True),
+    "sinusoid=halves": Option({"sinusoid": "halves"}, drawn_alike=True),
+    "sinusoid=marian": Option({"sinusoid": "marian"}, drawn_alike=True),
+    "sinusoid=fairseq": Option({"sinusoid": "fairseq"}, drawn_alike=True),
+    "output_bias": Option({"output_bias": True}, {"output.bias"}),
     "feed_forward=reglu": Option({"feed_forward": "reglu"}, GATED),
     "feed_forward=geglu": Option({"feed_forward": "geglu"}, GATED),
     "feed_forward=swiglu": Option({"feed_forward": "swiglu"}, GATED),

@@ -36,6 +36,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "heads that do not divide": {"heads": 3, "key_dim": 2, "value_dim": 6},
     "no biases in attention": {"attention_bias": False},
     "GELU": {"feed_forward": "gelu"},
+    "SiLU": {"feed_forward": "silu"},
+    "a biased output": {"output_bias": True},
+    "sines, then cosines": {"sinusoid": "halves"},
     "ReGLU": {"feed_forward": "reglu"},
     "GEGLU": {"feed_forward": "geglu"},
     "SwiGLU": {"feed_forward": "swiglu"},
@@ -64,7 +67,7 @@ class Written:
             y = self.sub_layer(f"decoder.{layer}.self", y, lambda z, name: self.attention(name, z, z, "decoder"))
             y = self.sub_layer(f"decoder.{layer}.cross", y, lambda z, name: self.attention(name, z, memory, "cross"))
             y = self.sub_layer(f"decoder.{layer}.feed_forward", y, self.feed_forward)
-        logits = self.last_norm("decoder", y) @ self.parameters["output.weight"].t()
+        logits = self.linear("output", self.last_norm("decoder", y))
         return logits / math.sqrt(self.config.width) if self.config.embedding_scale == "projection" else logits
 
     def embedded(self, side: str, ids: Ids) -> Tensor:
@@ -75,7 +78,7 @@ class Written:
             if self.config.positions == "learned":
                 place = self.parameters[f"{name}.positions.table.weight"][min(time, self.config.max_positions - 1)]
             else:
-                place = sinusoid(torch.tensor([time]), width)[0].double()
+                place = sinusoid(torch.tensor([time]), width, self.config.sinusoid)[0].double()
             scale = math.sqrt(width) if self.config.embedding_scale == "embedding" else 1
             states.append(scale * self.parameters[f"{name}.table.weight"][token] + place)
         return self.norm(f"{name}.norm", torch.stack(states)) if self.config.embedding_norm else torch.stack(states)

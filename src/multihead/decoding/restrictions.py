@@ -1,4 +1,4 @@
-"""Restrictions: no repeated n-grams, forbidden words, prefixes.
+"""Restrictions: repeated n-grams, forbidden words, prefixes, forced ones.
 
 A restriction is a function of what each row has written so far, so it has no state to update when a search selects,
 repeats or drops rows. Every search takes a sequence of restrictions and applies them in order, after the forbidden
@@ -127,8 +127,8 @@ class Without:
 class Prefix:
     """Each hypothesis begins with the symbols given for its sentence, which count towards its probability and length.
 
-    It must be the last restriction: it permits a symbol of the prefix even if earlier ones exclude it. A symbol with
-    probability 0 remains impossible.
+    It must be the last restriction but `Forced`: it permits a symbol of the prefix even if earlier ones exclude it. A
+    symbol with probability 0 remains impossible.
 
     Args:
         prefixes: one per sentence of the batch, possibly empty, without begin and end.
@@ -174,3 +174,33 @@ class Prefix:
         row = (wanted >= 0).nonzero().squeeze(1)
         permitted = permitted.index_fill(0, row, -torch.inf)
         return permitted.index_put((row, wanted[row]), rows.log_probabilities[row, wanted[row]])
+
+
+@dataclass(frozen=True)
+class Forced:
+    """Every hypothesis begins with the same symbols, at no cost: `Symbols.forced`.
+
+    It must be the last restriction.
+
+    Args:
+        symbols: not empty.
+    """
+
+    symbols: tuple[int, ...]
+
+    def check(self, limits: Int[Tensor, " batch"], symbols: Symbols) -> None:  # noqa: ARG002
+        """Raise ConfigurationError if a length limit leaves no room for the end symbol."""
+        if len(limits) and int(limits.min()) <= len(self.symbols):
+            raise ConfigurationError(
+                f"every translation of this model begins with {len(self.symbols)} fixed symbols, which do not fit with "
+                f"the end symbol into a length limit of {int(limits.min())}: raise the limit to {len(self.symbols) + 1}"
+            )
+
+    def restrict(self, permitted: Float[Tensor, "rows vocab"], rows: Rows) -> Float[Tensor, "rows vocab"]:
+        """While the symbols are incomplete, permit the next one only, with log-probability 0."""
+        time = rows.written.shape[1]
+        if time >= len(self.symbols):
+            return permitted
+        only = torch.full_like(permitted, -torch.inf)
+        only[:, self.symbols[time]] = 0.0
+        return only

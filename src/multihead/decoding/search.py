@@ -149,6 +149,8 @@ class Symbols:
         end: last symbol of every finished target.
         forbidden: symbols that are never chosen: padding, begin, unknown, newline bytes. The probabilities of the
             others are not renormalized, so that scores remain the model's own.
+        forced: symbols that every target begins with after ``begin``, such as the token of a language. They are part
+            of a hypothesis and of its length, and cost nothing: log p counts as 0.
 
     Raises:
         ConfigurationError: the end symbol is forbidden, or a symbol is negative.
@@ -157,6 +159,7 @@ class Symbols:
     begin: int
     end: int
     forbidden: tuple[int, ...]
+    forced: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.end in self.forbidden:
@@ -164,5 +167,5 @@ class Symbols:
                 f"the end symbol {self.end} is among the forbidden ones {self.forbidden}, so no hypothesis "
                 "could finish: take it out"
             )
-        if min(self.begin, self.end, *self.forbidden) < 0:
+        if min(self.begin, self.end, *self.forbidden, *self.forced) < 0:
             raise ConfigurationError(f"symbols are ids counted from 0, got {self}")

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from multihead.decoding.ranking import Stop
 from multihead.decoding.recording import Recorder
-from multihead.decoding.restrictions import NoRepeat, Restriction
+from multihead.decoding.restrictions import Forced, NoRepeat, Restriction
 from multihead.decoding.search import LengthPenalty, Search, Symbols
 from multihead.errors import ConfigurationError, ShapeError
 
@@ -59,7 +59,8 @@ class SearchTask:
 
     def effective_restrictions(self, search: Search) -> list[Restriction]:
         """All restrictions of a search, in the order in which they apply."""
-        return [*([NoRepeat(search.no_repeat)] if search.no_repeat else []), *self.restrictions]
+        forced = [Forced(self.symbols.forced)] if self.symbols.forced else []
+        return [*([NoRepeat(search.no_repeat)] if search.no_repeat else []), *self.restrictions, *forced]
 
     def lengths(
         self, search: Search, sources: Sequence[int] | Int[Tensor, " batch"], device: torch.device | None = None
@@ -81,7 +82,7 @@ class SearchTask:
             least = [search.least(size) for size in sizes] if most is None else 0
         limits = limit_tensor([search.limit(size) for size in sizes] if most is None else most, len(sizes), device)
         minimums = minimum_tensor(least, limits)
-        for restriction in self.restrictions:
+        for restriction in self.effective_restrictions(search):
             restriction.check(limits, self.symbols)
         return limits, minimums
 

@@ -161,7 +161,7 @@ class Engine:
         task.check_n_best(search)
         if workers is not None and workers < 1:
             raise ConfigurationError(f"workers are threads, at least 1, got {workers}")
-        others = task.effective_restrictions(search) or task.stop is not None or task.recorder is not None
+        others = search.no_repeat or task.restrictions or task.stop is not None or task.recorder is not None
         if search.beam > WIDEST or search.groups > 1 or search.coverage or others:
             raise ConfigurationError(
                 f"the compiled search has beams up to {WIDEST}, one group, no restrictions, coverage or recorder, and "
@@ -194,11 +194,12 @@ class RunningSearch:
         """Number of unfinished sentences."""
         self._vocab = engine.model.config.source_vocab
         divisors = task.divisors(search, longest).contiguous()  # [longest + 1], float64
-        begin, end, forbidden = task.symbols.begin, task.symbols.end, task.symbols.forbidden
+        begin, end = task.symbols.begin, task.symbols.end
+        forbidden, forced = task.symbols.forbidden, task.symbols.forced
         if engine.shortlist is not None:
             engine.shortlist.check_end(end)
         target = engine.model.config.target_vocab
-        if max(begin, end) >= target:
+        if max(begin, end, *forced) >= target:
             raise ConfigurationError(f"{task.symbols} are not of a vocabulary of {target} entries")
         # A beam of 1 stops at its first end, so that it is greedy search.
         first_end = search.stopping == "exact" and search.beam == 1
@@ -206,7 +207,8 @@ class RunningSearch:
         numbers = [search.beam, task.n_best, _STOPPING.index(stopping), begin, end, workers, ROWS]
         self._search: int | None = library.decoding_search(
             engine.handle, _integers(numbers), patience,
-            _integers(forbidden), len(forbidden), pointer(divisors), len(divisors), engine.shortlist_handle,
+            _integers(forbidden), len(forbidden), _integers(forced), len(forced),
+            pointer(divisors), len(divisors), engine.shortlist_handle,
         )  # fmt: skip
 
         self._reach = 0

@@ -40,7 +40,7 @@ _SIGNATURES = {
     "decoding_positions": "pplpl",
     "decoding_shortlist": "pplpp:p",
     "decoding_shortlist_free": "p",
-    "decoding_search": "ppdplplp:p",
+    "decoding_search": "ppdplplplp:p",
     "decoding_search_free": "p",
     "decoding_add": "plplll",
     "decoding_drop": "pl:l",
@@ -79,7 +79,7 @@ inputs. Embeddings are rounded like weights."""
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
-_ACTIVATIONS = ("relu", "gelu", "reglu", "geglu", "swiglu")
+_ACTIVATIONS = ("relu", "gelu", "silu", "reglu", "geglu", "swiglu")
 
 
 class ModelWeights(NamedTuple):
@@ -156,7 +156,7 @@ def model_weights(model: Transformer, precision: Precision) -> ModelWeights:
         tensors += [*_feed_forward(layer.feed_forward_residual, layer.feed_forward)]
     if final:
         tensors += [*_norm(model.encoder_norm), *_norm(model.decoder_norm)]
-    tensors += [model.output.weight, None]
+    tensors += [model.output.weight, model.output.bias]
     held = [None if tensor is None else tensor.detach().contiguous() for tensor in tensors]
     return ModelWeights(sizes, [model.source_embedding.scale, model.output_scale, config.norm_eps], held)
 
@@ -165,7 +165,7 @@ def position_table(embedding: Embedding, length: int) -> Tensor:
     """Position vectors [positions, width]: ``length`` of them, or all learned ones."""
     if isinstance(embedding.positions, LearnedPositions):
         return embedding.positions.table.weight.detach().contiguous()
-    return sinusoid(torch.arange(length), embedding.positions.width)
+    return sinusoid(torch.arange(length), embedding.positions.width, embedding.positions.layout)
 
 
 def _self_attention(residual: Residual, attention: MultiHeadAttention) -> Iterator[Tensor | None]:

@@ -253,9 +253,10 @@ def plain_linear_cross_entropy(
     weight: Float[Tensor, "vocab width"],
     target: Int[Tensor, " rows"],
     smoothing: float,
+    bias: Float[Tensor, " vocab"] | None = None,
 ) -> Loss:
     """The definition with PyTorch's operations; `linear_cross_entropy` computes the same."""
-    logits = F.linear(hidden, weight)
+    logits = F.linear(hidden, weight, bias)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     total = F.cross_entropy(logits, target, reduction="sum", label_smoothing=smoothing)
     nll = F.cross_entropy(logits.detach(), target, reduction="sum")
@@ -268,14 +269,15 @@ def linear_cross_entropy(
     weight: Float[Tensor, "vocab width"],
     target: Int[Tensor, " rows"],
     smoothing: float = 0.0,
+    bias: Float[Tensor, " vocab"] | None = None,
 ) -> Loss:
-    """Project ``hidden`` by ``weight`` and sum the cross-entropy with ``target`` over the rows.
+    """Project ``hidden`` by ``weight`` and ``bias`` and sum the cross-entropy with ``target`` over the rows.
 
     Under autocast the products have its dtype; sums and exponentials are always at least float32.
     """
     device = hidden.device.type
     product = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
-    total, nll, correct = _LinearCrossEntropy.apply(hidden, weight, target, smoothing, product)  # type: ignore[no-untyped-call]
+    total, nll, correct = _LinearCrossEntropy.apply(hidden, weight, bias, target, smoothing, product)  # type: ignore[no-untyped-call]
     return Loss(total, nll, correct)
 
 
@@ -284,19 +286,27 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, target: Tensor, smoothing: float, product: torch.dtype
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        target: Tensor,
+        smoothing: float,
+        product: torch.dtype,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        needs_grad = hidden.requires_grad or weight.requires_grad
+        needs_grad = any(tensor is not None and tensor.requires_grad for tensor in (hidden, weight, bias))
         accumulator = torch.promote_types(hidden.dtype, torch.float32)
         low_hidden, low_weight = hidden.to(product), weight.to(product)
+        low_bias = None if bias is None else bias.to(product)
         sums = torch.zeros(2, dtype=accumulator, device=hidden.device)
         correct = torch.zeros((), dtype=torch.int64, device=hidden.device)
         grad_hidden = torch.empty_like(hidden) if needs_grad else None
         grad_weight = torch.zeros_like(weight, dtype=accumulator) if needs_grad else None
+        grad_bias = torch.zeros_like(bias, dtype=accumulator) if bias is not None and needs_grad else None
         with torch.autocast(hidden.device.type, enabled=False):
             for start in range(0, len(target), LOSS_ROWS):
                 piece, labels = low_hidden[start : start + LOSS_ROWS], target[start : start + LOSS_ROWS]
-                logits = linear(piece, low_weight)  # [at most LOSS_ROWS, vocab]
+                logits = linear(piece, low_weight, low_bias)  # [at most LOSS_ROWS, vocab]
                 total, nll, gradient, hits = _piece(logits, labels, smoothing, needs_grad, accumulator)
                 sums += torch.stack((total, nll))
                 correct += hits
@@ -304,15 +314,22 @@ class _LinearCrossEntropy(torch.autograd.Function):
                     low = gradient.to(product)
                     grad_hidden[start : start + LOSS_ROWS] = linear(low, low_weight.t())  # dh = dz W
                     grad_weight += weight_gradient(low, piece)  # dW = dz^T h
-        ctx.save_for_backward(grad_hidden, None if grad_weight is None else grad_weight.to(weight.dtype))
+                if grad_bias is not None:
+                    grad_bias += gradient.sum(0)
+        ctx.save_for_backward(
+            grad_hidden,
+            None if grad_weight is None else grad_weight.to(weight.dtype),
+            None if bias is None or grad_bias is None else grad_bias.to(bias.dtype),
+        )
         ctx.mark_non_differentiable(correct)
         return sums[0], sums[1].detach(), correct
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
-        grad_hidden, grad_weight = ctx.saved_tensors
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None, None, None]:
+        grad_hidden, grad_weight, grad_bias = ctx.saved_tensors
         scale = gradients[0]  # a scalar: 1 / tokens when the loss is a mean
-        return grad_hidden * scale, grad_weight * scale, None, None, None
+        bias = None if grad_bias is None else grad_bias * scale
+        return grad_hidden * scale, grad_weight * scale, bias, None, None, None
 
 
 def _piece(

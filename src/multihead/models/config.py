@@ -88,7 +88,7 @@ class TransformerConfig(Settings):
     """Whether the projections to queries, keys and values and the output projection have biases."""
     inner: int = Field(default=2048, ge=1)
     """Hidden width of the position-wise feed-forward network, of each of its two or three matrices."""
-    feed_forward: Literal["relu", "gelu", "reglu", "geglu", "swiglu"] = "relu"
+    feed_forward: Literal["relu", "gelu", "silu", "reglu", "geglu", "swiglu"] = "relu"
     """Activation; the last three are gated (Shazeer 2020) with a third matrix, so 2/3 of ``inner`` costs the same."""
     encoder_layers: int = Field(default=6, ge=1)
     """Number of encoder layers."""
@@ -96,6 +96,8 @@ class TransformerConfig(Settings):
     """Number of decoder layers."""
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"
     """Position encoding: sinusoidal for any length, or learned vectors, separate for source and target."""
+    sinusoid: Literal["interleaved", "halves", "marian", "fairseq"] = "interleaved"
+    """Channels and frequencies of sinusoidal positions (`models.layers.sinusoid`): the paper's, or other programs'."""
     max_positions: int = Field(default=512, ge=1)
     """Number of learned positions; later positions share the last vector. Sinusoidal positions have no limit."""
     embedding_scale: Literal["embedding", "projection", "none"] = "embedding"
@@ -122,6 +124,8 @@ class TransformerConfig(Settings):
     """Whether source and target share one embedding (needs a shared vocabulary)."""
     tie_output: bool = True
     """Whether the output projection is the target embedding."""
+    output_bias: bool = False
+    """Whether the output projection has a bias."""
     initialization: Literal["normal", "xavier"] = "normal"
     """Initial values of the embeddings: N(0, 1/D), or Xavier uniform like all other matrices."""
 

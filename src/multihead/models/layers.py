@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -29,16 +29,28 @@ _TABLE_LENGTH = 512
 """Sinusoidal positions in the lookup table; later ones are computed on demand, so there is no maximum length."""
 
 
-def sinusoid(positions: Int[Tensor, " length"], width: int) -> Float[Tensor, "length {width}"]:
+Sinusoid = Literal["interleaved", "halves", "marian", "fairseq"]
+"""See `sinusoid`."""
+
+
+def sinusoid(
+    positions: Int[Tensor, " length"], width: int, layout: Sinusoid = "interleaved"
+) -> Float[Tensor, "length {width}"]:
     """The sinusoidal encoding of given positions, in float32 from float64 angles.
 
     p_{t,2i} = sin(t / 10000^{2i/D}),   p_{t,2i+1} = cos(t / 10000^{2i/D})                    (3.5)
+
+    Other programs have other layouts: ``halves`` (Marian and Pegasus in transformers) has all sines first, then all
+    cosines; ``marian`` (Marian itself) has halves, too, and its exponents are i / (D/2 - 1); ``fairseq`` (also
+    M2M-100 and NLLB) is that with t + 2 instead of t, as the positions 0 and 1 belong to special symbols.
     """
-    frequency = torch.exp(
-        torch.arange(0, width, 2, dtype=torch.float64, device=positions.device) * (-math.log(10000.0) / width)
-    )
-    angle = positions.double()[:, None] * frequency
-    return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2).float()
+    half = torch.arange(width // 2, dtype=torch.float64, device=positions.device)
+    steps = width / 2 if layout in ("interleaved", "halves") else max(width / 2 - 1, 1)
+    frequency = torch.exp(half * (-math.log(10000.0) / steps))
+    angle = (positions.double() + (2 if layout == "fairseq" else 0))[:, None] * frequency
+    if layout == "interleaved":
+        return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2).float()
+    return torch.cat((angle.sin(), angle.cos()), dim=-1).float()
 
 
 class SinusoidalPositions(nn.Module):
@@ -46,17 +58,18 @@ class SinusoidalPositions(nn.Module):
 
     Args:
         width: D.
+        layout: of the channels.
     """
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, layout: Sinusoid = "interleaved") -> None:
         super().__init__()
-        self.width = width
-        self.register_buffer("table", sinusoid(torch.arange(_TABLE_LENGTH), width), persistent=False)
+        self.width, self.layout = width, layout
+        self.register_buffer("table", sinusoid(torch.arange(_TABLE_LENGTH), width, layout), persistent=False)
 
     def forward(self, positions: Int[Tensor, " length"], limit: int) -> Float[Tensor, "length width"]:
         """Encode positions below ``limit``, which is on the host so that a GPU need not synchronize."""
         table: Tensor = self.table  # type: ignore[assignment]
-        return table[positions] if limit <= len(table) else sinusoid(positions, self.width)
+        return table[positions] if limit <= len(table) else sinusoid(positions, self.width, self.layout)
 
 
 class LearnedPositions(nn.Module):
@@ -96,7 +109,7 @@ class Embedding(nn.Module):
         self.positions = (
             LearnedPositions(config.max_positions, config.width)
             if config.positions == "learned"
-            else SinusoidalPositions(config.width)
+            else SinusoidalPositions(config.width, config.sinusoid)
         )
         self.dropout = Dropout(config.dropout_of("embedding"))
         self.norm = nn.LayerNorm(config.width, eps=config.norm_eps) if config.embedding_norm else nn.Identity()
@@ -131,6 +144,7 @@ Weights = Float[Tensor, "batch heads query key"]
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
+    "silu": F.silu,
     "reglu": F.relu,
     "geglu": F.gelu,
     "swiglu": F.silu,
@@ -140,7 +154,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 class FeedForward(nn.Module):
     """FFN(z) = W_2 dropout(act(W_1 z + b_1)) + b_2   (3.3), at each position.
 
-    act is max(0, x), or GELU(x) = x P(X <= x) with X ~ N(0, 1)   (Hendrycks & Gimpel 2016).
+    act is max(0, x), GELU(x) = x P(X <= x) with X ~ N(0, 1)   (Hendrycks & Gimpel 2016), or SiLU(x) = x sigmoid(x).
     """
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -151,10 +165,10 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(config.dropout_of("feed_forward"))
 
     def forward(self, z: Float[Tensor, "batch time width"]) -> Float[Tensor, "batch time width"]:
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and self.kind != "silu":
             expand, p = self.expand, self.dropout.probability
             hidden = pointwise.activated_linear(z, expand.weight, expand.bias, self.kind, p)  # type: ignore[arg-type]
-        else:  # module by module, so that hooks on the modules are called
+        else:  # module by module, so that hooks on the modules are called; SiLU has no fused kernel
             hidden = self.dropout(_ACTIVATIONS[self.kind](self.expand(z)))
         return self.contract(hidden)  # type: ignore[no-any-return]
 

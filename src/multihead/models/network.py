@@ -49,7 +49,7 @@ class Network(nn.Module, ABC):
 
     config: NetworkConfig
     output: nn.Linear
-    """Projection of states to logits, without bias."""
+    """Projection of states to logits."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Called at the end of `copy.deepcopy` and unpickling, which lose the hooks of parameters."""
@@ -110,7 +110,7 @@ class Network(nn.Module, ABC):
     ) -> Loss:
         """Label-smoothed cross-entropy of each next token, summed over the real tokens of ``target_output``."""
         states = self.hidden(source, source_lengths, target_input)
-        return token_loss(states, self.output.weight, target_output, self.config.padding_id, smoothing)
+        return token_loss(states, self.output, target_output, self.config.padding_id, smoothing)
 
     @abstractmethod
     def start(self, source: Int[Tensor, "batch source"], lengths: Int[Tensor, " batch"]) -> Any:
@@ -131,14 +131,14 @@ def build_embeddings(config: NetworkConfig) -> tuple[nn.Embedding, nn.Embedding]
 
 def token_loss(
     states: Float[Tensor, "batch target width"],
-    weight: Float[Tensor, "vocab width"],
+    output: nn.Linear,
     target_output: Int[Tensor, "batch target"],
     padding_id: int,
     smoothing: float,
 ) -> Loss:
-    """Label-smoothed cross-entropy of ``softmax(states weight^T)``, summed over the tokens that are not padding."""
+    """Label-smoothed cross-entropy of ``softmax(output(states))``, summed over the tokens that are not padding."""
     real = target_output != padding_id  # [batch, target]; indexing with it gives [tokens, width]
-    return linear_cross_entropy(states[real], weight, target_output[real], smoothing)
+    return linear_cross_entropy(states[real], output.weight, target_output[real], smoothing, output.bias)
 
 
 def initialize(model: nn.Module, embeddings: Literal["normal", "xavier"] = "normal") -> None:

@@ -89,7 +89,7 @@ class Transformer(Network):
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
         self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
         self.encoder_norm, self.decoder_norm = _last_norm(config), _last_norm(config)
-        self.output = nn.Linear(config.width, config.target_vocab, bias=False)
+        self.output = nn.Linear(config.width, config.target_vocab, bias=config.output_bias)
         self.output_scale = config.width**-0.5 if config.embedding_scale == "projection" else 1.0
         initialize(self, config.initialization)
         self._tie_output(target)
@@ -142,13 +142,13 @@ class Transformer(Network):
         """As `Network.loss`; in training on a CPU computed from the packed batch where the kernels allow it."""
         if self.compiled:
             states = _compiled_hidden()(self, source, source_lengths, target_input)
-            return token_loss(states, self.output.weight, target_output, self.config.padding_id, smoothing)
+            return token_loss(states, self.output, target_output, self.config.padding_id, smoothing)
         if not self._packs(source, target_input):
             return super().loss(source, source_lengths, target_input, target_output, smoothing=smoothing)
         real = target_output != self.config.padding_id
         packed = pack(source, source_lengths, self.config.padding_id)
         states = self._hidden_packed(packed, pack(target_input, real.sum(1), self.config.padding_id))
-        return linear_cross_entropy(states, self.output.weight, target_output[real], smoothing)
+        return linear_cross_entropy(states, self.output.weight, target_output[real], smoothing, self.output.bias)
 
     def _packs(self, source: Tensor, target: Tensor) -> bool:
         """Whether the compiled kernels support this batch: other attention would be quadratic in the packed row."""

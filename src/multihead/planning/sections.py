@@ -179,13 +179,15 @@ class Model(Settings):
     attention_bias: bool | None = None
     """Biases in the projections of attention."""
     inner: int | None = shared("inner")
-    feed_forward: Literal["relu", "gelu", "reglu", "geglu", "swiglu"] | None = None
+    feed_forward: Literal["relu", "gelu", "silu", "reglu", "geglu", "swiglu"] | None = None
     """Its activation; the last three are gated and have a third matrix."""
     encoder_layers: int | None = shared("encoder_layers")
     decoder_layers: int | None = None
     """Layers of the decoder."""
     positions: Literal["sinusoidal", "learned"] | None = None
     """Position encodings: computed, for any length, or learned."""
+    sinusoid: Literal["interleaved", "halves", "marian", "fairseq"] | None = None
+    """Layout of computed positions: the paper's, or that of another program."""
     max_positions: int | None = None
     """Number of learned positions; tokens beyond share the last one."""
     embedding_scale: Literal["embedding", "projection", "none"] | None = None
@@ -211,6 +213,8 @@ class Model(Settings):
     """Source and target share one embedding."""
     tie_output: bool | None = None
     """The output projection is the target embedding."""
+    output_bias: bool | None = None
+    """A bias of the output projection."""
     initialization: Literal["normal", "xavier"] | None = None
     """Initialization of the embeddings."""
 

@@ -106,7 +106,7 @@ def encode_constraints(tokenizer: Tokenizer, request: TranslationRequest) -> Con
             if wanted and not text.strip():
                 raise InputError(f"text {number} is empty, so it cannot have {name}")
     phrases = [
-        [[tokenizer.encode(word) for word in _alternatives(phrase, number)] for phrase in own]
+        [[tokenizer.encode_phrase(word) for word in _alternatives(phrase, number)] for phrase in own]
         for number, own in enumerate(request.phrases or (), 1)
     ]
     return Constraints([tokenizer.encode(prefix) for prefix in request.prefixes or ()], phrases if any(phrases) else [])
@@ -154,7 +154,7 @@ def build_restrictions(search: Search, tokenizer: Tokenizer, constraints: Constr
     """The forbidden words of a search, then the prefixes."""
     restrictions: list[Restriction] = []
     if search.without:
-        restrictions.append(Without([tokenizer.encode(word) for word in search.without]))
+        restrictions.append(Without([tokenizer.encode_phrase(word) for word in search.without]))
     if constraints.prefixes:
         restrictions.append(Prefix(constraints.prefixes))
     return restrictions
@@ -202,7 +202,7 @@ def uncompiled_reason(search: Search, constraints: Constraints) -> str | None:
 
 def symbols_of(tokenizer: Tokenizer) -> Symbols:
     """The symbols of a vocabulary that a search must know."""
-    return Symbols(tokenizer.bos_id, tokenizer.eos_id, tokenizer.forbidden_in_output)
+    return Symbols(tokenizer.bos_id, tokenizer.eos_id, tokenizer.forbidden_in_output, tokenizer.prefix)
 
 
 def build_ensemble(bundles: Sequence[Bundle], mean: Mean = "probabilities") -> Ensemble:

@@ -75,7 +75,7 @@ class Network(nn.Module):
         )
 
     def cross_entropy(self, drawn: Drawn, target: Tensor = TARGET, smoothing: float = SMOOTHING) -> Loss:
-        return token_loss(drawn.states, self.output.weight, target, PADDING, smoothing)
+        return token_loss(drawn.states, self.output, target, PADDING, smoothing)
 
     def gradient(self, value: Tensor) -> Tensor:
         """One row for all parameters."""

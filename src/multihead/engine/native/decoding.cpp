@@ -26,7 +26,7 @@ const i64 TILE = 4;    // panels of the vocabulary that are projected at a time
 struct Settings {
     i64 beam, n_best, stop, begin, end, workers, capacity;  // stop: 0 exact, 1 ahead, 2 patience
     double patience;
-    std::vector<i64> forbidden;
+    std::vector<i64> forbidden, forced;
     std::vector<double> divisors;  // [length], the length penalty
 };
 
@@ -299,6 +299,14 @@ struct Worker {
         one.found.push_back({std::move(tokens), from.value[rank], score, finished});
     }
 
+    // Extends the only hypothesis of a sentence by a forced symbol, at no cost: log p counts as 0.
+    bool force(Sentence &one) {
+        one.history[0].push_back(set.forced[one.cache.time++]);
+        const bool cut = one.limit == one.cache.time;
+        if (cut) one.found.push_back({one.history[0], 0.f, 0., false});
+        return cut;
+    }
+
     // Extends the hypotheses of a sentence by one symbol, as decoding/beam.py does; true if the sentence is done.
     // Candidate k * two + j is hypothesis k with the j-th of its 2K best symbols.
     bool extend(Sentence &one, const NextSymbols *next) {
@@ -312,6 +320,7 @@ struct Worker {
                 best.offer(one.totals[k] + (next[k].best.value[j] - shift), k * two + j);
         }
         if (one.fault) return true;
+        if (one.cache.time < (i64)set.forced.size()) return force(one);
         const i64 length = ++one.cache.time;  // of the extended hypotheses
         std::vector<i64> parents, tokens;
         std::vector<float> totals;
@@ -467,10 +476,11 @@ extern "C" void decoding_shortlist_free(void *shortlist) { delete (Shortlist *)s
 
 // numbers: beam, n_best, stop, begin, end, workers, capacity. shortlist: one of this model, or null.
 extern "C" void *decoding_search(const void *model, const i64 *numbers, double patience, const i64 *forbidden,
-                                 i64 forbiddens, const double *divisors, i64 lengths, const void *shortlist) {
+                                 i64 forbiddens, const i64 *forced, i64 forceds, const double *divisors, i64 lengths,
+                                 const void *shortlist) {
     Search *search = new Search(*(const Model *)model);
     search->set = {numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5], numbers[6], patience,
-                   {forbidden, forbidden + forbiddens}, {divisors, divisors + lengths}};
+                   {forbidden, forbidden + forbiddens}, {forced, forced + forceds}, {divisors, divisors + lengths}};
     search->shortlist = (const Shortlist *)shortlist;
     if (search->shortlist) {
         search->symbols = search->shortlist->always;

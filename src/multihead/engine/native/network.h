@@ -53,7 +53,7 @@ static inline vf lane_sums(vf *x) {
     else return x[0];
 }
 
-enum Activation { RECTIFIER = 0, GELU = 1, GATED_RECTIFIER = 2, GATED_GELU = 3, GATED_SWISH = 4 };
+enum Activation { RECTIFIER = 0, GELU = 1, SWISH = 2, GATED_RECTIFIER = 3, GATED_GELU = 4, GATED_SWISH = 5 };
 
 struct Sizes {
     i64 kind, width, heads, kv_heads, key, value, inner, encoder_layers, decoder_layers, source_vocab, target_vocab,
@@ -198,6 +198,8 @@ struct Runner {
             product(f.expand, scratch.rows, rows, h, step, s.activation == RECTIFIER ? RELU : SET);
             if (s.activation == GELU)
                 for (i64 i = 0; i < rows * step; i++) h[i] = 0.5f * h[i] * (1.f + std::erf(h[i] * 0.70710678f));
+            if (s.activation == SWISH)
+                for (i64 i = 0; i < rows * step; i++) h[i] /= 1.f + exponential(-h[i]);
         } else {
             float *g = scratch.gates.get<float>(rows * step);
             product(f.expand, scratch.rows, rows, h, step);

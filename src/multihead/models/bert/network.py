@@ -188,9 +188,8 @@ class Bert(nn.Module):
         """
         states, pooled = self.encode(tokens, lengths, segments)
         transformed = self.words(states[chosen])  # [words, width]
-        # The bias is one more column of E, multiplied by a one, so that the fused kernel need not store the logits.
-        weight = torch.cat((self.embedding.tokens.weight, self.words.bias[:, None]), dim=1)
-        found = linear_cross_entropy(F.pad(transformed, (0, 1), value=1.0), weight, originals[chosen], smoothing)
+        weight, bias = self.embedding.tokens.weight, self.words.bias
+        found = linear_cross_entropy(transformed, weight, originals[chosen], smoothing, bias)
         labels = torch.where(follows < 0, -1, 1 - follows)
         pairs = F.cross_entropy(self.follows(pooled).float(), labels, ignore_index=-1, reduction="none")
         return found._replace(total=found.total + (pairs * chosen.sum(1)).sum())

@@ -18,7 +18,6 @@ from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -78,9 +77,7 @@ class Classifier(nn.Module, ABC):
         """
         *read, labels = inputs
         vectors = self.dropout(self.encode(*read)[0])
-        # The bias is one more column of the weight, multiplied by a one.
-        weight = torch.cat((self.output.weight, self.output.bias[:, None]), dim=1)
-        return linear_cross_entropy(F.pad(vectors, (0, 1), value=1.0), weight, labels, smoothing)
+        return linear_cross_entropy(vectors, self.output.weight, labels, smoothing, self.output.bias)
 
 
 class HierarchicalClassifier(Classifier):
