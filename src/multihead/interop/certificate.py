@@ -302,7 +302,8 @@ def _compare_tokenizers(
     encoded: Sequence[Sequence[int]],
     translations: Sequence[Sequence[int]],
 ) -> TokenizerCheck | None:
-    """None if the other side has no tokenizer."""
+    """None if the other side has no tokenizer. Translations with bytes that are not UTF-8 have no text to compare."""
+    translations = [row for row in translations if "\ufffd" not in ours.decode([row])[0]]
     theirs, decoded = other.encode(texts), other.decode(translations)
     if theirs is None or decoded is None:
         return None

@@ -77,6 +77,11 @@ def find_format(name: FormatName) -> Format:
                 ctranslate2.represented,
                 ctranslate2.allowed,
             )
+        case "transformers":
+            from multihead.interop.formats import transformers
+            from multihead.interop.runtimes import transformers as library
+
+            return Format(transformers.write, transformers.refusals, library.open_folder)
         case "sentencepiece":
             from multihead.interop.formats import sentencepiece
             from multihead.interop.runtimes import sentencepiece as pieces

@@ -53,7 +53,7 @@ def make_parts(tokenizer: BytePairTokenizer, other_tokenizer: BytePairTokenizer)
                     parameter.add_(0.2 * torch.randn_like(parameter))
                 if name == "output.weight" or (config.tie_output and name == "target_embedding.table.weight"):
                     parameter.mul_(3)  # decided enough for equal translations
-        search = Search(beam=3, max_length=24)
+        search = Search(beam=3, length_factor=0.5, length_margin=4)
         return TranslatorParts(config, dict(model.named_parameters()), tokenizer, target, search, "de", "en")
 
     return make

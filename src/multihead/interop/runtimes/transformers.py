@@ -1,0 +1,190 @@
+"""``transformers`` as the other side of a certificate.
+
+It runs any sequence-to-sequence folder that ``AutoModelForSeq2SeqLM`` loads, in float32 and on the processor. Its
+``generate`` is given our rules: ``early_stopping="never"`` is our exact stopping rule, ``suppress_tokens`` are our
+forbidden ids, ``length_penalty`` is the power of the length by which our scores are divided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from multihead.decoding.search import Search
+from multihead.errors import ConfigurationError, MissingDependencyError
+from multihead.interop.formats.parts import TranslatorParts
+from multihead.interop.formats.transformers import TARGET
+from multihead.interop.runtimes import Rules
+
+_ROWS = 32
+"""Sentences in a batch, of similar lengths."""
+
+
+class TransformersRuntime:
+    """A folder, loaded by ``transformers``.
+
+    Args:
+        folder: with config.json and weights; tokenizers if ``with_tokenizers``.
+        parts: our side, for the ids of the special symbols.
+        with_tokenizers: whether ``AutoTokenizer`` reads the folder and gives our ids.
+
+    Raises:
+        MissingDependencyError: transformers is not installed.
+    """
+
+    name = "transformers"
+
+    def __init__(self, folder: Path, parts: TranslatorParts, with_tokenizers: bool = True) -> None:
+        try:
+            import transformers
+        except ImportError as error:
+            raise MissingDependencyError("transformers", "transformers", "running this model there") from error
+        self.version = str(transformers.__version__)
+        self._target, self._pad = parts.target_tokenizer, parts.source_tokenizer.pad_id
+        self._new_config: Any = transformers.GenerationConfig
+        load = transformers.AutoModelForSeq2SeqLM.from_pretrained
+        with _without_progress_bar():
+            self.model: Any = load(folder, dtype=torch.float32, local_files_only=True).eval()
+        self._tokenizers: tuple[Any, Any] | None = None
+        if with_tokenizers:
+            target = folder / TARGET
+            self._tokenizers = (_tokenizer(folder), _tokenizer(target if target.is_dir() else folder))
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]] | None:
+        """The ids that ``AutoTokenizer`` gives, without the end symbol."""
+        if self._tokenizers is None:
+            return None
+        rows: list[list[int]] = self._tokenizers[0](list(texts))["input_ids"]
+        return [row[:-1] for row in rows]
+
+    def decode(self, rows: Sequence[Sequence[int]]) -> list[str] | None:
+        """The texts that ``AutoTokenizer`` gives."""
+        if self._tokenizers is None:
+            return None
+        return [str(self._tokenizers[1].decode(list(row), skip_special_tokens=True)) for row in rows]
+
+    def rules(self, search: Search) -> Rules:
+        """``generate`` follows our rules, except for hypotheses that reach the limit.
+
+        Raises:
+            ConfigurationError: a length penalty of another form than the power of the length.
+        """
+        if search.length_penalty != "power":
+            raise ConfigurationError("transformers divides by a power of the length: take the length_penalty 'power'")
+        return Rules(
+            search.model_copy(update={"stopping": "exact"}),
+            self._target.forbidden_in_output,
+            unfinished_compete=search.beam > 1,
+            differences=(
+                "transformers stops a beam search by `early_stopping`; 'never', which generation_config.json has, is "
+                "the stopping rule of multihead",
+                "transformers cuts at `max_length` and ranks cut hypotheses with finished ones; the limit of multihead "
+                "grows with the source, and finished ones come first",
+            ),
+        )
+
+    @torch.no_grad()
+    def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
+        """The logits of a forward pass with the targets as decoder inputs, normalized."""
+        scores: list[list[float]] = [[] for _ in sources]
+        for places, source, mask in self._batches(sources):
+            inputs = self._decoder_inputs([targets[place] for place in places])
+            logits = self.model(input_ids=source, attention_mask=mask, decoder_input_ids=inputs).logits
+            rows = logits.float().log_softmax(-1)
+            for row, place in zip(rows, places, strict=True):
+                ids = torch.tensor(targets[place])
+                scores[place] = row[: len(ids)].gather(1, ids[:, None])[:, 0].tolist()
+        return scores
+
+    @torch.no_grad()
+    def translate(self, sources: Sequence[Sequence[int]], search: Search) -> list[list[int]]:
+        """``generate``, which begins with our prefix if there is one."""
+        target, found = self._target, [[0] for _ in sources]
+        settings = self._new_config(
+            num_beams=search.beam,
+            length_penalty=search.alpha,
+            early_stopping="never" if search.beam > 1 else False,
+            max_new_tokens=search.max_length,
+            min_new_tokens=search.min_length or None,
+            suppress_tokens=list(target.forbidden_in_output),
+            do_sample=False,
+            pad_token_id=target.pad_id,
+            bos_token_id=target.bos_id,
+            eos_token_id=target.eos_id,
+            decoder_start_token_id=target.bos_id,
+        )
+        self.model.generation_config = settings
+        processors = [_Prefix(target.prefix)] if target.prefix else []
+        for places, source, mask in self._batches(sources):
+            rows = self.model.generate(
+                source, attention_mask=mask, generation_config=settings, logits_processor=processors
+            )
+            for place, row in zip(places, rows[:, 1:].tolist(), strict=True):
+                found[place] = row[: row.index(target.eos_id) + 1] if target.eos_id in row else row
+        return found
+
+    def _decoder_inputs(self, targets: Sequence[Sequence[int]]) -> Tensor:
+        """Begin and all ids except the last one of each target, padded."""
+        rows = [torch.tensor([self._target.bos_id, *target[:-1]]) for target in targets]
+        return pad_sequence(rows, batch_first=True, padding_value=self._target.pad_id)
+
+    def _batches(self, sources: Sequence[Sequence[int]]) -> Iterator[tuple[list[int], Tensor, Tensor]]:
+        """Places, padded sources and their masks."""
+        order = sorted(range(len(sources)), key=lambda place: -len(sources[place]))
+        for start in range(0, len(order), _ROWS):
+            places = order[start : start + _ROWS]
+            rows = [torch.tensor(list(sources[place])) for place in places]
+            source = pad_sequence(rows, batch_first=True, padding_value=self._pad)
+            lengths = torch.tensor([len(row) for row in rows])
+            yield places, source, (torch.arange(source.shape[1]) < lengths[:, None]).long()
+
+
+class _Prefix:
+    """Lets every translation begin with the same ids, whose probabilities count."""
+
+    def __init__(self, prefix: Sequence[int]) -> None:
+        self._prefix = prefix
+
+    def __call__(self, ids: Tensor, scores: Tensor) -> Tensor:
+        place = ids.shape[1] - 1  # the decoder's first input is no part of the translation
+        if place >= len(self._prefix):
+            return scores
+        wanted = self._prefix[place]
+        only = torch.full_like(scores, -torch.inf)
+        only[:, wanted] = scores[:, wanted]
+        return only
+
+
+@contextmanager
+def _without_progress_bar() -> Iterator[None]:
+    from transformers.utils import logging as library_logging
+
+    logging: Any = library_logging
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+def _tokenizer(folder: Path) -> Any:
+    import transformers
+
+    return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+
+
+def open_folder(folder: Path, parts: TranslatorParts, _quantization: str) -> TransformersRuntime:
+    """The runtime of an exported folder.
+
+    Raises:
+        MissingDependencyError: transformers is not installed.
+    """
+    return TransformersRuntime(folder, parts)

@@ -1,0 +1,125 @@
+"""Folders for transformers: its classes give our logits, translations and token ids."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from multihead.decoding.search import Search
+from multihead.interop.certificate import Terms, certify
+from multihead.interop.formats import transformers as format_
+from multihead.interop.formats.parts import TranslatorParts
+from multihead.interop.lines import Lines
+from multihead.interop.runtimes.transformers import TransformersRuntime, open_folder
+
+MakeParts = Callable[..., TranslatorParts]
+
+LINES = Lines(("Ein Hund rennt.", "Zwei Hunde rennen!", "12 Bälle im Park", "日本 </s>"), "four lines")
+
+NETWORKS: dict[str, dict[str, Any]] = {
+    "marian": {"norm": "post"},
+    "marian, untied": {"norm": "post", "tie_output": False, "feed_forward": "gelu"},
+    "marian, two vocabularies": {"norm": "post", "shared": False},
+    "marian, two vocabularies, untied": {"norm": "post", "shared": False, "tie_output": False},
+    "bart": {"norm": "post", "embedding_norm": True, "embedding_scale": "projection", "attention_bias": False},
+    "bart, learned": {"norm": "post", "embedding_norm": True, "positions": "learned", "max_positions": 40},
+    "pegasus": {"norm": "pre"},
+    "pegasus, untied": {"norm": "pre", "tie_output": False, "attention_bias": False, "decoder_layers": 1},
+    "pegasus, two vocabularies": {"norm": "pre", "shared": False, "feed_forward": "gelu"},
+    "pegasus, learned": {"norm": "pre", "positions": "learned", "max_positions": 40, "embedding_scale": "none"},
+    "mbart": {"norm": "pre", "embedding_norm": True, "embedding_scale": "projection"},
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_equal_logits_and_translations(tmp_path: Path, make_parts: MakeParts, name: str) -> None:
+    parts = make_parts(**NETWORKS[name])
+    assert format_.refusals(parts) == []
+    format_.write(parts, tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == name.split(",")[0]
+    certificate = certify(parts, open_folder(tmp_path, parts, ""), Terms("transformers", LINES, beam=3, allowed=1e-4))
+    assert certificate.state == "passed", certificate.reason
+
+
+@pytest.mark.parametrize("name", ["marian", "bart", "pegasus", "mbart", "pegasus, two vocabularies"])
+def test_every_weight_is_used_and_saved_again(tmp_path: Path, make_parts: MakeParts, name: str) -> None:
+    parts = make_parts(**NETWORKS[name])
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    format_.write(parts, first)
+    model, info = AutoModelForSeq2SeqLM.from_pretrained(first, output_loading_info=True)
+    positions = {f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder")}
+    assert set(info["missing_keys"]) <= positions, info
+    assert not info["unexpected_keys"]
+    assert not info["mismatched_keys"]
+    model.save_pretrained(second)
+    pair = [TransformersRuntime(folder, parts, with_tokenizers=False) for folder in (first, second)]
+    scores = [runtime.score([[270, 280, 3]], [[265, 275, 3]]) for runtime in pair]
+    assert scores[0] == scores[1]
+
+
+def test_ids_of_every_text(tmp_path: Path, make_parts: MakeParts, hard_texts: list[str]) -> None:
+    parts = make_parts(shared=False)
+    format_.write(parts, tmp_path)
+    for folder, tokenizer in (
+        (tmp_path, parts.source_tokenizer),
+        (tmp_path / "target_tokenizer", parts.target_tokenizer),
+    ):
+        theirs = AutoTokenizer.from_pretrained(folder)
+        ids = tokenizer.encode_batch(hard_texts)
+        assert theirs(hard_texts)["input_ids"] == [[*row, tokenizer.eos_id] for row in ids]
+        assert theirs.batch_decode([[2, *row, 3, 0] for row in ids], skip_special_tokens=True) == hard_texts
+        specials = (theirs.pad_token_id, theirs.unk_token_id, theirs.bos_token_id, theirs.eos_token_id)
+        assert specials == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_code_of_the_card(
+    tmp_path: Path,
+    make_parts: MakeParts,
+    shared: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    parts = replace(make_parts(shared=shared), generation=Search(beam=3, max_length=8))
+    format_.write(parts, tmp_path)
+    code = re.findall(r"```python\n(.*?)```", (tmp_path / "README.md").read_text(), re.DOTALL)[0]
+    monkeypatch.chdir(tmp_path)
+    exec(code.replace("...", LINES.texts[0]))
+    runtime = open_folder(tmp_path, parts, "")
+    source = [*parts.source_tokenizer.encode(LINES.texts[0]), 3]
+    ids = runtime.translate([source], parts.generation)[0]
+    assert capsys.readouterr().out.strip() == str([parts.target_tokenizer.decode(ids)])
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"kv_heads": 1}, "grouped queries"),
+        ({"key_dim": 4}, "key_dim 4"),
+        ({"feed_forward": "swiglu"}, "swiglu"),
+        ({"norm": "post", "final_norm": True}, "final_norm True"),
+        ({"norm": "post", "positions": "learned"}, "learned positions"),
+    ],
+)
+def test_what_no_class_carries_is_named(make_parts: MakeParts, settings: dict[str, Any], reason: str) -> None:
+    (found,) = format_.refusals(make_parts(**settings))
+    assert reason in found
+
+
+def test_the_output_bias_of_entries_that_do_not_exist(tmp_path: Path, make_parts: MakeParts) -> None:
+    """With one size for two vocabularies, the surplus outputs have no probability."""
+    parts = make_parts(norm="pre", shared=False)
+    format_.write(parts, tmp_path)
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    logits = model(input_ids=torch.tensor([[270, 3]]), decoder_input_ids=torch.tensor([[2]])).logits
+    assert logits.shape[-1] > len(parts.target_tokenizer)
+    assert not logits.softmax(-1)[..., len(parts.target_tokenizer) :].any()
