@@ -205,7 +205,7 @@ def test_the_new_folder_has_what_is_new() -> None:
     fields = {name: getattr(config, name) for name in TransformerConfig.model_fields}
     old = json.loads((FOLDERS / "v1" / "config.json").read_text(encoding="utf-8"))["model"]
     dropouts = {"embedding_dropout", "residual_dropout"}  # like the third
-    newest = {"sinusoid", "output_bias"}
+    newest = {"sinusoid", "output_bias", "source_end"}
     for name in fields.keys() - old.keys() - dropouts - newest:
         assert fields[name] != TransformerConfig.model_fields[name].default, name
     assert load_bundle(FOLDERS / "v3").model.config.architecture == "recurrent"

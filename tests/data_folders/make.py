@@ -32,6 +32,7 @@ NETWORK = {
     "feed_forward": "silu",
     "sinusoid": "fairseq",
     "output_bias": True,
+    "source_end": False,
     "dropout": 0.05,
 }
 """New in version 5: settings of the Transformer for models of other programs."""

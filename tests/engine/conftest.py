@@ -38,6 +38,7 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "silu, halves, biased output": {"feed_forward": "silu", "sinusoid": "halves", "output_bias": True},
     "fairseq's positions": {"norm": "pre", "sinusoid": "fairseq", "tie_output": False, "output_bias": True},
+    "no source end": {"source_end": False, "embedding_norm": True},
     "wide heads": {"width": 128, "heads": 2, "norm_eps": 1e-3},
 }  # fmt: skip
 

@@ -67,6 +67,7 @@ OPTIONS = {
     "sinusoid=marian": Option({"sinusoid": "marian"}, drawn_alike=True),
     "sinusoid=fairseq": Option({"sinusoid": "fairseq"}, drawn_alike=True),
     "output_bias": Option({"output_bias": True}, {"output.bias"}),
+    "source_end=False": Option({"source_end": False}, drawn_alike=True),
     "feed_forward=reglu": Option({"feed_forward": "reglu"}, GATED),
     "feed_forward=geglu": Option({"feed_forward": "geglu"}, GATED),
     "feed_forward=swiglu": Option({"feed_forward": "swiglu"}, GATED),

@@ -179,3 +179,15 @@ def test_the_network_is_the_equations(small: Any, name: str) -> None:
     gradients = (torch.autograd.grad(total, parameters) for total in (ours, theirs))
     for _, found, wanted in zip(names, *gradients, strict=True):
         close(found, wanted)
+
+
+def test_without_the_source_end_the_encoder_reads_one_symbol_less(small: Any) -> None:
+    """What follows is that of the source without its last symbol; a single symbol is read in any case."""
+    model, other = (small.model(source_end=read) for read in (False, True))
+    other.load_state_dict(model.state_dict())
+    sources, targets = [*small.sources[:2], small.sources[0][:1]], [*small.targets[:2], small.targets[0]]
+    target, _ = small.padded(targets, 1)
+    found = model(*small.padded(sources, 1), target).logits
+    expected = other(*small.padded([row[:-1] or row for row in sources], 1), target).logits
+    for row, theirs in enumerate(targets):
+        close(found[row, : len(theirs)], expected[row, : len(theirs)])

@@ -78,6 +78,7 @@ OTHER = {
     "tie_embeddings": False,
     "tie_output": False,
     "output_bias": True,
+    "source_end": False,
     "initialization": "xavier",
     "model": "recurrent",
     "cell": "lstm",

@@ -250,6 +250,8 @@ class RunningSearch:
             raise ConfigurationError(
                 f"expected 0 <= minimum < limit <= {self._longest}, got a minimum of {minimum} and a limit of {limit}"
             )
+        if not self._engine.model.config.source_end:
+            source = source[:-1] or source  # as `Transformer.read_lengths`
         if len(source) > self._reach:
             self._set_positions(len(source))
         self._library.decoding_add(self._search, number, _integers(source), len(source), limit, minimum)

@@ -126,6 +126,8 @@ class TransformerConfig(Settings):
     """Whether the output projection is the target embedding."""
     output_bias: bool = False
     """Whether the output projection has a bias."""
+    source_end: bool = True
+    """Whether the encoder reads the end symbol of a source; without it, an empty source is its end symbol alone."""
     initialization: Literal["normal", "xavier"] = "normal"
     """Initial values of the embeddings: N(0, 1/D), or Xavier uniform like all other matrices."""
 

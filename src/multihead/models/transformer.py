@@ -99,6 +99,10 @@ class Transformer(Network):
         """Number of learned positions; later positions share the last vector. None = no limit."""
         return self.config.max_positions if self.config.positions == "learned" else None
 
+    def read_lengths(self, source_lengths: Int[Tensor, " batch"]) -> Int[Tensor, " batch"]:
+        """The number of symbols of each source that the encoder reads: all, or all but the end symbol."""
+        return source_lengths if self.config.source_end else (source_lengths - 1).clamp(min=1)
+
     def forward(
         self,
         source: Int[Tensor, "batch source"],
@@ -146,7 +150,7 @@ class Transformer(Network):
         if not self._packs(source, target_input):
             return super().loss(source, source_lengths, target_input, target_output, smoothing=smoothing)
         real = target_output != self.config.padding_id
-        packed = pack(source, source_lengths, self.config.padding_id)
+        packed = pack(source, self.read_lengths(source_lengths), self.config.padding_id)
         states = self._hidden_packed(packed, pack(target_input, real.sum(1), self.config.padding_id))
         return linear_cross_entropy(states, self.output.weight, target_output[real], smoothing, self.output.bias)
 
@@ -185,7 +189,7 @@ class Transformer(Network):
     ) -> tuple[Float[Tensor, "batch source width"], tuple[Weights, ...]]:
         """The encoder's states, and the attention weights of its layers on request (otherwise an empty tuple)."""
         x = self.source_embedding(source)
-        mask = Padding(source_lengths)
+        mask = Padding(self.read_lengths(source_lengths))
         recorded: list[Weights] = []
         for layer in self.encoder:
             x, weights = layer(x, mask, need_weights=need_weights)
@@ -197,7 +201,8 @@ class Transformer(Network):
         self, source: Tensor, source_lengths: Tensor, target: Tensor, need_weights: bool
     ) -> tuple[Tensor, AttentionWeights | None]:
         encoded, encoder_weights = self.encode(source, source_lengths, need_weights=need_weights)
-        y, causal, padding = self.target_embedding(target), Causal(), Padding(source_lengths)
+        y, causal = self.target_embedding(target), Causal()
+        padding = Padding(self.read_lengths(source_lengths))
         self_weights: list[Weights] = []
         cross_weights: list[Weights] = []
         for layer in self._decoder_layers():
@@ -219,7 +224,7 @@ class Transformer(Network):
         """Encode the sources; the state has one row per sentence and no target positions."""
         encoded, _ = self.encode(source, lengths)
         layers = tuple(layer.project_memory(encoded) for layer in self._decoder_layers())
-        return TransformerState(Memory(layers, lengths), None, torch.zeros_like(lengths))
+        return TransformerState(Memory(layers, self.read_lengths(lengths)), None, torch.zeros_like(lengths))
 
     def step(
         self, tokens: Int[Tensor, " rows"], state: TransformerState

@@ -215,6 +215,8 @@ class Model(Settings):
     """The output projection is the target embedding."""
     output_bias: bool | None = None
     """A bias of the output projection."""
+    source_end: bool | None = None
+    """The encoder reads the end symbol of a source."""
     initialization: Literal["normal", "xavier"] | None = None
     """Initialization of the embeddings."""
 
