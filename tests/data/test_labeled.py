@@ -26,7 +26,7 @@ from multihead.data.nested import (
 from multihead.data.store import ParallelStore
 from multihead.errors import DataError
 from multihead.text.bert_words import BERT_SPECIALS, BpeWords, Symbols
-from multihead.text.sentences import split_paragraphs
+from multihead.text.sentences import split_at_marks, split_paragraphs, split_sentences
 from multihead.text.tokenizer import Tokenizer
 
 SYMBOLS = Symbols(pad=0, first=2, end=3, hidden=1)
@@ -110,20 +110,23 @@ def test_what_is_no_file_of_documents(tmp_path: Path) -> None:
         ("...", [["..."]]),
     ],
 )
-def test_sentences_end_where_sentences_end(text: str, parts: list[list[str]] | list[Any]) -> None:
-    assert split_paragraphs(text) == parts
+def test_sentences_end_at_marks(text: str, parts: list[list[str]] | list[Any]) -> None:
+    assert split_paragraphs(text, split_at_marks) == parts
 
 
 def test_nothing_of_a_text_is_lost_but_white_space() -> None:
     draw = random.Random(0)
     for _ in range(300):
         text = "".join(draw.choices("aB.!? …。”)\t", k=draw.randint(0, 25)))
-        joined = "".join(sentence for paragraph in split_paragraphs(text) for sentence in paragraph)
+        joined = "".join(sentence for paragraph in split_paragraphs(text, split_sentences) for sentence in paragraph)
         assert "".join(joined.split()) == "".join(text.split())
 
 
 def test_a_separator_is_the_only_one() -> None:
-    assert split_paragraphs("One. Two || three||\t|| four", "||") == [["One. Two", "three"], ["four"]]
+    assert split_paragraphs("One. Two || three||\t|| four", lambda text: text.split("||")) == [
+        ["One. Two", "three"],
+        ["four"],
+    ]
 
 
 # --------------------------------------------------------------------------- numbers

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,19 @@ def test_parts_fit_and_are_the_line(echo: Echo, lines: list[str], most: int, mor
 def test_what_is_no_text_is_refused(echo: Echo) -> None:
     with pytest.raises(InputError, match="surrogate"):
         split_long_lines(echo.bundle.source_tokenizer, ["\ud800 eins zwei"], 2, lambda _: False)
+
+
+def test_a_line_is_cut_by_the_rules_of_its_language(echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `multihead translate` searches are whole sentences: no abbreviation or date ends one."""
+    sentences = ["Wir treffen Dr. Smith z. B. am 3. Mai.", "Das 19. Jahrhundert war lang (vgl. S. 5).", "Gut!"] * 4
+    seen: list[str] = []
+    run = Echo.run
+    monkeypatch.setattr(Echo, "run", lambda self, request, told: seen.extend(request.texts) or run(self, request, told))
+    german = Echo(replace(echo.bundle, source_language="de-AT"), echo.folder)
+    options = LineOptions(TranslationRequest(german.search_settings()), max_source=2, max_sentence=500)
+    (window,) = translated(german, iter([" ".join(sentences)]), options)
+    assert seen == sentences
+    assert window.rows == [" ".join(sentences)]
 
 
 SENTENCE = "Eins zwei drei vier."

@@ -147,7 +147,9 @@ def test_a_greedy_translation_grows(compiled: bool, endless: Callable[[], Transl
 def cut(translator: Translator, text: str) -> list[SplitLine]:
     """The lines of a text, cut as by `multihead translate`."""
     most, longest = most_tokens(translator.lengths, translator.reach)
-    return split_long_lines(translator.bundle.source_tokenizer, text.split("\n"), most, lambda _: False, longest)
+    bundle = translator.bundle
+    lines = text.split("\n")
+    return split_long_lines(bundle.source_tokenizer, lines, most, lambda _: False, longest, bundle.source_language)
 
 
 @pytest.mark.parametrize("mode", ["mark", "retry"])
@@ -169,9 +171,11 @@ def test_the_guard_says_what_it_says_of_each_sentence(mode: GuardMode, client: C
 
 
 def test_a_long_line_is_cut_as_multihead_translate_cuts_it(client: Client, translator: Translator) -> None:
-    text = ". ".join(["Eins zwei drei vier", "Fünf sechs sieben acht"] * 8)
+    assert translator.bundle.source_language == "de"
+    sentences = ["Eins zwei drei vier.", "Der 3. Mai."] * 8
+    text = " ".join(sentences)
     (line,) = cut(translator, text)
-    assert len(line.parts) > 1
+    assert line.texts == sentences
     (wanted,) = join_parts(line, [[one] for one in translator.translations(line.texts)])
     (found,) = client.post(text=text).json["translations"]
     assert (found["text"], found["score"]) == (wanted.text, pytest.approx(wanted.score))

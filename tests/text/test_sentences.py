@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multihead.text.sentences import join_translations, split_sentences, split_text
+from multihead.text.sentences import join_translations, split_at_marks, split_text
 
 TEXT = st.text(alphabet=st.sampled_from("ab Zé.,!?;。，我 \t\u2028\u3000\0'”\u0301\u200d👩-"), max_size=120)
 
@@ -65,7 +65,7 @@ def test_no_text_takes_the_square_of_its_length(text: str) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(text=st.text(alphabet=st.sampled_from(".!…\"')  \n\x1c\u2028aA。！”"), max_size=20))
-def test_sentences_end_where_the_rule_says(text: str) -> None:
+def test_marks_end_sentences_where_the_rule_says(text: str) -> None:
     """The rule as documented: marks, closing punctuation, white space, and no lower-case letter."""
     ends = [
         end.end()
@@ -73,7 +73,20 @@ def test_sentences_end_where_the_rule_says(text: str) -> None:
         if text[end.end() :].strip() and not text[end.end() :].strip()[0].islower()
     ]
     places = [0, *ends, len(text)]
-    assert list(split_sentences(text)) == [text[one:two] for one, two in pairwise(places)]
+    assert list(split_at_marks(text)) == [text[one:two] for one, two in pairwise(places)]
+
+
+def test_the_language_decides_where_sentences_end() -> None:
+    text = "Das 19. Jahrhundert war lang, z. B. in Frankfurt. Es endete 1914."
+    for language, first in (("de", 49), (None, 7)):
+        (part, _), *_ = split_text(text, lambda piece: False, lambda piece: True, language)
+        assert part == text[:first]
+
+
+def test_a_quotation_in_chinese_is_cut_at_its_sentences() -> None:
+    """`text.boundaries` leaves it whole."""
+    parts = split_text("他说：“天黑了。我们回家吧。明天再来。”", lambda piece: len(piece) <= 10)
+    assert [part for part, _ in parts] == ["他说：“天黑了。", "我们回家吧。", "明天再来。”"]
 
 
 def test_a_sentence_that_is_bearable_stays_whole() -> None:

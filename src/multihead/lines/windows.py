@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 from multihead.errors import ConfigurationError
@@ -157,10 +158,11 @@ def translated(
     """
     translator = translator.searching(**options.request.search.model_dump())
     reader = None if files is None else files.open(done)
-    tokenizer = translator.bundle.source_tokenizer
+    bundle = translator.bundle
+    cut = partial(split_long_lines, bundle.source_tokenizer, language=bundle.source_language)
     for window in in_chunks(lines, WINDOW):
         constraints = LineConstraints() if reader is None else reader.read(window)
-        split = split_long_lines(tokenizer, window, options.max_source, constraints.any_at, options.max_sentence)
+        split = cut(window, options.max_source, constraints.any_at, options.max_sentence)
         try:
             results = _translate_window(translator, split, options, constraints, progress)
         except RoomError as error:

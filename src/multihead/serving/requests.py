@@ -218,7 +218,9 @@ def prepare(request: ApiRequest, translator: Translator, settings: ServeSettings
 def _cut_lines(texts: Sequence[str], translator: Translator, request: ApiRequest) -> list[SplitLine]:
     """Cut lines longer than the model is used to, as `multihead translate` does."""
     most, longest = most_tokens(translator.lengths, translator.reach)
-    return split_long_lines(translator.bundle.source_tokenizer, texts, most, lambda _: bool(request.prefix), longest)
+    bundle = translator.bundle
+    whole = bool(request.prefix)
+    return split_long_lines(bundle.source_tokenizer, texts, most, lambda _: whole, longest, bundle.source_language)
 
 
 def _encode(sentences: Sequence[str], translator: Translator, limit: int) -> list[list[int]]:

@@ -3,9 +3,9 @@
     paragraph TAB paragraph ...        a document is one line; tabs separate its paragraphs
     sentence. Sentence! Sentence?      a paragraph, split where sentences end, or at a given separator
 
-A sentence ends after ``. ! ? …`` and closing punctuation if white space follows, but no lower-case letter after it; and
-after ``。！？`` anywhere. This is a heuristic ("Mr. Smith" is split), so documents with known sentences should use a
-separator.
+Where sentences end is found by `text.boundaries`, by the rules of a language. `split_at_marks` is the rule of earlier
+versions, which knows no language and no abbreviation; models trained on its sentences keep it. A rule can err, so
+documents with known sentences should use a separator.
 
 A text that is too long is split between sentences. A sentence that is too long alone is split in half, recursively:
 after a comma or similar near its middle, else between words, else (in scripts without spaces) between characters. Parts
@@ -18,7 +18,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+
+from multihead.text.boundaries import sentence_starts
 
 PARAGRAPH = "\t"
 """Separates the paragraphs of a document."""
@@ -28,22 +31,39 @@ _END = re.compile(r"""(?<![.!?…])[.!?…]++["'”’“»«)\]]*+(?=\s)|(?<![�
 _SOMETHING = re.compile(r"\S")
 
 
-def split_paragraphs(text: str, separator: str | None = None) -> list[list[str]]:
+def split_paragraphs(text: str, split: Callable[[str], Iterable[str]]) -> list[list[str]]:
     """The non-empty sentences of each paragraph, without surrounding white space.
 
     Args:
         text: the document.
-        separator: separates sentences; None to find where they end.
+        split: splits a paragraph into sentences.
     """
     paragraphs = []
     for paragraph in text.split(PARAGRAPH):
-        sentences = split_sentences(paragraph) if separator is None else paragraph.split(separator)
-        paragraphs.append([sentence.strip() for sentence in sentences if sentence.strip()])
+        sentences = [sentence.strip() for sentence in split(paragraph)]
+        paragraphs.append([sentence for sentence in sentences if sentence])
     return [sentences for sentences in paragraphs if sentences]
 
 
-def split_sentences(paragraph: str) -> Iterator[str]:
-    """The sentences of a paragraph with the white space between them, so that they concatenate to the paragraph."""
+def split_sentences(paragraph: str, language: str | None = None) -> list[str]:
+    """The sentences of a paragraph with the white space after them, so that they concatenate to the paragraph.
+
+    None is empty; a paragraph of white space is one sentence.
+
+    Args:
+        paragraph: the text.
+        language: its code, as `text.boundaries.sentence_starts` takes it; None if it is not known.
+    """
+    places = [0, *sentence_starts(paragraph, language), len(paragraph)]
+    return [paragraph[start:end] for start, end in pairwise(places) if start < end]
+
+
+def split_at_marks(paragraph: str) -> Iterator[str]:
+    """Split after marks that end sentences, in any language; the results concatenate to the paragraph.
+
+    A sentence ends after ``. ! ? …`` and closing punctuation if white space follows, but no lower-case letter after it;
+    and after ``。！？`` anywhere. So "Mr. Smith" is split.
+    """
     start = 0
     for end in _END.finditer(paragraph):
         following = _SOMETHING.search(paragraph, end.end())
@@ -56,7 +76,8 @@ def split_sentences(paragraph: str) -> Iterator[str]:
 Part = tuple[str, str]
 """A part without surrounding white space, and the text between it and the next part."""
 
-_CLAUSE = re.compile(r"""(?<![,;:–—])[,;:–—]++["'”’»)\]]*+(?=\s)|[，、；：]++""")
+_CLAUSE = re.compile(r"""(?<![,;:–—])[,;:–—]++["'”’»)\]]*+(?=\s)|[，、；：。！？]++[”’」』）]*+""")
+"""In scripts without spaces also the sentences of a quotation, which `text.boundaries` does not separate."""
 _SPACE = re.compile(r"\s+")
 _UNSPACED = re.compile(r"[\u3000-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uff65\u0e00-\u0eff\u1000-\u109f]")
 """Kana, Han and their punctuation, Thai, Lao, Burmese: scripts written without spaces between words."""
@@ -64,7 +85,10 @@ _JOINERS = "\u200d\ufe0e\ufe0f"
 
 
 def split_text(
-    text: str, fits: Callable[[str], bool], sentence_fits: Callable[[str], bool] | None = None
+    text: str,
+    fits: Callable[[str], bool],
+    sentence_fits: Callable[[str], bool] | None = None,
+    language: str | None = None,
 ) -> list[Part]:
     """Split a text into parts that fit, such that ``"".join(part + between) == text.strip()``.
 
@@ -72,12 +96,13 @@ def split_text(
         text: not empty.
         fits: whether a part is short enough; a single character is a part even if it does not fit.
         sentence_fits: whether a single sentence is short enough to stay whole; by default ``fits``.
+        language: the code of its language, if it is known.
     """
     text = text.strip()
     if fits(text):
         return [(text, "")]
     found: list[Part] = []
-    for sentence in split_sentences(text):
+    for sentence in split_sentences(text, language):
         for piece in _halves(sentence, sentence_fits or fits):
             part = piece.strip()
             before, _, behind = piece.partition(part) if part else (piece, "", "")

@@ -101,7 +101,12 @@ def most_tokens(lengths: Lengths, reach: int | None, wanted: int | None = None) 
 
 
 def split_long_lines(
-    tokenizer: Tokenizer, lines: Sequence[str], most: int, whole: Callable[[int], bool], longest: int = 0
+    tokenizer: Tokenizer,
+    lines: Sequence[str],
+    most: int,
+    whole: Callable[[int], bool],
+    longest: int = 0,
+    language: str | None = None,
 ) -> list[SplitLine]:
     """Cut lines that are too long.
 
@@ -111,6 +116,7 @@ def split_long_lines(
         most: maximum tokens of a line, including the end symbol; 0 for no maximum.
         whole: whether the line at a place must not be cut.
         longest: maximum tokens of a sentence of a line that is cut; 0 for ``most``.
+        language: the code of the lines' language, if it is known: its rules say where sentences end.
     """
 
     def within(limit: int) -> Callable[[str], bool]:
@@ -129,7 +135,7 @@ def split_long_lines(
             remark = f"{length}; translated whole, because of what is demanded of it"
             found[place] = SplitLine([lines[place]], [], remark)
             continue
-        parts = split_text(lines[place], within(most), within(longest or most))
+        parts = split_text(lines[place], within(most), within(longest or most), language)
         if len(parts) > 1:
             remark = f"{length}; translated in {len(parts):,} parts"
             found[place] = SplitLine([text for text, _ in parts], parts, remark)

@@ -23,9 +23,15 @@ from multihead.models.bert.network import Bert
 from multihead.models.classifier.config import HierarchicalConfig
 from multihead.runs.bert.model import PretrainedBert
 from multihead.runs.bert.train import pretrain
-from multihead.runs.classifier.data import hold_out
+from multihead.runs.classifier.data import hold_out, parts_of
 from multihead.runs.classifier.model import DocumentClassifier
-from multihead.runs.classifier.settings import ClassifyRunConfig, ClassifySettings, choose_network
+from multihead.runs.classifier.settings import (
+    ClassifyRunConfig,
+    ClassifySettings,
+    DocumentFormat,
+    choose_format,
+    choose_network,
+)
 from multihead.runs.classifier.train import evaluate, train
 from multihead.text.bert_words import BERT_SPECIALS, BpeWords
 from multihead.text.tokenizer import Tokenizer
@@ -293,6 +299,22 @@ def test_pre_training_tells_the_label_of_words_that_nobody_has_labelled(tmp_path
 # --------------------------------------------------------------------------- what cannot be
 
 
+def test_the_rules_that_a_model_was_trained_with_stay_its_own():
+    """A folder of an earlier version names no language; new ones name that of the documents, or that none is known."""
+    text = "Dr. Weiss kam am 3. Mai. Es war warm."
+    words = BpeWords(Tokenizer.learn([text], 300, specials=BERT_SPECIALS))
+    formats = {
+        1: choose_format(ClassifySettings(separator="?"), ("a", "b"), None),
+        2: choose_format(ClassifySettings(language="de"), ("a", "b"), None),
+        3: choose_format(ClassifySettings(), ("a", "b"), None),
+        4: DocumentFormat.model_validate({"labels": ["a", "b"]}),
+    }
+    assert [format_.language for format_ in formats.values()] == ["und", "de", "und", None]
+    for count, format_ in formats.items():
+        ((sentences,),) = parts_of([text], format_, words)
+        assert len(sentences) == count
+
+
 @pytest.mark.parametrize(
     ("wishes", "words"),
     [
@@ -318,6 +340,8 @@ def test_settings_of_the_other_network_are_refused(wishes, words):
         ({"vocab_size": 100}, ConfigurationError, "raise vocab_size"),
         ({"device": "cuda"}, ConfigurationError, "no CUDA"),
         ({"max_words": 0}, ConfigurationError, "max_words"),
+        ({"language": "de", "separator": "|"}, ConfigurationError, "separator and language exclude each other"),
+        ({"language": "German, I think"}, ConfigurationError, "language"),
         ({"from_model": "nowhere"}, FormatError, "no such folder"),
         ({"widht": 3}, ConfigurationError, "did you mean 'width'"),
     ],

@@ -11,8 +11,9 @@ meanwhile.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from multihead.data.store import ParallelStore, ParallelWriter
 from multihead.errors import ConfigurationError, DataError
 from multihead.runs.classifier.settings import ClassifyData, ClassifySettings, DocumentFormat, choose_vocabulary
 from multihead.text.bert_words import BERT_SPECIALS, BertWords, BpeWords
-from multihead.text.sentences import PARAGRAPH, split_paragraphs
+from multihead.text.sentences import PARAGRAPH, split_at_marks, split_paragraphs, split_sentences
 from multihead.text.tokenizer import Tokenizer
 
 _CHUNK = 1_000
@@ -137,4 +138,14 @@ def write_store(
 
 def parts_of(texts: Sequence[str], reading: DocumentFormat, words: BertWords) -> list[list[list[list[int]]]]:
     """For each text the subword ids, as paragraphs of sentences."""
-    return [encode_parts(split_paragraphs(text, reading.separator), words, reading.max_words) for text in texts]
+    split = _splitter(reading)
+    return [encode_parts(split_paragraphs(text, split), words, reading.max_words) for text in texts]
+
+
+def _splitter(reading: DocumentFormat) -> Callable[[str], Iterable[str]]:
+    """What splits a paragraph into sentences."""
+    if reading.separator is not None:
+        return lambda paragraph: paragraph.split(reading.separator)
+    if reading.language is None:
+        return split_at_marks
+    return partial(split_sentences, language=reading.language)

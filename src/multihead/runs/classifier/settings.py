@@ -45,6 +45,8 @@ class _Text(Settings):
     """Documents to hold out if there is no file of validation documents. [a tenth, 1,000 at most]"""
     separator: str | None = Field(default=None, min_length=1)
     """The string between sentences. [they end where ends of sentences are]"""
+    language: str | None = Field(default=None, pattern="^[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*$")
+    """The language of the texts, such as de: its rules say where sentences end. [und: unknown]"""
     max_words: int | None = Field(default=None, ge=1)
     """Maximum subwords of a sentence; longer sentences are split. [64]"""
     max_tokens: int | None = Field(default=None, ge=8)
@@ -115,6 +117,9 @@ RUN_VERSION = 1
 """Newest format version of run.json; older versions can be read."""
 
 
+UNKNOWN_LANGUAGE = "und"
+
+
 class DocumentFormat(Settings):
     """How texts are segmented, and the names of the classes."""
 
@@ -122,6 +127,9 @@ class DocumentFormat(Settings):
     """The classes, in the order of the network's outputs."""
     separator: str | None = None
     """The string between sentences; ``None``: sentences are detected."""
+    language: str | None = None
+    """The language by whose rules they are; "und" if it is not known. ``None``, in older folders: they end at marks
+    (`text.sentences.split_at_marks`)."""
     max_words: int = Field(default=64, ge=1)
     """Maximum number of subwords of a sentence."""
     max_tokens: int = Field(default=256, ge=8)
@@ -214,14 +222,17 @@ def choose_format(settings: ClassifySettings, labels: tuple[str, ...], most: int
         most: maximum number of tokens that the given BERT can read; ``None`` if no model is given.
 
     Raises:
-        ConfigurationError: more are requested.
+        ConfigurationError: more are requested, or both a separator and a language.
     """
     given = {name: value for name, value in settings if name in DocumentFormat.model_fields and value is not None}
+    if settings.separator is not None and settings.language is not None:
+        raise ConfigurationError("separator and language exclude each other: sentences are detected or separated")
     usual = DocumentFormat.model_fields["max_tokens"].default
-    chosen = build(DocumentFormat, {"labels": labels, "max_tokens": min(usual, most or usual), **given}, "the settings")
-    if most is not None and chosen.max_tokens > most:
-        raise ConfigurationError(f"max_tokens is {chosen.max_tokens}, but the given model reads {most} at most")
-    return chosen
+    chosen = {"labels": labels, "max_tokens": min(usual, most or usual), "language": UNKNOWN_LANGUAGE, **given}
+    format_ = build(DocumentFormat, chosen, "the settings")
+    if most is not None and format_.max_tokens > most:
+        raise ConfigurationError(f"max_tokens is {format_.max_tokens}, but the given model reads {most} at most")
+    return format_
 
 
 _COMMON: dict[str, Any] = {"seed": 1, "device": "cpu", "smoothing": 0.0, "weight_decay": 0.01, "average": 0.9}
