@@ -24,7 +24,6 @@ from multihead import model_folder
 from multihead.decoding.search import Search, refuse_unstored
 from multihead.errors import FormatError
 from multihead.files import sha256_of
-from multihead.interop.formats.parts import Languages
 from multihead.model_folder import (
     CONFIG,
     COPY_AGAIN,
@@ -43,6 +42,7 @@ from multihead.models.config import ARCHITECTURES, NetworkConfig, TransformerCon
 from multihead.models.network import Network
 from multihead.models.recurrent.network import RecurrentTranslator
 from multihead.models.transformer import Transformer
+from multihead.text.languages import Languages
 from multihead.text.tokenizer import Tokenizer
 
 

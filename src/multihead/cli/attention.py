@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from multihead.cli.options import language_flags
 from multihead.errors import ConfigurationError
+from multihead.text.languages import Languages
 
 if TYPE_CHECKING:
     from multihead.translating.attention import AttentionMap, AttentionView, Kind
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     metavar="all|mean|NUMBER",
     help="One panel a head, their mean, or one head, counted from 1.",
 )
+@language_flags
 def attention(
     model: Path,
     sentence: str,
@@ -56,6 +59,7 @@ def attention(
     kind: Kind,
     layer: int | None,
     heads: str,
+    languages: Languages,
 ) -> None:
     """Show what MODEL (a run or model folder) looks at while it translates SENTENCE.
 
@@ -73,7 +77,7 @@ def attention(
         _check_output(output)
     from multihead.translating.translator import Translator
 
-    seen = Translator.load(model).attention(sentence, translation)
+    seen = Translator.load(model, languages=languages).attention(sentence, translation)
     view = seen.view(kind, layer, chosen)
     if output is not None:
         _draw(view, output)

@@ -12,6 +12,7 @@ from multihead.cli.options import (
     FILE,
     NUMBER,
     check_positive,
+    language_flags,
     load_translator,
     machine_flags,
     parse_search_flags,
@@ -20,6 +21,7 @@ from multihead.cli.options import (
     warn_about_cut,
     warn_about_preprocessing,
 )
+from multihead.text.languages import Languages
 
 
 @click.command()
@@ -38,6 +40,7 @@ from multihead.cli.options import (
 @scoring_flags
 @search_flags
 @machine_flags
+@language_flags
 def compare(
     systems: tuple[Path, ...],
     source: Path | None,
@@ -52,6 +55,7 @@ def compare(
     batch_tokens: int,
     threads: int | None,
     device: str,
+    languages: Languages,
     **asked: Any,
 ) -> None:
     """Compare translations of one test set: SYSTEMS are runs, model folders, or files with one translation per line.
@@ -83,7 +87,7 @@ def compare(
             trials=trials,
             show=show,
             batch_tokens=batch_tokens,
-            load=lambda folder: load_translator(folder, wishes, threads, device),
+            load=lambda folder: load_translator(folder, wishes, threads, device, languages),
             progress=count,
         )
     click.echo(json.dumps(result.as_dict(), ensure_ascii=False) if as_json else str(result))

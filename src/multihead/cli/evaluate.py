@@ -11,6 +11,7 @@ import click
 from multihead.cli.options import (
     FILE,
     check_positive,
+    language_flags,
     load_translator,
     machine_flags,
     parse_search_flags,
@@ -19,6 +20,7 @@ from multihead.cli.options import (
     warn_about_cut,
     warn_about_preprocessing,
 )
+from multihead.text.languages import Languages
 
 
 @click.command()
@@ -29,6 +31,7 @@ from multihead.cli.options import (
 @scoring_flags
 @search_flags
 @machine_flags
+@language_flags
 def evaluate(
     model: Path,
     source: Path,
@@ -41,6 +44,7 @@ def evaluate(
     batch_tokens: int,
     threads: int | None,
     device: str,
+    languages: Languages,
     **asked: Any,
 ) -> None:
     """Translate --source with MODEL and score the result against --target.
@@ -64,7 +68,7 @@ def evaluate(
     configure_process()
     from multihead.judging.evaluate import evaluate as run
 
-    translator = load_translator(model, wishes, threads, device)
+    translator = load_translator(model, wishes, threads, device, languages)
     with counter("translated", "sentences", lines) as count:
         result = run(
             translator,

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from multihead.cli.options import check_positive, parse_search_flags, search_flags
+from multihead.cli.options import check_positive, language_flags, parse_search_flags, search_flags
 from multihead.errors import ConfigurationError
+from multihead.text.languages import Languages
 
 if TYPE_CHECKING:
     from multihead.judging.explain import Explanation
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     "--layer", type=int, metavar="NUMBER", help="Decoder layer by which words are linked, from 1. [the last but one]"
 )
 @search_flags
+@language_flags
 def explain(
     model: Path,
     sentence: str,
@@ -60,6 +62,7 @@ def explain(
     alternatives: int,
     n_best: int,
     layer: int | None,
+    languages: Languages,
     **asked: Any,
 ) -> None:
     """Show why MODEL (a run or model folder) translates SENTENCE as it does.
@@ -77,7 +80,7 @@ def explain(
     from multihead.judging.explain import explain as workflow
     from multihead.translating.translator import Translator
 
-    translator = Translator.load(model).searching(**wishes)
+    translator = Translator.load(model, languages=languages).searching(**wishes)
     explained = workflow(
         translator, sentence, translation, alternatives=alternatives, n_best=n_best, aligning=AlignmentSettings(layer)
     )

@@ -10,8 +10,9 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import click
 
@@ -19,6 +20,7 @@ from multihead.configuration import Settings, build, read_toml
 from multihead.decoding.search import Search
 from multihead.errors import ConfigurationError
 from multihead.planning.sections import HEADINGS, section_of
+from multihead.text.languages import Languages
 
 if TYPE_CHECKING:
     from multihead.metrics.preprocessing import PreprocessingRemark
@@ -211,8 +213,26 @@ def flag_name(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+def language_flags(function: F) -> F:
+    """Decorator that adds ``--source-language`` and ``--target-language``, passed as ``languages``."""
+
+    @click.option(
+        "--source-language", metavar="CODE", help="Of a model with several, as it names them (deu_Latn). [the model's]"
+    )
+    @click.option("--target-language", metavar="CODE", help="Likewise.")
+    @wraps(function)
+    def command(*arguments: Any, source_language: str | None, target_language: str | None, **flags: Any) -> Any:
+        return function(*arguments, languages=Languages(source_language, target_language), **flags)
+
+    return cast(F, command)
+
+
 def load_translator(
-    model: Path, search: Mapping[str, Any], threads: int | None = None, device: str = "cpu"
+    model: Path,
+    search: Mapping[str, Any],
+    threads: int | None = None,
+    device: str = "cpu",
+    languages: Languages | None = None,
 ) -> Translator:
     """Load a model and set its search; prints a line if the compiled search must be built first.
 
@@ -221,6 +241,7 @@ def load_translator(
         search: settings from `parse_search_flags`.
         threads: of PyTorch; None leaves its default.
         device: ``cpu`` or ``cuda``.
+        languages: of a model that has several.
 
     Raises:
         FormatError: the folder is not a model.
@@ -234,7 +255,7 @@ def load_translator(
 
     if threads is not None:
         torch.set_num_threads(threads)
-    translator = Translator.load(model, device)
+    translator = Translator.load(model, device, languages)
     if device == "cpu" and isinstance(translator.bundle.model, Transformer):
         load_search_library(lambda line: click.echo(line, err=True))  # built once per machine, within seconds
     return translator.searching(**search)

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from multihead.cli.options import check_positive, machine_flags
+from multihead.cli.options import check_positive, language_flags, machine_flags
 from multihead.cli.streams import STDIN_NAME, decode_lines, write_lines
 from multihead.data.corpus import ParallelScan, check_parallel
 from multihead.data.text_files import LineStream, read_lines
 from multihead.errors import ConfigurationError, DataError
+from multihead.text.languages import Languages
 
 if TYPE_CHECKING:
     from multihead.translating.translator import Translator
@@ -38,6 +39,7 @@ class PairFlags:
     batch_tokens: int
     threads: int | None
     device: str
+    languages: Languages
 
 
 def pair_command(function: F) -> F:
@@ -47,6 +49,7 @@ def pair_command(function: F) -> F:
         click.option("--source", **_FILE, help="Sentences, one per line; plain or compressed (gz, xz, zst)."),
         click.option("--target", **_FILE, help="Their translations, line by line."),
         machine_flags,
+        language_flags,
     )
     for decoration in reversed(decorations):
         function = decoration(function)
@@ -88,7 +91,7 @@ def write_pair_lines(flags: PairFlags, verb: str, make: Callable[[Translator], P
             check_input(scan.path)  # names the line before anything is written
     if flags.threads is not None:
         torch.set_num_threads(flags.threads)
-    compute_lines = make(Translator.load(flags.model, flags.device))
+    compute_lines = make(Translator.load(flags.model, flags.device, flags.languages))
     fault: list[DataError] = []
     pairs = parse_pairs(sys.stdin.buffer, fault) if files is None else _read_pairs(files)
     with counter(verb, "pairs", None if files is None else files.lines) as count:

@@ -19,6 +19,7 @@ from multihead.cli.options import (
     check_positive,
     flag_name,
     flags_of,
+    language_flags,
     load_translator,
     machine_flags,
     parse_search_flags,
@@ -31,6 +32,7 @@ from multihead.data.text_files import LineStream, TextScan, open_text
 from multihead.decoding.search import Search
 from multihead.errors import ConfigurationError, DataError, Interrupted
 from multihead.judging.guard_signs import GuardMode, GuardSettings
+from multihead.text.languages import Languages
 from multihead.translating.request import Mean, Metric, Sampling, TranslationRequest
 
 if TYPE_CHECKING:
@@ -157,12 +159,13 @@ class TranslateFlags:
         others = [Translator.load(path, device) for path in self.others]
         return translator.ensemble(others, self.mean or "probabilities")
 
-    def digest(self, model: Path) -> str:
-        """Identifies all models, and how they are averaged."""
+    def digest(self, model: Path, languages: Languages) -> str:
+        """Identifies all models, their languages, and how they are averaged."""
         from multihead.lines.translate_file import model_digest
 
         digests = [model_digest(path) for path in (model, *self.others)]
-        return "+".join(digests) + (f" ({self.mean or 'probabilities'})" if self.others else "")
+        pair = "" if languages == Languages() else f" {languages.source}-{languages.target}"
+        return "+".join(digests) + pair + (f" ({self.mean or 'probabilities'})" if self.others else "")
 
     def options(self, translator: Translator, batch_tokens: int) -> LineOptions:
         """How this translator translates lines, and what is written."""
@@ -224,6 +227,7 @@ def _without_the_flag(name: str) -> str:
 @translate_flags
 @search_flags
 @machine_flags
+@language_flags
 def translate(
     model: Path,
     source: Path | None,
@@ -232,6 +236,7 @@ def translate(
     batch_tokens: int,
     threads: int | None,
     device: str,
+    languages: Languages,
     **flags: Any,
 ) -> None:
     """Translate standard input, or a file, with MODEL (a run or model folder), a sentence a line.
@@ -250,7 +255,7 @@ def translate(
     text, files = None if source is None else check_input(source), parsed.files()
     if text is not None and files is not None:
         files.check_lines(text)
-    translator = parsed.join_ensemble(load_translator(model, wishes, threads, device), device)
+    translator = parsed.join_ensemble(load_translator(model, wishes, threads, device, languages), device)
     options = parsed.options(translator, batch_tokens)
     if text is None:
         _through_pipe(translator, options, files, sys.stdin.buffer)
@@ -258,7 +263,7 @@ def translate(
         with open_text(text.path) as stream:
             _through_pipe(translator, options, files, stream, text)
     else:
-        _to_file(translator, options, files, parsed.digest(model), text, output)
+        _to_file(translator, options, files, parsed.digest(model, languages), text, output)
 
 
 def _check_output(source: Path | None, output: Path | None, resume: bool) -> None:

@@ -34,6 +34,7 @@ from multihead.planning.settings import (
     read_run,
 )
 from multihead.preparing.prepared import read_manifest
+from multihead.text.languages import Languages as ModelLanguages
 from multihead.text.tokenizer import Tokenizer
 
 
@@ -112,7 +113,8 @@ def collect_inputs(run: Path | None, settings: TrainSettings, test: tuple[Path |
     elif settings.data is not None:
         inputs = _from_prepared(settings.data, settings)
     if settings.from_model is not None:
-        inputs = _with_bundle(inputs, load_bundle(settings.from_model), trained=False)
+        languages = ModelLanguages(settings.source_language, settings.target_language)
+        inputs = _with_bundle(inputs, load_bundle(settings.from_model, languages=languages), trained=False)
         assert inputs.network is not None
         network = choose_given_model(Choices(settings), inputs.network)
         inputs = replace(inputs, network=network, name=f"the model of {settings.from_model}, to be fine-tuned")

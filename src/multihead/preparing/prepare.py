@@ -37,6 +37,7 @@ from multihead.preparing.corpora import (
     scan_files,
 )
 from multihead.preparing.prepared import Manifest, PreparedText, data_digests, open_prepared, read_manifest
+from multihead.text.languages import Languages
 from multihead.text.tokenizer import Tokenizer
 from multihead.text.vocabulary import Specials
 from multihead.training.context import RunContext
@@ -74,7 +75,8 @@ def prepare(
         choices = Choices(given)
         vocabulary = None
         if given.from_model is not None:
-            bundle = load_bundle(given.from_model)
+            languages = Languages(given.source_language, given.target_language)
+            bundle = load_bundle(given.from_model, languages=languages)
             vocabulary = keep_vocabulary(choices, bundle.source_tokenizer, bundle.target_tokenizer)
         files = scan_files(given)
         with work_folder.preparing(folder, work_folder.PREPARED):

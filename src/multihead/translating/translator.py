@@ -29,6 +29,7 @@ from multihead.decoding.stepper import Stepper
 from multihead.decoding.task import SearchTask
 from multihead.engine.search import Engine, EngineCache
 from multihead.errors import ConfigurationError, InputError
+from multihead.text.languages import Languages
 from multihead.translating.attention import AttentionMap, attention_of
 from multihead.translating.consensus import consensus
 from multihead.translating.lengths import Lengths, lengths_of
@@ -70,15 +71,28 @@ class Translator:
         self._ensemble: Ensemble | None = None
 
     @classmethod
-    def load(cls, path: str | Path, device: str = "cpu") -> Translator:
-        """Read a model folder, or a run folder's best model.
+    def load(cls, path: str | Path, device: str = "cpu", languages: Languages | None = None) -> Translator:
+        """Read a model folder, a run folder's best model, or a model of another program (docs/interop.md).
+
+        Args:
+            path: the folder.
+            device: ``cpu`` or ``cuda``.
+            languages: for a model of another program that has several.
 
         Raises:
-            FormatError: it is neither, or damaged.
-            ConfigurationError: the device does not exist.
+            FormatError: it is none of these, or damaged.
+            ConfigurationError: the device does not exist; the model does not have these languages.
         """
         require_device(device)
-        return cls(load_bundle(Path(path), device), Path(path))
+        bundle, asked = load_bundle(Path(path), device, languages), languages or Languages()
+        for side in ("source", "target"):
+            own, wanted = getattr(bundle, f"{side}_language"), getattr(asked, side)
+            if own is not None and wanted not in (None, own):
+                raise ConfigurationError(
+                    f"{path}: the {side} language of this model is {own}, not {wanted}: leave out {side}_language, or "
+                    "import the original model again with other languages"
+                )
+        return cls(bundle, Path(path))
 
     @cached_property
     def lengths(self) -> Lengths:

@@ -17,15 +17,10 @@ from multihead.decoding.search import Search
 from multihead.errors import FormatError
 from multihead.models.config import TransformerConfig
 from multihead.models.transformer import Transformer
+from multihead.text.languages import Languages
 from multihead.text.tokenizer import Tokenizer
 
-
-@dataclass(frozen=True)
-class Languages:
-    """The languages that a user asks a model for, as the model names them; None where the model has only one."""
-
-    source: str | None = None
-    target: str | None = None
+__all__ = ["Languages", "TranslatorParts"]
 
 
 @dataclass(frozen=True)

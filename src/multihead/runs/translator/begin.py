@@ -38,6 +38,7 @@ from multihead.preparing.corpora import TextFiles, scan_files
 from multihead.preparing.prepare import keep_vocabulary, write_data
 from multihead.preparing.prepared import PreparedText, open_training_text, use_folder
 from multihead.runs.run import NewRun, given_model, installed_versions, log_decisions
+from multihead.text.languages import Languages
 from multihead.training.checkpoint import Checkpoint, RunState
 from multihead.training.config import TrainingConfig
 from multihead.training.context import RunContext
@@ -68,7 +69,9 @@ class NewTranslatorRun(NewRun[RunConfig, PreparedText]):
         context.processes.require_devices(device)
         if settings.tensorboard:
             require_tensorboard()
-        self._given = None if settings.from_model is None else load_bundle(settings.from_model)
+        languages = Languages(settings.source_language, settings.target_language)
+        given = settings.from_model
+        self._given = None if given is None else load_bundle(given, languages=languages)
         model = None if self._given is None else choose_given_model(Choices(settings), self._given.model.config)
         self._text: PreparedText | TextFiles
         if settings.data is None:
