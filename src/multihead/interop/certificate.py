@@ -213,7 +213,7 @@ def _compare_models(
 ) -> list[list[int]]:
     """Fill ``checks`` and ``problems``; return our beam translations."""
     longest = max(len(source) for source in sources)
-    limit = min(int(parts.generation.length_factor * longest) + parts.generation.length_margin, _LONGEST)
+    limit = min(parts.generation.model_copy(update={"min_length": 0}).limit(longest), _LONGEST)
     found: dict[int, tuple[Rules, list[list[int]], list[list[int]]]] = {}
     for beam in (1, terms.beam):
         search = parts.generation.model_copy(update={"beam": beam, "max_length": limit, "min_length": 0})
@@ -302,12 +302,12 @@ def _compare_tokenizers(
     encoded: Sequence[Sequence[int]],
     translations: Sequence[Sequence[int]],
 ) -> TokenizerCheck | None:
-    """None if the other side has no tokenizer. Translations with bytes that are not UTF-8 have no text to compare."""
-    translations = [row for row in translations if "\ufffd" not in ours.decode([row])[0]]
-    theirs, decoded = other.encode(texts), other.decode(translations)
+    """None if the other side has no tokenizer. Translations whose bytes are no UTF-8 have no text to compare."""
+    readable = [row for row in translations if "\ufffd" not in ours.decode([row])[0]]
+    theirs, decoded = other.encode(texts), other.decode(readable)
     if theirs is None or decoded is None:
         return None
-    mine = ours.decode(translations)
+    mine = ours.decode(readable)
     rows = list(zip(texts, encoded, theirs, strict=True))
     different = [f"{text!r} becomes {ids} there" for text, own, ids in rows if list(own) != list(ids)]
     different += [f"{one!r} becomes {its!r} there" for one, its in zip(mine, decoded, strict=True) if one != its]

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -31,12 +31,12 @@ from multihead.data.batching import collate_source
 from multihead.decoding.beam import beam_search
 from multihead.decoding.candidates import Candidates
 from multihead.decoding.hypothesis import Hypothesis
-from multihead.decoding.ranking import Patience, Progress, Stop, stopping_rule
+from multihead.decoding.ranking import Ahead, Patience, Progress, Stop, stopping_rule
 from multihead.decoding.recording import Recorder
 from multihead.decoding.scoring import force
 from multihead.decoding.search import Search
+from multihead.decoding.stepper import Stepper
 from multihead.decoding.task import SearchTask
-from multihead.models.network import Network
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,15 @@ class Decision:
         return f"near tie at token {self.step}: {what} differ by {self.margin:.2g}, at most {self.slack * delta:.2g}"
 
 
-def closest_decision(model: Network, source: Sequence[int], task: SearchTask, search: Search, pad: int) -> Decision:
+def closest_decision(
+    model: Stepper[Any], source: Sequence[int], task: SearchTask, search: Search, pad: int
+) -> Decision:
     """The decision of our beam search for one sentence that is closest to turning out differently.
 
     Args:
         model: our model.
         source: ids with the end symbol.
-        task: of the search, with ``n_best`` 1.
+        task: of the search.
         search: its settings, with a beam of at least 2.
         pad: the id of padding.
     """
@@ -86,7 +88,7 @@ def closest_decision(model: Network, source: Sequence[int], task: SearchTask, se
 
 
 def token_decision(
-    model: Network, source: Sequence[int], ours: Sequence[int], theirs: Sequence[int], task: SearchTask, pad: int
+    model: Stepper[Any], source: Sequence[int], ours: Sequence[int], theirs: Sequence[int], task: SearchTask, pad: int
 ) -> Decision:
     """The greedy decision at the first token in which two translations of a source differ.
 
@@ -109,19 +111,22 @@ class _Margins(Recorder):
     """Notes the closest decision of each step of one sentence."""
 
     decisions: list[Decision] = field(default_factory=list)
+    hypotheses: Sequence[Hypothesis] = ()
+    """All that the search found for the sentence."""
+    steps: int = 0
 
     def note(
         self,
-        numbers: Int[Tensor, " parties"],
+        numbers: Int[Tensor, " parties"],  # noqa: ARG002
         totals: Float[Tensor, "parties beam"],
         permitted: Float[Tensor, "rows vocab"],
-        ending: Candidates,
+        ending: Candidates,  # noqa: ARG002
         going: Candidates,
-        staying: Int[Tensor, " staying"],
+        staying: Int[Tensor, " staying"],  # noqa: ARG002
         found: Sequence[Sequence[Hypothesis]],
     ) -> None:
-        super().note(numbers, totals, permitted, ending, going, staying, found)
-        beam, step = going.totals.shape[1], len(self._steps[0])
+        self.hypotheses, self.steps = found[0], self.steps + 1
+        beam, step = going.totals.shape[1], self.steps
         sums = totals[0, :, None].double() + permitted.double()
         ends = torch.zeros_like(sums, dtype=torch.bool)
         ends[:, self.symbols.end] = True
@@ -137,11 +142,6 @@ class _Margins(Recorder):
     def _add(self, kind: Literal["live", "ends"], step: int, margin: Tensor) -> None:
         self.decisions.append(Decision(kind, step, float(margin), 2.0 * step))
 
-    @property
-    def hypotheses(self) -> Sequence[Hypothesis]:
-        """All hypotheses that the search found for the sentence."""
-        return self._found[0]
-
 
 @dataclass(frozen=True)
 class _WatchedStop(Stop):
@@ -152,18 +152,16 @@ class _WatchedStop(Stop):
 
     def done(self, progress: Progress) -> Bool[Tensor, " parties"]:
         """As the rule."""
-        settled, step = float(progress.settled[0]), progress.length
-        if not isinstance(self.rule, Patience) and settled > -torch.inf:
-            reach = float(progress.leading[0] / progress.divisors[progress.limits[0]])
-            for value in (reach, float(progress.now[0])):
-                if value > -torch.inf:
-                    self.decisions.append(Decision("stop", step, abs(settled - value), self._slack(progress)))
+        settled, length = float(progress.settled[0]), progress.length
+        if isinstance(self.rule, Ahead):
+            compared = float(progress.now[0])
+        else:
+            compared = float(progress.leading[0] / progress.divisors[progress.limits[0]])
+        if not isinstance(self.rule, Patience) and min(settled, compared) > -torch.inf:
+            lengths = torch.arange(1, length + 1, device=progress.divisors.device)
+            slack = float(2 * (lengths / progress.divisors[1 : length + 1]).max())
+            self.decisions.append(Decision("stop", length, abs(settled - compared), slack))
         return self.rule.done(progress)
-
-    @staticmethod
-    def _slack(progress: Progress) -> float:
-        lengths = torch.arange(1, progress.length + 1, device=progress.divisors.device)
-        return float(2 * (lengths / progress.divisors[1 : progress.length + 1]).max())
 
 
 def _ranking(found: Sequence[Hypothesis], divisors: Tensor) -> list[Decision]:

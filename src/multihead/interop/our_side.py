@@ -3,35 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from multihead.data.batching import collate_source
 from multihead.decoding.beam import beam_search
 from multihead.decoding.greedy import greedy_search
 from multihead.decoding.hypothesis import Hypothesis
-from multihead.decoding.restrictions import Prefix, Rows
-from multihead.decoding.scoring import force
-from multihead.decoding.search import Symbols
+from multihead.decoding.search import Search, Symbols
 from multihead.decoding.task import SearchTask
 from multihead.engine.search import EngineCache
 from multihead.interop.formats.parts import TranslatorParts
 from multihead.interop.near_ties import Decision, closest_decision, token_decision
 from multihead.interop.runtimes import Rules
-
-
-class _FreePrefix(Prefix):
-    """A prefix whose symbols count with the log-probability 0."""
-
-    def restrict(self, permitted: Float[Tensor, "rows vocab"], rows: Rows) -> Float[Tensor, "rows vocab"]:
-        """While the prefix is incomplete, permit its next symbol only, with certainty."""
-        certain = replace(rows, log_probabilities=torch.zeros_like(rows.log_probabilities))
-        return super().restrict(permitted, certain)
-
 
 _ROWS = 32
 """Sentences in a batch, of similar lengths."""
@@ -60,24 +46,23 @@ class OurSide:
     @torch.no_grad()
     def translate(self, sources: Sequence[Sequence[int]], rules: Rules) -> list[list[int]]:
         """The best translation of each source by these rules; sources and translations end with the end symbol."""
-        task, search = self._task(rules, rules.search.beam if rules.unfinished_compete else 1), rules.search
+        task, search = self._task(rules), rules.search
         engine = self._engines.get(self.model, "float32")
-        if not isinstance(engine, str) and not self._target.prefix:
+        if not isinstance(engine, str):
             found = engine.search(sources, task, search)
         else:
-            found = self._search(sources, task, rules)
+            found = self._search(sources, task, search)
         best = [max(row, key=lambda one: one.score) if rules.unfinished_compete else row[0] for row in found]
         end = self._target.eos_id
         return [[*one.tokens, end] if one.finished else [*one.tokens] for one in best]
 
-    def _search(self, sources: Sequence[Sequence[int]], task: SearchTask, rules: Rules) -> list[list[Hypothesis]]:
+    def _search(self, sources: Sequence[Sequence[int]], task: SearchTask, search: Search) -> list[list[Hypothesis]]:
         found: list[list[Hypothesis]] = [[] for _ in sources]
         for places, source, lengths in self._batches(sources):
-            own = self._with_prefix(task, rules, len(places))
-            if rules.search.beam == 1:
-                rows = [[one] for one in greedy_search(self.model, source, lengths, own, rules.search)]
+            if search.beam == 1:
+                rows = [[one] for one in greedy_search(self.model, source, lengths, task, search)]
             else:
-                rows = beam_search(self.model, source, lengths, own, rules.search)
+                rows = beam_search(self.model, source, lengths, task, search)
             for place, row in zip(places, rows, strict=True):
                 found[place] = row
         return found
@@ -86,11 +71,14 @@ class OurSide:
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
         """log p of every id of each target, which ends with the end symbol."""
         scores: list[list[float]] = [[] for _ in sources]
-        symbols = Symbols(self._target.bos_id, self._target.eos_id, ())
         for places, source, lengths in self._batches(sources):
-            rows = force(self.model, source, lengths, [targets[place][:-1] for place in places], symbols)
-            for place, row in zip(places, rows, strict=True):
-                scores[place] = row
+            output, counts = collate_source([list(targets[place][:-1]) for place in places], 0, self._target.eos_id)
+            given = output.roll(1, dims=1)
+            given[:, 0] = self._target.bos_id
+            logits = self.model(source, lengths, given).logits
+            found = logits.log_softmax(-1, dtype=torch.float32).gather(2, output[:, :, None])[:, :, 0]
+            for place, row, count in zip(places, found.tolist(), counts.tolist(), strict=True):
+                scores[place] = row[:count]
         return scores
 
     @torch.no_grad()
@@ -98,27 +86,22 @@ class OurSide:
         self, source: Sequence[int], ours: Sequence[int], theirs: Sequence[int], rules: Rules
     ) -> Decision | None:
         """The decision of our search that is closest to turning out as theirs; None if rounding cannot turn any."""
-        task, pad = self._with_prefix(self._task(rules), rules, 1), self._source.pad_id
+        task, pad = self._task(rules), self._source.pad_id
         if rules.search.beam > 1:
             return closest_decision(self.model, source, task, rules.search, pad)
         if any(one != other for one, other in zip(ours, theirs, strict=False)):
             return token_decision(self.model, source, ours, theirs, task, pad)
         return None  # one of them is the beginning of the other
 
-    def _task(self, rules: Rules, n_best: int = 1) -> SearchTask:
+    def _task(self, rules: Rules) -> SearchTask:
+        """If cut hypotheses compete with finished ones, all K are asked for: they come after finished ones."""
         target, search = self._target, rules.search
         return SearchTask(
-            Symbols(target.bos_id, target.eos_id, rules.forbidden),
+            Symbols(target.bos_id, target.eos_id, rules.forbidden, target.prefix),
             max_lengths=search.max_length,
             min_lengths=search.min_length,
-            n_best=n_best,
+            n_best=search.beam if rules.unfinished_compete else 1,
         )
-
-    def _with_prefix(self, task: SearchTask, rules: Rules, rows: int) -> SearchTask:
-        """The task for a batch, whose translations begin with the ids before every text of the target language."""
-        prefix = list(self._target.prefix)
-        kind = Prefix if rules.prefix_counts else _FreePrefix
-        return replace(task, restrictions=[kind([prefix] * rows)]) if prefix else task
 
     def _batches(self, sources: Sequence[Sequence[int]]) -> Iterator[tuple[list[int], Tensor, Tensor]]:
         """Places, padded sources and their lengths."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ctranslate2.specs import TransformerSpec
 
 QUANTIZATIONS = ("float32", "int8", "int8_float32", "int8_float16", "int8_bfloat16", "float16", "bfloat16")
-"""Types of weights. With int8 the vectors stay float32, with ``int8_X`` they become X."""
+"""Types of weights. With int8 the vectors stay float32, with ``int8_X`` they become X. Positions stay float32."""
 
 POSITIONS = 1024
 """Rows of the table of positions: CTranslate2 reads at most 1,024 tokens by default, and writes at most 256."""
@@ -85,7 +85,11 @@ def write(parts: TranslatorParts, folder: Path, quantization: str) -> None:
     for name, value in settings.items():
         setattr(spec.config, name, value)
     spec.validate()
+    positions = [side.position_encodings.encodings for side in (spec.encoder, spec.decoder)]
     spec.optimize(quantization)
+    for side, table in zip((spec.encoder, spec.decoder), positions, strict=True):
+        if not isinstance(side.position_encodings.encodings, str):  # the name of an equal table
+            side.position_encodings.encodings = table
     spec.save(str(folder))
     names = tokenizer_names(source, target)
     for name, tokenizer in zip(names, (source, target), strict=False):
@@ -211,7 +215,9 @@ def represented(parts: TranslatorParts, quantization: str) -> TranslatorParts:
     others = rest if kind == "int8" else kind
 
     def rounded(name: str, tensor: Tensor) -> Tensor:
-        if tensor.dim() == 2 and ".positions." not in name and matrices == "int8":
+        if ".positions." in name:
+            return tensor
+        if tensor.dim() == 2 and matrices == "int8":
             largest = tensor.abs().amax(1, keepdim=True)
             scale = 127.0 / torch.where(largest == 0, torch.full_like(largest, 127.0), largest)
             return (tensor * scale).round() / scale

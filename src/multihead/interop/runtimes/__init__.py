@@ -24,8 +24,6 @@ class Rules:
     """The ids that the program never emits."""
     unfinished_compete: bool = False
     """Whether hypotheses that the length limit cuts are ranked with the finished ones; ours come after them."""
-    prefix_counts: bool = True
-    """Whether the ids with which every translation begins (a language) count towards its log-probability."""
     differences: tuple[str, ...] = ()
     """How its search by default differs from ours by default, one sentence each."""
 

@@ -69,7 +69,6 @@ class CTranslate2Runtime:
                 }
             ),
             unfinished_compete=True,
-            prefix_counts=False,
             differences=(
                 "CTranslate2 stops when as many hypotheses as the beam has are finished (`patience=1`); multihead goes "
                 "on until no other one can score more",
