@@ -146,11 +146,11 @@ def locate(folder: Path) -> Path:
     """
     try:
         return model_folder.locate(folder)
-    except FormatError:
-        from multihead.interop.formats.opening import recognize
+    except FormatError as error:
+        from multihead.interop.formats import opening
 
-        if recognize(folder) is None:
-            raise
+        if opening.recognize(folder) is None:
+            raise (opening.unsupported(folder) if opening.is_foreign(folder) else error) from None
         return folder
 
 
@@ -164,12 +164,20 @@ def weights_digest(folder: Path) -> str:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether multihead wrote this folder; also true if no other program is known to write such a folder."""
+    """Whether multihead wrote this folder; also true if no other program is known to write such a folder.
+
+    Raises:
+        FormatError: another program wrote it, and multihead does not read its format.
+    """
     if (folder / CONFIG).is_file() and "format_version" in read_json(folder / CONFIG):
         return True
-    from multihead.interop.formats.opening import recognize
+    from multihead.interop.formats import opening
 
-    return recognize(folder) is None
+    if opening.recognize(folder) is not None:
+        return False
+    if opening.is_foreign(folder):
+        raise opening.unsupported(folder)
+    return True
 
 
 def _load_foreign(folder: Path, device: str, languages: Languages) -> Bundle:

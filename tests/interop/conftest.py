@@ -5,14 +5,24 @@ from __future__ import annotations
 import io
 import json
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+
+from multihead.data.batching import collate_source
+from multihead.decoding.beam import beam_search
+from multihead.decoding.search import Search
+from multihead.decoding.task import SearchTask
+from multihead.engine.search import Engine
+from multihead.interop.formats.opening import read_foreign
+from multihead.interop.formats.parts import Languages, TranslatorParts
+from multihead.models.transformer import Transformer
+from multihead.translating.searching import symbols_of
 
 GERMAN = {
     "subjects": ["Ein Hund", "Die kleine Katze", "Der Bäcker", "Eine alte Frau", "Das Mädchen", "Mein Bruder"],
@@ -48,13 +58,13 @@ HOSTILE = [
 
 
 def _sentences(count: int, words: dict[str, list[str]] = GERMAN, seed: int = 0) -> list[str]:
-    """Some sentences of a small language."""
+    """Sentences of a small language; with the same seed, those of two languages translate each other."""
     draw = random.Random(seed)
-    return [" ".join(draw.choice(part) for part in words.values()) for _ in range(count)]
+    return [" ".join(part[draw.randrange(len(part))] for part in words.values()) for _ in range(count)]
 
 
 def _train_sentencepiece(lines: Sequence[str], **options: Any) -> bytes:
-    """A small SentencePiece model; unigram with 120 pieces by default."""
+    """A small SentencePiece model; unigram with 200 pieces by default."""
     import sentencepiece
 
     written = io.BytesIO()
@@ -63,7 +73,7 @@ def _train_sentencepiece(lines: Sequence[str], **options: Any) -> bytes:
         model_writer=written,
         minloglevel=2,
         num_threads=1,
-        **{"vocab_size": 120, "hard_vocab_limit": False, **options},
+        **{"vocab_size": 200, "hard_vocab_limit": False, **options},
     )
     return written.getvalue()
 
@@ -78,6 +88,8 @@ class SentencePieces:
     """Unigram, of the target language."""
     joint: bytes
     """BPE, of both."""
+    both: bytes
+    """Unigram, of both."""
     bytes_too: bytes
     """Unigram, of the source language, with bytes for unknown characters."""
 
@@ -90,8 +102,8 @@ def _pieces_of(model: bytes) -> list[str]:
     return [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
 
 
-def _randomize(model: nn.Module, seed: int, end: int) -> nn.Module:
-    """Draw all parameters, also biases and norms, and the bias of the output; the end symbol becomes likely."""
+def _randomize(model: nn.Module, seed: int) -> nn.Module:
+    """Draw all parameters, also biases and norms, and the bias of the output."""
     generator = torch.Generator().manual_seed(seed)
 
     def draw(tensor: torch.Tensor, scale: float) -> torch.Tensor:
@@ -102,12 +114,34 @@ def _randomize(model: nn.Module, seed: int, end: int) -> nn.Module:
             if "embed_positions" in name and not parameter.requires_grad:
                 continue  # sinusoids
             norm = "norm" in name and name.endswith("weight")
-            parameter.copy_(draw(parameter, 0.3) + norm)
+            parameter.copy_(draw(parameter, 0.2) + norm)
         bias = getattr(model, "final_logits_bias", None)
         if bias is not None:
             bias.copy_(draw(bias, 0.5))
-            bias[0, end] += 2.0
     return model.eval()
+
+
+def _learn(model: Any, folder: Path, languages: dict[str, str], updates: int) -> None:
+    """Train a model on the small language, so that its translations are of different lengths and end."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder, **languages)
+    batch = tokenizer(_sentences(96), text_target=_sentences(96, ENGLISH), return_tensors="pt", padding=True)
+    labels, config = batch.pop("labels"), model.config
+    begin = torch.full((len(labels), 1), config.decoder_start_token_id)
+    given = torch.cat([begin, labels[:, :-1]], 1)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.Adam(trained, lr=5e-3)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(updates):
+        rows = torch.randperm(len(labels), generator=generator)[:16]
+        logits = model(**{name: one[rows] for name, one in batch.items()}, decoder_input_ids=given[rows]).logits
+        loss = nn.functional.cross_entropy(
+            logits.flatten(0, 1), labels[rows].flatten(), ignore_index=config.pad_token_id
+        )
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
 
 
 SIZES = {
@@ -138,7 +172,7 @@ def _build_marian(
         pieces: its SentencePiece models.
         languages: for each, the vocabulary has a token such as ``>>de<<``.
         separate: whether source and target have vocabularies of their own.
-        settings: fields of MarianConfig, and ``seed``.
+        settings: fields of MarianConfig, ``seed``, and ``updates`` to train for.
 
     Returns:
         The model of `transformers`.
@@ -161,7 +195,7 @@ def _build_marian(
     _write_json(
         folder / "tokenizer_config.json", {"source_lang": "de", "target_lang": "en", "separate_vocabs": separate}
     )
-    seed = settings.pop("seed", 0)
+    seed, updates = settings.pop("seed", 0), settings.pop("updates", 0)
     config = MarianConfig(
         **{
             "vocab_size": len(words),
@@ -174,7 +208,7 @@ def _build_marian(
             **settings,
         }
     )
-    return _written(MarianMTModel(config), folder, seed)
+    return _written(MarianMTModel(config), folder, seed, updates)
 
 
 def _build_m2m100(folder: Path, pieces: SentencePieces, **settings: Any) -> Any:
@@ -187,9 +221,9 @@ def _build_m2m100(folder: Path, pieces: SentencePieces, **settings: Any) -> Any:
     _write_json(folder / "vocab.json", {word: i for i, word in enumerate(words)})
     tokenizer = M2M100Tokenizer(str(folder / "vocab.json"), str(folder / "sentencepiece.bpe.model"))
     tokenizer.save_pretrained(folder)
-    seed = settings.pop("seed", 0)
+    seed, updates = settings.pop("seed", 0), settings.pop("updates", 0)
     config = M2M100Config(**{"vocab_size": len(words) + 100 + 8, **SIZES, **settings})
-    return _written(M2M100ForConditionalGeneration(config), folder, seed)
+    return _written(M2M100ForConditionalGeneration(config), folder, seed, updates, {"src_lang": "de", "tgt_lang": "en"})
 
 
 def _build_nllb(folder: Path, pieces: SentencePieces, **settings: Any) -> Any:
@@ -201,19 +235,21 @@ def _build_nllb(folder: Path, pieces: SentencePieces, **settings: Any) -> Any:
         folder, extra_special_tokens=["ace_Arab", "deu_Latn", "eng_Latn", "zho_Hans", "zho_Hant"]
     )
     tokenizer.save_pretrained(folder)
-    seed = settings.pop("seed", 0)
+    seed, updates = settings.pop("seed", 0), settings.pop("updates", 0)
     config = M2M100Config(**{"vocab_size": len(tokenizer), **SIZES, **settings})
-    return _written(M2M100ForConditionalGeneration(config), folder, seed)
+    return _written(
+        M2M100ForConditionalGeneration(config), folder, seed, updates, {"src_lang": "deu_Latn", "tgt_lang": "eng_Latn"}
+    )
 
 
 def _build_mbart50(folder: Path, pieces: SentencePieces, **settings: Any) -> Any:
     """A folder of an mBART-50 model; returns the model."""
     from transformers import MBart50Tokenizer, MBartConfig, MBartForConditionalGeneration
 
-    (folder / "sentencepiece.bpe.model").write_bytes(pieces.source)
+    (folder / "sentencepiece.bpe.model").write_bytes(pieces.both)
     tokenizer = MBart50Tokenizer.from_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    seed = settings.pop("seed", 0)
+    seed, updates = settings.pop("seed", 0), settings.pop("updates", 0)
     config = MBartConfig(
         **{
             "vocab_size": len(tokenizer),
@@ -224,18 +260,23 @@ def _build_mbart50(folder: Path, pieces: SentencePieces, **settings: Any) -> Any
             **settings,
         }
     )
-    return _written(MBartForConditionalGeneration(config), folder, seed)
+    return _written(
+        MBartForConditionalGeneration(config), folder, seed, updates, {"src_lang": "de_DE", "tgt_lang": "en_XX"}
+    )
 
 
 def _rest(count: int) -> list[str]:
     return [f"rest{i}" for i in range(count)]
 
 
-def _written(model: Any, folder: Path, seed: int) -> Any:
+def _written(model: Any, folder: Path, seed: int, updates: int, languages: dict[str, str] | None = None) -> Any:
     from transformers import GenerationConfig
 
     config = model.config
-    _randomize(model, seed, config.eos_token_id)
+    _randomize(model, seed)
+    model.save_pretrained(folder)
+    if updates:
+        _learn(model, folder, languages or {}, updates)
     model.generation_config = GenerationConfig(
         num_beams=4,
         max_length=64,
@@ -278,6 +319,101 @@ class Foreign:
         return _build_mbart50(folder, self.pieces, **settings)
 
 
+@dataclass(frozen=True)
+class Sides:
+    """The same model on both sides, and lines for both.
+
+    Args:
+        theirs: the model of `transformers`.
+        tokenizer: their tokenizer.
+        parts: what we read.
+        network: our network.
+    """
+
+    theirs: Any
+    tokenizer: Any
+    parts: TranslatorParts
+    network: Transformer
+
+    def check_source(self, lines: Sequence[str], before: str = "") -> None:
+        """Our ids of texts are theirs, where the text has no control symbol. ``before``: what they type before each."""
+        ours = self.parts.source_tokenizer
+        theirs = self.tokenizer([before + line for line in lines])["input_ids"]
+        assert [[*ids, ours.eos_id] for ids in ours.encode_batch(lines)] == theirs
+
+    def check_target(self, lines: Sequence[str]) -> None:
+        """Our ids and decoded texts of a target are theirs."""
+        ours = self.parts.target_tokenizer
+        theirs = self.tokenizer(text_target=list(lines))["input_ids"]
+        encoded = ours.encode_batch(lines)
+        assert [[*ids, ours.eos_id] for ids in encoded] == theirs
+        plain = [[i for i in ids if i not in ours.control] for ids in encoded]
+        decoded = self.tokenizer.batch_decode(plain, skip_special_tokens=True)
+        assert [ours.decode(ids) for ids in encoded] == [text.strip() for text in decoded]
+
+    def batch(self, lines: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Padded sources and their lengths."""
+        tokenizer = self.parts.source_tokenizer
+        return collate_source(tokenizer.encode_batch(lines), tokenizer.pad_id, tokenizer.eos_id)
+
+    @torch.no_grad()
+    def check_logits(self, lines: Sequence[str], allowed: float = 1e-4) -> None:
+        """Equal logits for random targets after the begin symbol."""
+        source, lengths = self.batch(lines)
+        generator = torch.Generator().manual_seed(0)
+        target = torch.randint(0, self.parts.config.target_vocab, (len(lines), 9), generator=generator)
+        target[:, 0] = self.parts.target_tokenizer.bos_id
+        ours = self.network(source, lengths, target).logits
+        mask = torch.arange(source.shape[1]) < lengths[:, None]
+        theirs = self.theirs(input_ids=source, attention_mask=mask.long(), decoder_input_ids=target).logits
+        assert ours.abs().max() > 1
+        assert (ours - theirs).abs().max() < allowed
+
+    @torch.no_grad()
+    def check_search(self, lines: Sequence[str], beams: Sequence[int] = (1, 4), longest: int = 48) -> None:
+        """Equal translations, in plain search and in the compiled one; nearly all of them end."""
+        tokenizer = self.parts.target_tokenizer
+        source, lengths = self.batch(lines)
+        mask = (torch.arange(source.shape[1]) < lengths[:, None]).long()
+        task = SearchTask(symbols_of(tokenizer), max_lengths=longest)
+        rows = [row[:length].tolist() for row, length in zip(source, lengths.tolist(), strict=True)]
+        forced = {"forced_bos_token_id": tokenizer.prefix[0]} if tokenizer.prefix else {}
+        for beam in beams:
+            written = self.theirs.generate(
+                input_ids=source,
+                attention_mask=mask,
+                num_beams=beam,
+                max_length=longest + 1,
+                early_stopping="never" if beam > 1 else False,
+                bad_words_ids=[[i] for i in tokenizer.forbidden_in_output if i not in tokenizer.prefix],
+                forced_eos_token_id=None,
+                **forced,
+            )
+            theirs = [[i for i in row[1:] if i != tokenizer.pad_id] for row in written.tolist()]
+            theirs = [row[:-1] if row[-1:] == [tokenizer.eos_id] else row for row in theirs]
+            for found in (
+                beam_search(self.network, source, lengths, task, Search(beam=beam)),
+                Engine(self.network).search(rows, replace(task, max_lengths=[longest] * len(rows)), Search(beam=beam)),
+            ):
+                best = [hypotheses[0] for hypotheses in found]
+                ended = [place for place, one in enumerate(best) if one.finished]
+                assert len(ended) >= 20
+                assert [list(best[place].tokens) for place in ended] == [theirs[place] for place in ended]
+
+
+@pytest.fixture(scope="session")
+def both_sides() -> Callable[..., Sides]:
+    """Read a folder on both sides: ``both_sides(model, folder, languages, **options of their tokenizer)``."""
+
+    def read(model: Any, folder: Path, languages: Languages | None = None, **options: str) -> Sides:
+        from transformers import AutoTokenizer
+
+        parts = read_foreign(folder, languages or Languages())
+        return Sides(model, AutoTokenizer.from_pretrained(folder, **options), parts, parts.build(folder))
+
+    return read
+
+
 @pytest.fixture(scope="session")
 def foreign() -> Foreign:
     """Builders of other programs' models, with SentencePiece models of a few sentences."""
@@ -286,7 +422,8 @@ def foreign() -> Foreign:
         SentencePieces(
             _train_sentencepiece(source),
             _train_sentencepiece(target),
-            _train_sentencepiece(source + target, model_type="bpe", vocab_size=200),
+            _train_sentencepiece(source + target, model_type="bpe"),
+            _train_sentencepiece(source + target),
             _train_sentencepiece(source, byte_fallback=True, vocab_size=360),
         )
     )

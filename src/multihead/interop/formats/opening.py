@@ -14,6 +14,7 @@ from typing import Any
 
 from multihead.errors import FormatError
 from multihead.interop.formats.parts import Languages, TranslatorParts
+from multihead.interop.formats.unsupported import describe
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,12 @@ class Format:
         return function
 
 
-FORMATS: tuple[Format, ...] = ()
+FORMATS: tuple[Format, ...] = (
+    Format("MarianMT (OPUS-MT)", "marian"),
+    Format("M2M-100 and NLLB-200", "m2m100"),
+    Format("mBART-50", "mbart"),
+    Format("Marian", "marian_npz"),
+)
 """The formats that can be read."""
 
 
@@ -60,8 +66,18 @@ def read_foreign(folder: Path, languages: Languages) -> TranslatorParts:
     """
     found = recognize(folder)
     if found is None:
-        raise FormatError(
-            f"{folder}: not a model folder of multihead, nor of {', '.join(one.name for one in FORMATS)}; "
-            "docs/interop.md lists the files that each needs"
-        )
+        raise unsupported(folder)
     return found.read(folder, languages)
+
+
+def is_foreign(folder: Path) -> bool:
+    """Whether a folder that no format recognizes is that of another program."""
+    return folder.is_dir() and describe(folder) is not None
+
+
+def unsupported(folder: Path) -> FormatError:
+    """The error for a folder that no format recognizes: what it is, and what can be read."""
+    what = describe(folder) or "not a model folder of multihead or of another program that it knows"
+    return FormatError(
+        f"{folder}: {what}. It reads {', '.join(one.name for one in FORMATS)}: docs/interop.md lists their files"
+    )

@@ -1,4 +1,4 @@
-"""Tensors of safetensors files and of PyTorch's, without running code.
+"""Tensors of safetensors, PyTorch and NumPy files, without running code.
 
 A file of PyTorch is a pickle. It is loaded with ``weights_only``, which refuses everything but tensors and plain data,
 and only if no part of it claims to be larger than the file. Several files with an index (shards) are one set.
@@ -6,13 +6,17 @@ and only if no part of it claims to be larger than the file. Several files with 
 
 from __future__ import annotations
 
+import math
 import pickle
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -76,6 +80,40 @@ def read_checkpoint(path: Path) -> dict[Any, Any]:
     if not isinstance(content, dict):
         raise FormatError(f"{path}: holds a {type(content).__name__}; expected tensors by name")
     return content
+
+
+def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays of a NumPy archive (``.npz``), by name.
+
+    Raises:
+        FormatError: the file is damaged, or an array holds Python objects or claims to be larger than its part.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            limit = _LARGEST_RATIO * path.stat().st_size
+            for part in archive.infolist():
+                with archive.open(part) as stream:
+                    size = _array_size(stream) + stream.tell()
+                if size != part.file_size or size > limit:
+                    raise ValueError(f"{part.filename} claims {size:,} bytes")
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+        raise FormatError(f"{path}: damaged or unreadable ({_first_line(error)}); {COPY_AGAIN}") from None
+
+
+_LARGEST_RATIO = 8
+"""An array may be this many times as large as its compressed file: weights compress little."""
+
+
+def _array_size(stream: IO[bytes]) -> int:
+    """The number of bytes of an array, from its header, which the stream is then behind."""
+    version = np.lib.format.read_magic(stream)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, kind = read(stream)
+    if kind.hasobject:
+        raise ValueError("an array holds Python objects")
+    return math.prod(shape) * kind.itemsize
 
 
 def _check_sizes(path: Path) -> None:
