@@ -64,7 +64,7 @@ def test_chinese_ends_at_its_marks_in_any_language(text: str, language: str | No
     assert split_sentences(text, language) == [sentence for sentence in split_at_marks(text) if sentence]
 
 
-UNITS = ["(“", "。」", "(A.", ".", "…a", "A.\u3000", "x. ((((", "• ", "The cat sat. "]
+UNITS = ["(“", "。」", "(A.", ".", "…a", "A.\u3000", "x. ((((", "• ", "cat. dog. ", "The cat sat. "]
 
 
 @pytest.mark.parametrize("unit", UNITS)

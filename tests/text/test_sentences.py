@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multihead.text.sentences import join_translations, split_at_marks, split_text
+from multihead.text.sentences import join_translations, split_at_marks, split_sentences, split_text
 
 TEXT = st.text(alphabet=st.sampled_from("ab Zé.,!?;。，我 \t\u2028\u3000\0'”\u0301\u200d👩-"), max_size=120)
 
@@ -83,10 +83,19 @@ def test_the_language_decides_where_sentences_end() -> None:
         assert part == text[:first]
 
 
-def test_a_quotation_in_chinese_is_cut_at_its_sentences() -> None:
-    """`text.boundaries` leaves it whole."""
-    parts = split_text("他说：“天黑了。我们回家吧。明天再来。”", lambda piece: len(piece) <= 10)
-    assert [part for part, _ in parts] == ["他说：“天黑了。", "我们回家吧。", "明天再来。”"]
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("他说：“天黑了。我们回家吧。明天再来。”", ["他说：“天黑了。", "我们回家吧。", "明天再来。”"]),
+        ("ohne große buchstaben. gibt es z. b. auch", ["ohne große buchstaben.", "gibt es z. b. auch"]),
+        ("„Es ist dunkel. Wir gehen jetzt heim“", ["„Es ist dunkel.", "Wir gehen jetzt heim“"]),
+    ],
+)
+def test_a_long_sentence_is_cut_at_the_sentences_inside(text: str, expected: list[str]) -> None:
+    """`text.boundaries` leaves these whole."""
+    assert split_sentences(text, "de") == [text]
+    longest = max(map(len, expected))
+    assert [part for part, _ in split_text(text, lambda piece: len(piece) <= longest)] == expected
 
 
 def test_a_sentence_that_is_bearable_stays_whole() -> None:

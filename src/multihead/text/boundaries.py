@@ -1,17 +1,17 @@
 """Find where sentences end, in any language, by sentencex and a few rules.
 
 sentencex (Wikimedia's splitter in Rust, MIT, without dependencies) knows the marks that end sentences in 80 scripts and
-the abbreviations of some 30 languages, and treats quotes, brackets, initials and lists. It is a package of this
-project instead of prefix lists and a splitter of our own because it is maintained and was better than any other that
-was measured (docs/lab-notes.md). What it is given and what it returns are changed here:
+the abbreviations of some 30 languages, and handles quotes, brackets, initials and lists. It was chosen instead of
+prefix lists because it is maintained and was better than the others that were measured (docs/lab-notes.md). Rules of
+this module change what it is given and what it returns:
 
-* White space and surrogates are replaced one by one before: it fails on some, and joins what is changed. Its ends are
-  used as positions, so that no text can change or get lost.
+* It reads a copy of the same length in which every kind of white space is a blank, because it panics at some of them.
+  Only the positions of its ends are used, so that no text can change or get lost.
 * A long text is read in windows, because its time can grow with the square of the length.
 * A sentence does not end before a lower-case letter, without white space (except after marks like 。), after an
   initial, after an ordinal number in German, and after the abbreviations of `text.abbreviations`, which sentencex
   lacks. So text without capitals is hardly split.
-* A sentence ends after … and a sentence in brackets.
+* A sentence ends after … too, and a whole sentence in brackets is one.
 
 The library is imported at the first call. `text.sentences` splits with this module.
 """
@@ -38,9 +38,11 @@ _OPENING = " \"'«»„“”‚‘’‹›([{–—-"
 _WORD = re.compile(r"""[^\s"'«»„“”‚‘’\[({/–—]+$""")
 """The last word before a mark."""
 _LONGEST_WORD = 40
+_TAIL = 200
+"""Characters before a mark that are looked at, so that a long sentence does not cost the square of its length."""
 _HYPHENATED = re.compile(r"\w\.-\w")
 """Two initials."""
-_UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u3000-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uff65]")
+UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u3000-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uff65]")
 """Thai, Lao, Burmese, kana, Han and their punctuation: scripts written without spaces between words."""
 _BRACKETS = re.compile(r"\s*(?:\([^()]*[.!?]\)(?= )|（[^（）]*[。！？]）)")
 """A sentence in brackets, at the start."""
@@ -122,6 +124,7 @@ class _View:
 
     def ends(self, start: int, place: int) -> bool:
         """Whether a sentence that begins at ``start`` ends before ``place``."""
+        start = max(start, place - _TAIL)
         head = self.plain[start:place].rstrip()
         body = head.rstrip(_CLOSING)
         spaced = start + len(head) < place
@@ -141,7 +144,7 @@ class _View:
     def _needs_no_space(self, mark: str, place: int) -> bool:
         """Whether a mark ends a sentence without white space after it."""
         if mark in "!?":
-            return bool(_UNSPACED.match(self.plain, place))
+            return bool(UNSPACED.match(self.plain, place))
         return not mark.isascii() and not mark.isalnum() and mark != "…"
 
     def _is_abbreviation(self, body: str, first: str) -> bool:

@@ -8,7 +8,7 @@ versions, which knows no language and no abbreviation; models trained on its sen
 documents with known sentences should use a separator.
 
 A text that is too long is split between sentences. A sentence that is too long alone is split in half, recursively:
-after a comma or similar near its middle, else between words, else (in scripts without spaces) between characters. Parts
+after punctuation near its middle, else between words, else (in scripts without spaces) between characters. Parts
 and what stands between them add up to the text, so translations can be joined in the same way (`join_translations`).
 The caller defines what is too long. Labels and files of documents are read by `data.labeled`, tensors made by
 `data.nested`.
@@ -21,7 +21,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 
-from multihead.text.boundaries import sentence_starts
+from multihead.text.boundaries import UNSPACED, sentence_starts
 
 PARAGRAPH = "\t"
 """Separates the paragraphs of a document."""
@@ -76,11 +76,11 @@ def split_at_marks(paragraph: str) -> Iterator[str]:
 Part = tuple[str, str]
 """A part without surrounding white space, and the text between it and the next part."""
 
-_CLAUSE = re.compile(r"""(?<![,;:–—])[,;:–—]++["'”’»)\]]*+(?=\s)|[，、；：。！？]++[”’」』）]*+""")
-"""In scripts without spaces also the sentences of a quotation, which `text.boundaries` does not separate."""
+_CLAUSE = re.compile(
+    r"""(?:(?<![,;:–—])[,;:–—]++|(?<=\w{4})[.!?…]++)["'”’»)\]]*+(?=\s)|[，、；：。！？]++[”’」』）]*+"""
+)
+"""Ends of clauses, and of sentences that `text.boundaries` leaves together: in quotations, in text without capitals."""
 _SPACE = re.compile(r"\s+")
-_UNSPACED = re.compile(r"[\u3000-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uff65\u0e00-\u0eff\u1000-\u109f]")
-"""Kana, Han and their punctuation, Thai, Lao, Burmese: scripts written without spaces between words."""
 _JOINERS = "\u200d\ufe0e\ufe0f"
 
 
@@ -133,7 +133,7 @@ def join_translations(translations: Sequence[str], parts: Sequence[Part]) -> str
 
 def _unspaced(before: str, behind: str) -> bool:
     """Whether either side of the boundary between two texts is in a script without spaces."""
-    return bool(_UNSPACED.match(before[-1]) or _UNSPACED.match(behind[0]))
+    return bool(UNSPACED.match(before[-1]) or UNSPACED.match(behind[0]))
 
 
 def _halves(piece: str, fits: Callable[[str], bool]) -> Iterator[str]:
