@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from multihead.engine.weights import Precision
 from multihead.errors import MultiheadError
 from multihead.judging.analysis import analyze_tokens
 from multihead.serving.queue import CallInLoop, Job, SentenceQueue
@@ -17,6 +18,12 @@ from multihead.translating.searching import Constraints, symbols_of, uncompiled_
 from multihead.translating.translator import Translator
 
 T = TypeVar("T")
+
+_WEIGHTS = (".safetensors", ".bin", ".npz", ".pt", ".model")
+"""Endings of files with weights."""
+
+_PACKED: dict[Precision, float] = {"float32": 1.0, "bfloat16": 0.5, "int8": 0.25}
+"""Size of the compiled search's copy of the weights."""
 
 SLICE_SENTENCES = 16
 """Sentences of a request that are judged or inspected at a time."""
@@ -121,3 +128,18 @@ def load(folder: Path, search: Mapping[str, object], device: str) -> Translator:
     translator = translator.searching(**search)
     translator.translate(["a"])
     return translator
+
+
+def weight_bytes(translator: Translator) -> int:
+    """Bytes of the weights in memory: the network's, and the packed copy of the compiled search."""
+    model = translator.bundle.model
+    network = sum(tensor.numel() * tensor.element_size() for tensor in model.parameters())
+    return network + (
+        0 if translator.engine is None else int(_PACKED[translator.search_settings().precision] * network)
+    )
+
+
+def estimate_bytes(folder: Path, precision: Precision) -> int:
+    """`weight_bytes` of a model that is not loaded, from the sizes of its files."""
+    sizes = [path.stat().st_size for path in folder.iterdir() if path.suffix in _WEIGHTS and path.is_file()]
+    return int(sum(sizes) * (1 + _PACKED[precision]))

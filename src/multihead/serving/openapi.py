@@ -11,11 +11,19 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from multihead.serving.schema import TRANSLATION_EXAMPLE, ApiRequest, ErrorBody
+from multihead.serving.bodies import JSON, MULTIPART, URL_ENCODED
+from multihead.serving.libretranslate_schema import (
+    LibreTranslateFault,
+    LibreTranslateRequest,
+    LibreTranslateResponse,
+)
+from multihead.serving.middleware import KEYED_PATHS
+from multihead.serving.schema import TRANSLATION_EXAMPLE, ApiRequest, ErrorBody, TranslateResponse
 
 _STATUS_DESCRIPTIONS = {
-    400: "Not JSON.",
+    400: "Neither JSON nor a form; for a request of LibreTranslate's API as 422.",
     401: "No token, or a wrong one.",
+    403: "No token, or a wrong one, in a request of LibreTranslate's API.",
     408: "The body did not arrive in time.",
     413: "The body is too large.",
     415: "Not application/json.",
@@ -26,7 +34,10 @@ _STATUS_DESCRIPTIONS = {
 }
 
 ERROR_EXAMPLES = {
-    400: {"malformed_json": "the body is not JSON: EOF while parsing a string at line 1 column 9"},
+    400: {
+        "malformed_json": "the body is not JSON: EOF while parsing a string at line 1 column 9",
+        "malformed_form": "the body is not a form: the last part has no end",
+    },
     401: {"unauthorized": "this server wants a token: send the header 'Authorization: Bearer TOKEN'"},
     408: {"body_too_slow": "the body did not come within 10 seconds"},
     413: {"body_too_large": "at most 1,000,000 bytes are taken: send the texts in parts"},
@@ -37,6 +48,7 @@ ERROR_EXAMPLES = {
         "too_many_texts": "got 200 texts; at most 100 are taken at once",
         "too_many_sentences": "got 900 sentences; at most 500 are taken at once",
         "beam_too_wide": "beam: got 40; at most 16 is taken",
+        "unsupported_languages": "no model translates from fr to ja; this server has de-en, en-de",
     },
     429: {"queue_full": "32 requests are in hand, as many as are taken; ask again"},
     500: {
@@ -45,6 +57,7 @@ ERROR_EXAMPLES = {
     },
     503: {
         "loading": "the model is being loaded; ask again in a moment",
+        "model_unavailable": "de-en cannot be loaded now; the server's log says why",
         "draining": "the server is shutting down; ask again elsewhere or later",
         "time_exceeded": "not done within 30 seconds; send less at once, or ask again later",
     },
@@ -64,20 +77,33 @@ _METRICS_EXAMPLE = (
 )
 
 
-def describe_json(model: type, *statuses: int) -> dict[str, Any]:
+def describe_json(model: Any, *statuses: int) -> dict[str, Any]:
     """A route with a JSON response and error responses of these statuses."""
     return _describe({"model": model, "description": "Done."}, statuses)
 
 
-def describe_translate(model: type | None) -> dict[str, Any]:
-    """A route that takes an `ApiRequest`; its response is JSON, or events if ``model`` is None.
+_SEARCH_STATUSES = (400, 408, 413, 415, 422, 429, 500, 503)
 
-    FastAPI does not read the body itself, so the schema of the body is given explicitly.
+
+def describe_translate() -> dict[str, Any]:
+    """``POST /translate``, for requests of our API and of LibreTranslate's.
+
+    FastAPI does not read the body itself, so the schemas of the body are given explicitly.
     """
+    ours, theirs = ApiRequest.model_json_schema(), LibreTranslateRequest.model_json_schema()
+    either = {"anyOf": [ours, theirs], "examples": [*ours["examples"], *theirs["examples"]]}
+    description = describe_json(TranslateResponse | LibreTranslateResponse, *_SEARCH_STATUSES)
+    for status in _SEARCH_STATUSES:
+        description["responses"][status]["model"] = ErrorBody | LibreTranslateFault
+    bodies = {JSON: {"schema": either}, URL_ENCODED: {"schema": theirs}, MULTIPART: {"schema": theirs}}
+    return {**description, "openapi_extra": {"requestBody": {"required": True, "content": bodies}}}
+
+
+def describe_stream() -> dict[str, Any]:
+    """``POST /translate/stream``, whose response is events."""
     events = {"content": {"text/event-stream": {"schema": {"type": "string"}, "example": _EVENTS_EXAMPLE}}}
-    success = {**events, "description": "Events."} if model is None else {"model": model, "description": "Done."}
-    body = {"required": True, "content": {"application/json": {"schema": ApiRequest.model_json_schema()}}}
-    description = _describe(success, (400, 408, 413, 415, 422, 429, 500, 503))
+    body = {"required": True, "content": {JSON: {"schema": ApiRequest.model_json_schema()}}}
+    description = _describe({**events, "description": "Events."}, _SEARCH_STATUSES)
     return {**description, "openapi_extra": {"requestBody": body}}
 
 
@@ -127,7 +153,11 @@ def _require_token(document: dict[str, Any], public_paths: Collection[str]) -> N
     error = _describe_error(401)
     body = {"schema": {"$ref": "#/components/schemas/Fault"}, **error["content"]["application/json"]}
     response = {"description": error["description"], "content": {"application/json": body}}
+    fault = {"schema": {"$ref": "#/components/schemas/LibreTranslateFault"}}
+    theirs = {"description": _STATUS_DESCRIPTIONS[403], "content": {"application/json": fault}}
     for path, methods in document["paths"].items():
         for method in () if path in public_paths else methods.values():
             method["security"] = [{"bearer": []}]
             method["responses"]["401"] = response
+            if path in KEYED_PATHS:
+                method["responses"]["403"] = theirs

@@ -1,6 +1,6 @@
-"""Reading, checking and preparing requests.
+"""Checking and preparing requests.
 
-A body is read within limits (`read_request`), checked against the schema, and turned into sentences to be searched
+A body, read by `bodies`, is checked against the schema (`check_request`) and turned into sentences to be searched
 (`prepare`). Each error says what was received and what is accepted. Lines of a text are translated one by one and stay
 lines; those that are too long are split (`translating.lengths`).
 """
@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from pydantic_core import from_json
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.types import Receive
 
 from multihead.configuration import build
 from multihead.decoding.search import Search
 from multihead.errors import ConfigurationError, MultiheadError
+from multihead.serving.bodies import read_object
 from multihead.serving.error_responses import ApiError
 from multihead.serving.queue import BatchKey
 from multihead.serving.schema import ApiRequest
@@ -27,11 +28,6 @@ from multihead.translating.lengths import SplitLine, most_tokens, split_long_lin
 from multihead.translating.request import TranslationRequest, check_n_best
 from multihead.translating.searching import check_room, encode_constraints
 from multihead.translating.translator import Translator
-
-_DISCARD_SECONDS = 1.0
-"""Time for which the rest of a body that is too large is read and discarded."""
-
-_CLOSE = {"Connection": "close"}
 
 MAX_ALIGNMENT_WEIGHTS = 4_000_000
 """Approximate maximum for all alignments of a request; each weight is a number in memory and in JSON."""
@@ -44,67 +40,15 @@ async def read_request(request: Request, settings: ServeSettings) -> ApiRequest:
         ApiError: 400, 408, 413, 415 or 422.
         ClientDisconnect: the client disconnected before the body was complete.
     """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise ApiError(
-            415, "unsupported_media_type", f"Content-Type: expected application/json, got {kind or 'none'!r}"
-        )
-    try:
-        async with asyncio.timeout(settings.send_time):
-            body = await _read_body(request, settings.max_body)
-    except TimeoutError:
-        message = f"the body did not come within {settings.send_time:g} seconds"
-        raise ApiError(408, "body_too_slow", message, _CLOSE) from None
-    return parse(body)
+    return check_request(await read_object(request, settings))
 
 
-async def _read_body(request: Request, limit: int) -> bytes:
-    announced = request.headers.get("content-length", "")
-    parts, size = [], int(announced[:20]) if announced.isdecimal() else 0
-    if size <= limit:
-        size, more = 0, True
-        while more and size <= limit:
-            part, more = await _receive_part(request)
-            parts.append(part)
-            size += len(part)
-    if size > limit:
-        await _discard_rest(request)
-        raise ApiError(413, "body_too_large", f"at most {limit:,} bytes are taken: send the texts in parts", _CLOSE)
-    return b"".join(parts)
-
-
-async def _receive_part(request: Request) -> tuple[bytes, bool]:
-    """Some bytes of the body, and whether more may follow."""
-    message = await request.receive()
-    if message["type"] == "http.disconnect":
-        raise ClientDisconnect
-    return message.get("body", b""), message.get("more_body", False)
-
-
-async def _discard_rest(request: Request) -> None:
-    """Read on for a moment: a client still sending when the connection closes would never read the response."""
-    if "expect" in request.headers:
-        return
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_DISCARD_SECONDS):
-            while (await _receive_part(request))[1]:
-                pass
-
-
-def parse(body: bytes) -> ApiRequest:
-    """Parse and check a JSON body.
+def check_request(content: Mapping[str, Any]) -> ApiRequest:
+    """Check a JSON object against the schema.
 
     Raises:
-        ApiError: 400, not JSON (including lone surrogates and deep nesting); 422, not valid for the schema.
+        ApiError: 422.
     """
-    try:
-        content = from_json(body, allow_inf_nan=False)
-    except ValueError as error:
-        raise ApiError(400, "malformed_json", f"the body is not JSON: {error}") from None
-    if not isinstance(content, dict):
-        names = {list: "a list", str: "a string", bool: "true or false", type(None): "null"}
-        kind = names.get(type(content), "a number")
-        raise ApiError(422, "invalid_request", f'expected an object such as {{"text": "..."}}, got {kind}')
     try:
         return build(ApiRequest, {str(name): value for name, value in content.items()}, "the request")
     except ConfigurationError as error:
@@ -191,6 +135,17 @@ def check_limits(request: ApiRequest, settings: ServeSettings) -> None:
         raise ApiError(422, "beam_too_wide", f"beam: got {request.beam}; at most {settings.max_beam} is taken")
 
 
+def check_pivot(request: ApiRequest) -> None:
+    """Check that a request can be translated through a pivot.
+
+    Raises:
+        ApiError: 422.
+    """
+    if request.alignment:
+        message = "alignment: a translation through a pivot has none to its source; leave it out"
+        raise ApiError(422, "invalid_request", message)
+
+
 def prepare(request: ApiRequest, translator: Translator, settings: ServeSettings) -> PreparedRequest:
     """Split a request into sentences and encode them.
 
@@ -199,6 +154,8 @@ def prepare(request: ApiRequest, translator: Translator, settings: ServeSettings
     """
     try:
         search = translator.search_settings(request.beam, request.alpha)
+        if request.widens and request.n_best > search.beam:
+            search = translator.search_settings(request.n_best, request.alpha)
         check_n_best(request.n_best, search.beam)
         text_lines = [split_lines(text) for text in request.texts]
         lines = _cut_lines([line.text for lines in text_lines for line in lines if not line.empty], translator, request)

@@ -143,15 +143,46 @@ def _build_text(
     )
 
 
+def join_pivoted(pivoted: Sequence[TranslatedText], texts: Sequence[TranslatedText]) -> list[TranslatedText]:
+    """The translations of texts through a pivot, with what concerns both steps.
+
+    Args:
+        pivoted: the translations of the texts into the pivot.
+        texts: the translations of those.
+    """
+    joined = []
+    for first, second in zip(pivoted, texts, strict=True):
+        verdicts = [one.guard for one in (first, second) if one.guard is not None]
+        update = {
+            "source": first.source,
+            "finished": first.finished and second.finished,
+            "warning": first.warning or second.warning,
+            "guard": _worst_verdict(verdicts) if verdicts else None,
+        }
+        joined.append(second.model_copy(update=update))
+    return joined
+
+
+def _worst_verdict(verdicts: Sequence[GuardVerdict]) -> GuardVerdict:
+    return GuardVerdict(
+        suspicious=any(one.suspicious for one in verdicts),
+        score=max(one.score for one in verdicts),
+        reasons=list(dict.fromkeys(reason for one in verdicts for reason in one.reasons)),
+        retried=any(one.retried for one in verdicts),
+    )
+
+
 def _merge_verdicts(verdicts: Sequence[GuardedTranslation]) -> GuardVerdict | None:
     """A text is as suspicious as its most suspicious sentence."""
     if not verdicts:
         return None
-    return GuardVerdict(
-        suspicious=any(one.marked for one in verdicts),
-        score=max(one.score for one in verdicts),
-        reasons=list(dict.fromkeys(reason for one in verdicts for reason in one.reasons)),
-        retried=any(one.first is not None for one in verdicts),
+    return _worst_verdict(
+        [
+            GuardVerdict(
+                suspicious=one.marked, score=one.score, reasons=list(one.reasons), retried=one.first is not None
+            )
+            for one in verdicts
+        ]
     )
 
 

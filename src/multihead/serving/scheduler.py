@@ -1,4 +1,4 @@
-"""Admission and life of a request, reloading, draining, metrics.
+"""Admission and life of a request, draining.
 
 Everything here runs in the event loop's thread. A request is in flight from `Scheduler.admit` on. Whatever ends it
 (result, time limit, disconnect, error) frees its place and removes its sentences from the searches.
@@ -10,19 +10,17 @@ import asyncio
 import contextlib
 import gc
 import math
-import time
-from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
-
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from multihead.errors import MultiheadError
 from multihead.serving import requests, responses
 from multihead.serving.error_responses import ApiError, internal_error, retry_later, server_stopped
 from multihead.serving.loaded_model import LoadedModel
+from multihead.serving.metrics import Metrics, SlidingRate
+from multihead.serving.models import LoadingContext, Models, ModelSource, ServedModel
 from multihead.serving.queue import Job
 from multihead.serving.requests import PreparedRequest
 from multihead.serving.schema import ApiRequest, GuardChoice, TranslatedText
@@ -35,85 +33,34 @@ _INLINE_SIZE = 4000
 T = TypeVar("T")
 
 
-class SlidingRate:
-    """Events per second over a sliding window.
-
-    Args:
-        window: length in seconds.
-        clock: returns seconds.
-    """
-
-    def __init__(self, window: float = 10.0, clock: Callable[[], float] = time.monotonic) -> None:
-        self._window, self._clock, self._began = window, clock, clock()
-        self._counts: deque[tuple[float, int]] = deque()
-        self._sum = 0
-
-    def add(self, count: int) -> None:
-        """Count events that happened now."""
-        self._counts.append((self._clock(), count))
-        self._sum += count
-        self._forget()
-
-    def value(self) -> float:
-        """Events per second; 0 without events."""
-        self._forget()
-        return self._sum / max(min(self._window, self._clock() - self._began), 1.0)
-
-    def _forget(self) -> None:
-        while self._counts and self._counts[0][0] < self._clock() - self._window:
-            self._sum -= self._counts.popleft()[1]
-
-
-_BUCKETS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-
-
-class Metrics:
-    """Prometheus metrics of one server, in a registry of its own."""
+class Flight:
+    """What can end a request from outside, from its arrival on; made in the event loop."""
 
     def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
-        self.requests = Counter("multihead_requests", "Requests answered.", ["path", "status"], registry=registry)
-        self.seconds = Histogram(
-            "multihead_request_seconds", "From a request's first byte to its answer's last.", ["path"],
-            buckets=_BUCKETS, registry=registry,
-        )  # fmt: skip
-        self.refused = Counter(
-            "multihead_refused", "Requests refused, by their word for programs.", ["error"], registry=registry
-        )
-        self.disconnects = Counter(
-            "multihead_clients_gone", "Requests whose client did not wait for the answer.", registry=registry
-        )
-        self.sentences = Counter("multihead_sentences", "Sentences translated.", registry=registry)
-        self.tokens = Counter("multihead_tokens", "Tokens of translations, end symbols counted.", registry=registry)
-        self.reloads = Counter(
-            "multihead_reloads", "Models that were to be loaded anew.", ["result"], registry=registry
-        )
+        self.aborted: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+        """Resolves to the reason if the request is aborted."""
+        self.job: Job | None = None
+        """What is being searched for it."""
 
-    def add_gauge(self, name: str, description: str, value: Callable[[], float]) -> None:
-        """Add a gauge that calls ``value`` whenever metrics are read."""
-        Gauge(name, description, registry=self.registry).set_function(value)
-
-    def text(self) -> bytes:
-        """All metrics in Prometheus's text format."""
-        return generate_latest(self.registry)
+    def abort(self, reason: Exception) -> None:
+        """Stop working on the request, because its client disconnected or the server ends."""
+        if self.job is not None:
+            self.job.fail(reason)
+        if not self.aborted.done():
+            self.aborted.set_result(reason)
 
 
 @dataclass(frozen=True, eq=False)
 class ActiveRequest:
-    """A request in flight."""
+    """A request that is being searched."""
 
+    served: ServedModel
     model: LoadedModel
     prepared: PreparedRequest
     job: Job
-    aborted: asyncio.Future[Exception]
-    """Resolves to the reason if the request is aborted."""
-
-    def abort(self, reason: Exception) -> None:
-        """Stop working on the request, because its client disconnected or the server ends."""
-        self.job.fail(reason)
-        if not self.aborted.done():
-            self.aborted.set_result(reason)
+    flight: Flight
+    pivoted: Sequence[TranslatedText] = ()
+    """Through a pivot: the translations into it, which are being translated."""
 
     @property
     def partial_text(self) -> str:
@@ -135,35 +82,32 @@ class ActiveRequest:
 
 
 class Scheduler:
-    """State of the server: the loaded model and the requests in flight.
+    """State of the server: its models and the requests in flight.
 
     Args:
         settings: limits and defaults.
-        load: loads the model; called in a thread, at the start and for every reload.
+        load: loads the only model; or several models, which are loaded with the first request for them.
         threads: number of threads of the compiled search.
         say: called with each line of the log.
-        collect_garbage: called after a model was loaded and after an old one was closed. A model has reference cycles,
-            so an old one would otherwise stay in memory until Python collects garbage by itself.
+        collect_garbage: see `LoadingContext`.
     """
 
     def __init__(
         self,
         settings: ServeSettings,
-        load: Callable[[], Translator],
+        load: Callable[[], Translator] | Sequence[ModelSource],
         threads: int,
         say: Callable[[str], None],
         collect_garbage: Callable[[], object] = gc.collect,
     ) -> None:
         self.settings, self.say, self.metrics = settings, say, Metrics()
-        self._load, self._threads, self._collect_garbage = load, threads, collect_garbage
-        self.model: LoadedModel | None = None
+        context = LoadingContext(threads, settings.max_tokens + 1, self.metrics, say, collect_garbage)
+        sources = load if isinstance(load, Sequence) else [ModelSource(load)]
+        self.models = Models(sources, context, settings.memory_bytes, settings.pivot or ())
         self.draining = False
         """Whether the server is shutting down: no request is admitted, no model is loaded."""
-        self.load_error: MultiheadError | None = None
-        """Why the first model could not be loaded."""
         self._active: set[ActiveRequest] = set()
-        self._count = 0
-        self._aborted = False
+        self._flights: set[Flight] = set()
         self._sentences, self._tokens = SlidingRate(), SlidingRate()
         self._loads: set[asyncio.Task[None]] = set()
         self._add_gauges()
@@ -171,74 +115,145 @@ class Scheduler:
     def _add_gauges(self) -> None:
         add = self.metrics.add_gauge
         add("multihead_requests_in_hand", "Requests admitted and not answered.", lambda: self.in_flight)
-        add("multihead_queue_sentences", "Sentences that wait.", lambda: self._of_model("waiting"))
-        add("multihead_batch_rows", "Hypotheses that are being extended.", lambda: self._of_model("rows"))
+        add("multihead_queue_sentences", "Sentences that wait.", lambda: self._waiting)
+        add(
+            "multihead_batch_rows",
+            "Hypotheses that are being extended.",
+            lambda: sum(model.rows for model in self.models.loaded),
+        )
         add(
             "multihead_batch_sentences",
             "Sentences admitted that do not wait.",
-            lambda: self._remaining_sentences - self._of_model("waiting"),
+            lambda: self._remaining_sentences - self._waiting,
         )
         add("multihead_tokens_per_second", "Tokens of translations in the last ten seconds.", self._tokens.value)
         add(
             "multihead_model_generation",
-            "1, and one more with every model loaded since.",
-            lambda: self._of_model("generation"),
+            "Of the first model: 1, and one more with every model loaded since.",
+            lambda: self.models.default.generation,
         )
+        add("multihead_models_loaded", "Models in memory.", lambda: len(self.models.loaded))
 
-    def _of_model(self, name: str) -> float:
-        return 0.0 if self.model is None else float(getattr(self.model, name))
+    @property
+    def model(self) -> LoadedModel | None:
+        """The first model, if it is loaded."""
+        return self.models.default.loaded
+
+    @property
+    def load_error(self) -> MultiheadError | None:
+        """Why the only model could not be loaded, if it never was."""
+        only = self.models.default
+        return None if self.models.lazy or only.loaded is not None else only.load_error
 
     @property
     def in_flight(self) -> int:
         """Requests admitted and not answered."""
-        return self._count
+        return len(self._flights)
+
+    @property
+    def _waiting(self) -> int:
+        return sum(model.waiting for model in self.models.loaded)
 
     @property
     def _remaining_sentences(self) -> int:
         return sum(active.job.remaining for active in self._active)
 
-    def ready_model(self) -> LoadedModel:
-        """The model that serves.
+    def check_ready(self) -> None:
+        """Whether requests are admitted.
 
         Raises:
-            ApiError: 503, there is none yet, or the server is shutting down.
+            ApiError: 503, the only model is not loaded yet, or the server is shutting down.
         """
         if self.draining:
             raise retry_later("draining", "the server is shutting down; ask again elsewhere or later", 5)
-        if self.model is None:
+        if not self.models.lazy and self.model is None:
             raise retry_later("loading", "the model is being loaded; ask again in a moment", 2)
-        return self.model
 
     @contextlib.asynccontextmanager
-    async def admit(self, request: ApiRequest, streamed: bool = False) -> AsyncIterator[ActiveRequest]:
+    async def admit(
+        self, request: ApiRequest, flight: Flight | None = None, streamed: bool = False
+    ) -> AsyncIterator[ActiveRequest]:
         """Start searching a request; it is in flight until the block ends.
 
         Raises:
             ApiError: 422, 429 or 503.
+            ClientDisconnect: the flight was aborted for that reason before the search.
         """
-        model = self.ready_model()
+        self.check_ready()
+        models = self.models.route(request.source, request.target, request.pivot)
         requests.check_limits(request, self.settings)
-        if self._count >= self.settings.queue:
+        if len(models) > 1:
+            requests.check_pivot(request)
+        if self.in_flight >= self.settings.queue:
             raise self._queue_full()
-        self._count += 1
-        model.requests += 1
+        flight = flight or Flight()
+        self._flights.add(flight)
         try:
-            prepared = await _run(request, partial(requests.prepare, request, model.translator, self.settings))
-            if self._aborted:
-                raise server_stopped()
-            job = Job(prepared.key, prepared.rows, prepared.prefix, streamed)
-            active = ActiveRequest(model, prepared, job, asyncio.get_running_loop().create_future())
-            self._active.add(active)
-            model.submit(job)
+            pivoted: list[TranslatedText] = []
+            if len(models) > 1:
+                pivoted = await self._translate_to_pivot(models[0], request, flight)
+                request = request.of_pivot([one.text for one in pivoted])
+            active = await self._begin(models[-1], request, flight, streamed, pivoted)
             try:
                 yield active
             finally:
-                self._active.discard(active)
-                model.cancel(job)
-                _retrieve_exception(job.done)
+                self._end(active)
         finally:
-            self._count -= 1
-            model.requests -= 1
+            self._flights.discard(flight)
+
+    async def _translate_to_pivot(
+        self, served: ServedModel, request: ApiRequest, flight: Flight
+    ) -> list[TranslatedText]:
+        active = await self._begin(served, request.to_pivot(), flight, False)
+        try:
+            return await self.finish(active)
+        finally:
+            self._end(active)
+
+    async def _begin(
+        self,
+        served: ServedModel,
+        request: ApiRequest,
+        flight: Flight,
+        streamed: bool,
+        pivoted: Sequence[TranslatedText] = (),
+    ) -> ActiveRequest:
+        model = await self._acquire(served, flight)
+        try:
+            prepared = await _run(request, partial(requests.prepare, request, model.translator, self.settings))
+            if flight.aborted.done():
+                raise flight.aborted.result()
+        except BaseException:
+            self.models.release(served, model)
+            raise
+        job = flight.job = Job(prepared.key, prepared.rows, prepared.prefix, streamed)
+        active = ActiveRequest(served, model, prepared, job, flight, pivoted)
+        self._active.add(active)
+        model.submit(job)
+        return active
+
+    def _end(self, active: ActiveRequest) -> None:
+        self._active.discard(active)
+        active.model.cancel(active.job)
+        _retrieve_exception(active.job.done)
+        self.models.release(active.served, active.model)
+
+    async def _acquire(self, served: ServedModel, flight: Flight) -> LoadedModel:
+        """Wait until the model is loaded, or the request is aborted."""
+        if served.loaded is not None and not served.leaving:
+            return await self.models.acquire(served)
+        acquiring = asyncio.create_task(self.models.acquire(served))
+        either: set[asyncio.Future[Any]] = {acquiring, flight.aborted}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not acquiring.done():
+                raise flight.aborted.result()
+        except BaseException:
+            if acquiring.done() and not acquiring.exception():
+                self.models.release(served, acquiring.result())
+            _retrieve_exception(acquiring)
+            raise
+        return acquiring.result()
 
     def _queue_full(self) -> ApiError:
         """429; Retry-After is the time the requests in flight take at the recent rate."""
@@ -255,12 +270,12 @@ class Scheduler:
             ClientDisconnect: the client disconnected.
         """
         building = asyncio.create_task(self._finish(active))
-        either: set[asyncio.Future[Any]] = {building, active.aborted}
+        either: set[asyncio.Future[Any]] = {building, active.flight.aborted}
         try:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if building.done():
                 return building.result()
-            raise active.aborted.result()
+            raise active.flight.aborted.result()
         finally:
             _retrieve_exception(building)
 
@@ -279,7 +294,8 @@ class Scheduler:
         self._tokens.add(sum(counts))
         self.metrics.sentences.inc(len(counts))
         self.metrics.tokens.inc(sum(counts))
-        return texts
+        self.metrics.model_requests.labels(active.served.label).inc()
+        return responses.join_pivoted(active.pivoted, texts) if active.pivoted else texts
 
     def log_internal_error(self, error: BaseException) -> ApiError:
         """Log an unexpected exception; the response does not contain it."""
@@ -287,33 +303,8 @@ class Scheduler:
         return internal_error()
 
     async def load_model(self) -> None:
-        """Load the model and serve with it from then on; an old model finishes its requests and is closed.
-
-        If loading fails, the old model stays; without one, `load_error` is set.
-        """
-        old, loop = self.model, asyncio.get_running_loop()
-        try:
-            translator = await asyncio.to_thread(self._load)
-            generation = 1 if old is None else old.generation + 1
-            longest = self.settings.max_tokens + 1
-            new = LoadedModel(generation, translator, self._threads, longest, partial(_call_soon, loop))
-        except Exception as error:  # whatever it is, the old model stays
-            self.metrics.reloads.labels("refused").inc()
-            suffix = "" if old is None else "; the old model stays"
-            self.say(f"the model cannot be loaded: {error or type(error).__name__}{suffix}")
-            if old is None:
-                self.load_error = error if isinstance(error, MultiheadError) else MultiheadError(str(error))
-            return
-        self.model = new
-        self._collect_garbage()
-        self.metrics.reloads.labels("loaded").inc()
-        self.say(f"serving model {generation}: {translator.bundle.model.config.summary}")
-        if old is not None:
-            while old.requests:
-                await asyncio.sleep(0.05)
-            await old.close()
-            old = None
-            self._collect_garbage()
+        """Load the models in memory again; a single model also for the first time (`load_error`)."""
+        await self.models.reload()
 
     def start_loading(self) -> asyncio.Task[None]:
         """Run `load_model` in a task, after loads started earlier; does nothing if the server is shutting down."""
@@ -330,17 +321,15 @@ class Scheduler:
 
     def abort_all(self) -> None:
         """Answer every request in flight with 503, because the time to drain is over."""
-        self._aborted = True
-        for active in self._active:
-            active.abort(server_stopped())
+        for flight in self._flights:
+            flight.abort(server_stopped())
 
     async def close(self) -> None:
         """End the model's threads; called without requests in flight."""
         self.draining = True
         if self._loads:
             await asyncio.wait(list(self._loads))
-        if self.model is not None:
-            await self.model.close()
+        await self.models.close()
 
 
 async def _run(request: ApiRequest, function: Callable[[], T]) -> T:
@@ -353,7 +342,3 @@ def _retrieve_exception(future: asyncio.Future[Any]) -> None:
     """Cancel a future, or mark its exception as retrieved; asyncio would log it otherwise."""
     if not future.cancel() and not future.cancelled():
         future.exception()
-
-
-def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
-    loop.call_soon_threadsafe(callback)

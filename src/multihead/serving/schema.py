@@ -7,7 +7,8 @@ which clients see; it stays when the class is renamed.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, JsonValue, field_validator, model_validator
 
@@ -32,6 +33,8 @@ class ApiRequest(Settings):
         },
     )
 
+    widens: ClassVar[bool] = False
+    """Whether the beam is widened for `n_best`, instead of refusing the request."""
     text: str | list[str]
     """One text or a list of texts. Each line of a text is translated separately; line breaks are kept."""
     beam: int | None = Field(default=None, ge=1)
@@ -48,18 +51,17 @@ class ApiRequest(Settings):
     """Number of alternative tokens to return for each word of the translation."""
     guard: GuardChoice | None = None
     """Judge translations (mark), or also search suspicious ones again (retry). Defaults to the server's setting."""
+    source: str | None = None
+    """Language of the texts. Without languages, the first model of the server translates."""
+    target: str | None = None
+    """Language of the translations."""
+    pivot: str | None = None
+    """Translate into this language first, and from it into the target."""
 
     @field_validator("text", mode="before")
     @classmethod
     def _check_text(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            return value
-        if not isinstance(value, list):
-            raise ValueError("expected a string or a list of strings")
-        for number, item in enumerate(value, start=1):
-            if not isinstance(item, str):
-                raise ValueError(f"expected a string or a list of strings; number {number} of the list is none")
-        return value
+        return check_texts(value)
 
     @model_validator(mode="after")
     def _check_prefix(self) -> ApiRequest:
@@ -71,6 +73,26 @@ class ApiRequest(Settings):
     def texts(self) -> list[str]:
         """The texts as a list, also for a single text."""
         return [self.text] if isinstance(self.text, str) else list(self.text)
+
+    def to_pivot(self) -> ApiRequest:
+        """The request for the translation into the pivot."""
+        return self.model_copy(update={"n_best": 1, "prefix": None, "alternatives": 0})
+
+    def of_pivot(self, texts: Sequence[str]) -> ApiRequest:
+        """The request for the translation of these texts from the pivot."""
+        return self.model_copy(update={"text": texts[0] if isinstance(self.text, str) else list(texts)})
+
+
+def check_texts(value: Any) -> Any:
+    """Raise ValueError if ``value`` is neither a string nor a list of strings."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise ValueError("expected a string or a list of strings")
+    for number, item in enumerate(value, start=1):
+        if not isinstance(item, str):
+            raise ValueError(f"expected a string or a list of strings; number {number} of the list is none")
+    return value
 
 
 class Candidate(Settings):

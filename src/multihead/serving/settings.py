@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+import re
+
+from pydantic import Field, field_validator
 
 from multihead.configuration import Settings
 from multihead.serving.schema import GuardChoice
@@ -37,5 +39,46 @@ class ServeSettings(Settings):
     """Seconds a request may take; more is status 503."""
     drain: float = Field(default=30.0, ge=0)
     """Seconds to finish requests in flight after a signal to stop."""
+    memory_limit: str | None = None
+    """Maximum memory of the weights of several models, as 2GB or 500MB; the one used longest ago is unloaded. [none]"""
+    pivot: tuple[str, ...] | None = None
+    """Language through which pairs without a model are translated; can be repeated, in order of preference. [none]"""
+    cors_origin: tuple[str, ...] | None = None
+    """Origin whose pages may use this server, as https://example.org; can be repeated; * for all. [none]"""
     guard: GuardChoice = "off"
     """Judge translations (mark), and search suspicious ones again (retry), unless the request sets it."""
+
+    @field_validator("memory_limit")
+    @classmethod
+    def _check_memory(cls, value: str | None) -> str | None:
+        if value is not None:
+            _bytes_of(value)
+        return value
+
+    @field_validator("cors_origin")
+    @classmethod
+    def _check_origins(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        for origin in value or ():
+            if origin != "*" and not re.fullmatch(r"https?://[^/?#\s]+", origin):
+                raise ValueError(f"expected an origin such as https://example.org, without a path, got {origin!r}")
+        return value
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """The memory limit in bytes."""
+        return None if self.memory_limit is None else _bytes_of(self.memory_limit)
+
+
+_UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+def _bytes_of(size: str) -> int:
+    """Bytes of a size such as 500MB.
+
+    Raises:
+        ValueError: it is none.
+    """
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([KMG]i?B)", size.strip(), re.IGNORECASE)
+    if found is None or float(found[1]) == 0:
+        raise ValueError("expected a size such as 500MB or 2GB")
+    return int(float(found[1]) * _UNITS[found[2].upper()])

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from multihead.serving.error_responses import ApiError
 from multihead.serving.requests import on_disconnect
-from multihead.serving.scheduler import ActiveRequest, Scheduler
+from multihead.serving.scheduler import ActiveRequest, Flight, Scheduler
 from multihead.serving.schema import ApiRequest
 
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -46,15 +46,18 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events. An error before the first event is an ordinary error response, later it is an event."""
-        started, time_limit = False, self._scheduler.settings.time_limit
+        started, time_limit, flight = False, self._scheduler.settings.time_limit, Flight()
         try:
-            async with asyncio.timeout(time_limit), self._scheduler.admit(self._request, streamed=True) as active:
+            async with (
+                asyncio.timeout(time_limit),
+                on_disconnect(receive, partial(flight.abort, ClientDisconnect())),
+                self._scheduler.admit(self._request, flight, streamed=True) as active,
+            ):
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                 started = True
-                async with on_disconnect(receive, partial(active.abort, ClientDisconnect())):
-                    await self._send_progress(active, send)
-                    (text,) = await self._scheduler.finish(active)
-                    await _send_event(send, "done", text)
+                await self._send_progress(active, send)
+                (text,) = await self._scheduler.finish(active)
+                await _send_event(send, "done", text)
         except ClientDisconnect:
             self._scheduler.metrics.disconnects.inc()
         except TimeoutError:

@@ -1,0 +1,214 @@
+"""LibreTranslate's API: its own client and its forms of a request get the translations of our API."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlencode
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from multihead import Translator
+
+libretranslatepy = pytest.importorskip("libretranslatepy", reason="LibreTranslate's client is not installed")
+
+Client = Any
+Servers = Any
+
+JSON = {"Content-Type": "application/json"}
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+BETWEEN = {"source": "de", "target": "en"}
+
+
+def multipart(fields: dict[str, str], boundary: str = "limit") -> tuple[bytes, dict[str, str]]:
+    """Body and headers of a form as ``curl -F`` sends it."""
+    parts = [
+        f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
+        for name, value in fields.items()
+    ]
+    body = "".join([*parts, f"--{boundary}--\r\n"]).encode()
+    return body, {"Content-Type": f"multipart/form-data; boundary={boundary}"}
+
+
+def ask(client: Client, fields: dict[str, Any], path: str = "/translate") -> list[Any]:
+    """The responses to the same fields as JSON, as both kinds of form, and in the address."""
+    texts = {name: str(value) for name, value in fields.items()}
+    return [
+        client.ask("POST", path, json.dumps(fields).encode(), JSON),
+        client.ask("POST", path, urlencode(texts).encode(), FORM),
+        client.ask("POST", path, *multipart(texts)),
+        client.ask("POST", f"{path}?{urlencode(texts)}"),
+    ]
+
+
+def test_every_form_of_a_request_gets_the_translation(client: Client, translator: Translator) -> None:
+    (wanted,) = translator.translate(["eins zwei"])
+    for reply in ask(client, {"q": "eins zwei", "format": "text", "alternatives": 0, "api_key": "", **BETWEEN}):
+        assert (reply.status, reply.json) == (200, {"translatedText": wanted})
+        assert reply.headers["content-type"] == "application/json"
+
+
+def test_a_list_gets_a_list(client: Client, translator: Translator) -> None:
+    texts = ["eins zwei", "", "drei\n\nvier"]
+    wanted = client.post(text=texts).texts
+    assert client.post(q=texts, **BETWEEN).json == {"translatedText": wanted}
+    repeated = urlencode([*BETWEEN.items(), *(("q", text) for text in texts)]).encode()
+    assert client.ask("POST", "/translate", repeated, FORM).json == {"translatedText": wanted}
+
+
+def test_the_lines_of_a_form_end_as_in_json(client: Client) -> None:
+    """HTML forms end them with CR LF."""
+    body = urlencode({"q": "eins\r\nzwei\r\n", **BETWEEN}).encode()
+    assert client.ask("POST", "/translate", body, FORM).json == client.post(q="eins\nzwei\n", **BETWEEN).json
+
+
+def test_alternatives_are_the_n_best(client: Client, translator: Translator) -> None:
+    """More than the model's own beam has, without repetitions and the translation itself."""
+    for count in (1, 7):
+        beam = max(count + 1, translator.search_settings().beam)
+        (best,) = translator.n_best(["eins zwei"], count + 1, beam=beam)
+        first, *others = dict.fromkeys(one.text for one in best)
+        for reply in ask(client, {"q": "eins zwei", "alternatives": count, **BETWEEN}):
+            assert reply.json == {"translatedText": first, "alternatives": others}
+    listed = client.post(q=["eins zwei", "drei"], alternatives=1, **BETWEEN).json
+    assert [len(listed[name]) for name in ("translatedText", "alternatives")] == [2, 2]
+    assert listed["alternatives"][0] == client.post(q="eins zwei", alternatives=1, **BETWEEN).json["alternatives"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"q": "eins", "source": "de"}, "target"),
+        ({"q": "eins", "target": "en"}, "source"),
+        ({"q": "", **BETWEEN}, "q"),
+        ({"q": "eins", "source": "de", "target": "zz"}, "'zz' is not supported"),
+        ({"q": "eins", "source": "zz", "target": "en"}, "'zz' is not supported"),
+        ({"q": "eins", "source": "en", "target": "de"}, "not supported"),
+        ({"q": "eins", "format": "pdf", **BETWEEN}, "format"),
+        ({"q": "eins", "alternatives": "many", **BETWEEN}, "alternatives"),
+        ({"q": "eins", "alternatives": -1, **BETWEEN}, "alternatives"),
+        ({"q": "eins", "alternatives": 16, **BETWEEN}, "at most 15"),
+        ({"q": "e" * 2_001, **BETWEEN}, "2,001 characters"),
+    ],
+)
+def test_a_bad_request_is_400_in_their_form(fields: dict[str, Any], named: str, client: Client) -> None:
+    for reply in ask(client, fields):
+        if fields.get("q", "eins"):
+            assert reply.status == 400
+            assert list(reply.json) == ["error"]
+            assert named in reply.json["error"]
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "status"),
+    [
+        (b"q=%ff&source=de&target=en", "application/x-www-form-urlencoded", 400),
+        (b"q=\xff&source=de&target=en", "application/x-www-form-urlencoded", 400),
+        (b"a=b&" * 1_001, "application/x-www-form-urlencoded", 400),
+        (b"q=" + b"e" * 20_001, "application/x-www-form-urlencoded", 413),
+        (b"", "multipart/form-data", 400),
+        (b"--limit\r\n\r\n", "multipart/form-data; boundary=limit", 400),
+        (
+            b'--limit\r\nContent-Disposition: form-data; name="q"\r\n\r\neins',
+            "multipart/form-data; boundary=limit",
+            400,
+        ),
+        (multipart({"q": "e" * 20_001})[0], "multipart/form-data; boundary=limit", 413),
+        (b"--limit\r\n" + b"A: b\r\n" * 99 + b"\r\n\r\n--limit--", "multipart/form-data; boundary=limit", 400),
+        (b"--limit\r\n\r\n\r\n" * 1_010 + b"--limit--", "multipart/form-data; boundary=limit", 400),
+        (multipart({"q": "eins", **BETWEEN})[0].replace(b"eins", b"\xff"), "multipart/form-data; boundary=limit", 400),
+        (b'{"q": ["eins", 5], "source": "de", "target": "en"}', "application/json", 400),
+        (b'{"q": {"a": "b"}, "source": "de", "target": "en"}', "application/json", 400),
+        (b'{"q": ' + b"[" * 10_000, "application/json", 400),
+        (b'{"q": "eins"}', "text/plain", 415),
+    ],
+)
+def test_hostile_bodies_are_refused_and_the_next_request_is_served(
+    body: bytes, kind: str, status: int, client: Client, translator: Translator
+) -> None:
+    reply = client.ask("POST", "/translate", body, {"Content-Type": kind})
+    assert (reply.status, isinstance(reply.json["error"], str)) == (status, True)
+    assert client.post(q="eins", **BETWEEN).json == {"translatedText": translator.translate(["eins"])[0]}
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    fields=st.dictionaries(
+        st.sampled_from(["q", "source", "target", "format", "alternatives", "api_key", "text"]),
+        st.none() | st.booleans() | st.integers() | st.text(max_size=9) | st.sampled_from(["de", "en"]),
+    ),
+    mangled=st.binary(max_size=20),
+)
+def test_no_request_makes_the_server_fail(fields: dict[str, Any], mangled: bytes, client: Client) -> None:
+    body, headers = multipart({name: str(value) for name, value in fields.items()})
+    for content, own in (
+        (json.dumps(fields).encode(), JSON),
+        (body, headers),
+        (mangled + body, headers),
+        (mangled, FORM),
+    ):
+        assert client.ask("POST", "/translate", content, own).status in (200, 400, 422)
+
+
+def test_what_has_a_text_is_ours(client: Client) -> None:
+    assert client.post(text="eins", q="eins").json["error"] == "invalid_request"
+    for fields in ({}, {"source": "de"}, {"text": "eins", **BETWEEN, "beam": "5"}):
+        assert set(client.post(**fields).json) == {"error", "message"}
+    assert client.post(text="eins", **BETWEEN).texts == client.post(text="eins").texts
+
+
+@pytest.mark.parametrize("code", ["de", "DE", " de ", "de-AT", "de_DE"])
+def test_a_language_is_found_in_any_spelling(code: str, client: Client) -> None:
+    assert client.post(q="eins", source=code, target="en").status == 200
+
+
+def test_languages_and_settings(client: Client, serving: Any) -> None:
+    assert client.get("/languages").json == [
+        {"code": "de", "name": "German", "targets": ["en"]},
+        {"code": "en", "name": "English", "targets": []},
+    ]
+    shown = client.get("/frontend/settings").json
+    assert shown["charLimit"] == serving.scheduler.settings.max_characters
+    assert (shown["apiKeys"], shown["keyRequired"], shown["suggestions"]) == (False, False, False)
+    assert shown["language"]["source"] == {"code": "de", "name": "German"}
+
+
+def test_their_client(client: Client, translator: Translator) -> None:
+    api = libretranslatepy.LibreTranslateAPI(f"http://127.0.0.1:{client.port}")
+    assert api.translate("eins zwei", "de", "en") == translator.translate(["eins zwei"])[0]
+    assert [language["code"] for language in api.languages()] == ["de", "en"]
+    with pytest.raises(HTTPError, match="400"):
+        api.translate("eins", "de", "zz")
+
+
+def test_the_key_is_the_token(servers: Servers, translator: Translator) -> None:
+    client = servers.start(lambda: translator, token="abc").client
+    url, (wanted,) = f"http://127.0.0.1:{client.port}", translator.translate(["eins"])
+    assert libretranslatepy.LibreTranslateAPI(url, "abc").translate("eins", "de", "en") == wanted
+    for key in ("abd", "", "é"):
+        with pytest.raises(HTTPError) as refused:
+            libretranslatepy.LibreTranslateAPI(url, key).translate("eins", "de", "en")
+        with refused.value as reply:
+            assert (reply.code, "api_key" in json.load(reply)["error"]) == (403, True)
+    for reply in ask(client, {"q": "eins", "api_key": "abc", **BETWEEN}):
+        assert reply.json == {"translatedText": wanted}
+    assert client.post(q="eins", api_key=5, **BETWEEN).status == 403
+    assert client.post(text="eins", api_key="abc").status == 401
+    bearer = {**JSON, "Authorization": "Bearer abc"}
+    assert client.ask("POST", "/translate", json.dumps({"q": "eins", **BETWEEN}).encode(), bearer).status == 200
+    wrong = {**JSON, "Authorization": "Bearer abd"}
+    assert client.ask("POST", "/translate", json.dumps({"q": "eins", "api_key": "abc"}).encode(), wrong).status == 401
+    assert client.get("/languages").status == 200
+    assert client.get("/frontend/settings").json["keyRequired"] is True
+
+
+def test_a_full_queue_is_429_in_their_form(endless: Any, servers: Servers) -> None:
+    client = servers.start(endless, queue=1, time_limit=2).client
+    with client.in_flight(text="eins"):
+        client.until("multihead_requests_in_hand", 1)
+        reply = client.post(q="eins", **BETWEEN)
+        assert (reply.status, list(reply.json)) == (429, ["error"])
+        assert int(reply.headers["retry-after"]) >= 1
