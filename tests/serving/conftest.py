@@ -136,7 +136,12 @@ class Servers:
         self._ends: list[Callable[[], None]] = []
 
     def start(
-        self, load: Callable[[], Translator], threads: int = 2, token: str | None = None, **settings: Any
+        self,
+        load: Callable[[], Translator],
+        threads: int = 2,
+        token: str | None = None,
+        sources: Any = None,
+        **settings: Any,
     ) -> Serving:
         listening, ready, log = bind("127.0.0.1", 0), threading.Event(), []
         shared: dict[str, Any] = {}
@@ -145,7 +150,7 @@ class Servers:
             asyncio.run(live())
 
         async def live() -> None:
-            scheduler = Scheduler(ServeSettings(**settings), load, threads, log.append)
+            scheduler = Scheduler(ServeSettings(**settings), sources or load, threads, log.append)
             http: Any = partial(HttpProtocol, head_timeout=scheduler.settings.send_time)
             config = uvicorn.Config(make_app(scheduler, token), log_config=None, lifespan="off", ws="none", http=http)
             server = uvicorn.Server(config)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -133,7 +134,7 @@ def test_each_documented_status_is_provoked_and_is_as_documented(
 
 def test_what_can_be_got_is_as_documented(client: Client, servers: Servers, translator: Translator) -> None:
     described = client.get("/openapi.json").json
-    paths = ("/health", "/ready", "/info", "/metrics", "/languages", "/frontend/settings")
+    paths = ("/health", "/ready", "/info", "/metrics", "/models", "/languages", "/frontend/settings")
     for path in paths:
         check(described, path, "GET", client.get(path))
     check(described, "/info", "GET", client.get("/info?source=zz"))
@@ -218,17 +219,19 @@ def asked_in(page: str) -> Iterator[tuple[str, dict[str, str], bytes]]:
         for line in block.replace("\\\n", " ").splitlines():
             words = shlex.split(line)
             if words[0] == "curl":
-                after = dict(pairwise(words))
                 headers = dict(value.split(": ", 1) for word, value in pairwise(words) if word == "-H")
+                sent = "&".join(value for word, value in pairwise(words) if word == "-d")
                 (url,) = (word for word in words if word.startswith("http://127.0.0.1:8000/"))
-                yield url.removeprefix("http://127.0.0.1:8000"), headers, after["-d"].encode()
+                if not sent.startswith("{"):
+                    headers, sent = {"Content-Type": "application/x-www-form-urlencoded", **headers}, quote(sent, "=&")
+                yield url.removeprefix("http://127.0.0.1:8000"), headers, sent.encode()
 
 
 def test_the_calls_of_the_page_are_answered(servers: Servers, translator: Translator) -> None:
     client = servers.start(lambda: translator, token="TOKEN").client
     page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
     calls = list(asked_in(page))
-    assert len(calls) == 5
+    assert len(calls) == 8
     for path, headers, content in calls:
         reply = client.ask("POST", path, content, {"Authorization": "Bearer TOKEN", **headers})
         assert reply.status == 200, content

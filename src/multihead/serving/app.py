@@ -15,6 +15,7 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
+from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -26,7 +27,14 @@ from multihead.serving.error_responses import ApiError, retry_later
 from multihead.serving.libretranslate import LibreTranslate
 from multihead.serving.libretranslate_schema import FrontendSettings, Language, is_libretranslate
 from multihead.serving.loaded_model import LoadedModel
-from multihead.serving.middleware import HEADERS, PUBLIC_PATHS, ApiMiddleware, token_missing, unauthorized
+from multihead.serving.middleware import (
+    HEADERS,
+    PUBLIC_PATHS,
+    ApiMiddleware,
+    allow_origins,
+    token_missing,
+    unauthorized,
+)
 from multihead.serving.openapi import (
     describe_json,
     describe_metrics,
@@ -41,6 +49,7 @@ from multihead.serving.schema import (
     ApiRequest,
     InfoResponse,
     Limits,
+    ModelState,
     StatusResponse,
     TranslatedText,
     TranslateResponse,
@@ -70,6 +79,7 @@ def make_app(scheduler: Scheduler, token: str | None = None) -> ASGIApp:
         "/health": (api.health, describe_json(StatusResponse)),
         "/ready": (api.ready, describe_json(StatusResponse, 503)),
         "/info": (api.info, describe_json(InfoResponse, 422, 503)),
+        "/models": (api.models, describe_json(list[ModelState])),
         "/metrics": (api.metrics, describe_metrics()),
         "/languages": (api.libretranslate.languages, describe_json(list[Language])),
         "/frontend/settings": (api.libretranslate.settings, describe_json(FrontendSettings)),
@@ -83,7 +93,8 @@ def make_app(scheduler: Scheduler, token: str | None = None) -> ASGIApp:
     app.add_exception_handler(Exception, api.raise_unhandled)
     publish_schema(app, None if token is None else PUBLIC_PATHS)
     counted = [*got, "/translate", "/translate/stream", "/", "/openapi.json"]
-    return ApiMiddleware(app, scheduler, counted, token, {("POST", "/translate"): api.translate})
+    whole = ApiMiddleware(app, scheduler, counted, token, {("POST", "/translate"): api.translate})
+    return allow_origins(whole, scheduler.settings.cors_origin)
 
 
 class PlainRoute(APIRoute):
@@ -178,6 +189,11 @@ class Api:
             return _json_response(describe_model(model, self.scheduler.settings))
         finally:
             self.scheduler.models.release(served, model)
+
+    async def models(self, _request: Request) -> Response:
+        """The models of the server and their states."""
+        states = [model.state for model in self.scheduler.models.all]
+        return Response(to_json(states), media_type="application/json")
 
     async def index(self, request: Request) -> Response:
         return self._file_response("index.html", request)

@@ -191,5 +191,5 @@ def fields_of(form: Form) -> dict[str, Any]:
 
 
 def json_response(content: BaseModel | Sequence[BaseModel]) -> Response:
-    """A response without the fields that are None."""
+    """A response; optional fields that are None are left out."""
     return Response(to_json(content, exclude_none=True), media_type="application/json")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -116,18 +116,6 @@ def _has_attention(translator: Translator) -> bool:
     except MultiheadError:
         return False
     return inspected.weights is not None
-
-
-def load(folder: Path, search: Mapping[str, object], device: str) -> Translator:
-    """Load a model and translate a word with it, so that a broken model is never served.
-
-    Raises:
-        MultiheadError: the folder is damaged, or the model computes NaN.
-    """
-    translator = Translator.load(folder, device)
-    translator = translator.searching(**search)
-    translator.translate(["a"])
-    return translator
 
 
 def weight_bytes(translator: Translator) -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hmac
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -113,6 +114,19 @@ class ApiMiddleware:
         scheme, _, token = values[0].partition(b" ") if len(values) == 1 else (b"", b"", b"")
         if scheme.lower() != b"bearer" or not same_token(token.lstrip(b" "), self._token):
             raise unauthorized()
+
+
+def allow_origins(app: ASGIApp, origins: Sequence[str] | None) -> ASGIApp:
+    """The application with CORS headers for the pages of these origins; unchanged without origins.
+
+    Preflight requests need no token. Credentials of the browser (cookies) are never allowed: a page sends the token.
+    """
+    if not origins:
+        return app
+    return CORSMiddleware(
+        app, allow_origins=list(origins), allow_methods=["GET", "POST"], allow_headers=["Authorization"],
+        expose_headers=["Retry-After"],
+    )  # fmt: skip
 
 
 def same_token(shown: bytes, token: str) -> bool:

@@ -1,4 +1,4 @@
-"""The models of the server: chosen by languages, loaded within a memory limit, reloaded.
+"""The models of the server: chosen by languages, loaded within a limit.
 
 A server has one model, loaded at the start, or several, loaded with the first request for them. With a memory limit,
 the model whose last request is longest ago is unloaded first; it finishes its requests, and later ones wait until it
@@ -15,13 +15,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from multihead.errors import MultiheadError
 from multihead.serving.error_responses import ApiError, retry_later
 from multihead.serving.languages import match
 from multihead.serving.loaded_model import LoadedModel, weight_bytes
 from multihead.serving.metrics import Metrics
+from multihead.serving.schema import ModelState
 from multihead.translating.translator import Translator
 
 RETRY_SECONDS = 10.0
@@ -117,6 +118,21 @@ class ServedModel:
     def bytes(self) -> int:
         """Memory of its weights when it is loaded."""
         return self._bytes
+
+    @property
+    def state(self) -> ModelState:
+        """What clients may know about it."""
+        source, target = self.pair or (None, None)
+        word: Literal["loaded", "loading", "unloading", "failed", "unloaded"]
+        if self.loaded is not None:
+            word = "unloading" if self.leaving else "loaded"
+        elif self.loading is not None:
+            word = "loading"
+        else:
+            word = "unloaded" if self.load_error is None else "failed"
+        return ModelState(
+            source=source, target=target, state=word, generation=self.generation, bytes=self.bytes, requests=self.holds
+        )
 
     async def load(self) -> None:
         """Load it and serve with it from then on; an old model finishes its requests and is closed.

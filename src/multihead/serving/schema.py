@@ -252,6 +252,30 @@ class InfoResponse(Settings):
     version: str
 
 
+class ModelState(Settings):
+    """One of the server's models, as in the response to ``GET /models``."""
+
+    model_config = ConfigDict(
+        title="ModelState",
+        json_schema_extra={
+            "examples": [
+                {"source": "de", "target": "en", "state": "loaded", "generation": 1, "bytes": 850944, "requests": 2}
+            ]
+        },
+    )
+
+    source: str | None
+    target: str | None
+    state: Literal["loaded", "loading", "unloading", "failed", "unloaded"]
+    """A failed one is loaded again with the next request, ten seconds later at the earliest."""
+    generation: int
+    """Number of times it was loaded."""
+    bytes: int
+    """Memory of its weights while it is loaded; estimated before the first time."""
+    requests: int
+    """Requests that use it or wait for it."""
+
+
 class StatusResponse(Settings):
     """The response to ``GET /health`` and ``GET /ready``."""
 
