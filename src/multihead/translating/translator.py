@@ -87,7 +87,11 @@ class Translator:
         bundle, asked = load_bundle(Path(path), device, languages), languages or Languages()
         for side in ("source", "target"):
             own, wanted = getattr(bundle, f"{side}_language"), getattr(asked, side)
-            if own is not None and wanted not in (None, own):
+            if own is None or wanted is None:
+                continue
+            from multihead.interop.formats.languages import same_language
+
+            if not same_language(wanted, own):
                 raise ConfigurationError(
                     f"{path}: the {side} language of this model is {own}, not {wanted}: leave out {side}_language, or "
                     "import the original model again with other languages"

@@ -3,7 +3,7 @@
 import pytest
 
 from multihead.errors import ConfigurationError
-from multihead.interop.formats.languages import find_language
+from multihead.interop.formats.languages import find_language, same_language
 
 NLLB = ["deu_Latn", "eng_Latn", "srp_Cyrl", "zho_Hans", "zho_Hant"]
 MBART = ["de_DE", "en_XX", "zh_CN"]
@@ -39,3 +39,18 @@ def test_a_language_is_found(wanted, offered, found):
 def test_a_wrong_or_missing_name_is_refused(wanted, message):
     with pytest.raises(ConfigurationError, match=message):
         find_language(wanted, NLLB, "target")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("de", "de", True),
+        ("de", "deu_Latn", True),
+        ("deu_Latn", "de", True),
+        ("zho_Hans", "zho_Hant", False),
+        ("de_DE", "de_AT", False),
+        ("de", "en_XX", False),
+    ],
+)
+def test_forms_of_one_language_are_the_same(one, other, same):
+    assert same_language(one, other) is same

@@ -45,15 +45,32 @@ def find_language(wanted: str | None, offered: Collection[str], side: str) -> st
         )
     if wanted in offered:
         return wanted
-    name = wanted.replace("-", "_").lower()
-    bases = {name, _THREE.get(name), _TWO.get(name)}
-    found = [one for one in offered if one.lower() == name] or [one for one in offered if one.lower() in bases]
-    found = found or [one for one in offered if one.lower().split("_")[0] in bases]
+    found = _meant(wanted, offered)
     if len(found) == 1:
         return found[0]
     if found:
         raise ConfigurationError(f"{option} {wanted}: this model has {', '.join(sorted(found))}: name one of them")
     raise ConfigurationError(f"{option} {wanted}: this model does not have it; it has {_some(offered)}")
+
+
+def same_language(one: str, other: str) -> bool:
+    """Whether two names can be one language: ``de`` and ``deu_Latn``, but not ``de_DE`` and ``de_AT``."""
+    return other in _meant(one, [other]) or one in _meant(other, [one])
+
+
+def _meant(wanted: str, offered: Collection[str]) -> list[str]:
+    """The offered names that the user's name can mean; the exact ones only, if there are any."""
+    name = wanted.replace("-", "_").lower()
+    bases = {name, _THREE.get(name), _TWO.get(name)}
+    for fits in (
+        lambda one: one.lower() == name,
+        lambda one: one.lower() in bases,
+        lambda one: one.lower().split("_")[0] in bases,
+    ):
+        found = [one for one in offered if fits(one)]
+        if found:
+            return found
+    return []
 
 
 def _some(names: Collection[str]) -> str:
