@@ -25,15 +25,15 @@ MakeParts = Callable[..., TranslatorParts]
 LINES = Lines(("Ein Hund rennt.", "Zwei Hunde rennen!", "12 Bälle im Park", "日本 </s>"), "four lines")
 
 NETWORKS: dict[str, dict[str, Any]] = {
-    "marian": {"norm": "post"},
-    "marian, untied": {"norm": "post", "tie_output": False, "feed_forward": "gelu"},
-    "marian, two vocabularies": {"norm": "post", "shared": False},
+    "marian": {"norm": "post", "output_bias": True},
+    "marian, untied": {"norm": "post", "tie_output": False, "feed_forward": "silu"},
+    "marian, two vocabularies": {"norm": "post", "shared": False, "sinusoid": "halves"},
     "marian, two vocabularies, untied": {"norm": "post", "shared": False, "tie_output": False},
     "bart": {"norm": "post", "embedding_norm": True, "embedding_scale": "projection", "attention_bias": False},
     "bart, learned": {"norm": "post", "embedding_norm": True, "positions": "learned", "max_positions": 40},
-    "pegasus": {"norm": "pre"},
+    "pegasus": {"norm": "pre", "sinusoid": "fairseq"},
     "pegasus, untied": {"norm": "pre", "tie_output": False, "attention_bias": False, "decoder_layers": 1},
-    "pegasus, two vocabularies": {"norm": "pre", "shared": False, "feed_forward": "gelu"},
+    "pegasus, two vocabularies": {"norm": "pre", "shared": False, "feed_forward": "gelu", "output_bias": True},
     "pegasus, learned": {"norm": "pre", "positions": "learned", "max_positions": 40, "embedding_scale": "none"},
     "mbart": {"norm": "pre", "embedding_norm": True, "embedding_scale": "projection"},
 }
@@ -108,6 +108,7 @@ def test_the_code_of_the_card(
         ({"feed_forward": "swiglu"}, "swiglu"),
         ({"norm": "post", "final_norm": True}, "final_norm True"),
         ({"norm": "post", "positions": "learned"}, "learned positions"),
+        ({"norm": "post", "sinusoid": "marian"}, "'marian'"),
     ],
 )
 def test_what_no_class_carries_is_named(make_parts: MakeParts, settings: dict[str, Any], reason: str) -> None:

@@ -67,10 +67,15 @@ def with_learned_positions(parts: TranslatorParts, count: int) -> TranslatorPart
 
 
 def in_halves(parts: TranslatorParts) -> TranslatorParts:
-    """With sinusoidal positions whose sines are in the first half of the channels and cosines in the second."""
+    """With the channels in the order of the `sinusoid` 'halves': the even ones first, which are sines if interleaved.
+
+    Args:
+        parts: with learned positions, or with interleaved sinusoids.
+    """
     even = torch.arange(0, parts.config.width, 2)
     order = torch.cat((even, even + 1))
-    return replace(parts, weights=_map_stream(parts.weights, lambda tensor, axis: tensor.index_select(axis, order)))
+    weights = _map_stream(parts.weights, lambda tensor, axis: tensor.index_select(axis, order))
+    return replace(parts, config=parts.config.model_copy(update={"sinusoid": "halves"}), weights=weights)
 
 
 def with_epsilon(parts: TranslatorParts, epsilon: float) -> TranslatorParts:

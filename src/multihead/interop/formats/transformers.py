@@ -89,6 +89,8 @@ def refusals(parts: TranslatorParts) -> list[str]:
         reasons.append(f"{config.norm}-norm with final_norm {config.has_final_norm}")
     if not layout.has_table and config.positions == "learned":
         reasons.append("learned positions with post-norm and without embedding_norm, which Marian does not keep")
+    elif not layout.has_table and config.sinusoid not in ("interleaved", "halves"):
+        reasons.append(f"positions of the kind '{config.sinusoid}' with post-norm and without embedding_norm")
     return reasons + tokenizer_refusals(parts)
 
 
@@ -260,7 +262,7 @@ def fit(parts: TranslatorParts, layout: Layout) -> TranslatorParts:
     """The equivalent form that the class computes; for Marian, up to the epsilon."""
     parts = equivalent.with_attention_bias(equivalent.without_projection_scale(parts))
     if not layout.has_table:
-        return equivalent.in_halves(parts)
+        return equivalent.in_halves(parts) if parts.config.sinusoid == "interleaved" else parts
     return equivalent.with_epsilon(equivalent.with_learned_positions(parts, longest_of(parts.config)), EPSILON)
 
 

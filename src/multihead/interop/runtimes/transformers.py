@@ -81,6 +81,7 @@ class TransformersRuntime:
             search.model_copy(update={"stopping": "exact"}),
             self._target.forbidden_in_output,
             unfinished_compete=search.beam > 1,
+            prefix_counts=False,
             differences=(
                 "transformers stops a beam search by `early_stopping`; 'never', which generation_config.json has, is "
                 "the stopping rule of multihead",
@@ -146,7 +147,7 @@ class TransformersRuntime:
 
 
 class _Prefix:
-    """Lets every translation begin with the same ids, whose probabilities count."""
+    """Lets every translation begin with the same ids, at no cost, as ``forced_bos_token_id`` does with one."""
 
     def __init__(self, prefix: Sequence[int]) -> None:
         self._prefix = prefix
@@ -157,7 +158,7 @@ class _Prefix:
             return scores
         wanted = self._prefix[place]
         only = torch.full_like(scores, -torch.inf)
-        only[:, wanted] = scores[:, wanted]
+        only[:, wanted] = 0.0
         return only
 
 
