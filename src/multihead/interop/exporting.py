@@ -82,6 +82,19 @@ def find_format(name: FormatName) -> Format:
             from multihead.interop.runtimes import transformers as library
 
             return Format(transformers.write, transformers.refusals, library.open_folder)
+        case "onnx":
+            from multihead.interop.formats import onnx
+            from multihead.interop.runtimes import onnxruntime
+
+            return Format(
+                onnx.write,
+                onnx.refusals,
+                onnxruntime.open_folder,
+                onnx.QUANTIZATIONS,
+                onnx.represented,
+                onnx.allowed,
+                arithmetic="float32; with int8, products of integers",
+            )
         case "sentencepiece":
             from multihead.interop.formats import sentencepiece
             from multihead.interop.runtimes import sentencepiece as pieces

@@ -14,16 +14,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from multihead.decoding.search import Search
 from multihead.errors import ConfigurationError, MissingDependencyError
 from multihead.interop.formats.parts import TranslatorParts
 from multihead.interop.formats.transformers import TARGET
 from multihead.interop.runtimes import Rules
-
-_ROWS = 32
-"""Sentences in a batch, of similar lengths."""
+from multihead.interop.runtimes.batches import batches, chosen, pad
 
 
 class TransformersRuntime:
@@ -81,7 +78,6 @@ class TransformersRuntime:
             search.model_copy(update={"stopping": "exact"}),
             self._target.forbidden_in_output,
             unfinished_compete=search.beam > 1,
-            prefix_counts=False,
             differences=(
                 "transformers stops a beam search by `early_stopping`; 'never', which generation_config.json has, is "
                 "the stopping rule of multihead",
@@ -94,13 +90,11 @@ class TransformersRuntime:
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
         """The logits of a forward pass with the targets as decoder inputs, normalized."""
         scores: list[list[float]] = [[] for _ in sources]
-        for places, source, mask in self._batches(sources):
-            inputs = self._decoder_inputs([targets[place] for place in places])
-            logits = self.model(input_ids=source, attention_mask=mask, decoder_input_ids=inputs).logits
-            rows = logits.float().log_softmax(-1)
-            for row, place in zip(rows, places, strict=True):
-                ids = torch.tensor(targets[place])
-                scores[place] = row[: len(ids)].gather(1, ids[:, None])[:, 0].tolist()
+        for batch in batches(sources, self._pad):
+            inputs = pad([[self._target.bos_id, *targets[place][:-1]] for place in batch.places], self._pad)
+            logits = self.model(input_ids=batch.ids, attention_mask=batch.mask, decoder_input_ids=inputs).logits
+            for place, row in zip(batch.places, logits.float().log_softmax(-1), strict=True):
+                scores[place] = chosen(row, targets[place])
         return scores
 
     @torch.no_grad()
@@ -122,28 +116,13 @@ class TransformersRuntime:
         )
         self.model.generation_config = settings
         processors = [_Prefix(target.prefix)] if target.prefix else []
-        for places, source, mask in self._batches(sources):
+        for batch in batches(sources, self._pad):
             rows = self.model.generate(
-                source, attention_mask=mask, generation_config=settings, logits_processor=processors
+                batch.ids, attention_mask=batch.mask, generation_config=settings, logits_processor=processors
             )
-            for place, row in zip(places, rows[:, 1:].tolist(), strict=True):
+            for place, row in zip(batch.places, rows[:, 1:].tolist(), strict=True):
                 found[place] = row[: row.index(target.eos_id) + 1] if target.eos_id in row else row
         return found
-
-    def _decoder_inputs(self, targets: Sequence[Sequence[int]]) -> Tensor:
-        """Begin and all ids except the last one of each target, padded."""
-        rows = [torch.tensor([self._target.bos_id, *target[:-1]]) for target in targets]
-        return pad_sequence(rows, batch_first=True, padding_value=self._target.pad_id)
-
-    def _batches(self, sources: Sequence[Sequence[int]]) -> Iterator[tuple[list[int], Tensor, Tensor]]:
-        """Places, padded sources and their masks."""
-        order = sorted(range(len(sources)), key=lambda place: -len(sources[place]))
-        for start in range(0, len(order), _ROWS):
-            places = order[start : start + _ROWS]
-            rows = [torch.tensor(list(sources[place])) for place in places]
-            source = pad_sequence(rows, batch_first=True, padding_value=self._pad)
-            lengths = torch.tensor([len(row) for row in rows])
-            yield places, source, (torch.arange(source.shape[1]) < lengths[:, None]).long()
 
 
 class _Prefix:

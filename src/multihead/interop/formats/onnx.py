@@ -1,0 +1,135 @@
+"""ONNX: the files that Optimum and transformers.js load.
+
+    config.json, generation_config.json, tokenizer.json, tokenizer_config.json
+    onnx/encoder_model.onnx             input_ids, attention_mask -> last_hidden_state
+    onnx/decoder_model.onnx             the first step, or a whole target: no past
+    onnx/decoder_with_past_model.onnx   one more token
+    onnx/decoder_model_merged.onnx      both, chosen by use_cache_branch
+
+Names of inputs and outputs are Optimum's: a past is ``past_key_values.LAYER.decoder.key`` and ``.value`` for
+self-attention, ``.encoder.`` for cross-attention, which is computed in the first step; outputs are ``present.…``.
+transformers.js loads the encoder and the merged decoder, Optimum either kind. With int8 the files end with
+``_quantized.onnx``, which is transformers.js' name for ``dtype: "q8"``.
+
+The graphs are our network, so they carry what no class of transformers does: gated units, any epsilon, learned
+positions with post-norm. Those programs still want a class in config.json, from which they take shapes and special ids;
+it is Marian, which both know, whatever the network is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from multihead.files import write_errors
+from multihead.interop.formats import equivalent, transformers
+from multihead.interop.formats.onnx_graph import OPSET, Graph, import_onnx
+from multihead.interop.formats.onnx_network import decoder_graph, encoder_graph
+from multihead.interop.formats.parts import TranslatorParts
+
+QUANTIZATIONS = ("float32", "int8")
+
+FOLDER = "onnx"
+
+ENCODER, FIRST, WITH_PAST, MERGED = "encoder_model", "decoder_model", "decoder_with_past_model", "decoder_model_merged"
+
+_MARIAN = transformers.Layout("marian", "MarianMTModel", has_table=False)
+
+
+def refusals(parts: TranslatorParts) -> list[str]:
+    """What the graphs or the programs that load them cannot carry; empty if they carry everything."""
+    return transformers.attention_refusals(parts.config) + transformers.tokenizer_refusals(parts)
+
+
+def file_name(name: str, quantization: str) -> str:
+    """The file of a graph, in `FOLDER`."""
+    return f"{name}{'_quantized' if quantization == 'int8' else ''}.onnx"
+
+
+def allowed(quantization: str) -> float:
+    """The largest difference of a log-probability: with int8 the products round their inputs, too."""
+    return 1.0 if quantization == "int8" else 1e-3
+
+
+def write(parts: TranslatorParts, folder: Path, quantization: str = "float32") -> None:
+    """Write the folder: settings, tokenizers, four graphs and a card.
+
+    Args:
+        parts: a translator without `refusals`.
+        folder: an existing folder.
+        quantization: float32, or int8: the matrices are rounded, and so are the inputs of their products.
+
+    Raises:
+        MissingDependencyError: onnx is not installed.
+        InputError: a graph is larger than 2 GB.
+        SurroundingsError: the folder cannot be written.
+    """
+    import_onnx()
+    length = transformers.longest_of(parts.config)
+    model = equivalent.with_learned_positions(equivalent.without_projection_scale(parts), length).build(folder)
+    int8 = quantization == "int8"
+    transformers.write_settings(parts, folder, transformers.settings_of(parts, _MARIAN))
+    (folder / FOLDER).mkdir()
+    _save(encoder_graph(model, int8), folder, file_name(ENCODER, quantization))
+    _save(decoder_graph(model, "first", int8), folder, file_name(FIRST, quantization))
+    _save(decoder_graph(model, "with_past", int8), folder, file_name(WITH_PAST, quantization))
+    _save(decoder_graph(model, "merged", int8), folder, file_name(MERGED, quantization))
+    with write_errors(folder):
+        (folder / "README.md").write_text(_card(parts, quantization, length), encoding="utf-8")
+
+
+def represented(parts: TranslatorParts, quantization: str) -> TranslatorParts:
+    """The parts with the weights that the files have."""
+    if quantization != "int8":
+        return parts
+
+    def rounded(name: str, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dim() != 2 or ".positions." in name:
+            return tensor
+        largest = tensor.abs().amax(1, keepdim=True)
+        scale = torch.where(largest > 0, largest, torch.ones_like(largest)) / 127
+        return (tensor / scale).round() * scale
+
+    return replace(parts, weights={name: rounded(name, tensor) for name, tensor in parts.weights.items()})
+
+
+def _save(graph: Graph, folder: Path, name: str) -> None:
+    content = graph.content(f"multihead {version('multihead')}")
+    with write_errors(folder):
+        (folder / FOLDER / name).write_bytes(content)
+
+
+def _card(parts: TranslatorParts, quantization: str, longest: int) -> str:
+    languages = f"{parts.source_language or 'source'} to {parts.target_language or 'target'}"
+    other = transformers.has_other_target(parts)
+    names = [file_name(name, quantization) for name in (ENCODER, FIRST, WITH_PAST)]
+    settings = ", ".join(f'{key}="{name}"' for key, name in zip(_FILE_NAMES, names, strict=True))
+    return (
+        f"# Translator in ONNX, {languages}\n\n{parts.config.summary}; weights in {quantization}, opset {OPSET}.\n\n"
+        "With Optimum:\n\n"
+        "```python\nfrom optimum.onnxruntime import ORTModelForSeq2SeqLM\nfrom transformers import AutoTokenizer\n\n"
+        'tokenizer = AutoTokenizer.from_pretrained(".")\n'
+        f"files = dict({settings})\n"
+        f'model = ORTModelForSeq2SeqLM.from_pretrained(".", subfolder="{FOLDER}", use_merged=False, **files)\n'
+        'batch = tokenizer(["..."], padding=True, return_tensors="pt")\n'
+        f"{_TARGET if other else ''}"
+        f"print({'target' if other else 'tokenizer'}.batch_decode(model.generate(**batch), skip_special_tokens=True))\n"
+        "```\n\nWith transformers.js:\n\n"
+        "```js\nimport { AutoModelForSeq2SeqLM, AutoTokenizer } from '@huggingface/transformers';\n\n"
+        "const tokenizer = await AutoTokenizer.from_pretrained('.');\n"
+        f"const model = await AutoModelForSeq2SeqLM.from_pretrained('.', {{ dtype: '{_DTYPES[quantization]}' }});\n"
+        "const found = await model.generate({ ...tokenizer(['...'], { padding: true }), num_beams: 1 });\n"
+        "console.log(tokenizer.batch_decode(found, { skip_special_tokens: true }));\n```\n\n"
+        f"transformers.js searches greedily. The model has {longest:,} positions.\n"
+    )
+
+
+_FILE_NAMES = ("encoder_file_name", "decoder_file_name", "decoder_with_past_file_name")
+
+_TARGET = f'target = AutoTokenizer.from_pretrained("{transformers.TARGET}")\n'
+
+_DTYPES: dict[str, Any] = {"float32": "fp32", "int8": "q8"}
