@@ -427,3 +427,10 @@ def foreign() -> Foreign:
             _train_sentencepiece(source, byte_fallback=True, vocab_size=360),
         )
     )
+
+
+@pytest.fixture(scope="session")
+def opus_mt(foreign: Foreign, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    """A MarianMT model that translates the small language, and its folder; neither is to be changed."""
+    folder = tmp_path_factory.mktemp("opus-mt")
+    return foreign.marian(folder, updates=80), folder

@@ -20,10 +20,8 @@ PUNCTUATED = [
 
 
 @pytest.fixture(scope="module")
-def learned(foreign, both_sides, tmp_path_factory):
-    """A model that translates the small language, as OPUS-MT's: tied, post-norm, swish."""
-    folder = tmp_path_factory.mktemp("opus")
-    return both_sides(foreign.marian(folder, updates=80), folder)
+def learned(both_sides, opus_mt):
+    return both_sides(*opus_mt)
 
 
 def test_tokens_are_theirs(foreign, learned):
@@ -64,7 +62,7 @@ def test_every_variant_has_their_logits(foreign, both_sides, tmp_path, settings)
         sides.check_target(foreign.sentences(6, english=True))
 
 
-def test_a_pickled_file_reads_as_safetensors_do(foreign, learned, tmp_path):
+def test_a_pickled_file_reads_as_safetensors_do(foreign, tmp_path):
     theirs = foreign.marian(tmp_path)
     expected = opening.read_foreign(tmp_path, Languages())
     (tmp_path / "model.safetensors").unlink()

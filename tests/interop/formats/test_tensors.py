@@ -5,12 +5,13 @@ import struct
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from multihead.errors import FormatError
-from multihead.interop.formats.tensors import read_checkpoint, read_tensors, read_weights
+from multihead.interop.formats.tensors import read_arrays, read_checkpoint, read_tensors, read_weights
 
 TENSORS = {"a": torch.arange(6.0).view(2, 3), "b": torch.ones(4, dtype=torch.float16)}
 
@@ -98,3 +99,30 @@ def test_damaged_files_are_refused(tmp_path):
     torch.save({"step": 3}, tmp_path / "plain.bin")
     with pytest.raises(FormatError, match="holds no tensors by name"):
         read_tensors(tmp_path / "plain.bin")
+
+
+def test_archives_of_numpy(tmp_path):
+    arrays = {"a": np.arange(6.0).reshape(2, 3), "special:model.yml": np.frombuffer(b"type: transformer", np.int8)}
+    for name, save in (("plain.npz", np.savez), ("compressed.npz", np.savez_compressed)):
+        save(tmp_path / name, **arrays)
+        found = read_arrays(tmp_path / name)
+        assert found.keys() == arrays.keys()
+        assert all(np.array_equal(found[name], arrays[name]) for name in arrays)
+
+
+def test_dangerous_archives_of_numpy_are_refused(tmp_path):
+    trace = tmp_path / "it ran"
+    np.savez(tmp_path / "objects.npz", a=np.array([Dangerous(trace)], dtype=object))
+    with pytest.raises(FormatError, match="an array holds Python objects"):
+        read_arrays(tmp_path / "objects.npz")
+    assert not trace.exists()
+    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (25000000000,), }\n"
+    content = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + bytes(64)
+    with zipfile.ZipFile(tmp_path / "large.npz", "w") as archive:
+        archive.writestr("a.npy", content)
+    with pytest.raises(FormatError, match=r"a\.npy claims 100,000,000,"):
+        read_arrays(tmp_path / "large.npz")
+    for name, bad in (("text.npz", b"no archive"), ("empty.npz", b"")):
+        (tmp_path / name).write_bytes(bad)
+        with pytest.raises(FormatError, match="damaged or unreadable"):
+            read_arrays(tmp_path / name)

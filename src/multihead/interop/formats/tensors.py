@@ -12,7 +12,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -106,7 +106,7 @@ _LARGEST_RATIO = 8
 """An array may be this many times as large as its compressed file: weights compress little."""
 
 
-def _array_size(stream: IO[bytes]) -> int:
+def _array_size(stream: Any) -> int:
     """The number of bytes of an array, from its header, which the stream is then behind."""
     version = np.lib.format.read_magic(stream)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
