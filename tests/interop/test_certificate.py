@@ -150,6 +150,37 @@ def test_a_program_that_only_cuts_text_is_compared_in_that(parts: TranslatorPart
     assert (found.state, found.scores, found.searches) == ("passed", None, ())
 
 
+class TextTwin(Twin):
+    """Translates texts of several sentences, and writes them in capitals."""
+
+    text_rules = Rules(Search(beam=2, max_length=20))
+
+    def translate_texts(self, texts: Sequence[str]) -> list[tuple[list[str], str]]:
+        return [self._translate(text.split()) for text in texts]
+
+    def _translate(self, sentences: list[str]) -> tuple[list[str], str]:
+        rows = self.ours.translate([self.ours.ended(ids) for ids in self.ours.encode(sentences)], self.text_rules)
+        return sentences, self.finished_text(self.ours.decode([[i for row in rows for i in row]])[0])
+
+    def finished_text(self, text: str) -> str:
+        return text.upper()
+
+
+def test_whole_texts_are_compared_as_the_program_cuts_and_joins_them(parts: TranslatorParts) -> None:
+    found = certify(parts, TextTwin(parts), TERMS)
+    assert found.texts is not None
+    assert (found.state, found.texts.equal, found.texts.beam) == ("passed", 4, 2)
+    assert "| equal texts | 4 of 4, and 0 near ties |" in section(found)
+
+    class Careless(TextTwin):
+        def translate_texts(self, texts: Sequence[str]) -> list[tuple[list[str], str]]:
+            return [(sentences, text.replace("NINE", "9")) for sentences, text in super().translate_texts(texts)]
+
+    found = certify(parts, Careless(parts), TERMS)
+    assert found.state == "failed"
+    assert "line 2 is 'NINE' here and '9' there" in found.reason
+
+
 def test_the_card_and_the_file_say_the_same(parts: TranslatorParts) -> None:
     found = certify(parts, Twin(parts), TERMS)
     written = json.loads(found.to_json())

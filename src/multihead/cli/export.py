@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from multihead.cli.options import language_flags
+from multihead.text.languages import Languages
 
 if TYPE_CHECKING:
     from multihead.interop.exporting import FormatName
@@ -34,16 +37,8 @@ FORMATS = ("ctranslate2", "argos", "transformers", "onnx", "sentencepiece", "web
 @click.option("--count", type=click.IntRange(min=1), default=200, show_default=True, help="Lines to compare.")
 @click.option("--beam", type=click.IntRange(min=2), default=5, show_default=True, help="Beam of the comparison.")
 @click.option("--certificate/--no-certificate", default=True, help="Compare both sides after writing. [yes]")
-def export(
-    model: Path,
-    form: FormatName,
-    output: Path,
-    quantization: str | None,
-    lines: Path | None,
-    count: int,
-    beam: int,
-    certificate: bool,
-) -> None:
+@language_flags
+def export(model: Path, form: FormatName, output: Path, languages: Languages, **asked: Any) -> None:
     """Write MODEL (a run or model folder) in the format of another program.
 
     Afterwards both programs translate the same lines, and their results are compared: probabilities, translations and
@@ -54,5 +49,5 @@ def export(
     configure_process()
     from multihead.interop.exporting import ExportOptions, export_model
 
-    options = ExportOptions(quantization, lines, count, beam, certificate)
+    options = ExportOptions(languages=languages, **asked)
     export_model(model, form, output, options, say=lambda line: click.echo(line, err=True))

@@ -22,6 +22,9 @@ def section(certificate: Certificate) -> str:
     for one in certificate.searches:
         name = "greedy" if one.beam == 1 else f"beam {one.beam}"
         rows.append((f"equal translations, {name}", f"{one.equal} of {one.lines}, and {one.near_ties} near ties"))
+    if certificate.texts is not None:
+        texts = certificate.texts
+        rows.append(("equal texts", f"{texts.equal} of {texts.lines}, and {texts.near_ties} near ties"))
     if tokenizer is not None:
         rows.append(("equal token ids", f"{tokenizer.equal_ids} of {tokenizer.lines} lines"))
         rows.append(("equal detokenized texts", f"{tokenizer.equal_texts} of {tokenizer.translations}"))

@@ -5,7 +5,8 @@ Three comparisons, of which each can fail:
     tokenizer           every line becomes the same ids, and every translation the same text
     log-probabilities   log p(y_t | y_<t, x) of every token of our translations (teacher forcing): largest and mean
                         difference; the largest is at most what the format allows
-    translations        greedy and beam search by the other program's rules: equal, or a near tie (`near_ties`)
+    translations        greedy and beam search by the other program's rules: equal, or a near tie (`near_ties`); whole
+                        texts by a program whose search cannot be set
 
 Searches differ between programs by convention (stopping rule, forbidden tokens, limits). A certificate compares models,
 so our side follows the other one's rules (`runtimes.Rules`), and the certificate lists how these differ from our own.
@@ -19,10 +20,19 @@ from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from typing import Any, Literal
 
+from multihead.interop.comparing import (
+    ScoreCheck,
+    SearchCheck,
+    TokenizerCheck,
+    compare_scores,
+    compare_searches,
+    compare_texts,
+    compare_tokenizers,
+)
 from multihead.interop.formats.parts import TranslatorParts
 from multihead.interop.lines import Lines
 from multihead.interop.our_side import OurSide
-from multihead.interop.runtimes import Rules, Runtime, TokenizerRuntime
+from multihead.interop.runtimes import Rules, Runtime, TextRuntime, TokenizerRuntime
 
 FILE = "certificate.json"
 
@@ -30,59 +40,6 @@ State = Literal["passed", "failed", "not run"]
 
 _LONGEST = 256
 """Maximum number of tokens of a translation; CTranslate2's default."""
-
-_SHOWN = 20
-"""Differences that are listed."""
-
-
-@dataclass(frozen=True)
-class TokenizerCheck:
-    """How many lines become the same ids, and how many translations the same text."""
-
-    lines: int
-    equal_ids: int
-    translations: int
-    equal_texts: int
-    first_difference: str | None = None
-
-
-@dataclass(frozen=True)
-class ScoreCheck:
-    """Differences of forced log-probabilities."""
-
-    tokens: int
-    largest: float
-    mean: float
-    allowed: float
-    """The largest difference with which the check passes."""
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A line with two translations."""
-
-    line: int
-    """Counted from 1."""
-    source: str
-    ours: str
-    theirs: str
-    explained: bool
-    explanation: str
-
-
-@dataclass(frozen=True)
-class SearchCheck:
-    """Equal translations of one search."""
-
-    beam: int
-    lines: int
-    equal: int
-    near_ties: int
-    unexplained: int
-    settings: dict[str, Any]
-    """The rules that both sides followed."""
-    differences: tuple[Difference, ...] = ()
-    """The first ones, unexplained ones first."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +62,8 @@ class Certificate:
     tokenizer: TokenizerCheck | None = None
     scores: ScoreCheck | None = None
     searches: tuple[SearchCheck, ...] = ()
+    texts: SearchCheck | None = None
+    """Whole texts, translated by a program whose search cannot be set."""
     other_rules: tuple[str, ...] = ()
     """How the other program's search by default differs from ours by default."""
     remarks: tuple[str, ...] = field(default=())
@@ -124,6 +83,8 @@ class Certificate:
             ties = f", {one.near_ties} near ties" if one.near_ties else ""
             name = "greedy" if one.beam == 1 else f"beam {one.beam}"
             parts.append(f"{name} {one.equal} of {one.lines} equal{ties}")
+        if self.texts:
+            parts.append(f"texts {self.texts.equal} of {self.texts.lines} equal")
         if self.tokenizer:
             parts.append(f"tokenizer {self.tokenizer.equal_ids} of {self.tokenizer.lines} equal")
         return f"certificate {self.state}: " + ", ".join(parts) + (f"; {self.reason}" if self.reason else "")
@@ -174,11 +135,11 @@ def certify(
     problems: list[str] = []
     translations: list[list[int]] = []
     if isinstance(other, Runtime):
-        sources = [[*ids, parts.source_tokenizer.eos_id] for ids in encoded]
+        sources = [ours.ended(ids) for ids in encoded]
         translations = _compare_models(parts, ours, other, sources, terms, checks, problems, say)
     end = parts.target_tokenizer.eos_id
     plain = [[i for i in row if i != end] for row in translations] or parts.target_tokenizer.encode_batch(texts)
-    checks["tokenizer"] = check = _compare_tokenizers(ours, other, texts, encoded, plain)
+    checks["tokenizer"] = check = compare_tokenizers(ours, other, texts, encoded, plain)
     if check is not None and terms.inexact_tokenizer is not None:
         checks["remarks"] = (terms.inexact_tokenizer,)
     elif check is not None and (check.equal_ids, check.equal_texts) != (check.lines, check.translations):
@@ -222,9 +183,9 @@ def _compare_models(
         found[beam] = rules, ours.translate(sources, rules), other.translate(sources, search)
     end = parts.target_tokenizer.eos_id
     targets = [[*(i for i in row if i != end), end] for row in found[terms.beam][1]]
-    checks["scores"] = scores = _compare_scores(ours, other, sources, targets, terms.allowed)
+    checks["scores"] = scores = compare_scores(ours, other, sources, targets, terms.allowed)
     checks["searches"] = tuple(
-        _compare_searches(ours, *found[beam], sources, terms.lines.texts, scores.largest) for beam in found
+        compare_searches(ours, *found[beam], sources, terms.lines.texts, scores.largest) for beam in found
     )
     checks["other_rules"] = found[terms.beam][0].differences
     if scores.largest > scores.allowed:
@@ -232,7 +193,12 @@ def _compare_models(
             f"the log-probability of a token differs by {scores.largest:.3g}, of all on average by {scores.mean:.3g}; "
             f"at most {scores.allowed:g} is allowed"
         )
-    for one in checks["searches"]:
+    searches = [*checks["searches"]]
+    if isinstance(other, TextRuntime):
+        say(f"translating {len(sources)} texts by {other.name}")
+        checks["texts"] = compare_texts(ours, other, terms.lines.texts, scores.largest)
+        searches.append(checks["texts"])
+    for one in searches:
         if one.unexplained:
             first = one.differences[0]
             problems.append(
@@ -240,81 +206,3 @@ def _compare_models(
                 f"line {first.line} is {first.ours!r} here and {first.theirs!r} there"
             )
     return found[terms.beam][1]
-
-
-def _compare_scores(
-    ours: OurSide,
-    other: Runtime,
-    sources: Sequence[Sequence[int]],
-    targets: Sequence[Sequence[int]],
-    allowed: float,
-) -> ScoreCheck:
-    pairs = zip(ours.score(sources, targets), other.score(sources, targets), strict=True)
-    gaps = [abs(one - their) for row, theirs in pairs for one, their in zip(row, theirs, strict=True)]
-    # A NaN on either side must not pass: max and comparisons would hide it.
-    largest = float("inf") if any(gap != gap for gap in gaps) else max(gaps)
-    return ScoreCheck(len(gaps), largest, sum(gaps) / len(gaps), allowed)
-
-
-def _compare_searches(
-    ours: OurSide,
-    rules: Rules,
-    mine: Sequence[Sequence[int]],
-    theirs: Sequence[Sequence[int]],
-    sources: Sequence[Sequence[int]],
-    texts: Sequence[str],
-    delta: float,
-) -> SearchCheck:
-    differences: list[Difference] = []
-    for place, (one, other) in enumerate(zip(mine, theirs, strict=True)):
-        if list(one) == list(other):
-            continue
-        decision = ours.decision(sources[place], one, other, rules)
-        explained = decision is not None and decision.is_near_tie(delta)
-        if decision is None:
-            text = "no decision of the search can be turned by rounding"
-        else:
-            text = decision.explain(delta) if explained else f"no {decision.explain(delta)}"
-        words = ours.decode([one, other])
-        differences.append(Difference(place + 1, texts[place], words[0], words[1], explained, text))
-    differences.sort(key=lambda one: one.explained)
-    ties, search = sum(one.explained for one in differences), rules.search
-    return SearchCheck(
-        beam=search.beam,
-        lines=len(sources),
-        equal=len(sources) - len(differences),
-        near_ties=ties,
-        unexplained=len(differences) - ties,
-        settings={
-            **{name: getattr(search, name) for name in ("alpha", "length_penalty", "max_length", "min_length")},
-            **{name: getattr(search, name) for name in ("stopping", "patience")},
-            "forbidden": len(rules.forbidden),
-            "unfinished_compete": rules.unfinished_compete,
-        },
-        differences=tuple(differences[:_SHOWN]),
-    )
-
-
-def _compare_tokenizers(
-    ours: OurSide,
-    other: TokenizerRuntime,
-    texts: Sequence[str],
-    encoded: Sequence[Sequence[int]],
-    translations: Sequence[Sequence[int]],
-) -> TokenizerCheck | None:
-    """None if the other side has no tokenizer. Translations whose bytes are no UTF-8 have no text to compare."""
-    readable = [row for row in translations if "\ufffd" not in ours.decode([row])[0]]
-    theirs, decoded = other.encode(texts), other.decode(readable)
-    if theirs is None or decoded is None:
-        return None
-    mine = ours.decode(readable)
-    rows = list(zip(texts, encoded, theirs, strict=True))
-    different = [f"{text!r} becomes {ids} there" for text, own, ids in rows if list(own) != list(ids)]
-    different += [f"{one!r} becomes {its!r} there" for one, its in zip(mine, decoded, strict=True) if one != its]
-    return TokenizerCheck(
-        lines=len(texts),
-        equal_ids=sum(list(own) == list(ids) for _, own, ids in rows),
-        translations=len(mine),
-        equal_texts=sum(one == its for one, its in zip(mine, decoded, strict=True)),
-        first_difference=different[0] if different else None,
-    )

@@ -9,7 +9,7 @@ the only place that knows both.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -22,6 +22,7 @@ from multihead.interop.formats.parts import TranslatorParts
 from multihead.interop.lines import certificate_lines
 from multihead.interop.runtimes import TokenizerRuntime
 from multihead.models.config import TransformerConfig
+from multihead.text.languages import Languages
 
 FormatName = Literal["ctranslate2", "argos", "transformers", "onnx", "sentencepiece", "web"]
 
@@ -58,7 +59,7 @@ class Format:
     """How the format's tokenizer differs from ours, if it cannot be the same."""
 
 
-def find_format(name: FormatName) -> Format:
+def find_format(name: str) -> Format:
     """The format of this name.
 
     Raises:
@@ -76,6 +77,20 @@ def find_format(name: FormatName) -> Format:
                 ctranslate2.QUANTIZATIONS,
                 ctranslate2.represented,
                 ctranslate2.allowed,
+            )
+        case "argos":
+            from multihead.interop.formats import argos
+            from multihead.interop.formats import ctranslate2 as model
+            from multihead.interop.runtimes import argos as program
+
+            return Format(
+                argos.write,
+                argos.refusals,
+                program.open_folder,
+                argos.QUANTIZATIONS,
+                model.represented,
+                model.allowed,
+                inexact_tokenizer=argos.inexact,
             )
         case "transformers":
             from multihead.interop.formats import transformers
@@ -115,6 +130,7 @@ class ExportOptions:
         count: number of lines.
         beam: of the certificate's beam search.
         certificate: whether to compare at all.
+        languages: source and target of a model that has several, or that does not name its own.
     """
 
     quantization: str | None = None
@@ -122,6 +138,7 @@ class ExportOptions:
     count: int = 200
     beam: int = 5
     certificate: bool = True
+    languages: Languages = field(default_factory=Languages)
 
 
 def export_model(
@@ -157,7 +174,13 @@ def export_model(
         raise ConfigurationError(
             f"{format} has no quantization '{quantization}': choose {', '.join(form.quantizations)}"
         )
-    parts = parts_of(load_bundle(model), f"{model}: cannot be exported to {format}")
+    bundle = load_bundle(model, languages=options.languages)
+    parts = parts_of(bundle, f"{model}: cannot be exported to {format}")
+    parts = replace(
+        parts,
+        source_language=parts.source_language or options.languages.source,
+        target_language=parts.target_language or options.languages.target,
+    )
     refuse(form.refusals(parts), f"{model}: cannot be exported to {format}")
     with atomic_folder(output) as draft:
         form.write(parts, draft, quantization)

@@ -39,6 +39,10 @@ class OurSide:
         """The ids of texts, without end symbols."""
         return self._source.encode_batch(texts)
 
+    def ended(self, ids: Sequence[int]) -> list[int]:
+        """Ids as a source, with the end symbol."""
+        return [*ids, self._source.eos_id]
+
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """The texts of translations."""
         return self._target.decode_batch(rows)

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from multihead.errors import MissingDependencyError
+from multihead.interop.formats.ctranslate2_card import readme, write_tokenizers
 from multihead.interop.formats.parts import TranslatorParts
 from multihead.models.layers import Embedding
 from multihead.models.transformer import Transformer
@@ -72,14 +73,14 @@ def write(parts: TranslatorParts, folder: Path, quantization: str) -> None:
     for side, tokenizer in (("source", parts.source_tokenizer), ("target", parts.target_tokenizer)):
         size = parts.config.source_vocab if side == "source" else parts.config.target_vocab
         getattr(spec, f"register_{side}_vocabulary")(_names(tokenizer, size))
-    source, target = parts.source_tokenizer, parts.target_tokenizer
+    _source, target = parts.source_tokenizer, parts.target_tokenizer
     settings = {
         "unk_token": target.vocabulary[target.unk_id],
         "bos_token": target.vocabulary[target.bos_id],
         "eos_token": target.vocabulary[target.eos_id],
         "decoder_start_token": target.vocabulary[target.bos_id],
         "add_source_bos": False,
-        "add_source_eos": True,
+        "add_source_eos": parts.config.source_end,
         "layer_norm_epsilon": parts.config.norm_eps,
     }
     for name, value in settings.items():
@@ -91,17 +92,8 @@ def write(parts: TranslatorParts, folder: Path, quantization: str) -> None:
         if not isinstance(side.position_encodings.encodings, str):  # the name of an equal table
             side.position_encodings.encodings = table
     spec.save(str(folder))
-    names = tokenizer_names(source, target)
-    for name, tokenizer in zip(names, (source, target), strict=False):
-        tokenizer.save(folder / name)
-    (folder / "README.md").write_text(_readme(parts, names, quantization), encoding="utf-8")
-
-
-def tokenizer_names(source: Tokenizer, target: Tokenizer) -> tuple[str, ...]:
-    """The files of the tokenizers: one if both sides have the same."""
-    if source.digest == target.digest:
-        return ("tokenizer.json",)
-    return ("source.tokenizer.json", "target.tokenizer.json")
+    write_tokenizers(parts, folder)
+    (folder / "README.md").write_text(readme(parts, quantization, POSITIONS), encoding="utf-8")
 
 
 def _names(tokenizer: Tokenizer, size: int) -> list[str]:
@@ -224,25 +216,3 @@ def represented(parts: TranslatorParts, quantization: str) -> TranslatorParts:
         return tensor.to(getattr(torch, others)).float() if others else tensor
 
     return replace(parts, weights={name: rounded(name, tensor) for name, tensor in parts.weights.items()})
-
-
-def _readme(parts: TranslatorParts, names: tuple[str, ...], quantization: str) -> str:
-    target, search = parts.target_tokenizer, parts.generation
-    never = [[target.vocabulary[i]] for i in target.forbidden_in_output if i != target.unk_id]
-    languages = f"{parts.source_language or 'source'} to {parts.target_language or 'target'}"
-    return (
-        f"# Translator for CTranslate2, {languages}\n\n{parts.config.summary}; weights in {quantization}.\n\n"
-        "```python\nimport ctranslate2\nimport tokenizers\n\n"
-        'translator = ctranslate2.Translator(".")\n'
-        f'source = tokenizers.Tokenizer.from_file("{names[0]}")\n'
-        f'target = tokenizers.Tokenizer.from_file("{names[-1]}")\n\n'
-        'texts = ["..."]\n'
-        "results = translator.translate_batch(\n"
-        "    [encoding.tokens for encoding in source.encode_batch(texts)],\n"
-        f"    beam_size={search.beam},\n    length_penalty={search.alpha},\n    disable_unk=True,\n"
-        f"    suppress_sequences={never},\n)\n"
-        "for result in results:\n"
-        "    ids = [target.token_to_id(token) for token in result.hypotheses[0]]\n"
-        "    print(target.decode(ids))\n```\n\n"
-        f"The model has {POSITIONS:,} positions: keep `max_input_length` and `max_decoding_length` at that or below.\n"
-    )

@@ -54,3 +54,21 @@ class Runtime(TokenizerRuntime, Protocol):
 
     def translate(self, sources: Sequence[Sequence[int]], search: Search) -> list[list[int]]:
         """The best translation of each source; a beam of 1 is greedy search."""
+
+
+@runtime_checkable
+class TextRuntime(Protocol):
+    """A program that translates whole texts by rules that cannot be changed."""
+
+    @property
+    def text_rules(self) -> Rules:
+        """The rules of its search."""
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]] | None:
+        """As `TokenizerRuntime.encode`."""
+
+    def translate_texts(self, texts: Sequence[str]) -> list[tuple[list[str], str]]:
+        """The sentences that it finds in each text, and its translation of the text."""
+
+    def finished_text(self, text: str) -> str:
+        """What it makes of a detokenized translation."""

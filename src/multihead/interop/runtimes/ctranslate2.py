@@ -8,16 +8,57 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 
 from multihead.decoding.search import Search
 from multihead.errors import MissingDependencyError
-from multihead.interop.formats.ctranslate2 import tokenizer_names
+from multihead.interop.formats.ctranslate2_card import tokenizer_files
 from multihead.interop.formats.parts import TranslatorParts
 from multihead.interop.runtimes import Rules
+from multihead.text.tokenizer import Tokenizer
 
 _BATCH = 32
+
+
+class Pieces:
+    """A tokenizer's file, read by ``tokenizers`` or ``sentencepiece`` without our code.
+
+    Args:
+        file: it.
+        tokenizer: ours, whose vocabulary gives the ids of names.
+    """
+
+    def __init__(self, file: Path, tokenizer: Tokenizer) -> None:
+        self._names, self._prefix = tokenizer.vocabulary, list(tokenizer.prefix)
+        self._ids = {name: i for i, name in enumerate(self._names)}
+        self._unknown = tokenizer.unk_id
+        self._of_sentencepiece = file.suffix != ".json"
+        if self._of_sentencepiece:
+            import sentencepiece
+
+            self._library: Any = sentencepiece.SentencePieceProcessor(model_file=str(file))
+        else:
+            self._library = tokenizers.Tokenizer.from_file(str(file))
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of texts, after the prefix."""
+        if self._of_sentencepiece:
+            rows = self._library.encode(list(texts), out_type=str)
+        else:
+            rows = [one.tokens for one in self._library.encode_batch(list(texts), add_special_tokens=False)]
+        return [[*self._prefix, *(self._ids.get(name, self._unknown) for name in row)] if row else [] for row in rows]
+
+    def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """The texts of ids."""
+        plain = [row[len(self._prefix) :] for row in rows]
+        if self._of_sentencepiece:
+            return [str(self._library.decode([self._names[i] for i in row])) for row in plain]
+        found: list[str] = self._library.decode_batch(
+            [[self._library.token_to_id(self._names[i]) for i in row] for row in plain]
+        )
+        return found
 
 
 class CTranslate2Runtime:
@@ -26,7 +67,7 @@ class CTranslate2Runtime:
     Args:
         folder: it.
         parts: the translator in it, whose vocabulary turns names of entries into ids.
-        compute_type: precision of the computation, as CTranslate2 names it.
+        pieces: the file of both tokenizers, if it is not in the folder.
 
     Raises:
         MissingDependencyError: ctranslate2 is not installed.
@@ -34,29 +75,27 @@ class CTranslate2Runtime:
 
     name = "CTranslate2"
 
-    def __init__(self, folder: Path, parts: TranslatorParts, compute_type: str = "float32") -> None:
+    def __init__(self, folder: Path, parts: TranslatorParts, pieces: Path | None = None) -> None:
         try:
             import ctranslate2
         except ImportError:
             raise MissingDependencyError("ctranslate2", "ctranslate2", "running a CTranslate2 folder") from None
         self.version = version("ctranslate2")
-        self._translator = ctranslate2.Translator(str(folder), device="cpu", compute_type=compute_type)
+        self._translator = ctranslate2.Translator(str(folder), device="cpu", compute_type="float32")
         self._source, self._target = parts.source_tokenizer.vocabulary, parts.target_tokenizer.vocabulary
         self._ids = {name: i for i, name in enumerate(self._target)}
         self._prefix = [self._target[i] for i in parts.target_tokenizer.prefix]
-        names = tokenizer_names(parts.source_tokenizer, parts.target_tokenizer)
-        self._files = folder / names[0], folder / names[-1]
+        files = [folder / name for name in tokenizer_files(parts.source_tokenizer, parts.target_tokenizer)]
+        self._source_pieces = Pieces(pieces or files[0], parts.source_tokenizer)
+        self._target_pieces = Pieces(pieces or files[1], parts.target_tokenizer)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]] | None:
-        """By the tokenizers library and the file in the folder."""
-        tokenizer = tokenizers.Tokenizer.from_file(str(self._files[0]))
-        return [encoding.ids for encoding in tokenizer.encode_batch(list(texts))]
+        """By the library that reads the file in the folder."""
+        return self._source_pieces.encode(texts)
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str] | None:
-        """By the tokenizers library and the file in the folder."""
-        tokenizer = tokenizers.Tokenizer.from_file(str(self._files[1]))
-        found: list[str] = tokenizer.decode_batch([list(row) for row in rows])
-        return found
+        """By the library that reads the file in the folder."""
+        return self._target_pieces.decode(rows)
 
     def rules(self, search: Search) -> Rules:
         """A search ends when as many hypotheses as the beam has are finished, or with alpha 0 when the best one is."""

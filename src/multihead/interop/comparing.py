@@ -1,0 +1,162 @@
+"""What a certificate compares: probabilities, translations, tokens, texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from multihead.interop.our_side import OurSide
+from multihead.interop.runtimes import Rules, Runtime, TextRuntime, TokenizerRuntime
+
+_SHOWN = 20
+"""Differences that are listed."""
+
+
+@dataclass(frozen=True)
+class TokenizerCheck:
+    """How many lines become the same ids, and how many translations the same text."""
+
+    lines: int
+    equal_ids: int
+    translations: int
+    equal_texts: int
+    first_difference: str | None = None
+
+
+@dataclass(frozen=True)
+class ScoreCheck:
+    """Differences of forced log-probabilities."""
+
+    tokens: int
+    largest: float
+    mean: float
+    allowed: float
+    """The largest difference with which the check passes."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A line with two translations."""
+
+    line: int
+    """Counted from 1."""
+    source: str
+    ours: str
+    theirs: str
+    explained: bool
+    explanation: str
+
+
+@dataclass(frozen=True)
+class SearchCheck:
+    """Equal translations of one search."""
+
+    beam: int
+    lines: int
+    equal: int
+    near_ties: int
+    unexplained: int
+    settings: dict[str, Any]
+    """The rules that both sides followed."""
+    differences: tuple[Difference, ...] = ()
+    """The first ones, unexplained ones first."""
+
+
+def compare_scores(
+    ours: OurSide,
+    other: Runtime,
+    sources: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]],
+    allowed: float,
+) -> ScoreCheck:
+    pairs = zip(ours.score(sources, targets), other.score(sources, targets), strict=True)
+    gaps = [abs(one - their) for row, theirs in pairs for one, their in zip(row, theirs, strict=True)]
+    # A NaN on either side must not pass: max and comparisons would hide it.
+    largest = float("inf") if any(gap != gap for gap in gaps) else max(gaps)
+    return ScoreCheck(len(gaps), largest, sum(gaps) / len(gaps), allowed)
+
+
+def compare_searches(
+    ours: OurSide,
+    rules: Rules,
+    mine: Sequence[Sequence[int]],
+    theirs: Sequence[Sequence[int]],
+    sources: Sequence[Sequence[int]],
+    texts: Sequence[str],
+    delta: float,
+) -> SearchCheck:
+    differences: list[Difference] = []
+    for place, (one, other) in enumerate(zip(mine, theirs, strict=True)):
+        if list(one) == list(other):
+            continue
+        decision = ours.decision(sources[place], one, other, rules)
+        explained = decision is not None and decision.is_near_tie(delta)
+        if decision is None:
+            text = "no decision of the search can be turned by rounding"
+        else:
+            text = decision.explain(delta) if explained else f"no {decision.explain(delta)}"
+        words = ours.decode([one, other])
+        differences.append(Difference(place + 1, texts[place], words[0], words[1], explained, text))
+    return _search_check(rules, len(sources), differences)
+
+
+def compare_tokenizers(
+    ours: OurSide,
+    other: TokenizerRuntime,
+    texts: Sequence[str],
+    encoded: Sequence[Sequence[int]],
+    translations: Sequence[Sequence[int]],
+) -> TokenizerCheck | None:
+    """None if the other side has no tokenizer. Translations whose bytes are no UTF-8 have no text to compare."""
+    readable = [row for row in translations if "\ufffd" not in ours.decode([row])[0]]
+    theirs, decoded = other.encode(texts), other.decode(readable)
+    if theirs is None or decoded is None:
+        return None
+    mine = ours.decode(readable)
+    rows = list(zip(texts, encoded, theirs, strict=True))
+    different = [f"{text!r} becomes {ids} there" for text, own, ids in rows if list(own) != list(ids)]
+    different += [f"{one!r} becomes {its!r} there" for one, its in zip(mine, decoded, strict=True) if one != its]
+    return TokenizerCheck(
+        lines=len(texts),
+        equal_ids=sum(list(own) == list(ids) for _, own, ids in rows),
+        translations=len(mine),
+        equal_texts=sum(one == its for one, its in zip(mine, decoded, strict=True)),
+        first_difference=different[0] if different else None,
+    )
+
+
+def compare_texts(ours: OurSide, other: TextRuntime, texts: Sequence[str], delta: float) -> SearchCheck:
+    """Whole texts, sentence by sentence as the other side cuts them, and joined as it joins them."""
+    rules, differences = other.text_rules, []
+    for place, (sentences, theirs) in enumerate(other.translate_texts(texts)):
+        encoded = other.encode(sentences) or ours.encode(sentences)
+        sources = [ours.ended(ids) for ids in encoded if ids]
+        rows = ours.translate(sources, rules) if sources else []
+        mine = other.finished_text(ours.decode([[i for row in rows for i in row]])[0]) if rows else ""
+        if mine == theirs:
+            continue
+        decisions = [ours.decision(source, row, (), rules) for source, row in zip(sources, rows, strict=True)]
+        near = [one.explain(delta) for one in decisions if one is not None and one.is_near_tie(delta)]
+        explanation = near[0] if near else "no decision of the search is a near tie"
+        differences.append(Difference(place + 1, texts[place], mine, theirs, bool(near), explanation))
+    return _search_check(rules, len(texts), differences)
+
+
+def _search_check(rules: Rules, lines: int, differences: list[Difference]) -> SearchCheck:
+    differences.sort(key=lambda one: one.explained)
+    ties, search = sum(one.explained for one in differences), rules.search
+    return SearchCheck(
+        beam=search.beam,
+        lines=lines,
+        equal=lines - len(differences),
+        near_ties=ties,
+        unexplained=len(differences) - ties,
+        settings={
+            **{name: getattr(search, name) for name in ("alpha", "length_penalty", "max_length", "min_length")},
+            **{name: getattr(search, name) for name in ("stopping", "patience")},
+            "forbidden": len(rules.forbidden),
+            "unfinished_compete": rules.unfinished_compete,
+        },
+        differences=tuple(differences[:_SHOWN]),
+    )
