@@ -79,9 +79,16 @@ class LoadedModel:
 
     def submit(self, job: Job) -> None:
         """Queue the sentences of a job, for the compiled search if possible."""
-        prefixed = any(sentence.prefix for sentence in job.sentences)
-        compiled = self.compiled and not prefixed and uncompiled_reason(job.key.search, Constraints()) is None
-        (self._compiled_queue if compiled else self._uncompiled_queue).put(job)
+        if not self.compiled or uncompiled_reason(job.key.search, Constraints()) is not None:
+            self._uncompiled_queue.put(job)
+            return
+        constrained = [sentence for sentence in job.sentences if sentence.prefix or sentence.phrases]
+        if not constrained:
+            self._compiled_queue.put(job)
+            return
+        free = [sentence for sentence in job.sentences if not sentence.prefix and not sentence.phrases]
+        self._compiled_queue.put(job, free)
+        self._uncompiled_queue.put(job, constrained)
 
     def cancel(self, job: Job) -> None:
         """Stop searching the sentences of a job."""

@@ -24,6 +24,10 @@ CallInLoop = Callable[[Callable[[], None]], None]
 """Schedules a callback in the event loop's thread; called from any thread."""
 
 
+Phrases = list[list[list[int]]]
+"""What a translation contains: phrases, each with its alternatives, in tokens."""
+
+
 @dataclass(frozen=True)
 class BatchKey:
     """What sentences must have in common to share a batch."""
@@ -39,12 +43,13 @@ class Sentence:
         job: the job it belongs to.
         ids: source tokens, including the end symbol.
         prefix: tokens its translation begins with.
+        phrases: tokens its translation contains.
     """
 
-    def __init__(self, job: Job, ids: list[int], prefix: list[int]) -> None:
+    def __init__(self, job: Job, ids: list[int], prefix: list[int], phrases: Phrases) -> None:
         self.number = next(_numbers)
         """Unique in this process."""
-        self.job, self.ids, self.prefix = job, ids, prefix
+        self.job, self.ids, self.prefix, self.phrases = job, ids, prefix, phrases
         self.isolated = False
         """Whether it must be searched alone, because its last batch failed."""
         self.partial: tuple[int, ...] = ()
@@ -65,11 +70,22 @@ class Job:
         rows: source tokens of each sentence, including the end symbol.
         prefix: tokens the first translation begins with.
         streamed: whether a client watches the translation grow.
+        phrases: tokens that the translation of each sentence contains; empty if there are none.
     """
 
-    def __init__(self, key: BatchKey, rows: Sequence[list[int]], prefix: list[int], streamed: bool) -> None:
+    def __init__(
+        self,
+        key: BatchKey,
+        rows: Sequence[list[int]],
+        prefix: list[int],
+        streamed: bool,
+        phrases: Sequence[Phrases] = (),
+    ) -> None:
         self.key, self.streamed = key, streamed
-        self.sentences = [Sentence(self, row, [] if place else prefix) for place, row in enumerate(rows)]
+        self.sentences = [
+            Sentence(self, row, [] if place else prefix, phrases[place] if phrases else [])
+            for place, row in enumerate(rows)
+        ]
         self.remaining = len(self.sentences)
         """Sentences without a result."""
         self.cancelled = False
@@ -121,11 +137,12 @@ class SentenceQueue:
         with self._changed:
             return sum(self._loads.values())
 
-    def put(self, job: Job) -> None:
-        """Add all sentences of a job."""
+    def put(self, job: Job, sentences: Sequence[Sentence] | None = None) -> None:
+        """Add sentences of a job, by default all."""
+        sentences = job.sentences if sentences is None else sentences
         with self._changed:
-            if job.sentences:
-                self._jobs[job] = deque(job.sentences)
+            if sentences:
+                self._jobs[job] = deque(sentences)
                 self._changed.notify_all()
 
     def put_back(self, sentences: Sequence[Sentence]) -> None:

@@ -17,16 +17,16 @@ from starlette.requests import Request
 from starlette.types import Receive
 
 from multihead.configuration import build
-from multihead.decoding.search import Search
-from multihead.errors import ConfigurationError, MultiheadError
+from multihead.errors import ConfigurationError, InputError, MultiheadError
 from multihead.serving.bodies import read_object
 from multihead.serving.error_responses import ApiError
-from multihead.serving.queue import BatchKey
+from multihead.serving.glossary import MAX_FOUND, find_phrases
+from multihead.serving.queue import BatchKey, Phrases
 from multihead.serving.schema import ApiRequest
 from multihead.serving.settings import ServeSettings
 from multihead.translating.lengths import SplitLine, most_tokens, split_long_lines
 from multihead.translating.request import TranslationRequest, check_n_best
-from multihead.translating.searching import check_room, encode_constraints
+from multihead.translating.searching import Constraints, check_room, encode_constraints
 from multihead.translating.translator import Translator
 
 MAX_ALIGNMENT_WEIGHTS = 4_000_000
@@ -109,6 +109,10 @@ class PreparedRequest:
     rows: list[list[int]]
     """Tokens of each sentence (a line, or a part of one), including the end symbol."""
     prefix: list[int]
+    wanted: list[list[list[str]]]
+    """What the glossary requires of each sentence: phrases, each with its alternatives; empty if nothing."""
+    phrases: list[Phrases]
+    """The same in tokens."""
 
     @property
     def sentences(self) -> list[str]:
@@ -141,9 +145,10 @@ def check_pivot(request: ApiRequest) -> None:
     Raises:
         ApiError: 422.
     """
-    if request.alignment:
-        message = "alignment: a translation through a pivot has none to its source; leave it out"
-        raise ApiError(422, "invalid_request", message)
+    for name in ("alignment", "glossary"):
+        if getattr(request, name):
+            message = f"{name}: cannot be had through a pivot, whose text lies between source and translation"
+            raise ApiError(422, "invalid_request", message)
 
 
 def prepare(request: ApiRequest, translator: Translator, settings: ServeSettings) -> PreparedRequest:
@@ -166,10 +171,14 @@ def prepare(request: ApiRequest, translator: Translator, settings: ServeSettings
         rows = _encode(sentences, translator, settings.max_tokens)
         if request.alignment:
             _check_alignment_size(text_lines, lines, rows)
-        prefix = _encode_prefix(request, translator, sentences, rows, search)
+        wanted, constraints = _find_terms(request, sentences), Constraints()
+        if request.prefix or wanted:
+            constraints = _encode_constraints(request, translator, sentences, wanted)
+            check_room(constraints, [search.limit(len(row)) for row in rows])
     except MultiheadError as error:
         raise ApiError(422, "invalid_request", str(error)) from None
-    return PreparedRequest(request, BatchKey(search, request.n_best), text_lines, lines, rows, prefix)
+    key, prefix = BatchKey(search, request.n_best), constraints.prefixes[0] if constraints.prefixes else []
+    return PreparedRequest(request, key, text_lines, lines, rows, prefix, wanted, constraints.phrases)
 
 
 def _cut_lines(texts: Sequence[str], translator: Translator, request: ApiRequest) -> list[SplitLine]:
@@ -206,16 +215,27 @@ def _check_alignment_size(
         )
 
 
-def _encode_prefix(
-    request: ApiRequest,
-    translator: Translator,
-    sentences: Sequence[str],
-    rows: Sequence[list[int]],
-    search: Search,
-) -> list[int]:
-    if not request.prefix:
+def _find_terms(request: ApiRequest, sentences: Sequence[str]) -> list[list[list[str]]]:
+    if not request.glossary:
         return []
-    prefixed = TranslationRequest(search, sentences or [""], [request.prefix])
-    constraints = encode_constraints(translator.bundle.target_tokenizer, prefixed)
-    check_room(constraints, [search.limit(len(row)) for row in rows])
-    return constraints.prefixes[0]
+    wanted = [find_phrases(request.glossary, sentence) for sentence in sentences]
+    for number, phrases in enumerate(wanted, start=1):
+        if len(phrases) > MAX_FOUND:
+            message = f"sentence {number} has {len(phrases)} terms of the glossary; at most {MAX_FOUND} are taken"
+            raise ApiError(422, "invalid_request", message)
+    return wanted if any(wanted) else []
+
+
+def _encode_constraints(
+    request: ApiRequest, translator: Translator, sentences: Sequence[str], wanted: Sequence[list[list[str]]]
+) -> Constraints:
+    """The prefix and phrases in tokens; a request with a prefix has a single sentence."""
+    prefixes, tokenizer = [request.prefix] if request.prefix else None, translator.bundle.target_tokenizer
+    asked = TranslationRequest(translator.search_settings(), sentences or [""], prefixes, list(wanted) or None)
+    constraints = encode_constraints(tokenizer, asked)
+    for phrases, own in zip(wanted, constraints.phrases, strict=True):
+        for phrase, alternatives in zip(phrases, own, strict=True):
+            for text, tokens in zip(phrase, alternatives, strict=True):
+                if not tokens or not set(tokens).isdisjoint(tokenizer.forbidden_in_output):
+                    raise InputError(f"glossary: the model cannot write {text!r}")
+    return constraints

@@ -73,7 +73,8 @@ def judge_results(
     if mode == "retry":
         # A request with a prefix has a single sentence.
         prefixes = [prepared.request.prefix] if prepared.request.prefix else None
-        judged = retry(own, TranslationRequest(own.search_settings(), sentences, prefixes), judged, settings)
+        wanted = prepared.wanted[part] or None
+        judged = retry(own, TranslationRequest(own.search_settings(), sentences, prefixes, wanted), judged, settings)
     made = []
     for result, verdict in zip(results, judged, strict=True):
         if verdict.translation == result.translations[0]:

@@ -226,7 +226,7 @@ class Scheduler:
         except BaseException:
             self.models.release(served, model)
             raise
-        job = flight.job = Job(prepared.key, prepared.rows, prepared.prefix, streamed)
+        job = flight.job = Job(prepared.key, prepared.rows, prepared.prefix, streamed, prepared.phrases)
         active = ActiveRequest(served, model, prepared, job, flight, pivoted)
         self._active.add(active)
         model.submit(job)
@@ -335,6 +335,8 @@ class Scheduler:
 async def _run(request: ApiRequest, function: Callable[[], T]) -> T:
     """Call a function whose time grows with the request, in a thread if the request is large."""
     size = (sum(map(len, request.texts)) + len(request.prefix or "")) * request.n_best
+    if request.glossary:
+        size *= len(request.glossary)
     return function() if size <= _INLINE_SIZE else await asyncio.to_thread(function)
 
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from multihead.configuration import Settings
+from multihead.serving.glossary import MAX_TERMS
 
 GuardChoice = Literal["off", "mark", "retry"]
 """Whether translations are judged (`mark`), and suspicious ones searched again (`retry`)."""
@@ -29,6 +30,7 @@ class ApiRequest(Settings):
                 {"text": "Ein Hund rennt."},
                 {"text": ["Ein Hund rennt.", "Zwei Katzen schlafen."], "beam": 5, "n_best": 3},
                 {"text": "Ein Hund rennt.", "prefix": "A dog", "alignment": True, "alternatives": 5},
+                {"text": "Ein Hund rennt.", "glossary": {"Hund": ["hound", "hounds"]}},
             ]
         },
     )
@@ -51,6 +53,9 @@ class ApiRequest(Settings):
     """Number of alternative tokens to return for each word of the translation."""
     guard: GuardChoice | None = None
     """Judge translations (mark), or also search suspicious ones again (retry). Defaults to the server's setting."""
+    glossary: dict[str, str | list[str]] | None = None
+    """Phrases that translations must contain where the source contains a term: `{"Hund": "hound"}`; a list of phrases
+    are alternatives."""
     source: str | None = None
     """Language of the texts. Without languages, the first model of the server translates."""
     target: str | None = None
@@ -62,6 +67,17 @@ class ApiRequest(Settings):
     @classmethod
     def _check_text(cls, value: Any) -> Any:
         return check_texts(value)
+
+    @field_validator("glossary")
+    @classmethod
+    def _check_glossary(cls, value: dict[str, str | list[str]] | None) -> dict[str, str | list[str]] | None:
+        if value is not None and len(value) > MAX_TERMS:
+            raise ValueError(f"at most {MAX_TERMS} terms are taken")
+        for term, wanted in (value or {}).items():
+            phrases = [wanted] if isinstance(wanted, str) else wanted
+            if not term.strip() or not phrases or not all(phrase.strip() for phrase in phrases):
+                raise ValueError(f"expected characters in each term and phrase, got {term!r}: {wanted!r}")
+        return value
 
     @model_validator(mode="after")
     def _check_prefix(self) -> ApiRequest:

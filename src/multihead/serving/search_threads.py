@@ -208,11 +208,15 @@ class UncompiledSearchThread(threading.Thread):
         tokenizer = bundle.target_tokenizer
         source, lengths = collate_source([one.ids[:-1] for one in batch], tokenizer.pad_id, tokenizer.eos_id)
         device = bundle.model.output.weight.device
-        constraints = Constraints([one.prefix for one in batch] if any(one.prefix for one in batch) else [])
+        constraints = Constraints(
+            [one.prefix for one in batch] if any(one.prefix for one in batch) else [],
+            [one.phrases for one in batch] if any(one.phrases for one in batch) else [],
+        )
         restrictions: list[Restriction] = [_ProgressReporter(batch, self._call_in_loop)]
         restrictions += build_restrictions(key.search, tokenizer, constraints)
         task = SearchTask(symbols_of(tokenizer), n_best=key.n_best, restrictions=restrictions)
-        return search_batch(self._translator.stepper, source.to(device), lengths.to(device), task, key.search)
+        stepper, phrases = self._translator.stepper, constraints.phrases
+        return search_batch(stepper, source.to(device), lengths.to(device), task, key.search, phrases)
 
 
 def _fail_callback(sentence: Sentence, error: Exception) -> Callable[[], None]:
