@@ -72,8 +72,10 @@ def write(parts: TranslatorParts, folder: Path, quantization: str = "float32") -
     length = transformers.longest_of(parts.config)
     model = equivalent.with_learned_positions(equivalent.without_projection_scale(parts), length).build(folder)
     int8 = quantization == "int8"
-    transformers.write_settings(parts, folder, transformers.settings_of(parts, _MARIAN))
-    (folder / FOLDER).mkdir()
+    with write_errors(folder):
+        transformers.write_settings(parts, folder, transformers.settings_of(parts, _MARIAN))
+        transformers.write_tokenizers(parts, folder)
+        (folder / FOLDER).mkdir()
     _save(encoder_graph(model, int8), folder, file_name(ENCODER, quantization))
     _save(decoder_graph(model, "first", int8), folder, file_name(FIRST, quantization))
     _save(decoder_graph(model, "with_past", int8), folder, file_name(WITH_PAST, quantization))

@@ -24,6 +24,7 @@ from typing import Any
 
 from multihead.errors import InputError, MissingDependencyError
 from multihead.interop.formats.parts import TranslatorParts
+from multihead.text.sentencepiece import SentencePieceTokenizer
 from multihead.text.tokenizer import BytePairTokenizer, Tokenizer
 from multihead.text.vocabulary import FIRST_BYTE, FIRST_CHARACTER, Parts
 
@@ -67,6 +68,8 @@ def model_of(tokenizer: Tokenizer) -> bytes:
         InputError: it is of a kind that SentencePiece does not know.
         MissingDependencyError: sentencepiece or protobuf is not installed.
     """
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        return tokenizer.model
     if not isinstance(tokenizer, BytePairTokenizer):
         raise InputError(f"a {type(tokenizer).__name__} cannot be written as a SentencePiece model")
     return build_model(tokenizer.parts)
@@ -118,7 +121,7 @@ def differing(tokenizer: Tokenizer, texts: Sequence[str]) -> list[int]:
 
 
 def _is_convertible(tokenizer: Tokenizer) -> bool:
-    return isinstance(tokenizer, BytePairTokenizer)
+    return isinstance(tokenizer, (BytePairTokenizer, SentencePieceTokenizer))
 
 
 def _messages() -> Any:

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from multihead.errors import InputError
-from multihead.files import write_errors
 from multihead.text.hugging_face import HuggingFaceTokenizer
 from multihead.text.tokenizer import BytePairTokenizer, Tokenizer
 from multihead.text.vocabulary import FIRST_BYTE, FIRST_CHARACTER, MARK
@@ -42,9 +41,8 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path, longest: int) -> None:
     Raises:
         InputError: the tokenizer is of another kind.
     """
-    with write_errors(folder):
-        write_json(folder / FILE, content_of(tokenizer))
-        write_json(folder / SETTINGS, settings_of(tokenizer, longest))
+    write_json(folder / FILE, content_of(tokenizer))
+    write_json(folder / SETTINGS, settings_of(tokenizer, longest))
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from multihead.files import write_errors, write_tensors
-from multihead.interop.formats import bart_names, equivalent, tokenizer_json
+from multihead.interop.formats import bart_names, equivalent, marian_tokenizer, tokenizer_json
 from multihead.interop.formats.parts import TranslatorParts
 from multihead.interop.formats.tokenizer_json import write_json
 from multihead.models.config import TransformerConfig
@@ -91,7 +91,12 @@ def refusals(parts: TranslatorParts) -> list[str]:
         reasons.append("learned positions with post-norm and without embedding_norm, which Marian does not keep")
     elif not layout.has_table and config.sinusoid not in ("interleaved", "halves"):
         reasons.append(f"positions of the kind '{config.sinusoid}' with post-norm and without embedding_norm")
-    return reasons + tokenizer_refusals(parts)
+    return reasons + ([] if _has_marian_files(parts) else tokenizer_refusals(parts))
+
+
+def _has_marian_files(parts: TranslatorParts) -> bool:
+    """Whether the tokenizers are written as Marian's."""
+    return layout_of(parts.config).model_type == "marian" and marian_tokenizer.has_such(parts)
 
 
 def attention_refusals(config: TransformerConfig) -> list[str]:
@@ -125,22 +130,30 @@ def write(parts: TranslatorParts, folder: Path, _quantization: str = "float32") 
         SurroundingsError: the folder cannot be written.
     """
     layout, longest = layout_of(parts.config), longest_of(parts.config)
-    write_settings(parts, folder, settings_of(parts, layout))
+    with write_errors(folder):
+        write_settings(parts, folder, settings_of(parts, layout))
+        if _has_marian_files(parts):
+            marian_tokenizer.write_tokenizers(parts, folder, longest)
+        else:
+            write_tokenizers(parts, folder)
     write_tensors(folder / "model.safetensors", tensors_of(parts, layout))
     with write_errors(folder):
         (folder / "README.md").write_text(_card(parts, layout, longest), encoding="utf-8")
 
 
 def write_settings(parts: TranslatorParts, folder: Path, settings: dict[str, Any]) -> None:
-    """Write config.json, generation_config.json and the tokenizers, that of another target into `TARGET`."""
+    """Write config.json and generation_config.json."""
+    write_json(folder / "config.json", settings)
+    write_json(folder / "generation_config.json", generation_of(parts))
+
+
+def write_tokenizers(parts: TranslatorParts, folder: Path) -> None:
+    """Write the tokenizers as ``tokenizer.json``, that of another target into `TARGET`."""
     longest = longest_of(parts.config)
-    with write_errors(folder):
-        write_json(folder / "config.json", settings)
-        write_json(folder / "generation_config.json", generation_of(parts))
-        tokenizer_json.write_tokenizer(parts.source_tokenizer, folder, longest)
-        if has_other_target(parts):
-            (folder / TARGET).mkdir()
-            tokenizer_json.write_tokenizer(parts.target_tokenizer, folder / TARGET, longest)
+    tokenizer_json.write_tokenizer(parts.source_tokenizer, folder, longest)
+    if has_other_target(parts):
+        (folder / TARGET).mkdir()
+        tokenizer_json.write_tokenizer(parts.target_tokenizer, folder / TARGET, longest)
 
 
 def has_other_target(parts: TranslatorParts) -> bool:
@@ -268,14 +281,14 @@ def fit(parts: TranslatorParts, layout: Layout) -> TranslatorParts:
 
 def _card(parts: TranslatorParts, layout: Layout, longest: int) -> str:
     languages = f"{parts.source_language or 'source'} to {parts.target_language or 'target'}"
-    other = has_other_target(parts)
+    other = has_other_target(parts) and not _has_marian_files(parts)
     separate = f'target = AutoTokenizer.from_pretrained("{TARGET}")\n' if other else ""
     return (
         f"# Translator for transformers, {languages}\n\n{parts.config.summary}; as `{layout.architecture}`.\n\n"
         "```python\nfrom transformers import AutoModelForSeq2SeqLM, AutoTokenizer\n\n"
         f'tokenizer = AutoTokenizer.from_pretrained(".")\n{separate}'
         'model = AutoModelForSeq2SeqLM.from_pretrained(".")\n\n'
-        'batch = tokenizer(["..."], padding=True, return_tensors="pt")\n'
+        f'batch = tokenizer(["{marian_tokenizer.typed_prefix(parts)}..."], padding=True, return_tensors="pt")\n'
         "found = model.generate(**batch)\n"
         f"print({'target' if other else 'tokenizer'}.batch_decode(found, skip_special_tokens=True))\n```\n\n"
         'These lines replace `pipeline("translation")`, which transformers 5 no longer has. '

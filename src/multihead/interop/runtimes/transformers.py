@@ -17,6 +17,7 @@ from torch import Tensor
 
 from multihead.decoding.search import Search
 from multihead.errors import ConfigurationError, MissingDependencyError
+from multihead.interop.formats import marian_tokenizer
 from multihead.interop.formats.parts import TranslatorParts
 from multihead.interop.formats.transformers import TARGET
 from multihead.interop.runtimes import Rules
@@ -44,6 +45,7 @@ class TransformersRuntime:
             raise MissingDependencyError("transformers", "transformers", "running this model there") from error
         self.version = str(transformers.__version__)
         self._target, self._pad = parts.target_tokenizer, parts.source_tokenizer.pad_id
+        self._typed = marian_tokenizer.typed_prefix(parts) if (folder / "source.spm").exists() else ""
         self._new_config: Any = transformers.GenerationConfig
         load = transformers.AutoModelForSeq2SeqLM.from_pretrained
         with _without_progress_bar():
@@ -57,7 +59,7 @@ class TransformersRuntime:
         """The ids that ``AutoTokenizer`` gives, without the end symbol."""
         if self._tokenizers is None:
             return None
-        rows: list[list[int]] = self._tokenizers[0](list(texts))["input_ids"]
+        rows: list[list[int]] = self._tokenizers[0]([self._typed + text for text in texts])["input_ids"]
         return [row[:-1] for row in rows]
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str] | None:
