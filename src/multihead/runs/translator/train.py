@@ -111,7 +111,13 @@ class TranslatorRun(RunKind[TrainSettings, RunConfig, PreparedText, Network]):
         return {name: value for name, value in self.given.items() if name not in moved}
 
     def start_message(self, config: RunConfig) -> str | None:
-        return None if config.from_model is None else f"fine-tuning the model of {config.from_model.path}"
+        if config.from_model is None:
+            return None
+        model = config.model
+        return (
+            f"fine-tuning the model of {config.from_model.path}: its vocabulary of {model.target_vocab:,} subwords and "
+            f"its sizes are kept, nothing is resized; frozen is the embedding of padding, id {model.padding_id}"
+        )
 
     def flops(self, config: RunConfig, model: Network) -> ModelFlops:
         """The cost of a token, and the summed speed of all processes, measured while all of them compute."""

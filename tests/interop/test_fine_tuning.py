@@ -1,0 +1,85 @@
+"""A model of another program is fine-tuned with its own subwords, and goes back to where it came from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from multihead import Translator, train
+from multihead.bundle import load_bundle
+from multihead.interop.exporting import ExportOptions, export_model
+
+if TYPE_CHECKING:
+    from tests.interop.conftest import Foreign
+
+OLD, NEW = "The baker", "The bread man"
+"""The terminology that the fine-tuning plants."""
+
+
+def write(path: Path, lines: list[str]) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def used(translator: Translator, sources: list[str]) -> float:
+    """Share of sentences whose translation has the planted term."""
+    return sum(NEW in text for text in translator.translate(sources)) / len(sources)
+
+
+def exact(translator: Translator, sources: list[str], targets: list[str]) -> float:
+    """Share of sentences that are translated exactly."""
+    return sum(a == b for a, b in zip(translator.translate(sources), targets, strict=True)) / len(sources)
+
+
+@pytest.fixture(scope="module")
+def original(foreign: Foreign, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A MarianMT folder whose model has learned the small language."""
+    folder = tmp_path_factory.mktemp("opus")
+    foreign.marian(folder, updates=400)
+    return folder
+
+
+def test_planted_terminology_is_learned_and_the_rest_stays(original: Path, foreign: Foreign, tmp_path: Path) -> None:
+    """The held-out sentences are others than those of the fine-tuning; the model returns to transformers' layout."""
+    pairs = dict(zip(foreign.sentences(400, 7), foreign.sentences(400, 7, english=True), strict=True))
+    planted = {source: target.replace(OLD, NEW) for source, target in pairs.items()}
+    own, valid, held = list(planted)[:100], list(planted)[100:130], list(planted)[130:]
+    terms = [source for source in held if NEW in planted[source]]
+    rest = [source for source in held if NEW not in planted[source]]
+    assert len(terms) >= 5
+    assert len(rest) > 40
+    before = Translator.load(original)
+    known = exact(before, rest, [pairs[source] for source in rest])
+    assert used(before, terms) == 0
+
+    said: list[str] = []
+    run = train(
+        from_model=original,
+        source=write(tmp_path / "own.de", own),
+        target=write(tmp_path / "own.en", [planted[source] for source in own]),
+        valid_source=write(tmp_path / "valid.de", valid),
+        valid_target=write(tmp_path / "valid.en", [planted[source] for source in valid]),
+        output=tmp_path / "run",
+        updates=150,
+        learning_rate=2e-3,
+        warmup=20,
+        seed=1,
+        precision="float32",
+        threads=1,
+        say=said.append,
+    )
+    assert any("nothing is resized" in line and f"id {before.bundle.model.config.padding_id}" in line for line in said)
+    tuned = run.translator()
+    for side in ("source_tokenizer", "target_tokenizer"):
+        assert getattr(tuned.bundle, side).digest == getattr(before.bundle, side).digest
+    assert used(tuned, terms) > 0.7
+    assert used(tuned, rest) == 0
+    assert exact(tuned, rest, [pairs[source] for source in rest]) >= known
+
+    certificate = export_model(tmp_path / "run", "transformers", tmp_path / "back", ExportOptions(count=20))
+    assert certificate.state == "passed"
+    assert {"source.spm", "target.spm", "vocab.json"} <= {path.name for path in (tmp_path / "back").iterdir()}
+    again = load_bundle(tmp_path / "back")
+    assert Translator(again).translate(held[:20]) == tuned.translate(held[:20])
