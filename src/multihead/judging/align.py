@@ -35,6 +35,8 @@ from multihead.errors import ConfigurationError
 from multihead.judging.score import check_pairs, pair_batches, teacher_forced
 from multihead.models.layers import Weights
 from multihead.models.network import AttentionWeights
+from multihead.text.spans import Span
+from multihead.text.tokenizer import Tokenizer
 from multihead.translating.translator import Translator
 
 Link = tuple[int, int]
@@ -96,7 +98,7 @@ def align(
     texts = [[side[place] for place in work] for side in (sources, targets)]
     read, written = (tokenizer.encode_batch(side) for tokenizer, side in zip(tokenizers, texts, strict=True))
     words = [
-        [word_matrix(tokenizer.entries, text, ids) for text, ids in zip(side, encoded, strict=True)]
+        [_text_matrix(tokenizer, text, ids) for text, ids in zip(side, encoded, strict=True)]
         for tokenizer, side, encoded in zip(tokenizers, texts, (read, written), strict=True)
     ]
     results: list[list[Link]] = [[] for _ in sources]
@@ -148,6 +150,36 @@ def extract_links(words: Float[Tensor, "target_words source_words"], mutual: boo
     links = [(place, word) for word, place in enumerate(chosen.tolist()) if best[word] > 0]
     best_targets = words.argmax(0).tolist()
     return sorted(link for link in links if not mutual or best_targets[link[0]] == link[1])
+
+
+def _text_matrix(tokenizer: Tokenizer, text: str, ids: Sequence[int]) -> Float[Tensor, "tokens words"]:
+    """`word_matrix`, or `span_matrix` where the tokenizer changes the text before it cuts it."""
+    entries = tokenizer.entries
+    if b"".join([entries[index] for index in ids]) == f" {text}".encode():
+        return word_matrix(entries, text, ids)
+    return span_matrix(tokenizer.spans(text), text, len(tokenizer.prefix))
+
+
+def span_matrix(spans: Sequence[Span], text: str, before: int = 0) -> Float[Tensor, "tokens words"]:
+    """1 where a token stands for a character of a word or for the space before it, otherwise 0.
+
+    Args:
+        spans: the characters of each token.
+        text: the text, whose words are separated by white space.
+        before: number of tokens at the start that belong to no word, such as that of a language.
+    """
+    numbers, count = [-1] * len(text), 0
+    for place, character in enumerate(text):
+        if not character.isspace():
+            if place == 0 or text[place - 1].isspace():
+                numbers[max(place - 1, 0)] = count
+                count += 1
+            numbers[place] = count - 1
+    words = torch.zeros(len(spans), count)
+    for token, (start, stop) in enumerate(spans):
+        if token >= before:  # a mark in front of a character stands for nothing, and goes with it
+            words[token, [number for number in numbers[start : max(stop, start + 1)] if number >= 0]] = 1
+    return words
 
 
 def word_matrix(entries: Sequence[bytes], text: str, ids: Sequence[int]) -> Float[Tensor, "tokens words"]:

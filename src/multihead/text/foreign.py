@@ -23,11 +23,9 @@ from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 from multihead.errors import FormatError
+from multihead.text.spans import Span
 from multihead.text.tokenizer import Tokenizer
 from multihead.text.vocabulary import check_unicode
-
-Span = tuple[int, int]
-"""First character of a stretch of text, and the first one after it."""
 
 
 class SpecialIds(NamedTuple):

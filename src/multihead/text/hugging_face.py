@@ -14,7 +14,8 @@ from typing import Any
 import tokenizers
 
 from multihead.errors import FormatError
-from multihead.text.foreign import ForeignTokenizer, Span, SpecialIds, damaged, read_fields
+from multihead.text.foreign import ForeignTokenizer, SpecialIds, damaged, read_fields
+from multihead.text.spans import Span
 from multihead.text.tokenizer import FEW
 from multihead.text.vocabulary import BYTE_TOKENS
 

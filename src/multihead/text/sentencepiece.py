@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from multihead.errors import FormatError, MissingDependencyError
-from multihead.text.foreign import ForeignTokenizer, Span, SpecialIds, damaged, read_fields
+from multihead.text.foreign import ForeignTokenizer, SpecialIds, damaged, read_fields
+from multihead.text.spans import Span
 from multihead.text.vocabulary import BYTE_TOKENS, MARK
 
 _BYTES = {name: bytes([byte]) for byte, name in enumerate(BYTE_TOKENS)}

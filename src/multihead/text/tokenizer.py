@@ -28,6 +28,7 @@ import tokenizers
 
 from multihead.errors import InputError
 from multihead.text import learning, vocabulary
+from multihead.text.spans import Span, find_spans
 from multihead.text.vocabulary import (
     FIRST_BYTE,
     MARK,
@@ -166,6 +167,14 @@ class Tokenizer(ABC):
     def encode_phrase(self, text: str) -> list[int]:
         """The ids of words inside a text: as `encode`, without `prefix`."""
         return self.encode(text)[len(self.prefix) :]
+
+    def spans(self, text: str) -> list[Span]:
+        """For each id of ``encode(text)``, the characters of the text that it stands for; none for `prefix`.
+
+        Raises:
+            DataError: the text has a lone surrogate.
+        """
+        return find_spans([self.entries[i] for i in self.encode(text)], text)
 
     @cached_property
     def forbidden_in_output(self) -> tuple[int, ...]:
