@@ -27,6 +27,7 @@ from multihead.cli.evaluate import evaluate
 from multihead.cli.explain import explain
 from multihead.cli.export import export
 from multihead.cli.fill_mask import fill_mask
+from multihead.cli.import_model import import_model
 from multihead.cli.plot import plot
 from multihead.cli.pointer import pointer
 from multihead.cli.prepare import prepare
@@ -59,7 +60,7 @@ def multihead() -> None:
 for command in (
     *(train, translate, evaluate, prepare, average, attention, plot, bpe, demo),
     *(doctor, explain, compare, serve),
-    *(score, align, selftest, quantise, shortlist, export),
+    *(score, align, selftest, quantise, shortlist, import_model, export),
     *(pretrain, fill_mask, classify, pointer),
 ):
     multihead.add_command(command)

@@ -187,7 +187,7 @@ def export_model(
         certificate = _certify(form, format, draft, parts, quantization, model, options, say)
         if certificate.state == "failed":
             raise CertificateError(f"{output}: not written: {certificate.reason}")
-        _add_certificate(draft, certificate)
+        add_certificate(draft, certificate)
     say(f"{output}: {certificate.summary()}")
     return certificate
 
@@ -252,7 +252,7 @@ def _certify(
     return certify(form.represented(parts, quantization), runtime, terms, say)
 
 
-def _add_certificate(folder: Path, certificate: Certificate) -> None:
+def add_certificate(folder: Path, certificate: Certificate) -> None:
     """Write certificate.json, and a section of README.md."""
     with write_errors(folder):
         (folder / FILE).write_text(certificate.to_json(), encoding="utf-8")

@@ -7,7 +7,7 @@ forbidden ids, ``length_penalty`` is the power of the length by which our scores
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ class TransformersRuntime:
         folder: with config.json and weights; tokenizers if ``with_tokenizers``.
         parts: our side, for the ids of the special symbols.
         with_tokenizers: whether ``AutoTokenizer`` reads the folder and gives our ids.
+        tokenizer_options: languages, for the tokenizer of a model that has several.
 
     Raises:
         MissingDependencyError: transformers is not installed.
@@ -38,7 +39,13 @@ class TransformersRuntime:
 
     name = "transformers"
 
-    def __init__(self, folder: Path, parts: TranslatorParts, with_tokenizers: bool = True) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        parts: TranslatorParts,
+        with_tokenizers: bool = True,
+        tokenizer_options: Mapping[str, str] | None = None,
+    ) -> None:
         try:
             import transformers
         except ImportError as error:
@@ -53,7 +60,9 @@ class TransformersRuntime:
         self._tokenizers: tuple[Any, Any] | None = None
         if with_tokenizers:
             target = folder / TARGET
-            self._tokenizers = (_tokenizer(folder), _tokenizer(target if target.is_dir() else folder))
+            options = tokenizer_options or {}
+            own = _tokenizer(folder, options)
+            self._tokenizers = (own, _tokenizer(target, options) if target.is_dir() else own)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]] | None:
         """The ids that ``AutoTokenizer`` gives, without the end symbol."""
@@ -63,10 +72,12 @@ class TransformersRuntime:
         return [row[:-1] for row in rows]
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str] | None:
-        """The texts that ``AutoTokenizer`` gives."""
+        """The texts that ``AutoTokenizer`` gives; the ids of the language before them are no text."""
         if self._tokenizers is None:
             return None
-        return [str(self._tokenizers[1].decode(list(row), skip_special_tokens=True)) for row in rows]
+        before = list(self._target.prefix)
+        plain = [list(row)[len(before) :] if list(row)[: len(before)] == before else list(row) for row in rows]
+        return [str(self._tokenizers[1].decode(row, skip_special_tokens=True)) for row in plain]
 
     def rules(self, search: Search) -> Rules:
         """``generate`` follows our rules, except for hypotheses that reach the limit.
@@ -157,10 +168,10 @@ def _without_progress_bar() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _tokenizer(folder: Path) -> Any:
+def _tokenizer(folder: Path, options: Mapping[str, str]) -> Any:
     import transformers
 
-    return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, **options)
 
 
 def open_folder(folder: Path, parts: TranslatorParts, _quantization: str) -> TransformersRuntime:
