@@ -17,6 +17,7 @@ TINY = {
     "decoding.py": ["--size", "toy", "--rounds", "1", "--sentences", "4", "--single", "1"],
     "doctor.py": ["--pairs", "2000"],
     "guard.py": ["--tiny"],
+    "interop.py": ["--size", "toy", "--rounds", "1", "--sentences", "4", "--beams", "2", "--only", "transformers"],
     "kernels.py": ["--tiny", "--rounds", "1"],
     "marginals.py": ["--batch", "2", "--length", "5", "--rounds", "1"],
     "recurrent.py": ["--tiny", "--rounds", "1"],

@@ -1,0 +1,260 @@
+"""A model of OPUS-MT's shape in our engine, CTranslate2 and transformers, in turn.
+
+All read the same MarianMT folder, text in and text out, each with its own tokenizer: we import it, CTranslate2 converts
+it with its own converter, transformers loads it. Each contender is a process, and they take turns, so that other work
+on the machine meets all of them alike. Rates are sentences a second; ``same`` is the share of translations that equal
+ours in float32.
+
+Without ``--model`` the weights are random, in the sizes of OPUS-MT's models (6 + 6 layers, width 512, 58,101 entries),
+and every translation has ``--steps`` tokens. The text is Multi30k's test set of 2016 where it is found, made otherwise.
+
+    python benchmarks/interop.py
+    python benchmarks/interop.py --model opus-mt-de-en --beams 4 --json figures.json
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from common import describe_machine, parser, write_figures
+
+HERE = Path(__file__).resolve().parent
+SIZES = {
+    "toy": {"d_model": 16, "layers": 1, "heads": 2, "ffn": 16, "entries": 120},
+    "opus": {"d_model": 512, "layers": 6, "heads": 8, "ffn": 2048, "entries": 58_101},
+}
+CONTENDERS = (
+    "multihead float32",
+    "multihead bfloat16",
+    "multihead int8",
+    "ctranslate2 float32 workers",
+    "ctranslate2 float32 threads",
+    "ctranslate2 int8 workers",
+    "ctranslate2 int8 threads",
+    "transformers float32",
+)
+BATCH = 32
+"""Sentences of a batch of transformers, and of CTranslate2; ours takes all and forms its own."""
+
+Translate = Callable[[list[str], int], list[str]]
+
+
+def sentences(count: int) -> list[str]:
+    """German sentences of Multi30k's test set, or made ones."""
+    path = HERE.parent.parent / "shared" / "data" / "multi30k" / "test_2016_flickr.de.gz"
+    if path.is_file():
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            return file.read().split("\n")[:-1][:count]
+    draw = random.Random(1)
+    words = ["Hund", "Katze", "ein", "der", "läuft", "sieht", "große", "Straße", "Frau", "Mann", "und", "über"]
+    return [" ".join(draw.choice(words) for _ in range(draw.randint(5, 20))) for _ in range(count)]
+
+
+def build(folder: Path, size: str, lines: list[str]) -> None:
+    """A MarianMT folder with random weights, whose SentencePiece model is learned from the lines."""
+    import sentencepiece
+    from transformers import MarianConfig, MarianMTModel
+
+    own, written = SIZES[size], io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=written, minloglevel=2, hard_vocab_limit=False,
+        vocab_size=min(own["entries"] - 20, 2000),
+    )  # fmt: skip
+    for name in ("source.spm", "target.spm"):
+        (folder / name).write_bytes(written.getvalue())
+    processor = sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
+    pieces = [processor.id_to_piece(i) for i in range(3, processor.get_piece_size())]
+    names = ["</s>", "<unk>", *pieces]
+    names += [f"unused{i}" for i in range(own["entries"] - len(names) - 1)] + ["<pad>"]
+    (folder / "vocab.json").write_text(json.dumps({name: i for i, name in enumerate(names)}), encoding="utf-8")
+    (folder / "tokenizer_config.json").write_text('{"source_lang": "de", "target_lang": "en"}', encoding="utf-8")
+    sides = {f"{side}_{name}": own[key] for side in ("encoder", "decoder")
+             for name, key in (("layers", "layers"), ("attention_heads", "heads"), ("ffn_dim", "ffn"))}  # fmt: skip
+    torch.manual_seed(1)
+    config = MarianConfig(
+        vocab_size=len(names), d_model=own["d_model"], activation_function="swish", scale_embedding=True,
+        pad_token_id=len(names) - 1, decoder_start_token_id=len(names) - 1, **sides,
+    )  # fmt: skip
+    MarianMTModel(config).save_pretrained(folder)
+
+
+def ours(folder: Path, precision: str, steps: int) -> Translate:
+    """Our engine."""
+    from multihead import Translator
+
+    lengths = {"min_length": steps - 1, "max_length": steps} if steps else {}
+    translator = Translator.load(folder).searching(precision=precision, stopping="patience", **lengths)
+    return lambda lines, beam: translator.translate(lines, beam=beam)
+
+
+def transformers(folder: Path, steps: int) -> Translate:
+    """``generate`` on batches of sentences of similar lengths."""
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    model: Any = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    lengths = {"min_new_tokens": steps - 1, "max_new_tokens": steps} if steps else {"max_new_tokens": 128}
+
+    def translate(lines: list[str], beam: int) -> list[str]:
+        order = sorted(range(len(lines)), key=lambda i: len(lines[i]))
+        found = [""] * len(lines)
+        for start in range(0, len(order), BATCH):
+            places = order[start : start + BATCH]
+            batch = tokenizer([lines[i] for i in places], return_tensors="pt", padding=True)
+            with torch.inference_mode():
+                rows = model.generate(**batch, num_beams=beam, early_stopping=beam > 1, **lengths)
+            for place, text in zip(places, tokenizer.batch_decode(rows, skip_special_tokens=True), strict=True):
+                found[place] = text
+        return found
+
+    return translate
+
+
+def ctranslate2(folder: Path, kind: str, split: str, steps: int) -> Translate:
+    """Its converter's model; the threads go to workers, or all into each product."""
+    import ctranslate2 as library
+    from ctranslate2.converters import TransformersConverter
+    from transformers import AutoTokenizer
+
+    converted = folder / f"ctranslate2-{kind}-{split}"
+    TransformersConverter(str(folder)).convert(str(converted), quantization=kind, force=True)
+    threads = torch.get_num_threads()
+    workers, inner = (threads, 1) if split == "workers" else (1, threads)
+    translator = library.Translator(str(converted), inter_threads=workers, intra_threads=inner, compute_type=kind)
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    lengths = {"min_decoding_length": steps - 1, "max_decoding_length": steps} if steps else {}
+
+    def translate(lines: list[str], beam: int) -> list[str]:
+        sources = [tokenizer.convert_ids_to_tokens(row) for row in tokenizer(lines)["input_ids"]]
+        rows = translator.translate_batch(sources, beam_size=beam, max_batch_size=BATCH, **lengths)
+        return [tokenizer.decode(tokenizer.convert_tokens_to_ids(row.hypotheses[0]), skip_special_tokens=True)
+                for row in rows]  # fmt: skip
+
+    return translate
+
+
+def contend(name: str, folder: Path, count: int, steps: int) -> None:
+    """A contender: translates all lines for each beam that is read, and answers with seconds and translations."""
+    program, precision, *split = name.split()
+    if program == "multihead":
+        translate = ours(folder, precision, steps)
+    elif program == "transformers":
+        translate = transformers(folder, steps)
+    else:
+        translate = ctranslate2(folder, precision, split[0], steps)
+    lines = sentences(count)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        wall, cpu = time.perf_counter(), time.process_time()
+        found = translate(lines, int(line))
+        taken = {"seconds": time.perf_counter() - wall, "cpu": time.process_time() - cpu, "outputs": found}
+        print(json.dumps(taken), flush=True)
+
+
+class Process:
+    """A contender's process."""
+
+    def __init__(self, name: str, folder: Path, count: int, steps: int) -> None:
+        own = folder / name.replace(" ", "-")  # a folder each: CTranslate2 writes into it
+        own.mkdir()
+        for path in folder.iterdir():
+            if path.is_file():
+                (own / path.name).symlink_to(path)
+        environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+        if torch.backends.cpu.get_cpu_capability() == "AVX512":
+            environment.setdefault("CT2_FORCE_CPU_ISA", "AVX512")  # its best, which it takes by itself on Intel only
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, "--contender", name, str(own), str(count), str(steps)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+        )  # fmt: skip
+        self.read("ready")
+
+    def read(self, expected: str = "") -> str:
+        """The next line; what the process wrote to standard error ends the benchmark if there is none."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line or expected not in line:
+            raise SystemExit(self.process.communicate()[1])
+        return line
+
+    def ask(self, beam: int) -> dict[str, Any]:
+        """Translate everything."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{beam}\n")
+        self.process.stdin.flush()
+        found: dict[str, Any] = json.loads(self.read())
+        return found
+
+
+def main() -> None:
+    """Turns, and a table."""
+    arguments = parser(__doc__, 3)
+    arguments.add_argument("--model", type=Path, help="a MarianMT folder, instead of random weights")
+    arguments.add_argument("--size", choices=SIZES, default="opus", help="of random weights (opus)")
+    arguments.add_argument("--beams", type=int, nargs="+", default=[1, 4], help="1 is greedy (1 4)")
+    arguments.add_argument("--steps", type=int, default=15, help="tokens of a translation with random weights (15)")
+    arguments.add_argument("--sentences", type=int, default=200)
+    arguments.add_argument("--only", default="", help="only contenders whose name holds this, and the first")
+    chosen = arguments.parse_args()
+    if chosen.threads:
+        torch.set_num_threads(chosen.threads)
+    os.environ["OMP_NUM_THREADS"] = str(torch.get_num_threads())
+    names = [CONTENDERS[0], *(name for name in CONTENDERS[1:] if chosen.only in name)]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if chosen.model is None:
+            build(folder, chosen.size, sentences(1000))
+        else:
+            for path in chosen.model.iterdir():
+                (folder / path.name).symlink_to(path.resolve())
+        steps = 0 if chosen.model else chosen.steps
+        contenders = {name: Process(name, folder, chosen.sentences, steps) for name in names}
+        rows = turns(contenders, chosen)
+        for one in contenders.values():
+            one.process.communicate()  # no more lines: it ends
+    write_figures(chosen, {"size": chosen.size, "rows": rows})
+
+
+def turns(contenders: dict[str, Process], chosen: Any) -> list[dict[str, Any]]:
+    """The median rate of each with each beam."""
+    rows, count = [], len(sentences(chosen.sentences))
+    print(f"{chosen.model or chosen.size}, {describe_machine()['threads']} threads, {count} sentences; medians of "
+          f"{chosen.rounds} turns")  # fmt: skip
+    print(f"{'':44}{'sent/s':>10}{'per CPU-s':>11}{'same':>8}")
+    for beam in chosen.beams:
+        found: dict[str, list[dict[str, Any]]] = {name: [] for name in contenders}
+        for one in contenders.values():
+            one.ask(beam)  # warms up
+        for _ in range(chosen.rounds):
+            for name, one in contenders.items():
+                found[name].append(one.ask(beam))
+        first = found[CONTENDERS[0]][0]["outputs"]
+        for name, runs in found.items():
+            wall, cpu = (statistics.median(run[key] for run in runs) for key in ("seconds", "cpu"))
+            same = sum(a == b for a, b in zip(runs[0]["outputs"], first, strict=True)) / count
+            case = f"{name}, beam {beam}"
+            rows.append(
+                {"case": case, "sentences_per_second": count / wall, "per_cpu_second": count / cpu, "same": same}
+            )
+            print(f"{case:44}{count / wall:10,.1f}{count / cpu:11,.1f}{same:8.1%}")
+    return rows
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--contender"]:
+        contend(sys.argv[2], Path(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]))
+    else:
+        main()
