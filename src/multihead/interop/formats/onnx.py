@@ -21,7 +21,6 @@ from __future__ import annotations
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -108,30 +107,30 @@ def _save(graph: Graph, folder: Path, name: str) -> None:
 def _card(parts: TranslatorParts, quantization: str, longest: int) -> str:
     languages = f"{parts.source_language or 'source'} to {parts.target_language or 'target'}"
     other = transformers.has_other_target(parts)
-    names = [file_name(name, quantization) for name in (ENCODER, FIRST, WITH_PAST)]
-    settings = ", ".join(f'{key}="{name}"' for key, name in zip(_FILE_NAMES, names, strict=True))
+    target, folder = "target" if other else "tokenizer", transformers.TARGET
+    python = f'target = AutoTokenizer.from_pretrained("{folder}")\n' if other else ""
+    script = f"const target = await AutoTokenizer.from_pretrained('./{folder}');\n" if other else ""
+    files = ", ".join(
+        f'{key}="{file_name(name, quantization)}"'
+        for key, name in (("encoder_file_name", ENCODER), ("decoder_file_name", MERGED))
+    )
     return (
         f"# Translator in ONNX, {languages}\n\n{parts.config.summary}; weights in {quantization}, opset {OPSET}.\n\n"
         "With Optimum:\n\n"
         "```python\nfrom optimum.onnxruntime import ORTModelForSeq2SeqLM\nfrom transformers import AutoTokenizer\n\n"
-        'tokenizer = AutoTokenizer.from_pretrained(".")\n'
-        f"files = dict({settings})\n"
-        f'model = ORTModelForSeq2SeqLM.from_pretrained(".", subfolder="{FOLDER}", use_merged=False, **files)\n'
+        f'tokenizer = AutoTokenizer.from_pretrained(".")\n{python}'
+        f'model = ORTModelForSeq2SeqLM.from_pretrained(".", subfolder="{FOLDER}", {files})\n'
         'batch = tokenizer(["..."], padding=True, return_tensors="pt")\n'
-        f"{_TARGET if other else ''}"
-        f"print({'target' if other else 'tokenizer'}.batch_decode(model.generate(**batch), skip_special_tokens=True))\n"
-        "```\n\nWith transformers.js:\n\n"
+        f"print({target}.batch_decode(model.generate(**batch), skip_special_tokens=True))\n"
+        "```\n\nWith transformers.js, which searches greedily:\n\n"
         "```js\nimport { AutoModelForSeq2SeqLM, AutoTokenizer } from '@huggingface/transformers';\n\n"
-        "const tokenizer = await AutoTokenizer.from_pretrained('.');\n"
+        f"const tokenizer = await AutoTokenizer.from_pretrained('.');\n{script}"
         f"const model = await AutoModelForSeq2SeqLM.from_pretrained('.', {{ dtype: '{_DTYPES[quantization]}' }});\n"
         "const found = await model.generate({ ...tokenizer(['...'], { padding: true }), num_beams: 1 });\n"
-        "console.log(tokenizer.batch_decode(found, { skip_special_tokens: true }));\n```\n\n"
-        f"transformers.js searches greedily. The model has {longest:,} positions.\n"
+        f"console.log({target}.batch_decode(found, {{ skip_special_tokens: true }}));\n```\n\n"
+        f"The model has {longest:,} positions; a longer text must be cut into sentences first.\n"
     )
 
 
-_FILE_NAMES = ("encoder_file_name", "decoder_file_name", "decoder_with_past_file_name")
-
-_TARGET = f'target = AutoTokenizer.from_pretrained("{transformers.TARGET}")\n'
-
-_DTYPES: dict[str, Any] = {"float32": "fp32", "int8": "q8"}
+_DTYPES: dict[str, str] = {"float32": "fp32", "int8": "q8"}
+"""The names of the quantizations in transformers.js."""

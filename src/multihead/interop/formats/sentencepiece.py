@@ -105,6 +105,17 @@ def build_model(parts: Parts, *, dummy_prefix: bool = True) -> bytes:
     return content
 
 
+def parse_model(content: bytes) -> Any:
+    """The parts of a ``.model`` file.
+
+    Raises:
+        MissingDependencyError: sentencepiece or protobuf is not installed.
+    """
+    model = _messages().ModelProto()
+    model.ParseFromString(content)
+    return model
+
+
 def differing(tokenizer: Tokenizer, texts: Sequence[str]) -> list[int]:
     """The numbers, from 0, of the texts that SentencePiece cuts otherwise than the tokenizer.
 

@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from multihead.errors import InputError
+from multihead.interop.formats import sentencepiece_json
 from multihead.text.hugging_face import HuggingFaceTokenizer
+from multihead.text.sentencepiece import SentencePieceTokenizer
 from multihead.text.tokenizer import BytePairTokenizer, Tokenizer
 from multihead.text.vocabulary import FIRST_BYTE, FIRST_CHARACTER, MARK
 
@@ -27,7 +29,7 @@ FILE, SETTINGS = "tokenizer.json", "tokenizer_config.json"
 
 def is_supported(tokenizer: Tokenizer) -> bool:
     """Whether the tokenizer can be written."""
-    return isinstance(tokenizer, (BytePairTokenizer, HuggingFaceTokenizer))
+    return isinstance(tokenizer, (BytePairTokenizer, HuggingFaceTokenizer, SentencePieceTokenizer))
 
 
 def write_tokenizer(tokenizer: Tokenizer, folder: Path, longest: int) -> None:
@@ -54,13 +56,16 @@ def content_of(tokenizer: Tokenizer) -> dict[str, Any]:
     """The content of ``tokenizer.json``.
 
     Raises:
-        InputError: the tokenizer is neither ours nor one that came as such a file.
+        InputError: the tokenizer is neither ours, nor SentencePiece's, nor one that came as such a file.
+        MissingDependencyError: the tokenizer is SentencePiece's, and protobuf is not installed.
     """
     if isinstance(tokenizer, BytePairTokenizer):
         content = _with_spaces(json.loads(tokenizer.to_json()))
         content["added_tokens"] = [_added(tokenizer, i) for i in range(FIRST_BYTE)]
     elif isinstance(tokenizer, HuggingFaceTokenizer):
         content = dict(tokenizer.content)
+    elif isinstance(tokenizer, SentencePieceTokenizer):
+        content = sentencepiece_json.content_of(tokenizer)
     else:
         raise InputError(f"a {type(tokenizer).__name__} cannot be written as a {FILE}")
     return content | {"truncation": None, "padding": None, "post_processor": _template(tokenizer)}

@@ -9,6 +9,8 @@ family cover ours:
     pre     no                Pegasus     a table in the file
     pre     yes               mBART       a table in the file
 
+A model with the positions of M2M-100 is written as M2M-100, if everything else is as there, too.
+
 Marian computes its sinusoids, and ``save_pretrained`` drops a table of its own, so our channels are put into its
 order; apart from the order both have the same numbers. M2M-100 is pre-norm too, but its frequencies are others (the
 last one is exactly 1/10000), so no permutation makes them ours. Pegasus computes the sinusoids of Marian, but it loads
@@ -74,8 +76,15 @@ _LAYOUTS = {
 }
 
 
+_M2M100 = Layout("m2m_100", "M2M100ForConditionalGeneration", has_table=False)
+
+
 def layout_of(config: TransformerConfig) -> Layout:
     """The class for a network."""
+    fairseq = config.norm == "pre" and (config.positions, config.sinusoid) == ("sinusoidal", "fairseq")
+    plain = config.tie_embeddings and not (config.output_bias or config.embedding_norm)
+    if fairseq and plain and (config.padding_id, config.norm_eps) == (1, EPSILON):
+        return _M2M100
     return _LAYOUTS[config.norm, config.embedding_norm]
 
 
@@ -87,9 +96,9 @@ def refusals(parts: TranslatorParts) -> list[str]:
         reasons.append(f"a gated feed-forward network ({config.feed_forward})")
     if config.has_final_norm != (config.norm == "pre"):
         reasons.append(f"{config.norm}-norm with final_norm {config.has_final_norm}")
-    if not layout.has_table and config.positions == "learned":
+    if layout.model_type == "marian" and config.positions == "learned":
         reasons.append("learned positions with post-norm and without embedding_norm, which Marian does not keep")
-    elif not layout.has_table and config.sinusoid not in ("interleaved", "halves"):
+    elif layout.model_type == "marian" and config.sinusoid not in ("interleaved", "halves"):
         reasons.append(f"positions of the kind '{config.sinusoid}' with post-norm and without embedding_norm")
     return reasons + ([] if _has_marian_files(parts) else tokenizer_refusals(parts))
 
@@ -220,7 +229,8 @@ def generation_of(parts: TranslatorParts) -> dict[str, Any]:
         "early_stopping": "never" if search.beam > 1 else False,
         "max_length": min((search.max_length or longest - 1) + 1, longest),
         "min_length": search.min_length,
-        "suppress_tokens": list(target.forbidden_in_output),
+        # generate refuses to force what it suppresses
+        "suppress_tokens": [i for i in target.forbidden_in_output if i not in target.prefix],
         "pad_token_id": target.pad_id,
         "bos_token_id": target.bos_id,
         "eos_token_id": target.eos_id,
@@ -248,7 +258,7 @@ def tensors_of(parts: TranslatorParts, layout: Layout) -> dict[str, Tensor]:
         found.setdefault(bart_names.BIAS, torch.zeros(1, config.target_vocab))
         if config.tie_output and not config.tie_embeddings:
             del found[head]
-    else:
+    elif layout != _M2M100:
         _pad_vocabularies(found, config)
     if config.tie_embeddings:
         found[bart_names.SHARED] = found[source]
@@ -275,7 +285,8 @@ def fit(parts: TranslatorParts, layout: Layout) -> TranslatorParts:
     """The equivalent form that the class computes; for Marian, up to the epsilon."""
     parts = equivalent.with_attention_bias(equivalent.without_projection_scale(parts))
     if not layout.has_table:
-        return equivalent.in_halves(parts) if parts.config.sinusoid == "interleaved" else parts
+        interleaved = parts.config.sinusoid == "interleaved"
+        return equivalent.in_halves(parts) if interleaved else parts
     return equivalent.with_epsilon(equivalent.with_learned_positions(parts, longest_of(parts.config)), EPSILON)
 
 

@@ -120,7 +120,7 @@ class TransformersRuntime:
             early_stopping="never" if search.beam > 1 else False,
             max_new_tokens=search.max_length,
             min_new_tokens=search.min_length or None,
-            suppress_tokens=list(target.forbidden_in_output),
+            suppress_tokens=[i for i in target.forbidden_in_output if i not in target.prefix],
             do_sample=False,
             pad_token_id=target.pad_id,
             bos_token_id=target.bos_id,
@@ -139,7 +139,10 @@ class TransformersRuntime:
 
 
 class _Prefix:
-    """Lets every translation begin with the same ids, at no cost, as ``forced_bos_token_id`` does with one."""
+    """Lets every translation begin with the same ids, which do not occur again.
+
+    They cost nothing, as with ``forced_bos_token_id``, which is for a single one.
+    """
 
     def __init__(self, prefix: Sequence[int]) -> None:
         self._prefix = prefix
@@ -147,7 +150,7 @@ class _Prefix:
     def __call__(self, ids: Tensor, scores: Tensor) -> Tensor:
         place = ids.shape[1] - 1  # the decoder's first input is no part of the translation
         if place >= len(self._prefix):
-            return scores
+            return scores.index_fill(1, torch.tensor(self._prefix), -torch.inf)
         wanted = self._prefix[place]
         only = torch.full_like(scores, -torch.inf)
         only[:, wanted] = 0.0
