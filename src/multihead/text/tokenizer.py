@@ -49,6 +49,7 @@ FEW = 4
 FOREIGN_KINDS = {
     "sentencepiece": ("multihead.text.sentencepiece", "SentencePieceTokenizer"),
     "hugging-face": ("multihead.text.hugging_face", "HuggingFaceTokenizer"),
+    "prepared": ("multihead.text.preparation", "PreparedTokenizer"),
     "words": ("multihead.text.word_pieces", "WordPieceTokenizer"),
 }
 """Module and class of each kind of another program, imported when a file of it is read (`vocabulary.foreign_kind`)."""

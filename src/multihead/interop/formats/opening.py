@@ -49,6 +49,11 @@ FORMATS: tuple[Format, ...] = (
     Format("M2M-100 and NLLB-200", "m2m100"),
     Format("mBART-50", "mbart"),
     Format("Marian", "marian_npz"),
+    Format("fairseq", "fairseq"),
+    Format("OpenNMT-py 3", "opennmt"),
+    Format("Eole", "eole"),
+    Format("JoeyNMT 2", "joeynmt"),
+    Format("torch.nn.Transformer", "pytorch"),
 )
 """The formats that can be read."""
 
