@@ -23,6 +23,7 @@ from multihead.errors import FormatError
 from multihead.interop.formats import bart_names
 from multihead.model_folder import CONFIG, COPY_AGAIN, parse_settings, read_json
 from multihead.models.config import TransformerConfig
+from multihead.models.layers import sinusoid
 from multihead.models.transformer import Transformer
 from multihead.text.foreign import SpecialIds
 
@@ -33,6 +34,12 @@ GENERATION = "generation_config.json"
 
 NORM_EPS = 1e-5
 """Epsilon of every layer norm of the family."""
+
+POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
+"""Their tables of positions, which are no weights where positions are sinusoids."""
+
+_HALF = 1e-3
+"""Largest difference of positions in half precision."""
 
 _COPIES = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
 """Embeddings that a file may hold besides `bart_names.SHARED`, though they are one."""
@@ -119,6 +126,33 @@ def read_settings(
         **fixed,
     }
     return parse_settings(TransformerConfig, values, path)
+
+
+def position_settings(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The settings of positions: sinusoids in halves, unless the file has a table of other numbers.
+
+    A table that was once stored in half precision counts as the sinusoids that it was.
+    """
+    table = tensors.get(POSITIONS[0])
+    if table is not None and table.ndim == 2 and table.shape[1] % 2 == 0:
+        expected = sinusoid(torch.arange(len(table)), table.shape[1], "halves")
+        if not torch.allclose(table.float(), expected, rtol=0, atol=_HALF):
+            return {"positions": "learned", "max_positions": len(table)}
+    return {"sinusoid": "halves"}
+
+
+def without_rows(folder: Path, tensors: Mapping[str, Tensor], rows: int) -> dict[str, Tensor]:
+    """The weights with tables of positions that lack their first rows, which no position uses.
+
+    Raises:
+        FormatError: a table is missing or has no more rows.
+    """
+    found = dict(tensors)
+    for name in POSITIONS:
+        if name not in found or found[name].ndim != 2 or len(found[name]) <= rows:
+            raise FormatError(f"{folder}: {name} is missing or damaged; {COPY_AGAIN}")
+        found[name] = found[name][rows:]
+    return found
 
 
 def _same(tensors: Mapping[str, Tensor], *names: str) -> bool:

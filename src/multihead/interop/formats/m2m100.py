@@ -59,7 +59,7 @@ def read(folder: Path, languages: Languages) -> TranslatorParts:
         raise FormatError(f"{folder}: language_codes is {listed!r}; this multihead knows {' and '.join(_LISTS)}")
     vocabulary = read_vocabulary(folder, config, [f"__{code}__" for code in _LISTS[listed]])
     generation = bart_folder.generation_settings(folder, config)
-    sides = read_sides(vocabulary, generation, languages)
+    sides = read_sides(folder, vocabulary, generation, languages)
     return TranslatorParts(
         settings,
         bart_folder.our_weights(folder, settings, tensors, lambda name: "embed_positions" in name),

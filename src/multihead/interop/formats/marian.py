@@ -18,24 +18,18 @@ from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from multihead.errors import FormatError
 from multihead.interop.formats import bart_folder
 from multihead.interop.formats.languages import find_language
+from multihead.interop.formats.multilingual import read_sides, read_vocabulary
 from multihead.interop.formats.parts import Languages, TranslatorParts
 from multihead.interop.formats.tensors import read_weights
 from multihead.model_folder import CONFIG, COPY_AGAIN, read_json
 from multihead.models.config import TransformerConfig
-from multihead.models.layers import sinusoid
 from multihead.text.foreign import SpecialIds
 from multihead.text.sentencepiece import SentencePieceTokenizer, read_model
 
 _LANGUAGE = re.compile(r">>(.+)<<")
-_POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
-_HALF = 1e-3
-"""Largest difference of positions that were once stored in half precision."""
 
 
 def recognizes(folder: Path) -> bool:
@@ -54,12 +48,16 @@ def read(folder: Path, languages: Languages) -> TranslatorParts:
     config = read_json(folder / CONFIG)
     bart_folder.refuse(folder, config, {"normalize_before": (False,), "normalize_embedding": (False,)})
     tensors = read_weights(folder)
-    settings = _settings(folder, config, tensors)
-    source, target, chosen = _tokenizers(folder, config, settings, languages)
+    settings = bart_folder.read_settings(folder, config, tensors, norm="post", **bart_folder.position_settings(tensors))
+    if not (folder / "source.spm").is_file() and (folder / "tokenizer.json").is_file():
+        sides = read_sides(folder, read_vocabulary(folder, config, []), config, languages)
+        source, target, chosen = sides.source, sides.target, sides.target_language
+    else:
+        source, target, chosen = _tokenizers(folder, config, settings, languages)
     names = bart_folder.tokenizer_settings(folder)
     return TranslatorParts(
         settings,
-        bart_folder.our_weights(folder, settings, tensors, lambda name: name in _POSITIONS),
+        bart_folder.our_weights(folder, settings, tensors, lambda name: name in bart_folder.POSITIONS),
         source,
         target,
         bart_folder.read_search(folder, config),
@@ -68,24 +66,13 @@ def read(folder: Path, languages: Languages) -> TranslatorParts:
     )
 
 
-def _settings(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> TransformerConfig:
-    """The settings; positions are learned if the file has some that are no sinusoids."""
-    fixed: dict[str, Any] = {"norm": "post", "sinusoid": "halves"}
-    table = tensors.get(_POSITIONS[0])
-    if table is not None and table.ndim == 2 and table.shape[1] % 2 == 0:
-        expected = sinusoid(torch.arange(len(table)), table.shape[1], "halves")
-        if not torch.allclose(table.float(), expected, rtol=0, atol=_HALF):
-            fixed |= {"positions": "learned", "max_positions": len(table)}
-    return bart_folder.read_settings(folder, config, tensors, **fixed)
-
-
 def _tokenizers(
     folder: Path, config: Mapping[str, Any], settings: TransformerConfig, languages: Languages
 ) -> tuple[SentencePieceTokenizer, SentencePieceTokenizer, str | None]:
     """The tokenizers of both sides, and the target language if the model has several."""
     separate = not config.get("share_encoder_decoder_embeddings", True)
-    source_names = read_vocabulary(folder / "vocab.json", settings.source_vocab)
-    target_names = read_vocabulary(folder / "target_vocab.json", settings.target_vocab) if separate else source_names
+    source_names = _read_pieces(folder / "vocab.json", settings.source_vocab)
+    target_names = _read_pieces(folder / "target_vocab.json", settings.target_vocab) if separate else source_names
     prefix: list[int] = []
     specials, chosen = [], None
     for names in (source_names, target_names):
@@ -123,7 +110,7 @@ def control_ids(names: list[str]) -> set[int]:
 _UNUSED = re.compile(r"<unused \d+>")
 
 
-def read_vocabulary(path: Path, size: int) -> list[str]:
+def _read_pieces(path: Path, size: int) -> list[str]:
     """The pieces by id, from a JSON object of ids by piece; rows of the embedding without a piece get a name.
 
     Raises:

@@ -16,7 +16,7 @@ from multihead.interop.formats.bart_folder import tokenizer_settings
 from multihead.interop.formats.multilingual import read_sides, read_vocabulary
 from multihead.interop.formats.parts import Languages, TranslatorParts
 from multihead.interop.formats.tensors import read_weights
-from multihead.model_folder import CONFIG, COPY_AGAIN, read_json
+from multihead.model_folder import CONFIG, read_json
 
 _CODES = """
     ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT lv_LV my_MM ne_NP nl_XX
@@ -25,7 +25,6 @@ _CODES = """
 """
 _OFFSET = 2
 """Rows of the tables of positions before the first position."""
-_POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 
 
 def recognizes(folder: Path) -> bool:
@@ -48,22 +47,18 @@ def read(folder: Path, languages: Languages) -> TranslatorParts:
             f"{folder}: its tokenizer is a {tokenizer} (mBART of 25 languages), which puts the language after the "
             "text; multihead reads mBART-50 (MBart50Tokenizer)"
         )
-    tensors = dict(read_weights(folder))
-    for name in _POSITIONS:
-        if name not in tensors or tensors[name].ndim != 2 or len(tensors[name]) <= _OFFSET:
-            raise FormatError(f"{folder}: {name} is missing or damaged; {COPY_AGAIN}")
-        tensors[name] = tensors[name][_OFFSET:]
+    tensors = bart_folder.without_rows(folder, read_weights(folder), _OFFSET)
     settings = bart_folder.read_settings(
         folder,
         config,
         tensors,
         norm="pre",
         positions="learned",
-        max_positions=len(tensors[_POSITIONS[0]]),
+        max_positions=len(tensors[bart_folder.POSITIONS[0]]),
         embedding_norm=True,
     )
     generation = bart_folder.generation_settings(folder, config)
-    sides = read_sides(read_vocabulary(folder, config, _CODES.split()), generation, languages)
+    sides = read_sides(folder, read_vocabulary(folder, config, _CODES.split()), generation, languages)
     return TranslatorParts(
         settings,
         bart_folder.our_weights(folder, settings, tensors),

@@ -6,6 +6,9 @@ before the target. Their folders have one of these sets of files:
     tokenizer.json                                    the library `tokenizers`; ids and languages are in it
     vocab.json, sentencepiece.bpe.model               ids by piece; the languages follow (M2M-100)
     sentencepiece.bpe.model                           fairseq's order: four symbols, the pieces, the languages
+
+Models of one pair have no such tokens. Their tokenizer.json says what stands before a text, and
+target_tokenizer/tokenizer.json is that of a target with another vocabulary.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ from multihead.text.sentencepiece import SentencePieceTokenizer, own_pieces, rea
 from multihead.text.tokenizer import Tokenizer
 
 MODEL = "sentencepiece.bpe.model"
+TARGET = "target_tokenizer"
+"""Folder of the tokenizer of a target with another vocabulary."""
 SYMBOLS = ("<s>", "<pad>", "</s>", "<unk>")
 """The first entries in fairseq's order."""
 
@@ -40,6 +45,8 @@ class Vocabulary:
     """The id of each language's token."""
     make: Callable[[Sequence[int]], Tokenizer]
     """The tokenizer that puts these ids before every text."""
+    before: Sequence[int] = ()
+    """What stands before a text where there are no languages."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,7 @@ class Sides:
     target_language: str | None
 
 
-def read_sides(vocabulary: Vocabulary, config: Mapping[str, Any], languages: Languages) -> Sides:
+def read_sides(folder: Path, vocabulary: Vocabulary, config: Mapping[str, Any], languages: Languages) -> Sides:
     """The tokenizers for a pair of languages.
 
     The target language may be left out where the model's settings force one (``forced_bos_token_id``).
@@ -62,7 +69,12 @@ def read_sides(vocabulary: Vocabulary, config: Mapping[str, Any], languages: Lan
     """
     offered = vocabulary.languages
     if not offered:
-        return Sides(vocabulary.make([]), vocabulary.make([]), languages.source, languages.target)
+        begin = config.get("forced_bos_token_id")
+        other = folder / TARGET
+        own = {**config, "vocab_size": config.get("decoder_vocab_size") or config["vocab_size"]}
+        written = read_vocabulary(other, own, []) if other.is_dir() else vocabulary
+        target_tokenizer = written.make([] if begin is None else [begin])
+        return Sides(vocabulary.make(vocabulary.before), target_tokenizer, languages.source, languages.target)
     forced = [name for name, index in offered.items() if index == config.get("forced_bos_token_id")]
     source = find_language(languages.source, offered, "source")
     target = forced[0] if languages.target is None and forced else find_language(languages.target, offered, "target")
@@ -97,7 +109,7 @@ def read_vocabulary(folder: Path, config: Mapping[str, Any], codes: Sequence[str
     specials = bart_folder.special_ids(config, names.index("<unk>"), folder / CONFIG)
     known = {*SYMBOLS, "<mask>", *codes}
     control = [i for i, name in enumerate(names) if name in known or name.startswith("<unused ")]
-    languages = {_name(code): names.index(code) for code in codes}
+    languages = {_name(code): ids[code] for code in codes}
     return Vocabulary(languages, lambda prefix: SentencePieceTokenizer(model, names, specials, control, prefix))
 
 
@@ -122,7 +134,32 @@ def _of_library(folder: Path, config: Mapping[str, Any]) -> Vocabulary:
         except FormatError as error:
             raise FormatError(f"{path}: {error}") from None
 
-    return Vocabulary(languages, make)
+    return Vocabulary(languages, make, [] if languages else _before(content.get("post_processor"), specials.eos, path))
+
+
+def _before(template: Any, end: int, path: Path) -> list[int]:
+    """The ids that a template puts before a text; behind it must be the end symbol.
+
+    Raises:
+        FormatError: the template is of an unknown kind, or has more behind a text.
+    """
+    match template:
+        case {"type": "TemplateProcessing", "single": list(parts), "special_tokens": dict(tokens)}:
+            try:
+                ids = [
+                    tokens[part["SpecialToken"]["id"]]["ids"][0] if "SpecialToken" in part else None for part in parts
+                ]
+                text = ids.index(None)
+            except (KeyError, IndexError, TypeError, ValueError):
+                raise FormatError(f"{path}: its template is damaged; {COPY_AGAIN}") from None
+            before, behind = ids[:text], ids[text + 1 :]
+        case {"type": "RobertaProcessing", "cls": [_, int(first)], "sep": [_, int(last)]}:
+            before, behind = [first], [last]
+        case _:
+            before, behind = [], [end]
+    if behind != [end]:
+        raise FormatError(f"{path}: its template does not end with the end symbol alone, as multihead's texts do")
+    return [i for i in before if i is not None]
 
 
 def _name(token: str) -> str:

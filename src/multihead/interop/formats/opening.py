@@ -48,6 +48,7 @@ FORMATS: tuple[Format, ...] = (
     Format("MarianMT (OPUS-MT)", "marian"),
     Format("M2M-100 and NLLB-200", "m2m100"),
     Format("mBART-50", "mbart"),
+    Format("BART and Pegasus", "bart"),
     Format("Marian", "marian_npz"),
     Format("fairseq", "fairseq"),
     Format("OpenNMT-py 3", "opennmt"),
