@@ -12,8 +12,11 @@
 #include <chrono>
 #include <deque>
 #include <limits>
+#include <functional>
 #include <mutex>
+#ifdef _OPENMP
 #include <omp.h>
+#endif
 #include "network.h"
 
 using namespace network;
@@ -21,6 +24,31 @@ using namespace network;
 namespace {
 
 const float NOTHING = -std::numeric_limits<float>::infinity();
+#ifdef __wasm__
+struct Mutex {  // there is one thread
+    void lock() {}
+    void unlock() {}
+};
+#else
+typedef std::mutex Mutex;
+#endif
+
+// Does the work; false if there is not enough memory.
+template <class Work>
+bool fits(const Work &work) {
+#ifdef __wasm__  // without exceptions: the module traps
+    work();
+    return true;
+#else
+    try {
+        work();
+        return true;
+    } catch (const std::bad_alloc &) {
+        return false;
+    }
+#endif
+}
+
 const i64 TILE = 4;    // panels of the vocabulary that are projected at a time
 
 struct Settings {
@@ -159,7 +187,7 @@ struct Search {
     Positions sources, targets;
     std::deque<std::unique_ptr<Sentence>> waiting;
     std::vector<std::unique_ptr<Sentence>> done;
-    std::mutex lock;
+    Mutex lock;
     std::vector<std::unique_ptr<struct Worker>> workers;
     std::atomic<i64> left{0};
 
@@ -189,7 +217,7 @@ struct Worker {
         if (free < (i64)active.size() && free < std::max<i64>(1, places / 8)) return;
         std::vector<std::unique_ptr<Sentence>> joining;
         {
-            std::lock_guard<std::mutex> guard(search.lock);
+            std::lock_guard<Mutex> guard(search.lock);
             const i64 waiting = (i64)search.waiting.size();
             i64 some = std::min(free, (waiting + set.workers - 1) / set.workers), words = 0;
             while (some-- > 0 && words < 1024) {
@@ -313,7 +341,7 @@ struct Worker {
         const i64 beam = set.beam, two = 2 * beam;
         best.clear(two);
         for (i64 k = 0; k < one.alive; k++) {
-            const float shift = next[k].most + std::log(next[k].sum);  // logit - shift is a log-probability
+            const float shift = next[k].most + logarithm(next[k].sum);  // logit - shift is a log-probability
             if (shift != shift) one.fault = 1;
             if (one.totals[k] == NOTHING) continue;
             for (i64 j = 0; j < next[k].best.count; j++)
@@ -375,7 +403,7 @@ struct Worker {
         one->cache = Cache();
         one->weights = Weights();
         one->history.clear();
-        std::lock_guard<std::mutex> guard(search.lock);
+        std::lock_guard<Mutex> guard(search.lock);
         search.done.push_back(std::move(one));
         search.left--;
     }
@@ -392,10 +420,9 @@ struct Worker {
 Search::~Search() = default;
 
 struct Reader {  // reads the tensors of a model in the order of engine/weights.py
-    const float *const *at;
+    const std::function<const float *()> &take;  // the next one
     const Sizes &s;
     float eps;
-    const float *take() { return *at++; }
     void norm(Norm &n, i64 width) {
         const float *gain = take(), *shift = take();
         n.gain.assign(gain, gain + width), n.shift.assign(shift, shift + width), n.eps = eps;
@@ -421,12 +448,13 @@ struct Reader {  // reads the tensors of a model in the order of engine/weights.
 }  // namespace
 
 // sizes: the fields of Sizes. scales: factor of the embeddings, factor of the states before the output projection,
-// epsilon of the norms.
-static std::unique_ptr<Model> model_of(const i64 *sizes, const float *scales, const float *const *tensors) {
+// epsilon of the norms. take: the next tensor; the embeddings must outlive the model.
+static std::unique_ptr<Model> model_of(const i64 *sizes, const float *scales,
+                                       const std::function<const float *()> &take) {
     auto m = std::make_unique<Model>();
     memcpy(&m->sizes, sizes, sizeof(Sizes));
     m->scale = scales[0], m->output_scale = scales[1];
-    Reader reader{tensors, m->sizes, scales[2]};
+    Reader reader{take, m->sizes, scales[2]};
     for (Embedding *e : {&m->source, &m->target}) {
         e->table = reader.take();
         if (m->sizes.embedding_norm) reader.norm(e->norm, m->sizes.width);
@@ -449,11 +477,8 @@ static std::unique_ptr<Model> model_of(const i64 *sizes, const float *scales, co
 
 // Null if there is not enough memory.
 extern "C" void *decoding_model(const i64 *sizes, const float *scales, const float *const *tensors) {
-    try {
-        return model_of(sizes, scales, tensors).release();
-    } catch (const std::bad_alloc &) {
-        return nullptr;
-    }
+    std::unique_ptr<Model> made;
+    return fits([&] { made = model_of(sizes, scales, [&] { return *tensors++; }); }) ? made.release() : nullptr;
 }
 
 extern "C" void decoding_model_free(void *model) { delete (Model *)model; }
@@ -558,21 +583,21 @@ extern "C" i64 decoding_run(void *search, double seconds) {
     const i64 team = std::max(workers, busy);
     std::atomic<bool> full{false};
     const auto work = [&](i64 w) {
-        try {
-            s.workers[w]->run(until);
-        } catch (const std::bad_alloc &) {
-            full = true;
-        }
+        if (!fits([&] { s.workers[w]->run(until); })) full = true;
     };
     if (team <= 1) {
         work(0);
         return full ? -1 : (i64)s.left;
     }
+#ifdef _OPENMP
 #pragma omp parallel num_threads((int)team)
     {
         const i64 threads = omp_get_num_threads();
         for (i64 w = omp_get_thread_num(); w < team; w += threads) work(w);
     }
+#else
+    for (i64 w = 0; w < team; w++) work(w);
+#endif
     return full ? -1 : (i64)s.left;
 }
 

@@ -22,18 +22,28 @@ using namespace gemm;
 
 // e^x for x <= 0, as 2^n p(f) with x = (n + f) ln 2, |f| <= 1/2. The polynomial p is within 1e-7 of 2^f. x < -87 gives
 // e^-87.
-static inline vf exp_nonpositive(vf x) {
+template <class V, class I>
+static inline V exp_of(V x) {
     const float round = 12582912.f;  // 1.5 * 2^23: adding it rounds to an integer in the low bits
-    x = x < -87.f ? vf{} - 87.f : x;
-    const vf shifted = x * 1.44269504f + round;
-    const vf f = x * 1.44269504f - (shifted - round);
-    vf p = f * 1.32764716e-3f + 9.67554155e-3f;
-    p = p * f + 5.55071328e-2f, p = p * f + 2.40221197e-1f, p = p * f + 6.93146967e-1f, p = p * f + 1.00000007f;
-    return (vf)((vi)p + ((vi)shifted << 23));
+    x = x < -87.f ? V{} - 87.f : x;
+    const V shifted = fused(x, V{} + 1.44269504f, V{} + round);
+    const V f = fused(x, V{} + 1.44269504f, -(shifted - round));
+    V p = fused(f, V{} + 1.32764716e-3f, V{} + 9.67554155e-3f);
+    p = fused(p, f, V{} + 5.55071328e-2f), p = fused(p, f, V{} + 2.40221197e-1f);
+    p = fused(p, f, V{} + 6.93146967e-1f), p = fused(p, f, V{} + 1.00000007f);
+    return (V)((I)p + ((I)shifted << 23));
 }
-
+#ifdef __wasm__
+static inline vf exp_nonpositive(vf x) { return by_pairs(exp_of<vf2, vi2>, x); }
+static inline float exponential(float x) { return (float)std::exp((double)x); }
+static inline float logarithm(float x) { return (float)std::log((double)x); }
+#else
+static inline vf exp_nonpositive(vf x) { return exp_of<vf, vi>(x); }
 static inline float exponential(float x) { return std::exp(x); }
+static inline float logarithm(float x) { return std::log(x); }
+#endif
 
+#ifndef __wasm__
 // Lane i of the result is x[i ^ w].
 static inline vf swap_lanes(vf x, i64 w) {
     vi place;
@@ -52,6 +62,7 @@ static inline vf lane_sums(vf *x) {
     if constexpr (W > 1) return lane_sums<W / 2>(x);
     else return x[0];
 }
+#endif
 
 enum Activation { RECTIFIER = 0, GELU = 1, SWISH = 2, GATED_RECTIFIER = 3, GATED_GELU = 4, GATED_SWISH = 5 };
 
@@ -70,14 +81,18 @@ struct Norm {
 
     void apply(const float *x, float *y, i64 width) const {
         float mean = 0.f, square = 0.f;
+#ifdef __wasm__
+        mean = sum(x, width) / (float)width, square = sum_of_squares(x, mean, width);
+#else
 #pragma omp simd reduction(+ : mean)
         for (i64 f = 0; f < width; f++) mean += x[f];
         mean /= (float)width;
 #pragma omp simd reduction(+ : square)
         for (i64 f = 0; f < width; f++) square += (x[f] - mean) * (x[f] - mean);
+#endif
         const float scale = 1.f / std::sqrt(square / (float)width + eps), *g = gain.data(), *s = shift.data();
 #pragma omp simd
-        for (i64 f = 0; f < width; f++) y[f] = (x[f] - mean) * scale * g[f] + s[f];
+        for (i64 f = 0; f < width; f++) y[f] = fused((x[f] - mean) * scale, g[f], s[f]);
     }
 };
 
@@ -226,7 +241,7 @@ struct Runner {
         const float *word = e.table + token * s.width;
         const float *place = p.table + (position < p.count ? position : p.count - 1) * s.width;
 #pragma omp simd
-        for (i64 f = 0; f < s.width; f++) x[f] = word[f] * model.scale + place[f];
+        for (i64 f = 0; f < s.width; f++) x[f] = fused(word[f], model.scale, place[f]);
         if (s.embedding_norm) e.norm.apply(x, x, s.width);
     }
 
@@ -258,8 +273,9 @@ struct Runner {
                     const vf *q = (const vf *)(query + h * D * LANES);
                     const auto *k = key + h / group * D * LANES;
                     vf sum = q[0] * load_lanes(k);
+                    if constexpr (D > 1) sum = fused(q[0], load_lanes(k), q[1] * load_lanes(k + LANES));
 #pragma GCC unroll 4
-                    for (int i = 1; i < D; i++) sum += q[i] * load_lanes(k + i * LANES);
+                    for (int i = 2; i < D; i++) sum = fused(q[i], load_lanes(k + i * LANES), sum);
                     parts[one * heads + h] = sum;
                 }
             }
@@ -298,7 +314,7 @@ struct Runner {
             const auto *value = at(j) + place;
             const float *weight = weights + j * s.heads + h;
 #pragma GCC unroll 16
-            for (int i = 0; i < H * D; i++) sum[i] += weight[i / D] * load_lanes(value + i * LANES);
+            for (int i = 0; i < H * D; i++) sum[i] = fused(weight[i / D], load_lanes(value + i * LANES), sum[i]);
         }
 #pragma GCC unroll 16
         for (int i = 0; i < H * D; i++) *(vf *)(out + (h * D + i) * LANES) = sum[i];
@@ -330,7 +346,7 @@ struct Runner {
     template <class T>
     static inline void add_weighted(float *to, const T *from, float weight, i64 d) {
 #pragma omp simd
-        for (i64 i = 0; i < d; i++) to[i] += weight * to_float(from[i]);
+        for (i64 i = 0; i < d; i++) to[i] = fused(weight, to_float(from[i]), to[i]);
     }
 
     // In place over x[0 ... count - 1]; x is padded to whole vectors.
@@ -373,7 +389,7 @@ struct Runner {
                     for (i64 i = 0; i < d; i++) {
                         const vf key = *(const vf *)(turned + i * wide + j);
 #pragma GCC unroll 4
-                        for (int r = 0; r < 4; r++) sum[r] += of[r][i] * key;
+                        for (int r = 0; r < 4; r++) sum[r] = fused(of[r][i], key, sum[r]);
                     }
                     for (int r = 0; r < 4; r++) *(vf *)(scores + r * wide + j) = sum[r] * scale;
                 }

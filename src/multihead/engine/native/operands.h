@@ -31,7 +31,7 @@ typedef uint32_t u32;
 
 enum Kind { FLOAT32 = 0, BFLOAT16 = 1, INT8 = 2 };
 
-#ifdef __AVX512F__
+#if defined(__AVX512F__) || defined(__wasm__)  // equal lanes make sums of equal order
 constexpr int LANES = 16, VECTORS = 4, ROWS = 6;
 #else
 constexpr int LANES = 8, VECTORS = 2, ROWS = 6;
@@ -46,6 +46,14 @@ constexpr i64 PART = LANES * VECTORS;
 constexpr i64 DEEP = 16;   // words, and maximum number of rows, of a tile of the matrix unit
 
 static inline i64 round_up(i64 n, i64 to = PANEL) { return (n + to - 1) / to * to; }
+
+[[noreturn]] static inline void out_of_memory() {
+#ifdef __wasm__
+    __builtin_trap();
+#else
+    throw std::bad_alloc();
+#endif
+}
 
 // Uninitialized memory, aligned to a cache line. Getting more than before discards the content.
 struct Block {
@@ -64,12 +72,18 @@ struct Block {
         if (bytes > size) {
             free(at), size = 0;
             at = aligned_alloc(64, bytes);
-            if (!at) throw std::bad_alloc();
+            if (!at) out_of_memory();
             size = bytes;
         }
         return (T *)at;
     }
 };
+
+#ifdef __wasm__
+typedef int16_t Step;  // a number of a row of x in int8, as the widest integer product of WebAssembly takes it
+#else
+typedef uint8_t Step;
+#endif
 
 static inline u32 to_bits(float x) { return __builtin_bit_cast(u32, x); }
 static inline float from_bits(u32 x) { return __builtin_bit_cast(float, x); }
@@ -77,6 +91,17 @@ static inline u32 rounded(float x) {  // to bfloat16, to nearest even; x must no
     u32 u = to_bits(x);
     return (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
 }
+
+// a * b + c, rounded once where the processor can: compilers contract the expression (-ffp-contract=fast).
+#ifdef __wasm__
+}  // namespace gemm
+#include "webassembly.h"
+namespace gemm {
+#else
+static inline float fused(float a, float b, float c) { return a * b + c; }
+static inline vf fused(vf a, vf b, vf c) { return a * b + c; }
+static inline vf fused(float a, vf b, vf c) { return a * b + c; }
+#endif
 
 // Stored numbers are float32, or bfloat16 as the upper half of a float32.
 static inline vf load_lanes(const float *from) { return *(const vf *)from; }
@@ -187,7 +212,7 @@ struct Rows {
     Block block, first, second;
 
     void reserve(int kind, i64 rows, i64 width) {
-        stride = words(kind, width);
+        stride = words(kind, width) * (kind == INT8 ? (i64)sizeof(Step) : 1);
         at = block.get<u32>(rows * stride + 16);
         steps = first.get<float>(rows);
         zeros = second.get<int32_t>(rows);
@@ -204,22 +229,26 @@ struct Rows {
         }
         if (kind != INT8) return;
         float most = 0.f, least = 0.f, odd = 0.f;  // odd becomes NaN if any x is NaN or infinite, and so does the step
+#ifdef __wasm__
+        find_extremes(x, width, most, least, odd);
+#else
 #pragma omp simd reduction(max : most) reduction(min : least) reduction(+ : odd)
         for (i64 k = 0; k < width; k++) {
             most = x[k] > most ? x[k] : most;
             least = x[k] < least ? x[k] : least;
             odd += x[k] - x[k];
         }
+#endif
         // A row without negative numbers, as after a ReLU, uses all 255 steps for positive ones.
         int32_t zero = least < 0.f ? 128 : 0;
         float largest = most > -least ? most : -least, top = zero ? 127.f : 255.f;
         float scale = largest > 0.f ? top / largest : 0.f;
         steps[row] = largest / top + odd;
         zeros[row] = zero;
-        uint8_t *byte = (uint8_t *)to;
-        for (i64 k = width; k < stride * 4; k++) byte[k] = 0;
+        Step *byte = (Step *)to;
+        for (i64 k = width; k < stride * 4 / (i64)sizeof(Step); k++) byte[k] = 0;
 #pragma omp simd
-        for (i64 k = 0; k < width; k++) byte[k] = (uint8_t)((int32_t)__builtin_rintf(x[k] * scale) + zero);
+        for (i64 k = 0; k < width; k++) byte[k] = (Step)((int32_t)__builtin_rintf(x[k] * scale) + zero);
     }
 };
 
@@ -243,11 +272,11 @@ static inline void finish_sums(Sum<KIND> sum, const Weights &w, const Rows &x, i
     vf value;
     if constexpr (KIND == INT8) {
         const vi whole = sum - x.zeros[row] * *(const vi *)&w.sums[n];
-        value = __builtin_convertvector(whole, vf) * (x.steps[row] * *(const vf *)&w.scale[n]);
+        const vf step = x.steps[row] * *(const vf *)&w.scale[n];
+        value = fused(__builtin_convertvector(whole, vf), step, *(const vf *)&w.bias[n]);
     } else {
-        value = sum;
+        value = sum + *(const vf *)&w.bias[n];
     }
-    value += *(const vf *)&w.bias[n];
     if (mode == ADD) value += *(const vf *)y;
     if (mode == RELU) value = value > 0.f ? value : (value != value ? value : vf{});
     *(vf *)y = value;

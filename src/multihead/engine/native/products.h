@@ -46,10 +46,30 @@ struct Dot<INT8> {
     }
 };
 
+#ifdef __wasm__
+// M rows from `row` on by a panel of bytes.
+template <int M>
+static inline void tile_of_bytes(const Weights &w, const Rows &x, i64 row, i64 panel, float *y, i64 stride, int mode) {
+    alignas(64) int32_t sums[M * PANEL];
+    const u32 *from = (const u32 *)w.data.at + panel * w.depth * PANEL;
+    for (i64 column = 0; column < PANEL; column += 4)
+        dot_products<M, 4>((const Step *)(x.at + row * x.stride), x.stride * 2, from + column, w.depth, PANEL,
+                           sums + column, PANEL);
+    for (i64 n = 0; n < PANEL; n += LANES)
+        for (int m = 0; m < M; m++)
+            finish_sums<INT8>(*(const vi *)(sums + m * PANEL + n), w, x, row + m, panel * PANEL + n, y + m * stride + n,
+                              mode);
+}
+#endif
+
 // M rows from `row` on by PART columns of a panel from `column` on: M * VECTORS sums stay in registers.
 template <int KIND, int M>
 static inline void tile(const Weights &w, const Rows &x, i64 row, i64 panel, i64 column, float *y, i64 stride,
                         int mode) {
+#ifdef __wasm__
+    static_assert(PART == PANEL);
+    if constexpr (KIND == INT8) return tile_of_bytes<M>(w, x, row, panel, y, stride, mode);
+#endif
     Sum<KIND> sum[M][VECTORS] = {};
     const u32 *from = (const u32 *)w.data.at + panel * w.depth * PANEL + column, *left = x.at + row * x.stride;
     const i64 depth = w.depth, step = x.stride;
@@ -99,8 +119,10 @@ static void product(const Weights &w, const Rows &x, i64 begin, i64 end, i64 fir
     if (unit) return tiles::product<INT8>(w, x, begin, end, first, last, y, stride, mode);
     for (i64 panel = first; panel < last; panel++) {
         float *to = y + (panel - first) * PANEL;
+#ifndef __wasm__  // to keep the module small
         if (w.kind == FLOAT32) panel_of<FLOAT32>(w, x, begin, end, panel, to, stride, mode);
         if (w.kind == BFLOAT16) panel_of<BFLOAT16>(w, x, begin, end, panel, to, stride, mode);
+#endif
         if (w.kind == INT8) panel_of<INT8>(w, x, begin, end, panel, to, stride, mode);
     }
 }

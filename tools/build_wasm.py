@@ -1,0 +1,101 @@
+"""Compile the search to WebAssembly: ``decoding.wasm`` of the web export.
+
+``make wasm`` runs this after a change of ``src/multihead/engine/native/``. The compiler is Zig's C++ (``pip install
+ziglang``, pinned in constraints.txt); the same version gives the same bytes everywhere. The module ends with a section
+``sources`` that names the compiler and the SHA-256 of every source file, so that a test sees a module that is older
+than its sources without compiling anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+NATIVE = ROOT / "src" / "multihead" / "engine" / "native"
+MODULE = ROOT / "src" / "multihead" / "interop" / "formats" / "site" / "decoding.wasm"
+SOURCES = ("web.cpp", "decoding.cpp", "network.h", "products.h", "operands.h", "tiles.h", "webassembly.h")
+
+FEATURES = "generic+simd128+nontrapping_fptoint+bulk_memory+sign_ext"
+"""What all browsers have since 2023."""
+
+FLAGS = (
+    "-target", "wasm32-wasi", "-mexec-model=reactor", f"-mcpu={FEATURES}", "-std=c++17", "-O3", "-g0", "-s",
+    "-fno-exceptions", "-fno-rtti", "-fopenmp-simd", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math",
+    "-Wno-pass-failed",
+)  # fmt: skip
+
+
+def find_compiler() -> list[str] | None:
+    """The command of Zig; None if it is not installed."""
+    found = subprocess.run([sys.executable, "-m", "ziglang", "version"], capture_output=True, check=False)
+    if found.returncode == 0:
+        return [sys.executable, "-m", "ziglang"]
+    zig = shutil.which("zig")
+    return None if zig is None else [zig]
+
+
+def version_of(compiler: list[str]) -> str:
+    """The version of the compiler."""
+    return subprocess.run([*compiler, "version"], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def describe(compiler: str) -> dict[str, str]:
+    """What the section ``sources`` says: the compiler's version, the flags, the SHA-256 of each source file."""
+    files = {name: hashlib.sha256((NATIVE / name).read_bytes()).hexdigest() for name in SOURCES}
+    return {"compiler": f"zig {compiler}", "flags": " ".join(FLAGS), **files}
+
+
+def build(compiler: list[str]) -> bytes:
+    """The module."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name in SOURCES:
+            shutil.copyfile(NATIVE / name, Path(folder, name))
+        command = [*compiler, "c++", *FLAGS, SOURCES[0], "-o", "decoding.wasm"]
+        subprocess.run(command, cwd=folder, check=True)
+        code = Path(folder, "decoding.wasm").read_bytes()
+    return code + section("sources", json.dumps(describe(version_of(compiler))).encode())
+
+
+def section(name: str, content: bytes) -> bytes:
+    """A custom section of a module: number 0, size, size of the name, name, content."""
+    body = number(len(name)) + name.encode() + content
+    return b"\0" + number(len(body)) + body
+
+
+def number(value: int) -> bytes:
+    """An unsigned LEB128 number."""
+    low, rest = value & 127, value >> 7
+    return bytes([low | 128]) + number(rest) if rest else bytes([low])
+
+
+def recorded(module: bytes) -> dict[str, str]:
+    """The section ``sources`` of a module, which is its last one."""
+    content: dict[str, str] = json.loads(module[module.rindex(b"\x07sources") + 8 :])
+    return content
+
+
+def main() -> None:
+    """Build the module, or only check that it is the one of these sources."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--check", action="store_true", help="compare with the module instead of replacing it")
+    check = parser.parse_args().check
+    compiler = find_compiler()
+    if compiler is None:
+        sys.exit("there is no Zig: pip install -c constraints.txt ziglang")
+    made = build(compiler)
+    if check and made != MODULE.read_bytes():
+        sys.exit(f"{MODULE} is not what these sources give: make wasm")
+    if not check:
+        MODULE.write_bytes(made)
+    print(f"{MODULE}: {len(made):,} bytes, zig {version_of(compiler)}")
+
+
+if __name__ == "__main__":
+    main()
