@@ -5,7 +5,7 @@ TARGET ?= en
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: setup demo test test-crash check proofs format tree clean
+.PHONY: setup demo test test-crash check proofs format tree wasm clean
 
 setup: $(INSTALLED)
 
@@ -41,6 +41,11 @@ format: setup
 # The tree in ARCHITECTURE.md, from the first lines of the files.
 tree:
 	$(PYTHON) tools/draw_tree.py
+
+# The compiled search for browsers, after a change of src/multihead/engine/native. The compiler is an extra of 80 MB.
+wasm: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[wasm]"
+	$(BIN)/python tools/build_wasm.py
 
 clean:
 	rm -rf .venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

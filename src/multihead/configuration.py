@@ -107,7 +107,7 @@ def inspect_machine() -> Machine:
     threads = torch.get_num_threads()  # the number of cores, unless the user or the caller has set it
     if torch.cuda.is_available():
         return Machine(threads, "cuda", torch.cuda.is_bf16_supported(), torch.cuda.get_device_name())
-    flags = _processor_flags()
+    flags = processor_flags()
     found = sorted(flags & {"avx512_bf16", "amx_bf16"})
     name = f"{threads} processor threads" + (f" with {' and '.join(found)}" if found else "")
     return Machine(threads, "cpu", bool(found), name)
@@ -125,7 +125,7 @@ def require_device(name: str) -> None:
         raise ConfigurationError(f"device: got {name}, but PyTorch finds no CUDA on this machine; use cpu")
 
 
-def _processor_flags() -> set[str]:
+def processor_flags() -> set[str]:
     """The processor features that Linux lists; empty on other systems."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")

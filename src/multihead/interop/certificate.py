@@ -15,11 +15,13 @@ so our side follows the other one's rules (`runtimes.Rules`), and the certificat
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from typing import Any, Literal
 
+from multihead.decoding.hypothesis import Hypothesis
 from multihead.interop.comparing import (
     ScoreCheck,
     SearchCheck,
@@ -32,7 +34,7 @@ from multihead.interop.comparing import (
 from multihead.interop.formats.parts import TranslatorParts
 from multihead.interop.lines import Lines
 from multihead.interop.our_side import OurSide
-from multihead.interop.runtimes import Rules, Runtime, TextRuntime, TokenizerRuntime
+from multihead.interop.runtimes import EngineRuntime, Rules, Runtime, TextRuntime, TokenizerRuntime
 
 FILE = "certificate.json"
 
@@ -125,7 +127,7 @@ def certify(
 
     Args:
         parts: our side; its weights are those that the file has, so rounded ones if the file is quantized.
-        other: the other side; only its tokenizer is compared if it is not a `Runtime`.
+        other: the other side; only its tokenizer is compared if it runs no model.
         terms: lines and bounds.
         say: called with a line about each step.
     """
@@ -137,6 +139,8 @@ def certify(
     if isinstance(other, Runtime):
         sources = [ours.ended(ids) for ids in encoded]
         translations = _compare_models(parts, ours, other, sources, terms, checks, problems, say)
+    elif isinstance(other, EngineRuntime):
+        translations = _compare_engines(parts, ours, other, terms, checks, problems, say)
     end = parts.target_tokenizer.eos_id
     plain = [[i for i in row if i != end] for row in translations] or parts.target_tokenizer.encode_batch(texts)
     checks["tokenizer"] = check = compare_tokenizers(ours, other, texts, encoded, plain)
@@ -206,3 +210,50 @@ def _compare_models(
                 f"line {first.line} is {first.ours!r} here and {first.theirs!r} there"
             )
     return found[terms.beam][1]
+
+
+def _compare_engines(
+    parts: TranslatorParts,
+    ours: OurSide,
+    runtime: EngineRuntime,
+    terms: Terms,
+    checks: dict[str, Any],
+    problems: list[str],
+    say: Callable[[str], None],
+) -> list[list[int]]:
+    """The same for a program with the arithmetic of our engine; return our beam translations."""
+    texts = terms.lines.texts
+    sources = [[*ids, parts.source_tokenizer.eos_id] for ids in ours.encode(texts)]
+    end = parts.target_tokenizer.eos_id
+    searches: list[SearchCheck] = []
+    gaps: list[float] = []  # of whole translations
+    found: list[Hypothesis] = []
+    tokens = 0
+    for beam in (1, terms.beam):
+        say(f"translating {len(texts)} lines on both sides, {'greedy' if beam == 1 else f'beam {beam}'}")
+        rules = Rules(parts.generation.model_copy(update={"beam": beam}), parts.target_tokenizer.forbidden_in_output)
+        found, theirs = ours.translate_int8(sources, rules.search), runtime.translations(texts, rules.search)
+        same = [one for one in zip(found, theirs, strict=True) if one[0].tokens == one[1].tokens]
+        tokens += sum(len(one.tokens) + one.finished for one, _ in same)
+        gaps += [abs(one.log_probability - other.log_probability) for one, other in same]
+        mine, its = (
+            [[*one.tokens, end] if one.finished else [*one.tokens] for one in side] for side in (found, theirs)
+        )
+        # Where sums round otherwise than here, bytes of int8 differ by a step: as much as rounding to int8 moves them.
+        noise = ours.rounding(sources, found) if len(same) < len(texts) and any(gaps) else 0.0
+        searches.append(compare_searches(ours, rules, mine, its, sources, texts, noise))
+    checks["searches"] = tuple(searches)
+    checks["scores"] = scores = ScoreCheck(
+        tokens, max(gaps, default=math.inf), sum(gaps) / max(len(gaps), 1), terms.allowed
+    )
+    if not scores.largest <= scores.allowed:
+        problems.append(
+            f"the log-probability of a translation differs by {scores.largest:.3g}, allowed {scores.allowed:g}"
+        )
+    problems += [
+        f"{one.unexplained} of {one.lines} translations with a beam of {one.beam} differ, such as line "
+        f"{one.differences[0].line}: {one.differences[0].ours!r} here and {one.differences[0].theirs!r} there"
+        for one in searches
+        if one.unexplained
+    ]
+    return [list(one.tokens) for one in found]

@@ -9,12 +9,13 @@ the only place that knows both.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, get_args
 
 from multihead.bundle import Bundle, load_bundle
-from multihead.errors import ConfigurationError, MissingDependencyError, MultiheadError
+from multihead.errors import ConfigurationError, MultiheadError, SurroundingsError
 from multihead.files import atomic_folder, write_errors
 from multihead.interop import card
 from multihead.interop.certificate import FILE, Certificate, Terms, certify, not_run
@@ -116,6 +117,19 @@ def find_format(name: str) -> Format:
 
             return Format(
                 sentencepiece.write, sentencepiece.refusals, pieces.open_folder, inexact_tokenizer=sentencepiece.inexact
+            )
+        case "web":
+            from multihead.interop.formats import web
+            from multihead.interop.runtimes import browser
+
+            return Format(
+                web.write,
+                web.refusals,
+                browser.open_folder,
+                web.QUANTIZATIONS,
+                web.represented,
+                web.allowed,
+                arithmetic="int8 products, float32 sums",
             )
     raise ConfigurationError(f"there is no format '{name}': choose {', '.join(FORMATS)}")
 
@@ -237,7 +251,7 @@ def _certify(
         return not_run(name, quantization, "not asked for")
     try:
         runtime = form.open(draft, parts, quantization)
-    except MissingDependencyError as error:
+    except SurroundingsError as error:
         return not_run(name, quantization, str(error))
     lines = certificate_lines(model, parts.source_tokenizer, options.lines, options.count)
     terms = Terms(
@@ -249,7 +263,8 @@ def _certify(
         form.arithmetic,
         form.inexact_tokenizer(parts),
     )
-    return certify(form.represented(parts, quantization), runtime, terms, say)
+    with runtime if isinstance(runtime, AbstractContextManager) else nullcontext():
+        return certify(form.represented(parts, quantization), runtime, terms, say)
 
 
 def add_certificate(folder: Path, certificate: Certificate) -> None:

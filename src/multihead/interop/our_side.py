@@ -14,7 +14,7 @@ from multihead.decoding.greedy import greedy_search
 from multihead.decoding.hypothesis import Hypothesis
 from multihead.decoding.search import Search, Symbols
 from multihead.decoding.task import SearchTask
-from multihead.engine.search import EngineCache
+from multihead.engine.search import Engine, EngineCache
 from multihead.interop.formats.parts import TranslatorParts
 from multihead.interop.near_ties import Decision, closest_decision, token_decision
 from multihead.interop.runtimes import Rules
@@ -59,6 +59,21 @@ class OurSide:
         best = [max(row, key=lambda one: one.score) if rules.unfinished_compete else row[0] for row in found]
         end = self._target.eos_id
         return [[*one.tokens, end] if one.finished else [*one.tokens] for one in best]
+
+    def translate_int8(self, sources: Sequence[Sequence[int]], search: Search) -> list[Hypothesis]:
+        """The best translation of each source by our engine with int8 products and our own rules."""
+        target = self._target
+        task = SearchTask(Symbols(target.bos_id, target.eos_id, target.forbidden_in_output, target.prefix))
+        engine = Engine(self.model, "int8")
+        return [row[0] for row in engine.search(sources, task, search)]
+
+    def rounding(self, sources: Sequence[Sequence[int]], found: Sequence[Hypothesis]) -> float:
+        """How far int8 products move the log-probability of a translation at most, compared with float32."""
+        end = self._target.eos_id
+        targets = [[*one.tokens, end] for one in found]
+        exact = [sum(row) for row in self.score(sources, targets)]
+        pairs = zip(found, exact, strict=True)
+        return max((abs(one.log_probability - other) for one, other in pairs if one.finished), default=0.0)
 
     def _search(self, sources: Sequence[Sequence[int]], task: SearchTask, search: Search) -> list[list[Hypothesis]]:
         found: list[list[Hypothesis]] = [[] for _ in sources]

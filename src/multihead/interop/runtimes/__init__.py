@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from multihead.decoding.hypothesis import Hypothesis
 from multihead.decoding.search import Search
 
 
@@ -72,3 +73,11 @@ class TextRuntime(Protocol):
 
     def finished_text(self, text: str) -> str:
         """What it makes of a detokenized translation."""
+
+
+@runtime_checkable
+class EngineRuntime(TokenizerRuntime, Protocol):
+    """A program that translates texts with the arithmetic and the rules of our engine with int8 products."""
+
+    def translations(self, texts: Sequence[str], search: Search) -> list[Hypothesis]:
+        """The best hypothesis of each text, by the model's own settings with this beam and this alpha."""

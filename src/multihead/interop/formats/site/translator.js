@@ -1,0 +1,156 @@
+// Text in, text out, in the thread that calls it: as multihead's translating/translator.py with int8 products.
+
+import { Engine } from "./engine.js";
+import { BytePairTokenizer } from "./tokenizer.js";
+
+const SLICE = 0.05; // seconds of search between two looks at messages
+
+/** A model with its tokenizers. */
+export class LocalTranslator {
+  /**
+   * @param {object} settings model.json
+   * @param {Uint8Array} weights weights.bin
+   * @param {WebAssembly.Module} module decoding.wasm
+   */
+  constructor(settings, weights, module) {
+    this.settings = settings;
+    this.source = new BytePairTokenizer(settings.source_tokenizer);
+    this.target = settings.target_tokenizer ? new BytePairTokenizer(settings.target_tokenizer) : this.source;
+    this.engine = new Engine(module, settings.network, weights);
+    const language = settings.source_language ?? undefined;
+    this.segmenter = new Intl.Segmenter(language, { granularity: "sentence" });
+  }
+
+  /**
+   * Translations of texts, in order: `{text, score, logProbability, finished, ids}` of each. Line breaks remain; a line with more
+   * tokens than `longest_line` is translated sentence by sentence; with `sentences` every line is, with "never" none.
+   *
+   * @param {string[]} texts
+   * @param {object} options fields of the `search` of model.json, `sentences`, `signal`, and `progress(done, all)`
+   */
+  async translate(texts, options = {}) {
+    const { sentences = false, signal, progress, ...changes } = options;
+    const search = checked({ ...this.settings.search, ...changes });
+    const plans = texts.map((text) => this.plan(text, sentences));
+    const parts = plans.flatMap((plan) => plan.filter((part) => part.text));
+    const waiting = parts.map((part) => this.sentence(part, search));
+    await this.search(waiting, search, { signal, progress });
+    return plans.map((plan) => ({
+      text: plan.map((part) => part.before + (part.translation ?? "")).join(""),
+      score: plan.reduce((sum, part) => sum + (part.score ?? 0), 0),
+      logProbability: plan.reduce((sum, part) => sum + (part.logProbability ?? 0), 0),
+      finished: plan.every((part) => part.finished ?? true),
+      ids: plan.flatMap((part) => part.ids ?? []),
+    }));
+  }
+
+  sentence(part, search) {
+    const ids = [...this.source.encode(part.text), this.settings.network.symbols.end];
+    const factor = Math.trunc(search.length_factor * ids.length) + search.length_margin;
+    const limit = Math.max(Math.min(factor, search.max_length ?? Infinity), search.min_length + 1);
+    const least = Math.max(Math.trunc(search.min_factor * ids.length), search.min_length);
+    return { part, ids, limit, minimum: Math.min(least, limit - 1) };
+  }
+
+  /** Searches, and stores each translation in its part. Returns now and then to whoever else uses this thread. */
+  async search(waiting, search, { signal, progress }) {
+    if (!waiting.length) return;
+    const longest = waiting.reduce((most, one) => Math.max(most, one.limit), 1);
+    const running = this.engine.open(search, longest);
+    try {
+      const order = waiting.map((_, number) => number);
+      order.sort((one, other) => waiting[other].ids.length - waiting[one].ids.length);
+      for (const number of order) {
+        const { ids, limit, minimum } = waiting[number];
+        running.add(number, ids, limit, minimum);
+      }
+      for (let left = waiting.length; left; ) {
+        const step = running.run(SLICE);
+        for (const { number, tokens, ...rest } of step.found) {
+          Object.assign(waiting[number].part, { translation: this.target.decode(tokens), ids: tokens, ...rest });
+        }
+        left = step.left;
+        progress?.(waiting.length - left, waiting.length);
+        if (left) await pause();
+        signal?.throwIfAborted();
+      }
+    } finally {
+      running.close();
+    }
+  }
+
+  /** The parts of a text that are translated one by one, and what stands before each and after the last one. */
+  plan(text, sentences) {
+    const found = [];
+    let before = "";
+    for (const piece of text.split(/(\n)/)) {
+      if (piece === "\n" || !hasText(piece)) {
+        before += piece === "\n" ? piece : "";
+      } else if (sentences === "never" || (!sentences && this.fits(piece))) {
+        found.push({ before, text: piece });
+        before = "";
+      } else {
+        for (const sentence of this.sentences(piece)) {
+          found.push({ before: before + sentence.before, text: sentence.text });
+          before = "";
+        }
+      }
+    }
+    return [...found, { before, text: "" }];
+  }
+
+  fits(text) {
+    return this.source.encode(text).length < this.settings.longest_line;
+  }
+
+  /** The sentences of a line without the space around them; those that are too long, in parts. */
+  *sentences(line) {
+    let before = "";
+    for (const { segment } of this.segmenter.segment(line)) {
+      const text = segment.trim();
+      if (!hasText(segment)) before += segment;
+      if (!text) continue;
+      before += segment.slice(0, segment.indexOf(text));
+      for (const part of this.halves(text)) {
+        yield { before: before + part.before, text: part.text };
+        before = "";
+      }
+      before = segment.slice(segment.indexOf(text) + text.length);
+    }
+  }
+
+  /** A sentence, halved at the space nearest to its middle until its parts fit. */
+  *halves(text, before = "") {
+    const middle = text.length / 2;
+    if (this.fits(text) || text.length < 2) return void (yield { before, text });
+    const spaces = [...text.matchAll(/\s+/gu)].map((match) => [match.index, match[0].length]);
+    spaces.sort((one, other) => Math.abs(one[0] - middle) - Math.abs(other[0] - middle));
+    const [at, length] = spaces[0] ?? [betweenCharacters(text, middle), 0];
+    yield* this.halves(text.slice(0, at), before);
+    yield* this.halves(text.slice(at + length), text.slice(at, at + length));
+  }
+}
+
+/** Whether Python's `str.strip` would leave something. */
+const hasText = (text) => /[^\s\x1c-\x1f\x85]/u.test(text.replaceAll("\ufeff", "x"));
+
+const betweenCharacters = (text, middle) => {
+  const at = Math.floor(middle);
+  return at > 1 && /[\udc00-\udfff]/.test(text[at]) ? at - 1 : Math.max(at, 1);
+};
+
+function checked(search) {
+  const { beam, alpha } = search;
+  if (!Number.isInteger(beam) || beam < 1 || beam > 255) throw new RangeError(`beam: expected 1 to 255, got ${beam}`);
+  if (!(alpha >= 0 && alpha <= 10)) throw new RangeError(`alpha: expected 0 to 10, got ${alpha}`);
+  return search;
+}
+
+/** Lets waiting messages be handled; a timer would wait for milliseconds. */
+function pause() {
+  const { port1, port2 } = new MessageChannel();
+  return new Promise((resolve) => {
+    port1.onmessage = () => (port1.close(), resolve());
+    port2.postMessage(null);
+  });
+}

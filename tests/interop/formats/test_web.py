@@ -1,0 +1,286 @@
+"""The web export in a real browser: ids, texts and translations are those of Python."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import random
+import sys
+import unicodedata
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("selenium", reason="pages are tested in a real browser")
+
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.wait import WebDriverWait
+
+from multihead.interop.certificate import Terms, certify
+from multihead.interop.formats import web
+from multihead.interop.formats.parts import TranslatorParts
+from multihead.interop.lines import Lines, random_lines
+from multihead.interop.our_side import OurSide
+from multihead.interop.runtimes.browser import BrowserRuntime, Site
+from multihead.text.tokenizer import BytePairTokenizer, Tokenizer
+
+if TYPE_CHECKING:
+    from selenium.webdriver import Chrome
+
+ROOT = Path(__file__).resolve().parents[3]
+EXACT = web.allowed("int8") < 0.1
+"""Whether our engine computes the bits of the browser on this processor."""
+
+Open = Callable[[TranslatorParts], BrowserRuntime]
+
+WIDE = {"width": 128, "heads": 4, "inner": 160, "encoder_layers": 1, "decoder_layers": 1}
+MODELS = {
+    "tiny": WIDE,
+    "narrow": {},
+    "post-norm, learned, gelu": {"norm": "post", "positions": "learned", "max_positions": 30, "feed_forward": "gelu"},
+    "grouped, swiglu": {**WIDE, "kv_heads": 2, "feed_forward": "swiglu"},
+    "halves, bias": {**WIDE, "sinusoid": "halves", "output_bias": True, "feed_forward": "silu"},
+    "fairseq, separate, norm": {"sinusoid": "fairseq", "shared": False, "tie_output": False, "embedding_norm": True},
+}
+
+
+@pytest.fixture(scope="module")
+def open_site(browser: Chrome, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Open]:
+    """Exports a translator and opens the folder in the browser."""
+    opened: list[BrowserRuntime] = []
+
+    def open_it(parts: TranslatorParts) -> BrowserRuntime:
+        folder = tmp_path_factory.mktemp("site")
+        web.write(parts, folder)
+        opened.append(BrowserRuntime(folder, browser))
+        return opened[-1]
+
+    yield open_it
+    for runtime in opened:
+        runtime.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_translations_are_those_of_the_engine(
+    name: str, make_parts: Callable[..., TranslatorParts], open_site: Open
+) -> None:
+    parts = make_parts(**MODELS[name])
+    lines = random_lines(parts.source_tokenizer, 40 if name == "tiny" else 15, seed=3)
+    runtime, ours = open_site(parts), OurSide(parts)
+    sources = [[*ids, parts.source_tokenizer.eos_id] for ids in ours.encode(lines)]
+    for beam in (1, 4):
+        search = parts.generation.model_copy(update={"beam": beam})
+        mine, theirs = ours.translate_int8(sources, search), runtime.translations(lines, search)
+        same = [(one, other) for one, other in zip(mine, theirs, strict=True) if one.tokens == other.tokens]
+        assert len(same) >= (len(lines) if EXACT else 0.8 * len(lines))
+        for one, other in same:
+            assert other.log_probability == pytest.approx(one.log_probability, abs=web.allowed("int8"))
+            assert other.score == pytest.approx(one.score, abs=web.allowed("int8"))
+            assert other.finished == one.finished
+
+
+def test_the_certificate_passes_and_sees_another_model(
+    make_parts: Callable[..., TranslatorParts], open_site: Open
+) -> None:
+    parts = make_parts()
+    terms = Terms("web", Lines(random_lines(parts.source_tokenizer, 20, 1), "random"), 3, web.allowed("int8"), "int8")
+    found = certify(web.represented(parts, "int8"), open_site(parts), terms)
+    assert found.state == "passed", found.reason
+    assert found.scores is not None
+    assert [one.lines for one in found.searches] == [20, 20]
+    if EXACT:
+        assert [one.equal for one in found.searches] == [20, 20]
+    name = "decoder.0.feed_forward.expand.weight"
+    other = replace(parts, weights={**parts.weights, name: -parts.weights[name]})
+    assert certify(web.represented(parts, "int8"), open_site(other), terms).state == "failed"
+
+
+def hostile_texts(tokenizer: BytePairTokenizer) -> list[str]:
+    """Texts of all scripts, random ones, and those that a tokenizer gets wrong first."""
+    draw = random.Random(1)
+    assigned = [chr(code) for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)) not in ("Cs", "Cn")]
+    common = "aäbß .,-'’\"12३ \t\u00a0\u200d\u0301ñ語한👍🏽🇩🇪▁ْم"
+    texts = [
+        *("", " ", "  ", "▁", " ▁", "▁ ", "▁▁a", "a▁b ▁ c", "\ufeffa", "a\ufeff", "\x00\x1f\x85\u2028", "</s>"),
+        *("Ein Hund rennt.", "  zwei   Hunde  ", "1234,56 €", "नमस्ते दुनिया", "می‌خواهم", "สวัสดีชาวโลก", "私は学生です。"),
+        *("e\u0301\u0301\u0301", "\u0301e", "👩\u200d👩\u200d👧", "𝔘𝔫𝔦𝔠𝔬𝔡𝔢", "\U0010ffff\U000e0001"),
+        *("a" * 3000, "ab" * 700 + " " * 500),
+        *("".join(draw.choices(assigned, k=draw.randint(1, 30))) for _ in range(400)),
+        *("".join(draw.choices(common, k=draw.randint(1, 25))) for _ in range(400)),
+        *random_lines(tokenizer, 100, 2),
+    ]
+    everything = [chr(code) for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
+    return [*texts, *(" ".join(everything[i : i + 997]) for i in range(0, 0x3200, 997))]
+
+
+def test_ids_are_those_of_python(tokenizer: BytePairTokenizer, make_parts: Any, open_site: Open) -> None:
+    runtime = open_site(make_parts())
+    texts = hostile_texts(tokenizer)
+    expected = tokenizer.encode_batch(texts)
+    found = runtime.encode(texts)
+    assert found is not None
+    assert [text for text, one, other in zip(texts, expected, found, strict=True) if one != other] == []
+    assert runtime.decode(expected) == texts
+
+
+def test_ids_of_all_characters_are_those_of_python(
+    tokenizer: BytePairTokenizer, make_parts: Any, open_site: Open
+) -> None:
+    """Classes of characters as the library knows them: where pieces begin decides which merges are possible."""
+    script = """
+    const { BytePairTokenizer } = await import("/tokenizer.js");
+    const { source_tokenizer: parts } = await (await fetch("/model.json")).json();
+    const tokenizer = new BytePairTokenizer(parts), found = [];
+    for (let code = 0; code < 0x110000; code++) {
+      if (code >= 0xd800 && code < 0xe000) continue;
+      const text = "▁a" + String.fromCodePoint(code) + "a▁";
+      found.push([...tokenizer.split(text)].length);
+    }
+    return found;
+    """
+    cut = tokenizer._backend.pre_tokenizer.pre_tokenize_str
+    codes = [code for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
+    found = open_site(make_parts()).run(script)
+    # Every character of the first planes, where letters are; every hundredth of the rest.
+    some = [i for i, code in enumerate(codes) if code < 0x3500 or 0xA000 <= code < 0xABFF or code % 100 == 0]
+    assert [hex(codes[i]) for i in some if found[i] != len(cut(f"▁a{chr(codes[i])}a▁"))] == []
+
+
+def test_texts_are_those_of_python(tokenizer: BytePairTokenizer, make_parts: Any, open_site: Open) -> None:
+    """Bytes that are not UTF-8, in any order."""
+    draw = random.Random(2)
+    rows = [[draw.randrange(len(tokenizer)) for _ in range(draw.randint(0, 12))] for _ in range(300)]
+    high = [4 + byte for byte in b"A\x80\xbf\xc3\xc0\xe2\x96\x81\xed\xa0\xf0\x9f\xf4\x90\xff "]
+    rows += [draw.choices(high, k=draw.randint(1, 8)) for _ in range(700)]
+    rows += [tokenizer.encode("\ufeffa"), [4 + byte for byte in b"\xef\xbb\xbfa"]]
+    assert open_site(make_parts()).decode(rows) == tokenizer.decode_batch(rows)
+
+
+def test_lone_surrogates_are_refused(make_parts: Any, open_site: Open) -> None:
+    script = 'const { BytePairTokenizer: T } = await import("/tokenizer.js");' + (
+        'const settings = await (await fetch("/model.json")).json();'
+        'try { new T(settings.source_tokenizer).encode("a\\ud800"); } catch (error) { return error.name; }'
+    )
+    assert open_site(make_parts()).run(script) == "RangeError"
+
+
+def test_lines_and_sentences(make_parts: Any, open_site: Open) -> None:
+    """Line breaks and space between sentences remain; empty lines stay empty; long lines are cut."""
+    runtime = open_site(make_parts())
+    script = """
+    const { load } = await import("/multihead.js");
+    const translator = await load();
+    const [one, two] = await translator.translate(["Ein Hund.", "Zwei Hunde."], { sentences: "never" });
+    const checks = {
+      lines: (await translator.translate("Ein Hund.\\n\\n \\nZwei Hunde.\\n")) === `${one}\\n\\n\\n${two}\\n`,
+      sentences: (await translator.translate("Ein Hund.  Zwei Hunde.", { sentences: true })) === `${one}  ${two}`,
+      empty: (await translator.translate("")) === "",
+      long: (await translator.translations([Array(200).fill("Hund").join(" ")]))[0].ids.length > 0,
+    };
+    const stop = new AbortController();
+    const slow = translator.translate(Array(3000).fill("Ein Hund rennt. ".repeat(8)), { signal: stop.signal });
+    setTimeout(() => stop.abort(), 20);
+    checks.stopped = await slow.catch((error) => error.name);
+    checks.beam = await translator.translate("Hund", { beam: 0 }).catch((error) => error.message);
+    translator.close();
+    checks.missing = await load("/nowhere/").catch((error) => error.message);
+    return checks;
+    """
+    found = runtime.run(script)
+    assert {name: found[name] for name in ("lines", "sentences", "empty", "long")} == dict.fromkeys(
+        ("lines", "sentences", "empty", "long"), True
+    )
+    assert found["stopped"] == "AbortError"
+    assert "1 to 255" in found["beam"]
+    assert "404" in found["missing"]
+
+
+def test_the_page_translates_what_is_typed(
+    browser: Chrome, make_parts: Callable[..., TranslatorParts], tmp_path: Path
+) -> None:
+    parts = make_parts()
+    web.write(parts, tmp_path)
+    ours = OurSide(parts)
+    ids = [[*ours.encode([text])[0], parts.source_tokenizer.eos_id] for text in ("Zwei Hunde rennen.", "Ein Park.")]
+    expected = "\n".join(ours.decode([one.tokens for one in ours.translate_int8(ids, parts.generation)]))
+    site = Site(tmp_path)
+    browser.get_log("browser")
+    try:
+        browser.get(site.url)
+        wait = WebDriverWait(browser, 20, 0.02)
+        wait.until(lambda _: browser.find_element(By.ID, "state").text == "Ready.")
+        assert browser.title == "German → English"
+        browser.find_element(By.ID, "source").send_keys("Zwei Hunde rennen.\nEin Park.")
+        wait.until(lambda _: browser.find_element(By.ID, "state").text.startswith("Translated"))
+        if EXACT:
+            assert browser.find_element(By.ID, "translation").get_attribute("value") == expected
+        assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
+        names = browser.execute_script("return performance.getEntriesByType('resource').map((one) => one.name)")
+        assert all(name.startswith((site.url, "data:")) for name in names)
+        browser.get(site.url + "example.html")
+        wait.until(lambda _: "is ready" in browser.find_element(By.TAG_NAME, "output").text)
+        browser.find_element(By.NAME, "text").send_keys("Ein Park.")
+        browser.find_element(By.TAG_NAME, "button").click()
+        wait.until(lambda _: "is ready" not in browser.find_element(By.TAG_NAME, "output").text)
+    finally:
+        browser.get("about:blank")
+        site.close()
+
+
+def test_what_a_page_lacks_is_named(make_parts: Callable[..., TranslatorParts]) -> None:
+    parts = make_parts()
+    assert web.refusals(parts) == []
+    changes = {"no_repeat": 3, "without": ("Hund",)}
+    other: dict[str, Any] = {"generation": parts.generation.model_copy(update=changes)}
+    found = web.refusals(replace(parts, **other))
+    assert [name for name in changes if any(name in reason for reason in found)] == list(changes)
+
+
+def test_another_pattern_is_refused(make_parts: Callable[..., TranslatorParts]) -> None:
+    parts = make_parts()
+    tokenizer = parts.source_tokenizer
+    assert isinstance(tokenizer, BytePairTokenizer)
+    content = json.loads(tokenizer.to_json())
+    content["pre_tokenizer"]["pattern"]["Regex"] = r"\p{L}+"
+    other: dict[str, Any] = {"source_tokenizer": Tokenizer.from_json(json.dumps(content))}
+    assert "pattern" in web.refusals(replace(parts, **other))[0]
+
+
+def test_a_tiny_model_fits_into_six_megabytes(make_parts: Callable[..., TranslatorParts]) -> None:
+    """The preset without its vocabulary of 8,000 entries, whose matrix and strings are added."""
+    sizes = {"width": 128, "heads": 4, "inner": 256, "encoder_layers": 4, "decoder_layers": 4}
+    _, weights = web.network_of(make_parts(**sizes).build(Path("tiny")))
+    fixed = sum(file.stat().st_size for file in web.SITE.iterdir())
+    assert len(weights) + fixed + 8_000 * (128 + 4 + 40) < 6e6
+
+
+def builder() -> ModuleType:
+    """tools/build_wasm.py"""
+    spec = importlib.util.spec_from_file_location("build_wasm", ROOT / "tools" / "build_wasm.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_module_was_built_from_these_sources() -> None:
+    tool = builder()
+    found = tool.recorded(tool.MODULE.read_bytes())
+    assert found == tool.describe(found["compiler"].removeprefix("zig ")), "run `make wasm`"
+
+
+@pytest.mark.proof
+def test_the_module_can_be_rebuilt() -> None:
+    tool = builder()
+    compiler = tool.find_compiler()
+    if compiler is None:
+        pytest.skip("there is no Zig: pip install ziglang")
+    recorded = tool.recorded(tool.MODULE.read_bytes())["compiler"]
+    if recorded != f"zig {tool.version_of(compiler)}":
+        pytest.skip(f"the module was built by {recorded}, here is {tool.version_of(compiler)}")
+    assert tool.build(compiler) == tool.MODULE.read_bytes()
