@@ -109,6 +109,7 @@ def test_the_code_of_the_card(
         ({"norm": "post", "final_norm": True}, "final_norm True"),
         ({"norm": "post", "positions": "learned"}, "learned positions"),
         ({"norm": "post", "sinusoid": "marian"}, "'marian'"),
+        ({"source_end": False}, "the end symbol of a source"),
     ],
 )
 def test_what_no_class_carries_is_named(make_parts: MakeParts, settings: dict[str, Any], reason: str) -> None:

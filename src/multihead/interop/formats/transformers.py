@@ -109,12 +109,14 @@ def _has_marian_files(parts: TranslatorParts) -> bool:
 
 
 def attention_refusals(config: TransformerConfig) -> list[str]:
-    """Attention that differs from BART's."""
+    """Attention, or what it attends to, that differs from BART's."""
     reasons = []
     if config.kv_heads not in (None, config.heads):
         reasons.append(f"grouped queries (kv_heads {config.kv_heads} of {config.heads} heads)")
     if not config.key_width == config.value_width == config.width:
         reasons.append(f"heads that do not divide the width (key_dim {config.key_dim}, value_dim {config.value_dim})")
+    if not config.source_end:
+        reasons.append("an encoder that does not read the end symbol of a source, as OpenNMT's")
     return reasons
 
 
