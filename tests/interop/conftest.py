@@ -434,3 +434,10 @@ def opus_mt(foreign: Foreign, tmp_path_factory: pytest.TempPathFactory) -> tuple
     """A MarianMT model that translates the small language, and its folder; neither is to be changed."""
     folder = tmp_path_factory.mktemp("opus-mt")
     return foreign.marian(folder, updates=80), folder
+
+
+@pytest.fixture(scope="session")
+def nllb_200(foreign: Foreign, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    """An NLLB-200 model that translates the small language, and its folder; neither is to be changed."""
+    folder = tmp_path_factory.mktemp("nllb-200")
+    return foreign.nllb(folder, updates=70), folder

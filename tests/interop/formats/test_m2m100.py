@@ -12,10 +12,8 @@ GERMAN_ENGLISH = Languages("deu", "eng")
 
 
 @pytest.fixture(scope="module")
-def nllb(foreign, both_sides, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("nllb")
-    model = foreign.nllb(folder, updates=80)
-    return both_sides(model, folder, GERMAN_ENGLISH, src_lang="deu_Latn", tgt_lang="eng_Latn")
+def nllb(both_sides, nllb_200):
+    return both_sides(*nllb_200, GERMAN_ENGLISH, src_lang="deu_Latn", tgt_lang="eng_Latn")
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ GERMAN_ENGLISH = Languages("de", "en")
 @pytest.fixture(scope="module")
 def learned(foreign, both_sides, tmp_path_factory):
     folder = tmp_path_factory.mktemp("mbart50")
-    model = foreign.mbart50(folder, updates=100)
+    model = foreign.mbart50(folder, updates=90)
     return both_sides(model, folder, GERMAN_ENGLISH, src_lang="de_DE", tgt_lang="en_XX")
 
 
