@@ -38,7 +38,7 @@ def test_normalizing_is_what_joeynmt_does() -> None:
     steps = Preparation(normalize=True)
     assert steps.apply(" “ﬁne”  \u200b’x’\u3000! ") == "\"fine\" 'x'!"
     assert steps.undo("well  known .") == "well known."
-    punctuation = Preparation(normalize=True, moses="de", moses_punctuation=True)
+    punctuation = Preparation(normalize=True, moses="de", moses_punctuation="en")
     assert punctuation.apply("„gut“ …") == Preparation(moses="de").apply(
         sacremoses.MosesPunctNormalizer().normalize('„gut"...')
     )

@@ -31,7 +31,9 @@ class Preparation:
     Args:
         normalize: Unicode's NFKC, plain quotes, single spaces, none before ``? ! , . :`` (JoeyNMT's ``normalize``).
         moses: language code of the Moses tokenizer; None: not used.
-        moses_punctuation: normalize punctuation first, as Moses does.
+        detokenize: language code of Moses' detokenizer; None: that of ``moses``.
+        moses_punctuation: language code of Moses' normalizer of punctuation, which comes first; None: not used.
+        moses_unicode: let that normalizer also replace full-width punctuation and drop control characters.
         split_dashes: Moses' ``aggressive_dash_splits``.
         escape: write ``&``, ``'`` and others as Moses' entities, such as ``&apos;``.
         lowercase: lowercase the text, after Moses.
@@ -39,7 +41,9 @@ class Preparation:
 
     normalize: bool = False
     moses: str | None = None
-    moses_punctuation: bool = False
+    detokenize: str | None = None
+    moses_punctuation: str | None = None
+    moses_unicode: bool = False
     split_dashes: bool = False
     escape: bool = True
     lowercase: bool = False
@@ -53,8 +57,8 @@ class Preparation:
         if self.normalize:
             text = _tidy(unicodedata.normalize("NFKC", text).translate(_QUOTES))
         if self.moses is not None:
-            if self.moses_punctuation:
-                text = self._moses.MosesPunctNormalizer().normalize(text)
+            if self.moses_punctuation is not None:
+                text = self._normalizer.normalize(text)
             text = self._tokenizer.tokenize(
                 text, aggressive_dash_splits=self.split_dashes, return_str=True, escape=self.escape
             )
@@ -84,7 +88,12 @@ class Preparation:
 
     @cached_property
     def _detokenizer(self) -> Any:
-        return self._moses.MosesDetokenizer(lang=self.moses)
+        return self._moses.MosesDetokenizer(lang=self.detokenize or self.moses)
+
+    @cached_property
+    def _normalizer(self) -> Any:
+        more = {"pre_replace_unicode_punct": self.moses_unicode, "post_remove_control_chars": self.moses_unicode}
+        return self._moses.MosesPunctNormalizer(lang=self.moses_punctuation, **more)
 
 
 class PreparedTokenizer(Tokenizer):

@@ -79,16 +79,11 @@ def read(folder: Path, languages: Languages) -> TranslatorParts:
     settings = _Settings(checkpoint)
     settings.refuse(path)
     weights = _current_names(section(checkpoint, "model", path))
-    config = _config(weights, settings, path)
-    found = rename(weights, _table(config), _IGNORED, path)
-    if config.positions == "learned":
-        for side in ("source_embedding", "target_embedding"):
-            name = f"{side}.positions.table.weight"
-            found[name] = found[name][_FIRST_POSITION:]
+    config, found = _network(weights, settings, path)
     source, target = _languages(folder, settings, languages)
     return TranslatorParts(
         config,
-        fit(found, config),
+        found,
         _tokenizer(folder, source, settings),
         _tokenizer(folder, target, settings),
         Search(beam=5, alpha=1.0, min_length=1),
@@ -145,6 +140,34 @@ class _Settings:
         for name, what in _REFUSED.items():
             if self.get(name):
                 raise FormatError(f"{path}: the model has {what}, which multihead does not read")
+
+
+def network(
+    weights: Mapping[str, Tensor], options: Mapping[str, Any], path: Path
+) -> tuple[TransformerConfig, dict[str, Tensor]]:
+    """The settings and weights of a network of fairseq.
+
+    Args:
+        weights: by fairseq's names.
+        options: by fairseq's names, such as ``encoder_attention_heads``.
+        path: the file, for messages.
+
+    Raises:
+        FormatError: something is missing, or the model is of a variant that multihead does not read.
+    """
+    return _network(_current_names(weights), _Settings({"args": dict(options)}), path)
+
+
+def _network(
+    weights: Mapping[str, Tensor], settings: _Settings, path: Path
+) -> tuple[TransformerConfig, dict[str, Tensor]]:
+    config = _config(weights, settings, path)
+    found = rename(weights, _table(config), _IGNORED, path)
+    if config.positions == "learned":
+        for side in ("source_embedding", "target_embedding"):
+            name = f"{side}.positions.table.weight"
+            found[name] = found[name][_FIRST_POSITION:]
+    return config, fit(found, config)
 
 
 def _config(weights: Mapping[str, Tensor], settings: _Settings, path: Path) -> TransformerConfig:

@@ -195,7 +195,7 @@ def _tokenizer(
     preparation = Preparation(
         normalize=bool(side.get("normalize")),
         moses=str(side.get("lang", "en")) if moses else None,
-        moses_punctuation=moses and bool(side.get("normalize")),
+        moses_punctuation="en" if moses and side.get("normalize") else None,
         lowercase=bool(side.get("lowercase")),
     )
     return inner if preparation == Preparation() else PreparedTokenizer(inner, preparation)

@@ -50,6 +50,7 @@ FORMATS: tuple[Format, ...] = (
     Format("mBART-50", "mbart"),
     Format("BART and Pegasus", "bart"),
     Format("Marian", "marian_npz"),
+    Format("FSMT (WMT19)", "fsmt"),
     Format("fairseq", "fairseq"),
     Format("OpenNMT-py 3", "opennmt"),
     Format("Eole", "eole"),

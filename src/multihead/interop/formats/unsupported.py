@@ -22,7 +22,6 @@ _LACKS = {
     "seamless_m4t_v2": "an encoder of speech",
     "speech_to_text": "an encoder of speech",
     "whisper": "an encoder of speech",
-    "fsmt": "separate sizes and the tokenizer of fairseq's WMT19 models",
     "prophetnet": "a decoder that predicts several tokens at once",
     "led": "attention through windows",
     "longt5": "attention through windows",
