@@ -63,7 +63,11 @@ def test_the_command_exports_with_the_users_lines(trained: Path, tmp_path: Path,
     result = call("export", trained, *words, "--lines", tmp_path / "own.txt")
     assert result.status == 0, result.err
     assert "certificate passed: CTranslate2" in result.err
-    assert json.loads((tmp_path / "out" / "certificate.json").read_text())["quantization"] == "int8"
+    found = json.loads((tmp_path / "out" / "certificate.json").read_text(encoding="utf-8"))
+    assert found["quantization"] == "int8"
+    assert found["scores"]["largest"] < found["rounding"]["largest"] < 5, "rounded numbers are another matter"
+    assert found["rounding"]["arithmetic"].startswith("int8")
+    assert "against float32" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
 
 
 def test_a_failed_certificate_leaves_nothing(

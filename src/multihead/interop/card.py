@@ -28,6 +28,12 @@ def section(certificate: Certificate) -> str:
     if tokenizer is not None:
         rows.append(("equal token ids", f"{tokenizer.equal_ids} of {tokenizer.lines} lines"))
         rows.append(("equal detokenized texts", f"{tokenizer.equal_texts} of {tokenizer.translations}"))
+    rounding = certificate.rounding
+    if rounding is not None:
+        what = f"computed in {rounding.arithmetic}, against float32"
+        rows.append((f"mean difference of log-probabilities, {what}", f"{rounding.mean:.3g}"))
+        rows.append((f"equal translations, greedy, {what}", f"{rounding.equal_greedy} of {rounding.lines}"))
+        rows.append((f"equal translations, beam, {what}", f"{rounding.equal_beam} of {rounding.lines}"))
     table = "".join(f"| {name} | {value} |\n" for name, value in rows)
     text = (
         f"{HEADING}\n\nCompared by multihead {certificate.multihead} with {program}; all figures are in `{FILE}`.\n\n"

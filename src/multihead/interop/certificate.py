@@ -22,7 +22,9 @@ from importlib.metadata import version
 from typing import Any, Literal
 
 from multihead.decoding.hypothesis import Hypothesis
+from multihead.decoding.search import Search
 from multihead.interop.comparing import (
+    RoundingCheck,
     ScoreCheck,
     SearchCheck,
     TokenizerCheck,
@@ -69,6 +71,8 @@ class Certificate:
     other_rules: tuple[str, ...] = ()
     """How the other program's search by default differs from ours by default."""
     remarks: tuple[str, ...] = field(default=())
+    rounding: RoundingCheck | None = None
+    """For rounded weights: what they change. This check cannot fail."""
 
     def to_json(self) -> str:
         """The content of certificate.json."""
@@ -166,6 +170,13 @@ def certify(
     )
 
 
+def search_of(parts: TranslatorParts, sources: Sequence[Sequence[int]], beam: int) -> Search:
+    """The search of a certificate: the model's own, with one length limit for all sources."""
+    own = parts.generation.model_copy(update={"beam": beam, "min_length": 0})
+    longest = max(len(source) for source in sources)
+    return own.model_copy(update={"max_length": min(own.limit(longest), _LONGEST)})
+
+
 def _compare_models(
     parts: TranslatorParts,
     ours: OurSide,
@@ -177,16 +188,13 @@ def _compare_models(
     say: Callable[[str], None],
 ) -> list[list[int]]:
     """Fill ``checks`` and ``problems``; return our beam translations."""
-    longest = max(len(source) for source in sources)
-    limit = min(parts.generation.model_copy(update={"min_length": 0}).limit(longest), _LONGEST)
     found: dict[int, tuple[Rules, list[list[int]], list[list[int]]]] = {}
     for beam in (1, terms.beam):
-        search = parts.generation.model_copy(update={"beam": beam, "max_length": limit, "min_length": 0})
+        search = search_of(parts, sources, beam)
         rules = other.rules(search)
         say(f"translating {len(sources)} lines on both sides, {'greedy' if beam == 1 else f'beam {beam}'}")
         found[beam] = rules, ours.translate(sources, rules), other.translate(sources, search)
-    end = parts.target_tokenizer.eos_id
-    targets = [[*(i for i in row if i != end), end] for row in found[terms.beam][1]]
+    targets = [ours.finished(row) for row in found[terms.beam][1]]
     checks["scores"] = scores = compare_scores(ours, other, sources, targets, terms.allowed)
     checks["searches"] = tuple(
         compare_searches(ours, *found[beam], sources, terms.lines.texts, scores.largest) for beam in found

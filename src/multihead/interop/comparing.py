@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from multihead.decoding.search import Search
 from multihead.interop.our_side import OurSide
 from multihead.interop.runtimes import Rules, Runtime, TextRuntime, TokenizerRuntime
 
@@ -61,6 +62,44 @@ class SearchCheck:
     """The rules that both sides followed."""
     differences: tuple[Difference, ...] = ()
     """The first ones, unexplained ones first."""
+
+
+@dataclass(frozen=True)
+class RoundingCheck:
+    """What rounding costs: our model in float32 against the file in the precision in which it is used."""
+
+    arithmetic: str
+    """The other program's name of its precision."""
+    largest: float
+    """Difference of a forced log-probability."""
+    mean: float
+    lines: int
+    equal_greedy: int
+    equal_beam: int
+
+
+def measure_rounding(
+    ours: OurSide, other: Runtime, texts: Sequence[str], search: Search, arithmetic: str
+) -> RoundingCheck:
+    """Differences that are no errors: rounding may turn any decision.
+
+    Args:
+        ours: the model with its weights in float32.
+        other: the program, computing as it does by default.
+        texts: source lines.
+        search: of the beam search.
+        arithmetic: the precision in which the program computes.
+    """
+    sources = [ours.ended(ids) for ids in ours.encode(texts)]
+    equal, translations = [], []
+    for beam in (1, search.beam):
+        asked = search.model_copy(update={"beam": beam})
+        translations = ours.translate(sources, other.rules(asked))
+        rows = zip(translations, other.translate(sources, asked), strict=True)
+        equal.append(sum(list(one) == list(their) for one, their in rows))
+    targets = [ours.finished(row) for row in translations]
+    scores = compare_scores(ours, other, sources, targets, float("inf"))
+    return RoundingCheck(arithmetic, scores.largest, scores.mean, len(texts), equal[0], equal[1])
 
 
 def compare_scores(

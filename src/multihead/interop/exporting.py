@@ -18,10 +18,12 @@ from multihead.bundle import Bundle, load_bundle
 from multihead.errors import ConfigurationError, MultiheadError, SurroundingsError
 from multihead.files import atomic_folder, write_errors
 from multihead.interop import card
-from multihead.interop.certificate import FILE, Certificate, Terms, certify, not_run
+from multihead.interop.certificate import FILE, Certificate, Terms, certify, not_run, search_of
+from multihead.interop.comparing import measure_rounding
 from multihead.interop.formats.parts import TranslatorParts
 from multihead.interop.lines import certificate_lines
-from multihead.interop.runtimes import TokenizerRuntime
+from multihead.interop.our_side import OurSide
+from multihead.interop.runtimes import Runtime, TokenizerRuntime
 from multihead.models.config import TransformerConfig
 from multihead.text.languages import Languages
 
@@ -58,6 +60,8 @@ class Format:
     """The precision in which the runtime computes for the certificate."""
     inexact_tokenizer: Callable[[TranslatorParts], str | None] = lambda _: None
     """How the format's tokenizer differs from ours, if it cannot be the same."""
+    open_as_used: Callable[[Path, TranslatorParts], tuple[Runtime, str]] | None = None
+    """The runtime as users have it by default, and the precision in which it computes."""
 
 
 def find_format(name: str) -> Format:
@@ -78,6 +82,7 @@ def find_format(name: str) -> Format:
                 ctranslate2.QUANTIZATIONS,
                 ctranslate2.represented,
                 ctranslate2.allowed,
+                open_as_used=runtime.open_as_used,
             )
         case "argos":
             from multihead.interop.formats import argos
@@ -264,7 +269,14 @@ def _certify(
         form.inexact_tokenizer(parts),
     )
     with runtime if isinstance(runtime, AbstractContextManager) else nullcontext():
-        return certify(form.represented(parts, quantization), runtime, terms, say)
+        certificate = certify(form.represented(parts, quantization), runtime, terms, say)
+    if quantization == "float32" or form.open_as_used is None:
+        return certificate
+    say(f"translating {len(lines.texts)} lines on both sides in their own precision")
+    used, arithmetic = form.open_as_used(draft, parts)
+    ours = OurSide(parts)
+    search = search_of(parts, [ours.ended(ids) for ids in ours.encode(lines.texts)], options.beam)
+    return replace(certificate, rounding=measure_rounding(ours, used, lines.texts, search, arithmetic))
 
 
 def add_certificate(folder: Path, certificate: Certificate) -> None:

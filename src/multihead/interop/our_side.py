@@ -43,6 +43,10 @@ class OurSide:
         """Ids as a source, with the end symbol."""
         return [*ids, self._source.eos_id]
 
+    def finished(self, row: Sequence[int]) -> list[int]:
+        """A translation with an end symbol, also if the length limit cut it."""
+        return [*(i for i in row if i != self._target.eos_id), self._target.eos_id]
+
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """The texts of translations."""
         return self._target.decode_batch(rows)

@@ -68,6 +68,7 @@ class CTranslate2Runtime:
         folder: it.
         parts: the translator in it, whose vocabulary turns names of entries into ids.
         pieces: the file of both tokenizers, if it is not in the folder.
+        compute_type: precision of the computation, as CTranslate2 names it.
 
     Raises:
         MissingDependencyError: ctranslate2 is not installed.
@@ -75,19 +76,26 @@ class CTranslate2Runtime:
 
     name = "CTranslate2"
 
-    def __init__(self, folder: Path, parts: TranslatorParts, pieces: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, parts: TranslatorParts, pieces: Path | None = None, compute_type: str = "float32"
+    ) -> None:
         try:
             import ctranslate2
         except ImportError:
             raise MissingDependencyError("ctranslate2", "ctranslate2", "running a CTranslate2 folder") from None
         self.version = version("ctranslate2")
-        self._translator = ctranslate2.Translator(str(folder), device="cpu", compute_type="float32")
+        self._translator = ctranslate2.Translator(str(folder), device="cpu", compute_type=compute_type)
         self._source, self._target = parts.source_tokenizer.vocabulary, parts.target_tokenizer.vocabulary
         self._ids = {name: i for i, name in enumerate(self._target)}
         self._prefix = [self._target[i] for i in parts.target_tokenizer.prefix]
         files = [folder / name for name in tokenizer_files(parts.source_tokenizer, parts.target_tokenizer)]
         self._source_pieces = Pieces(pieces or files[0], parts.source_tokenizer)
         self._target_pieces = Pieces(pieces or files[1], parts.target_tokenizer)
+
+    @property
+    def compute_type(self) -> str:
+        """The precision of the computation."""
+        return str(self._translator.compute_type)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]] | None:
         """By the library that reads the file in the folder."""
@@ -154,3 +162,9 @@ def open_folder(folder: Path, parts: TranslatorParts, _quantization: str) -> CTr
         MissingDependencyError: ctranslate2 is not installed.
     """
     return CTranslate2Runtime(folder, parts)
+
+
+def open_as_used(folder: Path, parts: TranslatorParts) -> tuple[CTranslate2Runtime, str]:
+    """The runtime of a CTranslate2 folder in the precision that CTranslate2 chooses here, and its name."""
+    runtime = CTranslate2Runtime(folder, parts, compute_type="default")
+    return runtime, runtime.compute_type
