@@ -95,13 +95,13 @@ def _certify(
     except MissingDependencyError as error:
         return not_run(name, "float32", str(error))
     if runtime is None:
-        return not_run(name, "float32", f"{name} has no Python package that could run the folder")
+        return not_run(name, "float32", f"multihead has no runtime for {name}")
     lines = certificate_lines(None, parts.source_tokenizer, options.lines, options.count)
     return certify(parts, runtime, Terms(name, lines, options.beam), say)
 
 
 def _open(module: str, folder: Path, parts: TranslatorParts) -> TokenizerRuntime | None:
-    """The program that runs the folder; None if there is no such Python package."""
+    """The program that runs the folder; None if no runtime does."""
     if module not in _OF_TRANSFORMERS:
         return None
     from multihead.interop.runtimes.transformers import TransformersRuntime
