@@ -223,12 +223,16 @@ def _vocabularies(config: TransformerConfig, layout: Layout) -> dict[str, Any]:
 
 
 def generation_of(parts: TranslatorParts) -> dict[str, Any]:
-    """The content of generation_config.json: our search, as far as ``generate`` has it."""
+    """The content of generation_config.json: our search, as far as ``generate`` has it.
+
+    ``early_stopping`` False is our stopping rule 'ahead'. 'never' is the exact rule, but it needs a limit that grows
+    with the source, as ours does: without one, it searches every sentence to the last position.
+    """
     search, target, longest = parts.generation, parts.target_tokenizer, longest_of(parts.config)
     return {
         "num_beams": search.beam,
         "length_penalty": search.alpha,
-        "early_stopping": "never" if search.beam > 1 else False,
+        "early_stopping": False,
         "max_length": min((search.max_length or longest - 1) + 1, longest),
         "min_length": search.min_length,
         # generate refuses to force what it suppresses

@@ -92,8 +92,8 @@ class TransformersRuntime:
             self._target.forbidden_in_output,
             unfinished_compete=search.beam > 1,
             differences=(
-                "transformers stops a beam search by `early_stopping`; 'never', which generation_config.json has, is "
-                "the stopping rule of multihead",
+                "transformers stops a beam search by `early_stopping`; the certificate has 'never', which is the exact "
+                "rule of multihead; generation_config.json has False, which is its rule 'ahead'",
                 "transformers cuts at `max_length` and ranks cut hypotheses with finished ones; the limit of multihead "
                 "grows with the source, and finished ones come first",
             ),
