@@ -361,7 +361,7 @@ class Sides:
         """Equal logits for random targets after the begin symbol."""
         source, lengths = self.batch(lines)
         generator = torch.Generator().manual_seed(0)
-        target = torch.randint(0, self.parts.config.target_vocab, (len(lines), 9), generator=generator)
+        target = torch.randint(4, self.parts.config.target_vocab, (len(lines), 9), generator=generator)
         target[:, 0] = self.parts.target_tokenizer.bos_id
         ours = self.network(source, lengths, target).logits
         mask = torch.arange(source.shape[1]) < lengths[:, None]
@@ -371,7 +371,11 @@ class Sides:
 
     @torch.no_grad()
     def check_search(self, lines: Sequence[str], beams: Sequence[int] = (1, 4), longest: int = 48) -> None:
-        """Equal translations, in plain search and in the compiled one; nearly all of them end."""
+        """Equal translations, in plain search and in the compiled one.
+
+        At the length limit `transformers` ranks hypotheses without an end among the others, and we do not, so lines
+        where either side returns such a one are not compared. They are few.
+        """
         tokenizer = self.parts.target_tokenizer
         source, lengths = self.batch(lines)
         mask = (torch.arange(source.shape[1]) < lengths[:, None]).long()
@@ -396,7 +400,7 @@ class Sides:
                 Engine(self.network).search(rows, replace(task, max_lengths=[longest] * len(rows)), Search(beam=beam)),
             ):
                 best = [hypotheses[0] for hypotheses in found]
-                ended = [place for place, one in enumerate(best) if one.finished]
+                ended = [place for place, one in enumerate(best) if one.finished and len(theirs[place]) < longest]
                 assert len(ended) >= 20
                 assert [list(best[place].tokens) for place in ended] == [theirs[place] for place in ended]
 

@@ -95,6 +95,29 @@ def test_search_settings_are_read(foreign, tmp_path):
     assert (search.beam, search.alpha, search.max_length) == (6, 0.6, 199)
 
 
+def test_search_settings_in_config_json_are_read_as_older_folders_have_them(foreign, tmp_path):
+    foreign.marian(tmp_path)
+    (tmp_path / "generation_config.json").unlink()
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    old = {  # of OPUS-MT, 2020
+        "add_bias_logits": False,
+        "add_final_layer_norm": False,
+        "bad_words_ids": [[config["pad_token_id"]], [7]],
+        "normalize_before": False,
+        "normalize_embedding": False,
+        "num_beams": 6,
+        "max_length": 512,
+        "static_position_embeddings": True,
+    }
+    path.write_text(json.dumps(config | old))
+    parts = opening.read_foreign(tmp_path, Languages())
+    assert (parts.generation.beam, parts.generation.max_length) == (6, 511)
+    assert 7 in parts.target_tokenizer.forbidden_in_output
+    assert 7 not in parts.source_tokenizer.forbidden_in_output
+    assert (parts.source_language, parts.target_language) == ("de", "en")
+
+
 @pytest.fixture
 def folder(foreign, tmp_path):
     foreign.marian(tmp_path, languages=["de", "fr"])
