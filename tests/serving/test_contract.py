@@ -150,7 +150,11 @@ def test_what_can_be_got_is_as_documented(client: Client, servers: Servers, tran
         check(described, path, "GET", leaving.client.get(path))
     methods = {(path, method) for path, methods in described["paths"].items() for method in methods}
     get = {(path, "get") for path in paths}
-    assert methods == {("/translate", "post"), ("/translate/stream", "post"), *get}
+    posted = {(path, "post") for path in ("/translate", "/translate/stream", "/translate_file", "/detect")}
+    assert methods == posted | get
+    check(described, "/translate_file", "POST", client.post("/translate_file"))
+    check(described, "/detect", "POST", client.post("/detect", q="Hund"))
+    check(described, "/detect", "POST", client.post("/detect"))
     assert "security" not in described["paths"]["/translate"]["post"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlencode
@@ -12,6 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from multihead import Translator
+from multihead.errors import MissingDependencyError
+from multihead.serving import libretranslate
 
 libretranslatepy = pytest.importorskip("libretranslatepy", reason="LibreTranslate's client is not installed")
 
@@ -87,6 +90,7 @@ def test_alternatives_are_the_n_best(client: Client, translator: Translator) -> 
         ({"q": "eins", "source": "de", "target": "zz"}, "'zz' is not supported"),
         ({"q": "eins", "source": "zz", "target": "en"}, "'zz' is not supported"),
         ({"q": "eins", "source": "en", "target": "de"}, "not supported"),
+        ({"q": "eins", "source": "auto", "target": "zz"}, "not supported"),
         ({"q": "eins", "format": "pdf", **BETWEEN}, "format"),
         ({"q": "eins", "alternatives": "many", **BETWEEN}, "alternatives"),
         ({"q": "eins", "alternatives": -1, **BETWEEN}, "alternatives"),
@@ -203,6 +207,126 @@ def test_the_key_is_the_token(servers: Servers, translator: Translator) -> None:
     assert client.ask("POST", "/translate", json.dumps({"q": "eins", "api_key": "abc"}).encode(), wrong).status == 401
     assert client.get("/languages").status == 200
     assert client.get("/frontend/settings").json["keyRequired"] is True
+
+
+def test_the_tags_of_html_stay(client: Client, translator: Translator) -> None:
+    one, two, three = translator.translate(["eins zwei drei", "vier", "fünf"])
+    html = "<p>eins <b>zwei</b> drei</p>\n<ul class='a'><li> vier<li>fünf</ul><!-- x --> &amp;"
+    for reply in ask(client, {"q": html, "format": "html", **BETWEEN}):
+        found = reply.json["translatedText"]
+        assert re.sub("</?b>", "", found) == f"<p>{one}</p>\n<ul class='a'><li> {two}<li>{three}</ul><!-- x --> &amp;"
+        assert re.sub("</?[^b]*>", "", found).index("<b>") < found.index("</b>")
+    assert client.post(q=[html, "vier"], format="html", alternatives=1, **BETWEEN).json == {
+        "translatedText": [found, two], "alternatives": [[], []]
+    }  # fmt: skip
+    lines = "eins zwei drei\n\nvier"
+    assert client.post(q=lines, format="html", **BETWEEN).json == client.post(q=lines, **BETWEEN).json
+
+
+def test_more_segments_than_texts_of_a_request(client: Client, serving: Any) -> None:
+    count = serving.scheduler.settings.max_texts + 20
+    (wanted,) = client.post(text="eins").texts
+    found = client.post(q="<p>eins</p>" * count, format="html", **BETWEEN).json["translatedText"]
+    assert found == f"<p>{wanted}</p>" * count
+
+
+def test_the_source_is_detected(client: Client, translator: Translator) -> None:
+    pytest.importorskip("py3langid", reason="the extra 'detect' is not installed")
+    text = "Der Hund läuft heute über die Straße"
+    (wanted,) = client.post(text=text).texts
+    for reply in ask(client, {"q": text, "source": "auto", "target": "en"}):
+        assert reply.json["translatedText"] == wanted
+        assert reply.json["detectedLanguage"]["language"] == "de"
+        assert 50 < reply.json["detectedLanguage"]["confidence"] <= 100
+    english = "The dog is running over the street today"
+    reply = client.post(q=[english], source="auto", target="en").json
+    assert reply["translatedText"] == [english]  # it is in the target's language
+    assert [one["language"] for one in reply["detectedLanguage"]] == ["en"]
+    reply = client.post(q="12:30", source="auto", target="en").json
+    assert (reply["translatedText"], reply["detectedLanguage"]["confidence"]) == ("12:30", 0)
+    for reply in ask(client, {"q": text}, "/detect"):
+        assert reply.status == 200
+        assert reply.json[0]["language"] == "de"
+        assert sum(one["confidence"] for one in reply.json) == pytest.approx(100, abs=1)
+    assert client.post("/detect", q="12:30").json == []
+    assert libretranslatepy.LibreTranslateAPI(f"http://127.0.0.1:{client.port}").detect(text)[0]["language"] == "de"
+    for fields in ({}, {"q": ""}, {"q": 5}):
+        reply = client.post("/detect", **fields)
+        assert (reply.status, list(reply.json)) == (400, ["error"])
+    assert client.ask("POST", "/detect").status == 400
+    assert client.get("/detect").status == 405
+
+
+def test_without_the_extra_the_error_names_it(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: Any) -> None:
+        raise MissingDependencyError("py3langid", "detect", "detecting languages")
+
+    monkeypatch.setattr(libretranslate, "detect", missing)
+    for reply in (client.post(q="eins", source="auto", target="en"), client.post("/detect", q="eins")):
+        assert (reply.status, "multihead[detect]" in reply.json["error"]) == (400, True)
+
+
+def test_a_language_into_itself_changes_nothing(client: Client) -> None:
+    assert client.post(q="eins <b>", source="de", target="de").json == {"translatedText": "eins <b>"}
+
+
+def upload(client: Client, name: str, content: bytes, fields: dict[str, str]) -> Any:
+    body, headers = multipart(fields)
+    part = f'--limit\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n\r\n'.encode()
+    return client.ask("POST", "/translate_file", part + content + b"\r\n" + body, headers)
+
+
+def test_a_file_is_translated_and_fetched(client: Client, translator: Translator) -> None:
+    one, two = translator.translate(["eins zwei", "drei"])
+    for name, content, wanted in (
+        ("Notiz 1.txt", "eins zwei\r\n\r\n12\n drei", f"{one}\r\n\r\n12\n {two}"),
+        ("a.html", "<p>eins zwei</p><i>drei</i>", f"<p>{one}</p><i>{two}</i>"),
+        ("a.srt", "1\n00:00:01,0 --> 00:00:02,0\ndrei\n", f"1\n00:00:01,0 --> 00:00:02,0\n{two}\n"),
+        ("leer.txt", "", ""),
+    ):
+        reply = upload(client, name, content.encode(), BETWEEN)
+        assert reply.status == 200
+        url = reply.json["translatedFileUrl"]
+        assert url.startswith(f"http://127.0.0.1:{client.port}/download_file/")
+        file = client.get(url.removeprefix(f"http://127.0.0.1:{client.port}"))
+        assert (file.status, file.body.decode()) == (200, wanted)
+        assert file.headers["content-type"] == "application/octet-stream"
+        assert file.headers["content-disposition"].startswith("attachment; filename*=UTF-8''")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "fields", "status"),
+    [
+        ("a.pdf", b"eins", BETWEEN, 400),
+        ("a.txt", b"\xff", BETWEEN, 400),
+        ("", b"eins", BETWEEN, 400),
+        ("a.txt", b"eins", {"source": "de"}, 400),
+        ("a.txt", b"eins", {"source": "de", "target": "zz"}, 400),
+        ("a.txt", b"e" * 2_001, BETWEEN, 400),
+        ("a.txt", b"e" * 20_001, BETWEEN, 413),
+    ],
+)
+def test_a_file_that_cannot_be_translated(
+    name: str, content: bytes, fields: dict[str, str], status: int, client: Client
+) -> None:
+    reply = upload(client, name, content, fields)
+    assert (reply.status, list(reply.json)) == (status, ["error"])
+    assert client.post("/translate_file", **BETWEEN).status == 415
+    assert client.ask("POST", "/translate_file", *multipart(BETWEEN)).status == 400
+
+
+@pytest.mark.parametrize("name", ["x", "..%2f..%2fetc%2fpasswd", "%00", "a/b"])
+def test_there_is_no_other_file(name: str, client: Client) -> None:
+    assert client.get(f"/download_file/{name}").status == 404
+
+
+def test_files_need_the_key_and_their_address_is_enough(servers: Servers, translator: Translator) -> None:
+    client = servers.start(lambda: translator, token="abc").client
+    assert upload(client, "a.txt", b"eins", BETWEEN).status == 403
+    wrong = client.ask("POST", "/detect", b'{"q": "eins"}', {**JSON, "Authorization": "Bearer abd"})
+    assert (wrong.status, list(wrong.json)) == (403, ["error"])
+    reply = upload(client, "a.txt", b"eins", {**BETWEEN, "api_key": "abc"})
+    assert client.get("/" + reply.json["translatedFileUrl"].split("/", 3)[3]).status == 200
 
 
 def test_a_full_queue_is_429_in_their_form(endless: Any, servers: Servers) -> None:

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp
 
 from multihead import __version__
 from multihead.serving.bodies import MULTIPART, URL_ENCODED, media_type, read_object
-from multihead.serving.error_responses import ApiError, retry_later
+from multihead.serving.error_responses import ApiError, time_exceeded
 from multihead.serving.libretranslate import LibreTranslate
 from multihead.serving.libretranslate_schema import FrontendSettings, Language, is_libretranslate
 from multihead.serving.loaded_model import LoadedModel
@@ -36,6 +36,8 @@ from multihead.serving.middleware import (
     unauthorized,
 )
 from multihead.serving.openapi import (
+    describe_detect,
+    describe_file,
     describe_json,
     describe_metrics,
     describe_stream,
@@ -75,6 +77,8 @@ def make_app(scheduler: Scheduler, token: str | None = None) -> ASGIApp:
     app.router.route_class = PlainRoute
     app.add_api_route("/translate", api.translate, methods=["POST"], **describe_translate())
     app.add_api_route("/translate/stream", api.stream, methods=["POST"], **describe_stream())
+    app.add_api_route("/translate_file", api.libretranslate.translate_file, methods=["POST"], **describe_file())
+    app.add_api_route("/detect", api.libretranslate.detect, methods=["POST"], **describe_detect())
     got = {
         "/health": (api.health, describe_json(StatusResponse)),
         "/ready": (api.ready, describe_json(StatusResponse, 503)),
@@ -87,12 +91,18 @@ def make_app(scheduler: Scheduler, token: str | None = None) -> ASGIApp:
     for path, (endpoint, description) in got.items():
         app.add_api_route(path, endpoint, methods=["GET"], **description)
         app.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False)
-    for path, page in (("/", api.index), ("/static/{name}", api.static)):
+    unlisted = {
+        "/": api.index,
+        "/docs": api.docs,
+        "/static/{name}": api.static,
+        "/download_file/{name}": api.libretranslate.download,
+    }
+    for path, page in unlisted.items():
         app.add_api_route(path, page, methods=["GET", "HEAD"], include_in_schema=False)
     app.add_exception_handler(HTTPException, api.raise_routing_error)
     app.add_exception_handler(Exception, api.raise_unhandled)
     publish_schema(app, None if token is None else PUBLIC_PATHS)
-    counted = [*got, "/translate", "/translate/stream", "/", "/openapi.json"]
+    counted = [*got, "/translate", "/translate/stream", "/translate_file", "/detect", "/", "/docs", "/openapi.json"]
     whole = ApiMiddleware(app, scheduler, counted, token, {("POST", "/translate"): api.translate})
     return allow_origins(whole, scheduler.settings.cors_origin)
 
@@ -150,19 +160,14 @@ class Api:
             ):
                 return await self.scheduler.finish(active)
         except TimeoutError:
-            raise self._time_exceeded() from None
+            raise time_exceeded(self.scheduler.settings.time_limit) from None
 
     async def stream(self, request: Request) -> Response:
         """Translate one text and report progress: server-sent events `partial`, then `done` or `error`."""
         content = await read_request(request, self.scheduler.settings)
         if not isinstance(content.text, str):
             raise ApiError(422, "invalid_request", "text: expected one text to stream, got a list")
-        return EventStream(self.scheduler, content, self._time_exceeded())
-
-    def _time_exceeded(self) -> ApiError:
-        seconds = f"{self.scheduler.settings.time_limit:g}"
-        message = f"not done within {seconds} seconds; send less at once, or ask again later"
-        return retry_later("time_exceeded", message, 5)
+        return EventStream(self.scheduler, content)
 
     async def health(self, _request: Request) -> Response:
         """Whether the server is alive."""
@@ -197,6 +202,9 @@ class Api:
 
     async def index(self, request: Request) -> Response:
         return self._file_response("index.html", request)
+
+    async def docs(self, request: Request) -> Response:
+        return self._file_response("docs.html", request)
 
     async def static(self, request: Request) -> Response:
         return self._file_response(request.path_params["name"], request)

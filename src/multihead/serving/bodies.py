@@ -188,9 +188,9 @@ def _malformed(reason: str) -> ApiError:
 
 def _url_decode(encoded: bytes) -> list[tuple[str, str]]:
     try:
-        return parse_qsl(encoded.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS)
+        return parse_qsl(encoded.decode("utf-8"), keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS)
     except UnicodeDecodeError:
-        raise _malformed("expected percent-encoded UTF-8") from None
+        raise _malformed("expected UTF-8 text") from None
     except ValueError:
         raise _malformed(f"at most {MAX_FIELDS:,} fields are taken") from None
 

@@ -3,7 +3,8 @@
     400 malformed_json, malformed_form, malformed_http
     401 unauthorized            404 not_found           405 method_not_allowed
     408 body_too_slow           413 body_too_large          415 unsupported_media_type
-    422 invalid_request, text_too_long, too_many_texts, too_many_sentences, beam_too_wide, unsupported_languages
+    422 invalid_request, text_too_long, too_many_texts, too_many_sentences, beam_too_wide, unsupported_languages,
+        detection_unavailable
     429 queue_full (Retry-After) 431 head_too_large      500 internal_error, translation_failed
     503 loading, model_unavailable, draining, time_exceeded (Retry-After)
 
@@ -49,6 +50,12 @@ class ApiError(Exception):
 def retry_later(error: str, message: str, seconds: int, status: int = 503) -> ApiError:
     """An error with the header Retry-After, in seconds."""
     return ApiError(status, error, message, {"Retry-After": str(seconds)})
+
+
+def time_exceeded(limit: float) -> ApiError:
+    """The request was not done within so many seconds."""
+    message = f"not done within {limit:g} seconds; send less at once, or ask again later"
+    return retry_later("time_exceeded", message, 5)
 
 
 def server_stopped() -> ApiError:

@@ -6,17 +6,30 @@ the models for them. An error is ``{"error": SENTENCE}`` with LibreTranslate's s
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any, TypeVar
+from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from multihead.serving.bodies import read_form
-from multihead.serving.error_responses import ApiError
-from multihead.serving.languages import name_of
+from multihead.errors import FormatError, InputError, MissingDependencyError
+from multihead.serving import requests
+from multihead.serving.bodies import JSON, MULTIPART, FormFile, media_type, read_form, read_object
+from multihead.serving.documents import Ask, html_document, translate_documents
+from multihead.serving.downloads import Downloads
+from multihead.serving.error_responses import ApiError, time_exceeded
+from multihead.serving.file_formats import FORMATS, read_document
+from multihead.serving.languages import match, name_of
 from multihead.serving.libretranslate_schema import (
+    AUTO,
+    Detection,
+    DetectRequest,
+    FileRequest,
+    FileResponse,
     FrontendLanguages,
     FrontendSettings,
     Language,
@@ -30,9 +43,12 @@ from multihead.serving.libretranslate_schema import (
     json_response,
 )
 from multihead.serving.middleware import same_token, token_missing, unauthorized
-from multihead.serving.models import Models
+from multihead.serving.models import Models, Pair, unsupported
 from multihead.serving.schema import ApiRequest, TranslatedText
 from multihead.serving.settings import ServeSettings
+from multihead.text.detection import detect
+
+T = TypeVar("T")
 
 Translate = Callable[[ApiRequest, Request], Awaitable[list[TranslatedText]]]
 """Translates the texts of a request within the server's limits."""
@@ -59,6 +75,7 @@ class LibreTranslate:
 
     def __init__(self, models: Models, settings: ServeSettings, translate: Translate, token: str | None) -> None:
         self._models, self._settings, self._translate, self._token = models, settings, translate, token
+        self._downloads = Downloads()
 
     async def languages(self, _request: Request) -> Response:
         """The languages of the server, and into which each can be translated."""
@@ -80,7 +97,10 @@ class LibreTranslate:
             target=LanguageName(code=target, name=name_of(target)),
         )
         limit = self._settings.max_characters
-        return json_response(FrontendSettings(charLimit=limit, apiKeys=keyed, keyRequired=keyed, language=languages))
+        shown = FrontendSettings(
+            charLimit=limit, apiKeys=keyed, keyRequired=keyed, supportedFilesFormat=list(FORMATS), language=languages
+        )
+        return json_response(shown)
 
     async def translate_form(self, request: Request) -> Response:
         """Translate the texts of a form."""
@@ -92,19 +112,134 @@ class LibreTranslate:
         """Translate the texts of a JSON object."""
         with libretranslate_errors():
             self._check_key(fields, request)
-            asked = check_fields(fields)
-            return json_response(await self._answer(asked, request))
+            asked = check_fields(LibreTranslateRequest, fields)
+            return json_response(await self._within_limit(self._answer(asked, request)))
 
     async def _answer(self, asked: LibreTranslateRequest, request: Request) -> LibreTranslateResponse:
         if asked.alternatives >= self._settings.max_beam:
             message = f"alternatives: got {asked.alternatives}; at most {self._settings.max_beam - 1} are given"
             raise ApiError(422, "beam_too_wide", message)
-        own = WideRequest(text=asked.q, source=asked.source, target=asked.target, n_best=asked.alternatives + 1)
-        texts = await self._translate(own, request)
-        others = [_others(text) for text in texts] if asked.alternatives else None
-        if isinstance(asked.q, str):
-            return LibreTranslateResponse(translatedText=texts[0].text, alternatives=others[0] if others else None)
-        return LibreTranslateResponse(translatedText=[text.text for text in texts], alternatives=others)
+        several = not isinstance(asked.q, str)
+        sources = [asked.q] if isinstance(asked.q, str) else asked.q
+        languages, detected = await self._languages_of(asked.source, asked.target, "\n".join(sources))
+        others: list[list[str]] = [[] for _ in sources]
+        if languages is None:
+            texts = list(sources)
+        elif asked.format == "html":
+            requests.check_limits(ApiRequest(text=sources), self._settings)
+            documents = await asyncio.to_thread(lambda: [html_document(text) for text in sources])
+            texts = await translate_documents(documents, self._asker(languages, request))
+        else:
+            own = WideRequest(
+                text=sources, n_best=asked.alternatives + 1, source=languages.source, target=languages.target
+            )
+            found = await self._translate(own, request)
+            texts, others = [one.text for one in found], [_others(one) for one in found]
+        own_others = others if asked.alternatives else None
+        if several:
+            return LibreTranslateResponse(
+                translatedText=texts, alternatives=own_others,
+                detectedLanguage=None if detected is None else [detected] * len(texts),
+            )  # fmt: skip
+        return LibreTranslateResponse(
+            translatedText=texts[0], alternatives=None if own_others is None else own_others[0],
+            detectedLanguage=detected,
+        )  # fmt: skip
+
+    async def _within_limit(self, work: Awaitable[T]) -> T:
+        try:
+            async with asyncio.timeout(self._settings.time_limit):
+                return await work
+        except TimeoutError:
+            raise time_exceeded(self._settings.time_limit) from None
+
+    async def _languages_of(self, source: str, target: str, text: str) -> tuple[Pair | None, Detection | None]:
+        """The languages to translate between, None if the text stays as it is; and what was detected."""
+        known = sorted({code for pair in self._models.pairs for code in pair})
+        if source != AUTO:
+            same = match(source, known) is not None and match(source, known) == match(target, known)
+            return (None if same else Pair(source, target)), None
+        ranking = await asyncio.to_thread(detect_languages, text, known)
+        if not ranking:  # no letters: nothing to translate
+            if match(target, known) is None:
+                raise unsupported("target", target, known)
+            return None, Detection(confidence=0, language=known[0])
+        if ranking[0].language == match(target, known):
+            return None, ranking[0]
+        return Pair(ranking[0].language, target), ranking[0]
+
+    def _asker(self, languages: Pair, request: Request) -> Ask:
+        """Translates the texts of documents, as many at a time as one request may have."""
+        direct = len(self._models.route(*languages)) == 1
+
+        async def ask(texts: Sequence[str], aligned: bool) -> list[TranslatedText]:
+            found = []
+            for start in range(0, len(texts), self._settings.max_texts):
+                part = list(texts[start : start + self._settings.max_texts])
+                own = ApiRequest(
+                    text=part, alignment=aligned and direct, source=languages.source, target=languages.target
+                )
+                try:
+                    found += await self._translate(own, request)
+                except ApiError as error:
+                    if not own.alignment or not error.message.startswith("alignment"):
+                        raise
+                    # Too large to be aligned: the tags are placed by the position of the words.
+                    found += await self._translate(own.model_copy(update={"alignment": False}), request)
+            return found
+
+        return ask
+
+    async def translate_file(self, request: Request) -> Response:
+        """Translate a file (`file` of a form): .txt, .html, .srt or .vtt."""
+        with libretranslate_errors():
+            if media_type(request) != MULTIPART:
+                raise ApiError(415, "unsupported_media_type", f"Content-Type: expected {MULTIPART}")
+            form = await read_form(request, self._settings)
+            fields = dict(reversed(form.fields))
+            self._check_key(fields, request)
+            asked, file = check_fields(FileRequest, fields), form.file("file")
+            if file is None or not file.name:
+                raise ApiError(422, "invalid_request", "file: expected a file with a name")
+            name, content = await self._within_limit(self._translate_file(asked, file, request))
+            key = self._downloads.add(name, content)
+            return json_response(FileResponse(translatedFileUrl=f"{request.base_url}download_file/{quote(key)}"))
+
+    async def _translate_file(self, asked: FileRequest, file: FormFile, request: Request) -> tuple[str, bytes]:
+        try:
+            document = await asyncio.to_thread(read_document, file.name, file.content)
+        except FormatError as error:
+            raise ApiError(422, "invalid_request", str(error)) from None
+        passages = [part.segment.text for part in document.parts if not isinstance(part, str)]
+        languages, _ = await self._languages_of(asked.source, asked.target, "\n".join(passages))
+        if languages is None:
+            return file.name, file.content
+        (text,) = await translate_documents([document], self._asker(languages, request))
+        name = PurePath(file.name)
+        return f"{name.stem}_{asked.target}{name.suffix}", text.encode()
+
+    async def download(self, request: Request) -> Response:
+        """A translated file, under the address from `POST /translate_file`."""
+        key = request.path_params["name"]
+        content = self._downloads.get(key)
+        if content is None:
+            raise LibreTranslateError(ApiError(404, "not_found", "there is no such file, or it has expired"))
+        disposition = f"attachment; filename*=UTF-8''{quote(key.partition('.')[2])}"
+        headers = {"Content-Disposition": disposition, "Cache-Control": "no-store"}
+        return Response(content, media_type="application/octet-stream", headers=headers)
+
+    async def detect(self, request: Request) -> Response:
+        """Detect the language of a text among those of the server, most likely first."""
+        with libretranslate_errors():
+            if media_type(request) == JSON:
+                fields = await read_object(request, self._settings)
+            else:
+                fields = fields_of(await read_form(request, self._settings))
+            self._check_key(fields, request)
+            asked = check_fields(DetectRequest, fields)
+            text = asked.q if isinstance(asked.q, str) else "\n".join(asked.q)
+            known = sorted({code for pair in self._models.pairs for code in pair})
+            return json_response(await asyncio.to_thread(detect_languages, text, known))
 
     def _check_key(self, fields: Mapping[str, Any], request: Request) -> None:
         """Check ``api_key``, if the request has no header with the token."""
@@ -115,6 +250,23 @@ class LibreTranslate:
             error = unauthorized()
             message = "this server wants a token: send it as api_key, or in the header 'Authorization: Bearer TOKEN'"
             raise ApiError(error.status, error.error, message)
+
+
+def detect_languages(text: str, known: Sequence[str]) -> list[Detection]:
+    """The languages that a text may be in, most likely first; empty for a text without letters.
+
+    Args:
+        text: of any length.
+        known: codes of the languages to choose from.
+
+    Raises:
+        ApiError: 422, the extra is not installed, or none of the languages can be detected.
+    """
+    try:
+        found = detect(text, known)
+    except (MissingDependencyError, InputError) as error:
+        raise ApiError(422, "detection_unavailable", str(error)) from None
+    return [Detection(confidence=round(100 * share, 1), language=code) for code, share in found if share >= 0.0005]
 
 
 def _others(text: TranslatedText) -> list[str]:

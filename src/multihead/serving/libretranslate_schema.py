@@ -7,7 +7,7 @@ server does not know are passed over, as LibreTranslate does.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import to_json
@@ -33,6 +33,7 @@ class LibreTranslateRequest(Settings):
             "examples": [
                 {"q": "Ein Hund rennt.", "source": "de", "target": "en"},
                 {"q": ["Ein Hund rennt.", "Zwei Katzen."], "source": "de", "target": "en", "alternatives": 2},
+                {"q": "<p>Ein <b>Hund</b> rennt.</p>", "source": "de", "target": "en", "format": "html"},
             ]
         },
     )
@@ -43,8 +44,8 @@ class LibreTranslateRequest(Settings):
     """Language of the texts, or `auto` to detect it."""
     target: str
     """Language of the translations."""
-    format: Literal["text"] = "text"
-    """Format of the texts."""
+    format: Literal["text", "html"] = "text"
+    """Format of the texts; the tags of HTML are kept."""
     alternatives: int = Field(default=0, ge=0)
     """Number of other translations of each text."""
     api_key: str | None = None
@@ -64,6 +65,51 @@ class LibreTranslateRequest(Settings):
     @classmethod
     def _check_format(cls, value: Any) -> Any:
         return value or "text"
+
+
+class DetectRequest(Settings):
+    """The body of ``POST /detect``."""
+
+    model_config = ConfigDict(
+        title="DetectAsked", extra="ignore", json_schema_extra={"examples": [{"q": "Wo ist der Bahnhof?"}]}
+    )
+
+    q: str | list[str]
+    """The text."""
+    api_key: str | None = None
+    """The token, where the server asks for one; the header Authorization serves as well."""
+
+    @field_validator("q", mode="before")
+    @classmethod
+    def _check_texts(cls, value: Any) -> Any:
+        return check_texts(value)
+
+
+class FileRequest(Settings):
+    """The fields of ``POST /translate_file``; the file itself is read apart from them."""
+
+    model_config = ConfigDict(title="FileAsked", extra="ignore")
+
+    source: str
+    """Language of the file, or `auto` to detect it."""
+    target: str
+    """Language of the translation."""
+    api_key: str | None = None
+    """The token, where the server asks for one; the header Authorization serves as well."""
+
+
+class FileResponse(Settings):
+    """The response to ``POST /translate_file``."""
+
+    model_config = ConfigDict(
+        title="FileAnswer",
+        json_schema_extra={
+            "examples": [{"translatedFileUrl": "http://127.0.0.1:8000/download_file/2d9f0c6e.notes_en.txt"}]
+        },
+    )
+
+    translatedFileUrl: str  # noqa: N815 - the name of the API
+    """Where the translated file can be fetched, for ten minutes."""
 
 
 class WideRequest(ApiRequest):
@@ -130,7 +176,7 @@ class FrontendSettings(Settings):
     apiKeys: bool  # noqa: N815
     keyRequired: bool  # noqa: N815
     suggestions: bool = False
-    filesTranslation: bool = False  # noqa: N815
+    filesTranslation: bool = True  # noqa: N815
     supportedFilesFormat: list[str] = Field(default_factory=list)  # noqa: N815
     language: FrontendLanguages
 
@@ -168,17 +214,21 @@ def is_libretranslate(content: Mapping[str, Any]) -> bool:
     return "text" not in content and ("q" in content or ("source" in content and "target" in content))
 
 
-def check_fields(content: Mapping[str, Any]) -> LibreTranslateRequest:
-    """Check a JSON object.
+Fields = TypeVar("Fields", bound=Settings)
+
+
+def check_fields(kind: type[Fields], content: Mapping[str, Any]) -> Fields:
+    """Check a JSON object or the fields of a form.
 
     Raises:
         ApiError: 422.
     """
-    missing = [name for name in ("q", "source", "target") if not content.get(name)]
+    required = [name for name, field in kind.model_fields.items() if field.is_required()]
+    missing = [name for name in required if not content.get(name)]
     if missing:
         raise ApiError(422, "invalid_request", f"{missing[0]}: expected, and missing or empty")
     try:
-        return build(LibreTranslateRequest, {str(name): value for name, value in content.items()}, "the request")
+        return build(kind, {str(name): value for name, value in content.items()}, "the request")
     except ConfigurationError as error:
         raise ApiError(422, "invalid_request", str(error)) from None
 

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from multihead.serving.error_responses import ApiError
+from multihead.serving.libretranslate_schema import LibreTranslateError
 from multihead.serving.scheduler import Scheduler
 
 _CLIENT_CLOSED_REQUEST = 499
@@ -31,10 +32,16 @@ HEADERS = [
 ]
 """Security headers of every response: a page may load files of this server only, and cannot be framed."""
 
-PUBLIC_PATHS = ("/", "/health", "/ready", "/languages", "/frontend/settings")
-"""Paths that need no token, as do the page's files below /static/: the page itself asks for the token."""
+PUBLIC_PATHS = ("/", "/docs", "/health", "/ready", "/languages", "/frontend/settings")
+"""Paths that need no token: the page itself asks for the token."""
 
-KEYED_PATHS = ("/translate", "/detect")
+PUBLIC_FOLDERS = ("/static/", "/download_file/")
+"""What lies below these needs no token either: the page's files, and files under names that cannot be guessed."""
+
+THEIR_PATHS = ("/translate_file", "/detect")
+"""Paths of LibreTranslate's API alone, whose errors are in its form."""
+
+KEYED_PATHS = ("/translate", *THEIR_PATHS)
 """Paths that also take the token as ``api_key`` in the body; their endpoints check it (`token_missing`)."""
 
 _TOKEN_MISSING = "multihead.token_missing"
@@ -105,7 +112,7 @@ class ApiMiddleware:
             await response(scope, receive, send)
 
     def _check_token(self, scope: Scope) -> None:
-        if self._token is None or scope["path"] in PUBLIC_PATHS or scope["path"].startswith("/static/"):
+        if self._token is None or scope["path"] in PUBLIC_PATHS or scope["path"].startswith(PUBLIC_FOLDERS):
             return
         values = [value for name, value in scope["headers"] if name == b"authorization"]
         if not values and scope["method"] == "POST" and scope["path"] in KEYED_PATHS:
@@ -113,7 +120,8 @@ class ApiMiddleware:
             return
         scheme, _, token = values[0].partition(b" ") if len(values) == 1 else (b"", b"", b"")
         if scheme.lower() != b"bearer" or not same_token(token.lstrip(b" "), self._token):
-            raise unauthorized()
+            error = unauthorized()
+            raise LibreTranslateError(error) if scope["path"] in THEIR_PATHS else error
 
 
 def allow_origins(app: ASGIApp, origins: Sequence[str] | None) -> ASGIApp:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple
@@ -188,6 +188,18 @@ async def _end(old: LoadedModel) -> None:
     await old.close()
 
 
+def unsupported(name: str, code: str, known: Iterable[str]) -> ApiError:
+    """No model has a language.
+
+    Args:
+        name: of the field.
+        code: of the language.
+        known: the languages of the server.
+    """
+    message = f"{name}: {code!r} is not supported; this server has {', '.join(sorted(known))}"
+    return ApiError(422, "unsupported_languages", message)
+
+
 def _wrap(error: Exception) -> MultiheadError:
     return MultiheadError(str(error) or type(error).__name__)
 
@@ -267,8 +279,7 @@ class Models:
     def _language(name: str, code: str | None, known: set[str]) -> str | None:
         found = None if code is None else match(code, sorted(known))
         if code is not None and found is None:
-            message = f"{name}: {code!r} is not supported; this server has {', '.join(sorted(known))}"
-            raise ApiError(422, "unsupported_languages", message)
+            raise unsupported(name, code, known)
         return found
 
     @staticmethod

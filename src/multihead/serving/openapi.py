@@ -13,11 +13,15 @@ from fastapi import FastAPI
 
 from multihead.serving.bodies import JSON, MULTIPART, URL_ENCODED
 from multihead.serving.libretranslate_schema import (
+    Detection,
+    DetectRequest,
+    FileRequest,
+    FileResponse,
     LibreTranslateFault,
     LibreTranslateRequest,
     LibreTranslateResponse,
 )
-from multihead.serving.middleware import KEYED_PATHS
+from multihead.serving.middleware import KEYED_PATHS, THEIR_PATHS
 from multihead.serving.schema import TRANSLATION_EXAMPLE, ApiRequest, ErrorBody, TranslateResponse
 
 _STATUS_DESCRIPTIONS = {
@@ -49,6 +53,7 @@ ERROR_EXAMPLES = {
         "too_many_sentences": "got 900 sentences; at most 500 are taken at once",
         "beam_too_wide": "beam: got 40; at most 16 is taken",
         "unsupported_languages": "no model translates from fr to ja; this server has de-en, en-de",
+        "detection_unavailable": "py3langid is not installed: pip install 'multihead[detect]'",
     },
     429: {"queue_full": "32 requests are in hand, as many as are taken; ask again"},
     500: {
@@ -97,6 +102,36 @@ def describe_translate() -> dict[str, Any]:
         description["responses"][status]["model"] = ErrorBody | LibreTranslateFault
     bodies = {JSON: {"schema": either}, URL_ENCODED: {"schema": theirs}, MULTIPART: {"schema": theirs}}
     return {**description, "openapi_extra": {"requestBody": {"required": True, "content": bodies}}}
+
+
+def describe_detect() -> dict[str, Any]:
+    """``POST /detect``."""
+    schema = DetectRequest.model_json_schema()
+    bodies = {kind: {"schema": schema} for kind in (JSON, URL_ENCODED, MULTIPART)}
+    description = _describe_theirs(list[Detection], 400, 408, 413)
+    return {**description, "openapi_extra": {"requestBody": {"required": True, "content": bodies}}}
+
+
+def describe_file() -> dict[str, Any]:
+    """``POST /translate_file``."""
+    schema = FileRequest.model_json_schema()
+    schema["properties"]["file"] = {"type": "string", "format": "binary", "description": "The file."}
+    schema["required"].append("file")
+    body = {"required": True, "content": {MULTIPART: {"schema": schema}}}
+    description = _describe_theirs(FileResponse, *(status for status in _SEARCH_STATUSES if status != 422))
+    return {**description, "openapi_extra": {"requestBody": body}}
+
+
+def _describe_theirs(model: Any, *statuses: int) -> dict[str, Any]:
+    """A route of LibreTranslate's API."""
+    description = describe_json(model, *statuses)
+    for status in statuses:
+        described = description["responses"][status]
+        described["model"] = LibreTranslateFault
+        words = ERROR_EXAMPLES[422 if status == 400 else status]
+        examples = {word: {"value": {"error": message}} for word, message in sorted(words.items())}
+        described["content"] = {"application/json": {"examples": examples}}
+    return description
 
 
 def describe_stream() -> dict[str, Any]:
@@ -157,7 +192,10 @@ def _require_token(document: dict[str, Any], public_paths: Collection[str]) -> N
     theirs = {"description": _STATUS_DESCRIPTIONS[403], "content": {"application/json": fault}}
     for path, methods in document["paths"].items():
         for method in () if path in public_paths else methods.values():
-            method["security"] = [{"bearer": []}]
-            method["responses"]["401"] = response
             if path in KEYED_PATHS:
                 method["responses"]["403"] = theirs
+            if path in THEIR_PATHS:
+                method["security"] = [{}, {"bearer": []}]  # the token, or api_key
+            else:
+                method["security"] = [{"bearer": []}]
+                method["responses"]["401"] = response

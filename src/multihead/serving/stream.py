@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from multihead.serving.error_responses import ApiError
+from multihead.serving.error_responses import ApiError, time_exceeded
 from multihead.serving.requests import on_disconnect
 from multihead.serving.scheduler import ActiveRequest, Flight, Scheduler
 from multihead.serving.schema import ApiRequest
@@ -34,15 +34,14 @@ class EventStream(Response):
     Args:
         scheduler: translates.
         request: has one text.
-        time_exceeded: the error if the time limit is reached.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, scheduler: Scheduler, request: ApiRequest, time_exceeded: ApiError) -> None:
+    def __init__(self, scheduler: Scheduler, request: ApiRequest) -> None:
         super().__init__(b"", headers=_HEADERS, media_type=self.media_type)
         del self.headers["content-length"]
-        self._scheduler, self._request, self._time_exceeded = scheduler, request, time_exceeded
+        self._scheduler, self._request = scheduler, request
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events. An error before the first event is an ordinary error response, later it is an event."""
@@ -61,7 +60,7 @@ class EventStream(Response):
         except ClientDisconnect:
             self._scheduler.metrics.disconnects.inc()
         except TimeoutError:
-            await self._send_error(self._time_exceeded, started, scope, receive, send)
+            await self._send_error(time_exceeded(time_limit), started, scope, receive, send)
         except ApiError as error:
             await self._send_error(error, started, scope, receive, send)
         except Exception as error:

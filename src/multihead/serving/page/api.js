@@ -32,6 +32,22 @@ export class Server {
     return (await this.#fetch("info", {})).json();
   }
 
+  /** The description of the API. */
+  async description() {
+    return (await this.#fetch("openapi.json", {})).json();
+  }
+
+  /** Sends a request with a JSON body, or without one; returns its status and body as text, also of an error. */
+  async send(method, path, body) {
+    const headers = { ...(body ? { "Content-Type": "application/json" } : {}), ...this.#authorization };
+    try {
+      const response = await fetch(path, { method, headers, body, cache: "no-store" });
+      return `${response.status}\n${await response.text()}`;
+    } catch {
+      return OFFLINE;
+    }
+  }
+
   /** Whether the server responds; never throws. */
   async alive() {
     try {
@@ -63,8 +79,12 @@ export class Server {
     throw new Problem("refused", "The server gave no translation.");
   }
 
+  get #authorization() {
+    return this.#token ? { Authorization: `Bearer ${this.#token}` } : {};
+  }
+
   async #fetch(path, options) {
-    const headers = { ...options.headers, ...(this.#token ? { Authorization: `Bearer ${this.#token}` } : {}) };
+    const headers = { ...options.headers, ...this.#authorization };
     let response;
     try {
       response = await fetch(path, { ...options, headers, cache: "no-store" });
