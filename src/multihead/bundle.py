@@ -43,7 +43,7 @@ from multihead.models.network import Network
 from multihead.models.recurrent.network import RecurrentTranslator
 from multihead.models.transformer import Transformer
 from multihead.text.languages import Languages
-from multihead.text.tokenizer import Tokenizer
+from multihead.text.tokenizer import BytePairTokenizer, Tokenizer
 
 
 def build_network(config: NetworkConfig) -> Network:
@@ -242,11 +242,12 @@ def _card(bundle: Bundle, metrics: dict[str, Any], made_by: str) -> str:
     size = sum(p.numel() for p in bundle.model.parameters())
     shown = {name: f"{value:.4g}" if isinstance(value, float) else str(value) for name, value in metrics.items()}
     measured = "\n".join("| {} | {} |".format(name, text.replace("|", "\\|")) for name, text in shown.items())
+    kind = "byte-pair encoding" if isinstance(bundle.target_tokenizer, BytePairTokenizer) else "a vocabulary"
     unusual = ", ".join(f"{name} {value}" for name, value in _unusual(config).items())
     return (
         f"# Translator, {languages}\n\n{made_by}\n\n"
         f"{config.summary}, {size:,} parameters; "
-        f"byte-pair encoding of {len(bundle.target_tokenizer)} entries.\n"
+        f"{kind} of {len(bundle.target_tokenizer)} entries.\n"
         + (f"Other than by default: {unusual}.\n" if unusual else "")
         + "\n"
         "```python\nfrom multihead import Translator\n\n"
