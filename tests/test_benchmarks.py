@@ -23,6 +23,7 @@ TINY = {
     "recurrent.py": ["--tiny", "--rounds", "1"],
     "serving.py": ["--quick"],
     "training.py": ["--size", "toy", "--rounds", "1", "--updates", "1"],
+    "web.py": ["--rounds", "1", "--count", "4", "--beams", "1"],
 }
 """The arguments of each benchmark."""
 

@@ -134,8 +134,10 @@ struct Best {
 };
 
 static inline bool any_above(vf x, float bar) {
-#ifdef __AVX512F__
+#if defined(__AVX512F__)
     return _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(bar), _CMP_GT_OQ) != 0;
+#elif defined(__wasm__)
+    return some_lane(x > bar);
 #else
     bool any = false;
     for (int i = 0; i < LANES; i++) any |= x[i] > bar;

@@ -55,7 +55,7 @@ struct PositionTable {
 
     void reach(i64 positions) {
         if (learned || positions <= count) return;
-        count = positions;
+        count = std::max(positions, 2 * count);
         table.resize(count * width);
         const i64 half = width / 2;
         const double steps = (double)(layout < 2 ? half : std::max<i64>(half - 1, 1));

@@ -63,6 +63,11 @@ static inline vf lane_sums(vf *x) {
     else return x[0];
 }
 
+static inline bool some_lane(vi x) {
+    const v128_t *part = (const v128_t *)&x;
+    return wasm_v128_any_true(wasm_v128_or(wasm_v128_or(part[0], part[1]), wasm_v128_or(part[2], part[3])));
+}
+
 static inline float sum_of_lanes(vf x) {
     float total = x[0];
     for (int i = 1; i < LANES; i++) total += x[i];
