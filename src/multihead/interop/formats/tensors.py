@@ -98,7 +98,7 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
                     raise ValueError(f"{part.filename} claims {size:,} bytes")
         with np.load(path, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
         raise FormatError(f"{path}: damaged or unreadable ({_first_line(error)}); {COPY_AGAIN}") from None
 
 
