@@ -14,6 +14,7 @@ from subword_nmt.learn_bpe import learn_bpe
 from multihead.errors import FormatError
 from multihead.interop.formats.opening import read_foreign
 from multihead.interop.formats.parts import Languages
+from multihead.interop.importing import ImportOptions, import_model
 
 SIZES = {
     "d_model": 16,
@@ -78,6 +79,15 @@ def test_tokens_and_logits_are_theirs(foreign: Any, both_sides: Any, fsmt: tuple
         assert target.decode(ids) == theirs.decode(ids)
     assert (sides.parts.source_language, sides.parts.target_language) == ("de", "en")
     assert sides.parts.config.inner == 32
+
+
+def test_an_import_is_certified_by_transformers(foreign: Any, fsmt: tuple[Any, Path], tmp_path: Path) -> None:
+    lines = tmp_path / "lines.de"
+    lines.write_text("\n".join(foreign.sentences(3)) + "\n", encoding="utf-8")
+    certificate = import_model(fsmt[1], tmp_path / "model", ImportOptions(lines=lines, beam=2), say=lambda _: None)
+    assert certificate.state == "passed"
+    assert certificate.program == "transformers"
+    assert (tmp_path / "model" / "source.tokenizer.json").is_file()
 
 
 def test_faults_are_one_line(fsmt: tuple[Any, Path], tmp_path: Path) -> None:

@@ -105,7 +105,8 @@ class TransformersRuntime:
         scores: list[list[float]] = [[] for _ in sources]
         for batch in batches(sources, self._pad):
             inputs = pad([[self._target.bos_id, *targets[place][:-1]] for place in batch.places], self._pad)
-            logits = self.model(input_ids=batch.ids, attention_mask=batch.mask, decoder_input_ids=inputs).logits
+            given = {"input_ids": batch.ids, "attention_mask": batch.mask, "decoder_input_ids": inputs}
+            logits = self.model(**given, use_cache=False).logits  # with a cache, FSMT leaves out the causal mask
             for place, row in zip(batch.places, logits.float().log_softmax(-1), strict=True):
                 scores[place] = chosen(row, targets[place])
         return scores
