@@ -117,6 +117,8 @@ def test_a_pivot_is_one_translation_after_the_other(loads: Loads, servers: Serve
     assert len(guarded["n_best"]) == 2
     assert guarded["text"].startswith("seven")
     assert "alignment" in allowed.post(text="eins", alignment=True, **through).json["message"]
+    info = allowed.get("/info?source=de&target=fr").json
+    assert (info["source_language"], info["alignment"]) == ("de", False)
     targets = {one["code"]: one["targets"] for one in allowed.get("/languages").json}
     assert targets == {"de": ["en", "fr"], "en": ["de", "fr"], "fr": []}
     assert {one["code"]: one["targets"] for one in asked.get("/languages").json}["de"] == ["en"]

@@ -136,6 +136,34 @@ def test_it_reloads_while_serving_and_drains(
     assert not any("Traceback" in line for line in serving.said)
 
 
+def test_several_models_serve_libretranslates_client(
+    start: Callable[..., Process], model: Path, client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    libretranslatepy = pytest.importorskip("libretranslatepy", reason="LibreTranslate's client is not installed")
+    other = Path(shutil.copytree(model, tmp_path / "other"))
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps({**config, "source_language": "en", "target_language": "fr"}))
+    monkeypatch.setenv("MULTIHEAD_SERVE_MODELS", f"de-en={model} en-fr={other}")
+    monkeypatch.setenv("MULTIHEAD_SERVE_PIVOT", "en")
+    monkeypatch.setenv("MULTIHEAD_TOKEN", "abc")
+    serving = start("--port", 0, "--threads", 1, "--memory-limit", "5GB")
+    port = int(serving.until("listening at").rstrip("/\n").rpartition(":")[2])
+    here = type(client)(port)
+    assert here.get("/ready").status == 200
+    api = libretranslatepy.LibreTranslateAPI(f"http://127.0.0.1:{port}", "abc")
+    assert {one["code"]: one["targets"] for one in api.languages()} == {"de": ["en", "fr"], "en": ["fr"], "fr": []}
+    (first,) = Translator.load(model).translate(["eins zwei"])
+    assert api.translate("eins zwei", "de", "en") == first
+    assert api.translate("eins zwei", "de", "fr") == Translator.load(model).translate([first])[0]
+    serving.until("serving de-en, model 1")
+    serving.process.send_signal(signal.SIGHUP)
+    for name in ("de-en", "en-fr"):
+        serving.until(f"serving {name}, model 2")
+    serving.process.send_signal(signal.SIGTERM)
+    assert serving.end() == 0
+    assert not any("Traceback" in line for line in serving.said)
+
+
 def test_without_a_model_it_does_not_serve(start: Callable[..., Process], model: Path) -> None:
     (model / "model.safetensors").write_bytes(b"no weights")
     serving = start(model, "--port", 0)

@@ -183,15 +183,21 @@ class Api:
         return Response(self.scheduler.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def info(self, request: Request) -> Response:
-        """The model for the languages `source` and `target`, the defaults of a request and the limits."""
+        """The model for the languages `source` and `target`, the defaults of a request and the limits.
+
+        Through a pivot, this is the second model.
+        """
         self.scheduler.check_ready()
         asked = request.query_params
-        served, *others = self.scheduler.models.route(asked.get("source"), asked.get("target"))
-        if others:
-            raise ApiError(422, "unsupported_languages", "no single model has these languages")
+        *firsts, served = self.scheduler.models.route(asked.get("source"), asked.get("target"))
         model = await self.scheduler.models.acquire(served)
         try:
-            return _json_response(describe_model(model, self.scheduler.settings))
+            info = describe_model(model, self.scheduler.settings)
+            update: dict[str, object] = {"alignment": False} if firsts else {}
+            first = firsts[0] if firsts else served
+            if first.pair is not None and served.pair is not None:
+                update |= {"source_language": first.pair.source, "target_language": served.pair.target}
+            return _json_response(info.model_copy(update=update))
         finally:
             self.scheduler.models.release(served, model)
 

@@ -98,6 +98,7 @@ class ServedModel:
         """Whether it finishes its requests to make room."""
         self.left = asyncio.Event()
         self._bytes = source.estimated_bytes
+        self.count_request = context.metrics.model_requests.labels(self.label).inc
 
     @property
     def pair(self) -> Pair | None:

@@ -294,7 +294,7 @@ class Scheduler:
         self._tokens.add(sum(counts))
         self.metrics.sentences.inc(len(counts))
         self.metrics.tokens.inc(sum(counts))
-        self.metrics.model_requests.labels(active.served.label).inc()
+        active.served.count_request()
         return responses.join_pivoted(active.pivoted, texts) if active.pivoted else texts
 
     def log_internal_error(self, error: BaseException) -> ApiError:

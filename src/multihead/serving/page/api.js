@@ -27,9 +27,15 @@ export class Server {
     }
   }
 
-  /** Languages, limits and defaults of the server. */
-  async info() {
-    return (await this.#fetch("info", {})).json();
+  /** Languages, limits and defaults of the server, or of its model for these languages ({source, target}). */
+  async info(languages) {
+    return (await this.#fetch(`info?${new URLSearchParams(languages)}`, {})).json();
+  }
+
+  /** All pairs of languages, as {source, target}. */
+  async pairs() {
+    const listed = await (await this.#fetch("languages", {})).json();
+    return listed.flatMap(({ code, targets }) => targets.map((target) => ({ source: code, target })));
   }
 
   /** The description of the API. */

@@ -21,7 +21,8 @@ const source = new Source(byId("source"), byId("mirror"));
 const links = new Links(byId("links"), byId("sheet"));
 const inspector = new Inspector({ retranslate, back });
 const output = new Output(byId("output"), { select, hover, retranslate });
-const lines = new Lines(server, (text) => settings.request(text), lineChanged, (problem) => notice.show(problem));
+const request = (text) => ({ ...settings.request(text), ...languages });
+const lines = new Lines(server, request, lineChanged, (problem) => notice.show(problem));
 const settings = new Settings(byId("settings-form"), byId("settings-summary"), () => lines.retranslateAll());
 const notice = new Notice(byId("notice"), server, start);
 
@@ -30,9 +31,15 @@ let selected = null;
 let focusNext = null;
 let info = null;
 
+/** The chosen languages, {source, target}; empty on a server with one model. */
+let languages = {};
+
 async function start() {
   try {
-    if (!info) showModel(await server.info());
+    if (!info) {
+      showModel(await server.info(languages));
+      showPairs(await server.pairs());
+    }
     lines.resume();
   } catch (problem) {
     if (!problem.kind) throw problem;
@@ -54,6 +61,26 @@ function showModel(received) {
   }
   byId("what").textContent = `${info.model}. `;
   settings.setDefaults(info);
+}
+
+/** Lists the languages of a server with several models. */
+function showPairs(pairs) {
+  const several = pairs.length > 1;
+  byId("pair").hidden = !several;
+  byId("model").hidden = several;
+  if (!several || byId("pair").options.length) return;
+  const first = pairs.findIndex(({ source, target }) => source === info.source_language && target === info.target_language);
+  byId("pair").append(
+    ...pairs.map(({ source, target }, place) => new Option(`${languageName(source)} → ${languageName(target)}`, place)),
+  );
+  byId("pair").value = String(Math.max(first, 0));
+  byId("pair").addEventListener("change", () => {
+    languages = pairs[byId("pair").value];
+    info = null;
+    lines.pause();
+    lines.retranslateAll();
+    start();
+  });
 }
 
 /** The name of a language: "German" for "de". */

@@ -87,6 +87,11 @@ export class Lines {
     }
   }
 
+  /** Starts no request until the next `resume`. */
+  pause() {
+    this.#paused = true;
+  }
+
   /** Starts, or continues after a problem. */
   resume() {
     this.#paused = false;
