@@ -14,9 +14,9 @@ from multihead.text.tokenizer import Tokenizer
 TOKENIZER = Tokenizer.learn(["ein Hund rennt", "zwei Katzen schlafen"] * 5, 300)
 
 
-def test_the_users_lines_come_first_and_empty_ones_are_left_out(tmp_path: Path) -> None:
+def test_the_users_lines_come_first_without_empty_ones_and_word_marks(tmp_path: Path) -> None:
     file = tmp_path / "lines.gz"
-    file.write_bytes(gzip.compress(b"eins\n\n  \nzwei\ndrei\n"))
+    file.write_bytes(gzip.compress("eins\n\n  \nmit ▁ darin\nzwei\ndrei\n".encode()))
     found = certificate_lines(None, TOKENIZER, file, count=2)
     assert found.texts == ("eins", "zwei")
     assert found.origin == "the first 2 lines of lines.gz"

@@ -1,7 +1,8 @@
 """The lines on which a certificate compares two programs.
 
 They are, in this order: the user's file; the validation text of the run that the model belongs to; lines spelled with
-random entries of the model's vocabulary, which are not language, but reach every part of the network.
+random entries of the model's vocabulary, which are not language, but reach every part of the network. Lines with a
+literal U+2581 are left out: it is the word mark of most formats, and only our own tokenizers keep it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from multihead.data.text_files import read_lines
 from multihead.errors import InputError
 from multihead.text.tokenizer import Tokenizer
+from multihead.text.vocabulary import MARK
 
 _VALIDATION = Path("data") / "valid.source.txt"
 
@@ -30,7 +32,7 @@ class Lines:
 def certificate_lines(
     model: Path | None, tokenizer: Tokenizer, file: Path | None = None, count: int = 200, seed: int = 1
 ) -> Lines:
-    """The first ``count`` lines that are not empty, of the best place there is.
+    """The first ``count`` usable lines of the best place there is.
 
     Args:
         model: the model or run folder; None if the model is from elsewhere.
@@ -78,4 +80,4 @@ def _is_text(raw: bytes) -> bool:
 
 
 def _first(path: Path, count: int) -> tuple[str, ...]:
-    return tuple(islice((line for line in read_lines(path) if line.strip()), count))
+    return tuple(islice((line for line in read_lines(path) if line.strip() and MARK not in line), count))

@@ -211,7 +211,9 @@ def represented(parts: TranslatorParts, quantization: str) -> TranslatorParts:
             return tensor
         if tensor.dim() == 2 and matrices == "int8":
             largest = tensor.abs().amax(1, keepdim=True)
-            scale = 127.0 / torch.where(largest == 0, torch.full_like(largest, 127.0), largest)
+            # 127 as a tensor: PyTorch divides a number by a tensor as reciprocal and product, which rounds twice.
+            steps = torch.full_like(largest, 127.0)
+            scale = steps / torch.where(largest == 0, steps, largest)
             return (tensor * scale).round() / scale
         return tensor.to(getattr(torch, others)).float() if others else tensor
 
