@@ -57,7 +57,7 @@ def test_rounded_weights_are_what_we_say(make_parts: MakeParts, tmp_path: Path, 
     parts = make_parts(norm="pre", shared=False)
     format.write(parts, tmp_path, quantization)
     runtime, rounded = open_folder(tmp_path, parts, quantization), format.represented(parts, quantization)
-    terms = Terms("ctranslate2", LINES, 3, allowed=2e-4, quantization=quantization)
+    terms = Terms("ctranslate2", LINES, 3, allowed=3e-5, quantization=quantization)
     assert certify(rounded, runtime, terms).state == "passed"
     assert certify(parts, runtime, terms).state == "failed", "rounding can be measured"
     again = format.represented(rounded, quantization)

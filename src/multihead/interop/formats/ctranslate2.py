@@ -86,11 +86,12 @@ def write(parts: TranslatorParts, folder: Path, quantization: str) -> None:
     for name, value in settings.items():
         setattr(spec.config, name, value)
     spec.validate()
-    positions = [side.position_encodings.encodings for side in (spec.encoder, spec.decoder)]
+    variables = [side.position_encodings.encodings for side in (spec.encoder, spec.decoder)]
+    tables = [variable.numpy() for variable in variables]  # a variable is rounded in place
     spec.optimize(quantization)
-    for side, table in zip((spec.encoder, spec.decoder), positions, strict=True):
+    for side, variable, table in zip((spec.encoder, spec.decoder), variables, tables, strict=True):
         if not isinstance(side.position_encodings.encodings, str):  # the name of an equal table
-            side.position_encodings.encodings = table
+            side.position_encodings.encodings = type(variable)(table)
     spec.save(str(folder))
     write_tokenizers(parts, folder)
     (folder / "README.md").write_text(readme(parts, quantization, POSITIONS), encoding="utf-8")
