@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from multihead.errors import FormatError
+from multihead.errors import FormatError, MultiheadError
 from multihead.interop.formats.parts import Languages, TranslatorParts
 from multihead.interop.formats.unsupported import describe
 
@@ -36,7 +36,17 @@ class Format:
 
     def read(self, folder: Path, languages: Languages) -> TranslatorParts:
         """The parts of the model in the folder; FormatError if something in it is missing, damaged or unsupported."""
-        parts: TranslatorParts = self._function("read")(folder, languages)
+        try:
+            parts: TranslatorParts = self._function("read")(folder, languages)
+        except MultiheadError:
+            raise
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # a value of another type than the program writes, in one of its many settings
+            reason = (str(error).splitlines() or [""])[0][:160]
+            raise FormatError(
+                f"{folder}: settings that {self.name} does not write ({type(error).__name__}: {reason}); the folder is "
+                "damaged, or of a version that multihead does not know"
+            ) from error
         return parts
 
     def _function(self, name: str) -> Callable[..., Any]:

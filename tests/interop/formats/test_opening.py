@@ -1,0 +1,85 @@
+"""Reading any folder of another program: damaged settings are one line, whatever they break."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+from multihead.errors import FormatError, MultiheadError
+from multihead.interop.formats.opening import FORMATS, read_foreign, recognize
+from multihead.interop.formats.parts import Languages
+
+JUNK: list[Any] = [None, 0, -1, 3.5, "x", "", [], ["a"], {}, {"a": 1}, True, 10**30]
+
+
+@pytest.fixture
+def eole(tmp_path: Path) -> Path:
+    """A folder that Eole's reader recognizes, with settings of several kinds."""
+    settings = {
+        "model": {
+            "architecture": "transformer",
+            "heads": 2,
+            "norm_eps": 1e-6,
+            "embeddings": {"position_encoding_type": "SinusoidalInterleaved", "word_vec_size": 8},
+            "encoder": {"encoder_type": "transformer", "layers": 1},
+            "decoder": {"decoder_type": "transformer", "layers": 1},
+        },
+        "transforms": ["filtertoolong"],
+        "transforms_configs": {"filtertoolong": {"src_seq_length": 9}},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(settings), encoding="utf-8")
+    pieces = ["<unk>", "<blank>", "<s>", "</s>", "a"]
+    vocabulary = {"src": pieces, "tgt": pieces, "specials": {"pad_token": "<blank>"}}
+    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
+    from safetensors.torch import save_file
+
+    save_file({"src_emb.embeddings.weight": nn.Embedding(5, 8).weight.detach()}, tmp_path / "model.00.safetensors")
+    return tmp_path
+
+
+def places(content: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The paths to all values in nested dictionaries."""
+    if isinstance(content, dict):
+        for name, value in content.items():
+            yield (*above, name)
+            yield from places(value, (*above, name))
+
+
+@pytest.mark.parametrize("file", ["config.json", "vocab.json"])
+def test_settings_of_any_type_are_one_line(eole: Path, file: str) -> None:
+    draw = random.Random(1)
+    content = json.loads((eole / file).read_text(encoding="utf-8"))
+    for place in list(places(content)) * 4:
+        changed = copy.deepcopy(content)
+        inner = changed
+        for name in place[:-1]:
+            inner = inner[name]
+        inner[place[-1]] = draw.choice(JUNK)
+        (eole / file).write_text(json.dumps(changed), encoding="utf-8")
+        with pytest.raises(MultiheadError) as caught:  # at the latest as weights are missing
+            read_foreign(eole, Languages())
+        assert "\n" not in str(caught.value)
+
+
+def test_one_format_recognizes_a_folder(eole: Path) -> None:
+    assert [one.name for one in FORMATS if one.recognizes(eole)] == ["Eole"]
+    found = recognize(eole)
+    assert found is not None
+    assert found.module == "eole"
+    assert recognize(eole / "config.json") is None
+
+
+def test_the_error_names_the_program(eole: Path) -> None:
+    content = json.loads((eole / "config.json").read_text(encoding="utf-8"))
+    (eole / "config.json").write_text(json.dumps(content | {"transforms": True}), encoding="utf-8")
+    with pytest.raises(
+        FormatError, match=r"settings that Eole does not write \(TypeError: .*\); the folder is damaged"
+    ):
+        read_foreign(eole, Languages())
