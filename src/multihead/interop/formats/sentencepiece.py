@@ -37,8 +37,10 @@ def refusals(parts: TranslatorParts) -> list[str]:
     return [f"the {side} tokenizer is a {type(one).__name__}" for side, one in sides if not _is_convertible(one)]
 
 
-def inexact(_parts: TranslatorParts) -> str:
-    """How the models differ from our tokenizers."""
+def inexact(parts: TranslatorParts) -> str | None:
+    """How the models differ from our tokenizers; None if they are SentencePiece's own."""
+    if not any(isinstance(one, BytePairTokenizer) for one in (parts.source_tokenizer, parts.target_tokenizer)):
+        return None
     return (
         "SentencePiece has no pattern: it may join runs of spaces, combining marks and zero-width joiners otherwise, "
         "and takes a literal U+2581 for a space"
