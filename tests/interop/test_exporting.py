@@ -128,6 +128,20 @@ def test_what_a_format_cannot_carry_is_refused_before_anything_is_written(
         assert not (tmp_path / "out").exists()
 
 
+def test_a_package_for_argos_translate_takes_its_languages_from_the_command(
+    tmp_path: Path, tokenizer: Tokenizer, call: Callable[..., Any]
+) -> None:
+    pytest.importorskip("onnx")
+    size = {"source_vocab": len(tokenizer), "target_vocab": len(tokenizer), "width": 16, "heads": 2, "inner": 8}
+    model = save(tmp_path / "model", TransformerConfig(**size, encoder_layers=1, decoder_layers=1), tokenizer)
+    words = ("export", model, "--format", "argos", "-o", tmp_path / "out", "--no-certificate")
+    result = call(*words)
+    assert result.status == 2
+    assert "give --source-language and --target-language" in result.err
+    assert call(*words, "--source-language", "sw", "--target-language", "yo").status == 0
+    assert (tmp_path / "out" / "translate-sw_yo-1_0.argosmodel").is_file()
+
+
 def test_what_is_there_is_not_overwritten(exported: Path, trained: Path) -> None:
     before = {path: path.read_bytes() for path in exported.iterdir()}
     with pytest.raises(ConfigurationError, match="exists already; nothing was overwritten"):
