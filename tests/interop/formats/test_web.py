@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import random
 import sys
@@ -14,18 +15,25 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 
 pytest.importorskip("selenium", reason="pages are tested in a real browser")
 
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
+from multihead.decoding.search import Search
 from multihead.interop.certificate import Terms, certify
+from multihead.interop.exporting import ExportOptions, export_model
 from multihead.interop.formats import web
 from multihead.interop.formats.parts import TranslatorParts
 from multihead.interop.lines import Lines, random_lines
 from multihead.interop.our_side import OurSide
 from multihead.interop.runtimes.browser import BrowserRuntime, Site
+from multihead.models.config import TransformerConfig
+from multihead.models.transformer import Transformer
+from multihead.text.foreign import SpecialIds
+from multihead.text.sentencepiece import SentencePieceTokenizer, own_pieces
 from multihead.text.tokenizer import BytePairTokenizer, Tokenizer
 
 if TYPE_CHECKING:
@@ -160,6 +168,76 @@ def test_texts_are_those_of_python(tokenizer: BytePairTokenizer, make_parts: Any
     assert open_site(make_parts()).decode(rows) == tokenizer.decode_batch(rows)
 
 
+@pytest.fixture(scope="module", params=["nmt_nfkc", "identity, bytes"])
+def unigram(request: pytest.FixtureRequest) -> SentencePieceTokenizer:
+    """A unigram model with the ids of another program, as OPUS-MT has it."""
+    sentencepiece = pytest.importorskip("sentencepiece")
+    pytest.importorskip("google.protobuf")
+    content = io.BytesIO()
+    rule, _, fallback = request.param.partition(", ")
+    words = [
+        "Ein",
+        "Hund",
+        "rennt",
+        "und",
+        "Hunde",
+        "rennen",
+        "im",
+        "Park",
+        "mit",
+        "12",
+        "Bällen",
+        "345",
+        "Wörter",
+        "„Zeichen“",
+        "schlafen",
+        "schläft",
+    ]
+    draw = random.Random(4)
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=(" ".join(draw.choices(words, k=8)) for _ in range(300)),
+        model_writer=content, vocab_size=400, hard_vocab_limit=False, model_type="unigram", character_coverage=0.98,
+        normalization_rule_name=rule, byte_fallback=bool(fallback), user_defined_symbols=["<sep>", "12"],
+        remove_extra_whitespaces=not fallback, minloglevel=2,
+    )  # fmt: skip
+    names = own_pieces(content.getvalue())
+    vocabulary = [
+        "</s>",
+        "<unk>",
+        *[name for name in names if name not in ("<s>", "</s>", "<unk>")][::-1],
+        "ω",
+        "<pad>",
+    ]
+    last = len(vocabulary) - 1
+    specials = SpecialIds(pad=last, unk=1, bos=last, eos=0)
+    return SentencePieceTokenizer(content.getvalue(), vocabulary, specials, prefix=() if fallback else (5,))
+
+
+def test_unigram_models_are_those_of_sentencepiece(
+    unigram: SentencePieceTokenizer, tokenizer: BytePairTokenizer, open_site: Open
+) -> None:
+    """A post-norm network with a vocabulary of another program: ids, texts and translations."""
+    sizes = {"width": 32, "heads": 2, "inner": 32, "encoder_layers": 1, "decoder_layers": 1, "norm": "post"}
+    vocabulary = {"source_vocab": len(unigram), "target_vocab": len(unigram), "padding_id": unigram.pad_id}
+    torch.manual_seed(3)
+    config = TransformerConfig(**sizes, **vocabulary, tie_embeddings=True, output_bias=True)
+    target = SentencePieceTokenizer(unigram.model, unigram.vocabulary, unigram.specials)
+    weights = dict(Transformer(config).named_parameters())
+    parts = TranslatorParts(config, weights, unigram, target, Search(beam=2, length_factor=1, length_margin=2))
+    assert web.refusals(parts) == []
+    runtime, ours = open_site(parts), OurSide(parts)
+    extra = ["ω ωω a", "<sep>a <sep> 12 <s> </s> <unk>", "ﬁ ½ Ａ ㍿ ﷺ  a\u3000b", "x\u00ad\u200by", "\u3000 a \u3000"]
+    texts = [*hostile_texts(tokenizer), *extra]
+    expected, found = unigram.encode_batch(texts), runtime.encode(texts)
+    assert found is not None
+    assert [text for text, one, other in zip(texts, expected, found, strict=True) if one != other] == []
+    assert runtime.decode(expected) == target.decode_batch(expected)
+    lines = [text for text in texts if text.strip() and "\n" not in text and 2 < len(unigram.encode(text)) < 30][:40]
+    mine = ours.translate_int8([ours.ended(ids) for ids in ours.encode(lines)], parts.generation)
+    if EXACT:
+        assert [one.tokens for one in runtime.translations(lines, parts.generation)] == [one.tokens for one in mine]
+
+
 def test_lone_surrogates_are_refused(make_parts: Any, open_site: Open) -> None:
     script = 'const { BytePairTokenizer: T } = await import("/tokenizer.js");' + (
         'const settings = await (await fetch("/model.json")).json();'
@@ -272,6 +350,21 @@ def test_the_module_was_built_from_these_sources() -> None:
     tool = builder()
     found = tool.recorded(tool.MODULE.read_bytes())
     assert found == tool.describe(found["compiler"].removeprefix("zig ")), "run `make wasm`"
+
+
+@pytest.mark.proof
+def test_a_thousand_lines_of_a_trained_model_are_equal(trained: Path, numbers: Any, tmp_path: Path) -> None:
+    """The whole export, with a browser of its own."""
+    pairs = numbers.pairs(1000, seed=9)
+    lines = tmp_path / "lines.txt"
+    lines.write_text("".join(f"{source}\n" for source, _ in pairs), encoding="utf-8")
+    found = export_model(trained, "web", tmp_path / "site", ExportOptions(lines=lines, count=1000))
+    assert found.state == "passed", found.reason
+    assert [one.lines for one in found.searches] == [1000, 1000]
+    assert all(one.equal + one.near_ties == 1000 for one in found.searches)
+    if EXACT:
+        assert [one.equal for one in found.searches] == [1000, 1000]
+    assert (tmp_path / "site" / "certificate.json").exists()
 
 
 @pytest.mark.proof

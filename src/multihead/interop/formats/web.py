@@ -15,26 +15,22 @@ Sinusoidal positions are computed by the browser.
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import sys
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
-import tokenizers
 import torch
 from torch import Tensor
 
 from multihead.configuration import processor_flags
 from multihead.engine.weights import PRECISIONS, model_weights
 from multihead.interop.formats.parts import TranslatorParts
+from multihead.interop.formats.web_vocabulary import describe, refusal
 from multihead.model_folder import LARGEST, quantize_tensors, round_matrix
 from multihead.models.layers import LearnedPositions, Sinusoid
 from multihead.models.transformer import Transformer
-from multihead.text.tokenizer import BytePairTokenizer, Tokenizer
-from multihead.text.vocabulary import PATTERN
 
 SITE = Path(__file__).with_name("site")
 """The files that do not depend on the model."""
@@ -68,12 +64,10 @@ def refusals(parts: TranslatorParts) -> list[str]:
     changed = [name for name, value in usual.items() if getattr(search, name) != value]
     reasons = [f"a search with {name}={getattr(search, name)!r}, which the compiled search lacks" for name in changed]
     for side, tokenizer in (("source", parts.source_tokenizer), ("target", parts.target_tokenizer)):
-        if not isinstance(tokenizer, BytePairTokenizer):
-            reasons.append(
-                f"a {side} vocabulary of another program ({type(tokenizer).__name__}), but the page has ours"
-            )
-        elif tokenizer.parts.pattern != PATTERN:
-            reasons.append(f"a {side} vocabulary that cuts text by another pattern than ours")
+        reason = refusal(tokenizer)
+        reasons += [] if reason is None else [f"a {side} vocabulary that {reason}"]
+    if parts.target_tokenizer.prefix:
+        reasons.append("tokens that every translation begins with, such as a language, which the page lacks")
     return reasons
 
 
@@ -104,7 +98,7 @@ def write(parts: TranslatorParts, folder: Path, _quantization: str = "int8") -> 
         folder: an empty folder.
     """
     names = ("source_tokenizer", "target_tokenizer")
-    vocabularies: dict[str, Any] = {name: _vocabulary(getattr(parts, name)) for name in names}
+    vocabularies: dict[str, Any] = {name: describe(getattr(parts, name)) for name in names}
     if parts.source_tokenizer.digest == parts.target_tokenizer.digest:
         vocabularies["target_tokenizer"] = None
     network, weights = network_of(parts.build(Path("the model")))
@@ -177,35 +171,3 @@ def _content(tensor: Tensor, kind: int) -> bytes:
 def _little(tensor: Tensor) -> bytes:
     numbers = tensor.to(torch.float32).numpy()
     return (numbers if sys.byteorder == "little" else numbers.byteswap()).tobytes()
-
-
-def _vocabulary(tokenizer: Tokenizer) -> dict[str, Any]:
-    """What tokenizer.js needs."""
-    assert isinstance(tokenizer, BytePairTokenizer)
-    parts = tokenizer.parts
-    ids = {entry: number for number, entry in enumerate(parts.vocabulary)}
-    return {
-        "entries": list(parts.vocabulary),
-        "merges": [ids[side] for pair in parts.merges for side in pair],
-        "pattern": parts.pattern,
-        "classes": {one: character_class(one) for one in sorted(set(re.findall(r"\\p\{(\w+)\}", parts.pattern)))},
-    }
-
-
-@cache
-def character_class(name: str) -> str:
-    r"""The characters of a Unicode class such as ``L`` as the ranges of a regular expression: ``A-Za-z\u{aa}``.
-
-    They are those of the ``tokenizers`` library, which cuts texts here. Browsers know newer or older versions of
-    Unicode.
-    """
-    everything = "".join(chr(code) for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000)
-    others = tokenizers.normalizers.Replace(tokenizers.Regex(rf"[^\p{{{name}}}]+"), "\n")
-    runs: list[str] = others.normalize_str(everything).split("\n")
-    ranges: list[list[int]] = []
-    for code in (ord(character) for run in runs for character in run):
-        if ranges and code == ranges[-1][1] + 1:
-            ranges[-1][1] = code
-        else:
-            ranges.append([code, code])
-    return "".join(f"\\u{{{low:x}}}" + (f"-\\u{{{high:x}}}" if high > low else "") for low, high in ranges)

@@ -37,10 +37,8 @@ const done = arguments[arguments.length - 1], given = [...arguments].slice(0, -1
 """
 
 _TOKENIZERS = """
-const { BytePairTokenizer } = await import("/tokenizer.js");
-const settings = await (await fetch("/model.json")).json();
-const source = new BytePairTokenizer(settings.source_tokenizer);
-const target = settings.target_tokenizer ? new BytePairTokenizer(settings.target_tokenizer) : source;
+const { tokenizersOf } = await import("/vocabularies.js");
+const { source, target } = tokenizersOf(await (await fetch("/model.json")).json());
 """
 
 

@@ -1,7 +1,7 @@
 // Text in, text out, in the thread that calls it: as multihead's translating/translator.py with int8 products.
 
 import { Engine } from "./engine.js";
-import { BytePairTokenizer } from "./tokenizer.js";
+import { tokenizersOf } from "./vocabularies.js";
 
 const SLICE = 0.05; // seconds of search between two looks at messages
 
@@ -14,8 +14,7 @@ export class LocalTranslator {
    */
   constructor(settings, weights, module) {
     this.settings = settings;
-    this.source = new BytePairTokenizer(settings.source_tokenizer);
-    this.target = settings.target_tokenizer ? new BytePairTokenizer(settings.target_tokenizer) : this.source;
+    Object.assign(this, tokenizersOf(settings)); // source, target
     this.engine = new Engine(module, settings.network, weights);
     const language = settings.source_language ?? undefined;
     this.segmenter = new Intl.Segmenter(language, { granularity: "sentence" });
