@@ -136,7 +136,7 @@ class Api:
         kind = media_type(request)
         if kind in (URL_ENCODED, MULTIPART) or (not kind and request.url.query):
             return await self.libretranslate.translate_form(request)
-        fields = await read_object(request, self.scheduler.settings)
+        fields = await read_object(request, self.scheduler.settings, kind)
         if is_libretranslate(fields):
             return await self.libretranslate.translate_fields(fields, request)
         if token_missing(request):

@@ -88,14 +88,19 @@ async def _discard_rest(request: Request) -> None:
                 pass
 
 
-async def read_object(request: Request, settings: ServeSettings) -> dict[str, Any]:
+async def read_object(request: Request, settings: ServeSettings, kind: str | None = None) -> dict[str, Any]:
     """Read a body that is a JSON object.
+
+    Args:
+        request: whose body was not read yet.
+        settings: of the server.
+        kind: the media type, if it is known.
 
     Raises:
         ApiError: 400, 408, 413, 415 or 422.
         ClientDisconnect: the client disconnected before the body was complete.
     """
-    kind = media_type(request)
+    kind = media_type(request) if kind is None else kind
     if kind != JSON:
         raise ApiError(415, "unsupported_media_type", f"Content-Type: expected {JSON}, got {kind or 'none'!r}")
     return parse_object(await read_body(request, settings))

@@ -76,6 +76,8 @@ class LibreTranslate:
     def __init__(self, models: Models, settings: ServeSettings, translate: Translate, token: str | None) -> None:
         self._models, self._settings, self._translate, self._token = models, settings, translate, token
         self._downloads = Downloads()
+        self._parsing = asyncio.Lock()
+        """Documents are parsed one at a time: a large one keeps a processor core busy."""
 
     async def languages(self, _request: Request) -> Response:
         """The languages of the server, and into which each can be translated."""
@@ -127,7 +129,8 @@ class LibreTranslate:
             texts = list(sources)
         elif asked.format == "html":
             requests.check_limits(ApiRequest(text=sources), self._settings)
-            documents = await asyncio.to_thread(lambda: [html_document(text) for text in sources])
+            async with self._parsing:
+                documents = await asyncio.to_thread(lambda: [html_document(text) for text in sources])
             texts = await translate_documents(documents, self._asker(languages, request))
         else:
             own = WideRequest(
@@ -207,7 +210,8 @@ class LibreTranslate:
 
     async def _translate_file(self, asked: FileRequest, file: FormFile, request: Request) -> tuple[str, bytes]:
         try:
-            document = await asyncio.to_thread(read_document, file.name, file.content)
+            async with self._parsing:
+                document = await asyncio.to_thread(read_document, file.name, file.content)
         except FormatError as error:
             raise ApiError(422, "invalid_request", str(error)) from None
         passages = [part.segment.text for part in document.parts if not isinstance(part, str)]

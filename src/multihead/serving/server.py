@@ -69,7 +69,8 @@ async def serve(make_scheduler: Callable[[], Scheduler], listening: socket.socke
         token: required of clients; None admits every client.
     """
     scheduler = make_scheduler()
-    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # the scheduler writes the log
+    for name in ("uvicorn.error", "python_multipart"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # the scheduler writes the log
     server = _Server(_config(make_app(scheduler, token), scheduler.settings))
     loop = asyncio.get_running_loop()
 
