@@ -10,6 +10,8 @@ from multihead.decoding.search import Search
 from multihead.interop.our_side import OurSide
 from multihead.interop.runtimes import Rules, Runtime, TextRuntime, TokenizerRuntime
 
+_CUT = "the length limit cuts theirs, which scores higher by our model too; our search prefers what ends"
+
 _SHOWN = 20
 """Differences that are listed."""
 
@@ -57,6 +59,7 @@ class SearchCheck:
     lines: int
     equal: int
     near_ties: int
+    """Explained differences, also those at the length limit."""
     unexplained: int
     settings: dict[str, Any]
     """The rules that both sides followed."""
@@ -131,7 +134,9 @@ def compare_searches(
             continue
         decision = ours.decision(sources[place], one, other, rules)
         explained = decision is not None and decision.is_near_tie(delta)
-        if decision is None:
+        if not explained and ours.ranks_cut_higher(sources[place], one, other, rules):
+            explained, text = True, _CUT
+        elif decision is None:
             text = "no decision of the search can be turned by rounding"
         else:
             text = decision.explain(delta) if explained else f"no {decision.explain(delta)}"

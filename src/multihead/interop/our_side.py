@@ -116,6 +116,24 @@ class OurSide:
             return token_decision(self.model, source, ours, theirs, task, pad)
         return None  # one of them is the beginning of the other
 
+    def ranks_cut_higher(self, source: Sequence[int], ours: Sequence[int], theirs: Sequence[int], rules: Rules) -> bool:
+        """Whether the length limit cuts their translation, and it scores higher than ours by our model too.
+
+        Where cut hypotheses compete with finished ones, such a translation is no error: our search drops a cut
+        hypothesis once K others have ended.
+        """
+        search, end = rules.search, self._target.eos_id
+        if not rules.unfinished_compete or end in theirs or len(theirs) != search.max_length or not ours:
+            return False
+        targets = [row if row[-1] == end else [*row, end] for row in (ours, theirs)]
+        rows = self.score([source, source], targets)
+        free = len(self._target.prefix)  # forced symbols cost nothing, and count for the length
+        scores = [
+            sum(row[free : len(target)]) / search.penalty(len(target), search.alpha)
+            for row, target in zip(rows, (ours, theirs), strict=True)
+        ]
+        return scores[1] > scores[0]
+
     def _task(self, rules: Rules) -> SearchTask:
         """If cut hypotheses compete with finished ones, all K are asked for: they come after finished ones."""
         target, search = self._target, rules.search
