@@ -102,7 +102,13 @@ def find_format(name: str) -> Format:
             from multihead.interop.formats import transformers
             from multihead.interop.runtimes import transformers as library
 
-            return Format(transformers.write, transformers.refusals, library.open_folder)
+            return Format(
+                transformers.write,
+                transformers.refusals,
+                library.open_folder,
+                transformers.QUANTIZATIONS,
+                transformers.represented,
+            )
         case "onnx":
             from multihead.interop.formats import onnx
             from multihead.interop.runtimes import onnxruntime

@@ -49,6 +49,18 @@ def test_equal_logits_and_translations(tmp_path: Path, make_parts: MakeParts, na
     assert certificate.state == "passed", certificate.reason
 
 
+@pytest.mark.parametrize("quantization", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["marian", "pegasus, two vocabularies"])
+def test_half_the_size(tmp_path: Path, make_parts: MakeParts, name: str, quantization: str) -> None:
+    parts = make_parts(**NETWORKS[name])
+    format_.write(parts, tmp_path, quantization)
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    assert model.lm_head.weight.dtype == getattr(torch, quantization)
+    runtime, rounded = open_folder(tmp_path, parts, quantization), format_.represented(parts, quantization)
+    certificate = certify(rounded, runtime, Terms("transformers", LINES, beam=3, allowed=1e-4))
+    assert certificate.state == "passed", certificate.reason
+
+
 @pytest.mark.parametrize("name", ["marian", "bart", "pegasus", "mbart", "pegasus, two vocabularies"])
 def test_every_weight_is_used_and_saved_again(tmp_path: Path, make_parts: MakeParts, name: str) -> None:
     parts = make_parts(**NETWORKS[name])

@@ -23,7 +23,7 @@ a norm's output changes by a factor of 1 - 4.5e-6 / v for an input of variance v
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,9 @@ from multihead.interop.formats import bart_names, equivalent, marian_tokenizer, 
 from multihead.interop.formats.parts import TranslatorParts
 from multihead.interop.formats.tokenizer_json import write_json
 from multihead.models.config import TransformerConfig
+
+QUANTIZATIONS = ("float32", "float16", "bfloat16")
+"""Types of weights, the default first."""
 
 POSITIONS = 1024
 """Number of positions of a model whose sinusoids have no end here."""
@@ -130,26 +133,37 @@ def tokenizer_refusals(parts: TranslatorParts) -> list[str]:
     ]
 
 
-def write(parts: TranslatorParts, folder: Path, _quantization: str = "float32") -> None:
+def write(parts: TranslatorParts, folder: Path, quantization: str = "float32") -> None:
     """Write the folder: settings, weights, tokenizers and a card.
 
     Args:
         parts: a translator without `refusals`.
         folder: an existing folder.
+        quantization: the type of the weights.
 
     Raises:
         SurroundingsError: the folder cannot be written.
     """
     layout, longest = layout_of(parts.config), longest_of(parts.config)
     with write_errors(folder):
-        write_settings(parts, folder, settings_of(parts, layout))
+        write_settings(parts, folder, settings_of(parts, layout) | {"dtype": quantization})
         if _has_marian_files(parts):
             marian_tokenizer.write_tokenizers(parts, folder, longest)
         else:
             write_tokenizers(parts, folder)
-    write_tensors(folder / "model.safetensors", tensors_of(parts, layout))
+    dtype = getattr(torch, quantization)
+    tensors = {name: tensor.to(dtype) for name, tensor in tensors_of(parts, layout).items()}
+    write_tensors(folder / "model.safetensors", tensors)
     with write_errors(folder):
         (folder / "README.md").write_text(_card(parts, layout, longest), encoding="utf-8")
+
+
+def represented(parts: TranslatorParts, quantization: str) -> TranslatorParts:
+    """The parts with the weights that a file of this type has."""
+    if quantization == "float32":
+        return parts
+    fitted, dtype = fit(parts, layout_of(parts.config)), getattr(torch, quantization)
+    return replace(fitted, weights={name: tensor.to(dtype).float() for name, tensor in fitted.weights.items()})
 
 
 def write_settings(parts: TranslatorParts, folder: Path, settings: dict[str, Any]) -> None:
