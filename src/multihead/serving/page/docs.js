@@ -53,7 +53,12 @@ function section(operation) {
 }
 
 function paragraphs(text) {
-  return text.split(/\n\s*\n/).filter(Boolean).map((part) => element("p", {}, part));
+  return text.split(/\n\s*\n/).filter(Boolean).map((part) => element("p", {}, ...marked(part)));
+}
+
+/** A text with `code` in it. */
+function marked(text) {
+  return text.split("`").map((part, place) => (place % 2 ? element("code", {}, part) : part));
 }
 
 function bodies(content) {
@@ -132,7 +137,7 @@ function fields(schema, prefix, depth) {
       {},
       element("th", { scope: "row" }, path),
       element("td", {}, typeOf(field) + required),
-      element("td", {}, field.description ?? ""),
+      element("td", {}, ...marked(field.description ?? "")),
     );
     return [row, ...fields(field, path, depth - 1)];
   });
