@@ -24,6 +24,8 @@ from multihead.interop.lines import Lines
 from multihead.interop.our_side import OurSide
 from multihead.interop.runtimes import Rules
 from multihead.interop.runtimes.ctranslate2 import open_folder
+from multihead.text.foreign import SpecialIds
+from multihead.text.word_pieces import WordPieceTokenizer
 
 pytest.importorskip("ctranslate2")
 
@@ -84,6 +86,9 @@ def test_the_searches_of_both_sides_by_default_differ_as_stated(make_parts: Make
 def test_what_it_cannot_carry_is_named(make_parts: MakeParts) -> None:
     (reason,) = format.refusals(make_parts(key_dim=8, value_dim=12))
     assert "key_dim 8, value_dim 12" in reason
+    words = WordPieceTokenizer(["<s>", "<pad>", "</s>", "<unk>", "a"], SpecialIds(1, 3, 2, 2))
+    (reason,) = format.refusals(replace(make_parts(), source_tokenizer=words))
+    assert "a tokenizer of the kind WordPieceTokenizer" in reason
 
 
 def test_the_settings_tell_ctranslate2_of_the_special_symbols(make_parts: MakeParts, tmp_path: Path) -> None:

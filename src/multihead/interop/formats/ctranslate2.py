@@ -27,7 +27,9 @@ from multihead.interop.formats.ctranslate2_card import readme, write_tokenizers
 from multihead.interop.formats.parts import TranslatorParts
 from multihead.models.layers import Embedding
 from multihead.models.transformer import Transformer
-from multihead.text.tokenizer import Tokenizer
+from multihead.text.hugging_face import HuggingFaceTokenizer
+from multihead.text.sentencepiece import SentencePieceTokenizer
+from multihead.text.tokenizer import BytePairTokenizer, Tokenizer
 
 if TYPE_CHECKING:
     from ctranslate2.specs import TransformerSpec
@@ -55,6 +57,9 @@ def refusals(parts: TranslatorParts) -> list[str]:
         if len(set(tokenizer.vocabulary)) != len(tokenizer):
             reasons.append("two entries of its vocabulary with the same name, and CTranslate2 knows entries by name")
             break
+    kinds = {type(one) for one in (parts.source_tokenizer, parts.target_tokenizer)}
+    for kind in kinds - {BytePairTokenizer, SentencePieceTokenizer, HuggingFaceTokenizer}:
+        reasons.append(f"a tokenizer of the kind {kind.__name__}, which neither tokenizers nor sentencepiece has")
     return reasons
 
 
