@@ -21,6 +21,7 @@ from multihead.interop.certificate import certify
 from multihead.interop.exporting import CertificateError, ExportOptions, export_model, find_format
 from multihead.interop.runtimes import ctranslate2 as runtime
 from multihead.models.config import RecurrentConfig, TransformerConfig
+from multihead.text.languages import Languages
 from multihead.text.tokenizer import Tokenizer
 
 pytest.importorskip("ctranslate2")
@@ -126,6 +127,23 @@ def test_what_a_format_cannot_carry_is_refused_before_anything_is_written(
         assert reason in result.err
         assert len(result.err.splitlines()) == 1
         assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("family", "languages"),
+    [("marian", ()), ("nllb", ("deu_Latn", "eng_Latn")), ("m2m100", ("de", "en")), ("mbart50", ("de_DE", "en_XX"))],
+)
+def test_a_model_of_another_program_goes_on_to_ctranslate2(
+    foreign: Any, tmp_path: Path, family: str, languages: tuple[str, ...]
+) -> None:
+    (tmp_path / "folder").mkdir()
+    getattr(foreign, family)(tmp_path / "folder")
+    (tmp_path / "lines").write_text("\n".join(foreign.sentences(4)), encoding="utf-8")
+    options = ExportOptions(lines=tmp_path / "lines", beam=3, languages=Languages(*languages))
+    found = export_model(tmp_path / "folder", "ctranslate2", tmp_path / "out", options, say=lambda _: None)
+    assert found.state == "passed"
+    assert found.tokenizer is not None
+    assert found.tokenizer.equal_ids == found.tokenizer.lines == 4
 
 
 def test_a_package_for_argos_translate_takes_its_languages_from_the_command(

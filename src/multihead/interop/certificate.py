@@ -145,8 +145,9 @@ def certify(
         translations = _compare_models(parts, ours, other, sources, terms, checks, problems, say)
     elif isinstance(other, EngineRuntime):
         translations = _compare_engines(parts, ours, other, terms, checks, problems, say)
-    end = parts.target_tokenizer.eos_id
-    plain = [[i for i in row if i != end] for row in translations] or parts.target_tokenizer.encode_batch(texts)
+    target = parts.target_tokenizer
+    no_text = {target.eos_id, *target.forbidden_in_output}
+    plain = [[i for i in row if i not in no_text] for row in translations] or target.encode_batch(texts)
     checks["tokenizer"] = check = compare_tokenizers(ours, other, texts, encoded, plain)
     if check is not None and terms.inexact_tokenizer is not None:
         checks["remarks"] = (terms.inexact_tokenizer,)

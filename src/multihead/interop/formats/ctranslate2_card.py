@@ -47,7 +47,11 @@ def readme(parts: TranslatorParts, quantization: str, positions: int) -> str:
     library = "sentencepiece" if pieces else "tokenizers"
     load = "sentencepiece.SentencePieceProcessor(model_file={!r})" if pieces else "tokenizers.Tokenizer.from_file({!r})"
     cut = "source.encode(text, out_type=str)" if pieces else "source.encode(text, add_special_tokens=False).tokens"
-    show = "target.decode(tokens)" if pieces else "target.decode([target.token_to_id(token) for token in tokens])"
+    show = (
+        'target.decode(tokens).replace("▁", " ").strip()'
+        if pieces
+        else "target.decode([target.token_to_id(token) for token in tokens])"
+    )
     return (
         f"# Translator for CTranslate2, {languages}\n\n{parts.config.summary}; weights in {quantization}.\n\n"
         f"```python\nimport ctranslate2\nimport {library}\n\n"

@@ -18,6 +18,7 @@ from multihead.interop.formats.ctranslate2_card import tokenizer_files
 from multihead.interop.formats.parts import TranslatorParts
 from multihead.interop.runtimes import Rules
 from multihead.text.tokenizer import Tokenizer
+from multihead.text.vocabulary import MARK
 
 _BATCH = 32
 
@@ -51,13 +52,18 @@ class Pieces:
         return [[*self._prefix, *(self._ids.get(name, self._unknown) for name in row)] if row else [] for row in rows]
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        """The texts of ids."""
-        plain = [row[len(self._prefix) :] for row in rows]
+        """The texts of ids, without the prefix.
+
+        sentencepiece leaves the word marks of pieces that it does not have: in Marian's models those of the other
+        language.
+        """
+        before = self._prefix
+        plain = [row[len(before) :] if list(row[: len(before)]) == before else row for row in rows]
         if self._of_sentencepiece:
-            return [str(self._library.decode([self._names[i] for i in row])) for row in plain]
-        found: list[str] = self._library.decode_batch(
-            [[self._library.token_to_id(self._names[i]) for i in row] for row in plain]
-        )
+            texts = [str(self._library.decode([self._names[i] for i in row])) for row in plain]
+            return [text.replace(MARK, " ").strip() if MARK in text else text for text in texts]
+        ids = [[self._library.token_to_id(self._names[i]) for i in row] for row in plain]
+        found: list[str] = self._library.decode_batch(ids)
         return found
 
 
