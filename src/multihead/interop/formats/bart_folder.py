@@ -85,18 +85,7 @@ def read_settings(
         FormatError: a setting is missing, or is none that multihead has.
     """
     path = folder / CONFIG
-    for one in ("attention_heads", "ffn_dim"):
-        pair = config.get(f"encoder_{one}"), config.get(f"decoder_{one}")
-        if pair[0] != pair[1]:
-            raise FormatError(
-                f"{path}: encoder_{one} is {pair[0]} and decoder_{one} {pair[1]}; this multihead reads equal ones only"
-            )
-    activation = ACTIVATIONS.get(str(config.get("activation_function")))
-    if activation is None:
-        raise FormatError(
-            f"{path}: activation_function is {config.get('activation_function')!r}; this multihead reads models with "
-            f"{', '.join(ACTIVATIONS)}"
-        )
+    activation = _checked_activation(config, path)
     theirs = {
         "width": "d_model",
         "heads": "encoder_attention_heads",
@@ -126,6 +115,27 @@ def read_settings(
         **fixed,
     }
     return parse_settings(TransformerConfig, values, path)
+
+
+def _checked_activation(config: Mapping[str, Any], path: Path) -> str:
+    """Our name of the activation.
+
+    Raises:
+        FormatError: it is none that multihead has, or the sizes of encoder and decoder differ.
+    """
+    for one in ("attention_heads", "ffn_dim"):
+        pair = config.get(f"encoder_{one}"), config.get(f"decoder_{one}")
+        if pair[0] != pair[1]:
+            raise FormatError(
+                f"{path}: encoder_{one} is {pair[0]} and decoder_{one} {pair[1]}; this multihead reads equal ones only"
+            )
+    activation = ACTIVATIONS.get(str(config.get("activation_function")))
+    if activation is None:
+        raise FormatError(
+            f"{path}: activation_function is {config.get('activation_function')!r}; this multihead reads models with "
+            f"{', '.join(ACTIVATIONS)}"
+        )
+    return activation
 
 
 def position_settings(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
