@@ -349,6 +349,8 @@ class Models:
                 if self.closed:
                     return
                 await self._make_room(model, model.bytes)
+                if self.closed:
+                    return
                 self._say(f"loading {model.name}")
                 await model.load()
                 await self._make_room(model, 0)  # the estimate may have been too low
