@@ -368,6 +368,14 @@ def test_a_thousand_lines_of_a_trained_model_are_equal(trained: Path, numbers: A
 
 
 @pytest.mark.proof
+def test_an_imported_opus_mt_model_translates_in_the_browser(opus_mt: tuple[Any, Path], tmp_path: Path) -> None:
+    found = export_model(opus_mt[1], "web", tmp_path / "site", ExportOptions(count=100))
+    assert found.state == "passed", found.reason
+    if EXACT:
+        assert [one.equal for one in found.searches] == [100, 100]
+
+
+@pytest.mark.proof
 def test_the_module_can_be_rebuilt() -> None:
     tool = builder()
     compiler = tool.find_compiler()
