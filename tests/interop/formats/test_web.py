@@ -316,6 +316,7 @@ def test_what_a_page_lacks_is_named(make_parts: Callable[..., TranslatorParts]) 
     other: dict[str, Any] = {"generation": parts.generation.model_copy(update=changes)}
     found = web.refusals(replace(parts, **other))
     assert [name for name in changes if any(name in reason for reason in found)] == list(changes)
+    assert "the end symbol of a source" in web.refusals(make_parts(source_end=False))[0]
 
 
 def test_another_pattern_is_refused(make_parts: Callable[..., TranslatorParts]) -> None:

@@ -68,6 +68,8 @@ def refusals(parts: TranslatorParts) -> list[str]:
         reasons += [] if reason is None else [f"a {side} vocabulary that {reason}"]
     if parts.target_tokenizer.prefix:
         reasons.append("tokens that every translation begins with, such as a language, which the page lacks")
+    if not parts.config.source_end:
+        reasons.append("an encoder that does not read the end symbol of a source, as OpenNMT's")
     return reasons
 
 
