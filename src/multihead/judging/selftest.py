@@ -27,7 +27,7 @@ from torch import Tensor
 from multihead.errors import ConfigurationError
 from multihead.judging.score import forced_log_probabilities
 from multihead.models.network import Network, Output
-from multihead.text.tokenizer import Tokenizer
+from multihead.text.tokenizer import WrappedTokenizer
 from multihead.translating.translator import Translator
 
 BOUND = 1e-4
@@ -192,30 +192,8 @@ def _search_ids(translator: Translator, model: Network, **settings: Any) -> Tran
     return Translator(replace(translator.bundle, model=model, target_tokenizer=tokenizer)).searching(**own | settings)
 
 
-class _IdTokenizer(Tokenizer):
+class _IdTokenizer(WrappedTokenizer):
     """Decodes to ids, so that different token sequences of the same text are told apart."""
-
-    def __init__(self, inner: Tokenizer) -> None:
-        self.inner, self.prefix = inner, inner.prefix
-        self.pad_id, self.unk_id, self.bos_id, self.eos_id = inner.pad_id, inner.unk_id, inner.bos_id, inner.eos_id
-
-    def to_json(self) -> str:
-        return self.inner.to_json()
-
-    @property
-    def digest(self) -> str:
-        return self.inner.digest
-
-    @property
-    def vocabulary(self) -> tuple[str, ...]:
-        return self.inner.vocabulary
-
-    @property
-    def entries(self) -> tuple[bytes, ...]:
-        return self.inner.entries
-
-    def encode(self, text: str) -> list[int]:
-        return self.inner.encode(text)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The ids in decimal, separated by spaces."""

@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Any
 
 from multihead.errors import FormatError, MissingDependencyError
-from multihead.text.tokenizer import Tokenizer
+from multihead.text.tokenizer import Tokenizer, WrappedTokenizer
 from multihead.text.vocabulary import check_unicode
 
 _QUOTES = str.maketrans({"’": "'", "“": '"', "”": '"'})
@@ -96,7 +96,7 @@ class Preparation:
         return self._moses.MosesPunctNormalizer(lang=self.moses_punctuation, **more)
 
 
-class PreparedTokenizer(Tokenizer):
+class PreparedTokenizer(WrappedTokenizer):
     """A tokenizer whose texts are prepared.
 
     Args:
@@ -107,9 +107,8 @@ class PreparedTokenizer(Tokenizer):
     kind = "prepared"
 
     def __init__(self, inner: Tokenizer, preparation: Preparation) -> None:
-        self.inner, self.preparation = inner, preparation
-        self.pad_id, self.unk_id, self.bos_id, self.eos_id = inner.pad_id, inner.unk_id, inner.bos_id, inner.eos_id
-        self.prefix = inner.prefix
+        super().__init__(inner)
+        self.preparation = preparation
 
     @classmethod
     def from_json(cls, text: str) -> PreparedTokenizer:
@@ -140,21 +139,6 @@ class PreparedTokenizer(Tokenizer):
         """That of the inner tokenizer and of the steps."""
         content = self.inner.digest + json.dumps(asdict(self.preparation), sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
-
-    @property
-    def vocabulary(self) -> tuple[str, ...]:
-        """The inner tokenizer's."""
-        return self.inner.vocabulary
-
-    @property
-    def entries(self) -> tuple[bytes, ...]:
-        """The bytes that each id adds to a decoded text, before Moses is undone."""
-        return self.inner.entries
-
-    @property
-    def forbidden_in_output(self) -> tuple[int, ...]:
-        """The inner tokenizer's."""
-        return self.inner.forbidden_in_output
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text after `prefix`.

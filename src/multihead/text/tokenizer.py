@@ -241,6 +241,40 @@ class Tokenizer(ABC):
                 raise InputError(f"there is no id {i}: the vocabulary has the ids 0 to {size - 1}")
 
 
+class WrappedTokenizer(Tokenizer):
+    """A tokenizer with the entries and ids of another; subclasses change how texts are encoded or decoded.
+
+    Args:
+        inner: the other tokenizer.
+    """
+
+    def __init__(self, inner: Tokenizer) -> None:
+        self.inner, self.prefix = inner, inner.prefix
+        self.pad_id, self.unk_id, self.bos_id, self.eos_id = inner.pad_id, inner.unk_id, inner.bos_id, inner.eos_id
+
+    def to_json(self) -> str:
+        return self.inner.to_json()
+
+    @property
+    def digest(self) -> str:
+        return self.inner.digest
+
+    @property
+    def vocabulary(self) -> tuple[str, ...]:
+        return self.inner.vocabulary
+
+    @property
+    def entries(self) -> tuple[bytes, ...]:
+        return self.inner.entries
+
+    @property
+    def forbidden_in_output(self) -> tuple[int, ...]:
+        return self.inner.forbidden_in_output
+
+    def encode(self, text: str) -> list[int]:
+        return self.inner.encode(text)
+
+
 class BytePairTokenizer(Tokenizer):
     """Our byte-pair encoding.
 
