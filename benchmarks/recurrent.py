@@ -17,9 +17,8 @@ import torch
 from common import interleave, parser, write_figures
 from torch import Tensor, nn
 
-from multihead.kernels.linear import Loss
+from multihead.kernels.linear import Loss, linear_cross_entropy
 from multihead.models.config import RecurrentConfig
-from multihead.models.network import token_loss
 from multihead.models.recurrent.network import RecurrentTranslator
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -51,7 +50,8 @@ class Floor(nn.Module):
         """The loss of an encoder-decoder whose decoder sees one state of the encoder."""
         encoded, _ = self.encoder(self.words(source))
         states, _ = self.decoder(self.words(target_input) + encoded[:, :1])
-        return token_loss(states, self.words.weight, target_output, 0, smoothing)
+        real = target_output != 0
+        return linear_cross_entropy(states[real], self.words.weight, target_output[real], smoothing)
 
 
 def batch(rows: int, length: int, vocabulary: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

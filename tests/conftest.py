@@ -33,6 +33,24 @@ WORDS = dict(
     )
 )
 
+SLOWEST = (
+    "test_benchmarks.py",
+    "models/test_learning.py",
+    "serving/test_models.py",
+    "serving/test_contract.py",
+    "cli/test_commands.py",
+    "cli/test_kill.py",
+    "examples/test_structured_attention.py",
+)
+"""Files that take longest. They are run first, so that one worker does not end long after the others."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests of the slowest files first."""
+    last = len(SLOWEST)
+    items.sort(key=lambda item: next((i for i, name in enumerate(SLOWEST) if str(item.path).endswith(name)), last))
+
+
 SETTINGS: dict[str, Any] = {
     "width": 32,
     "heads": 2,

@@ -14,7 +14,7 @@ BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 
 TINY = {
     "attention.py": ["--tiny", "--rounds", "1"],
-    "decoding.py": ["--size", "toy", "--rounds", "1", "--sentences", "4", "--single", "1"],
+    "decoding.py": ["--size", "toy", "--rounds", "1", "--sentences", "4", "--single", "1", "--only", "threads"],
     "doctor.py": ["--pairs", "2000"],
     "guard.py": ["--tiny"],
     "interop.py": ["--size", "toy", "--rounds", "1", "--sentences", "4", "--beams", "2", "--only", "transformers"],

@@ -221,6 +221,8 @@ def test_the_commands():
         "selftest",
         "quantise",
         "shortlist",
+        "import",
+        "export",
         "pretrain",
         "fill-mask",
         "classify",

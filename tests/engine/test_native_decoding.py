@@ -16,7 +16,8 @@ from multihead.kernels import native as build
 @pytest.mark.parametrize("library", [build.KERNELS, DECODING], ids=lambda library: library.name)
 def test_what_is_included_belongs_to_the_key(library: build.Library) -> None:
     included = [re.findall(r'#include "(.*)"', file.read_text(encoding="utf-8")) for file in library.sources]
-    assert {file for files in included for file in files} == {file.name for file in library.sources[1:]}
+    elsewhere = {"webassembly.h"}  # included where __wasm__ is defined only (tests/interop/formats/test_web.py)
+    assert {file for files in included for file in files} - elsewhere == {file.name for file in library.sources[1:]}
 
 
 def test_each_library_is_built_by_itself_and_again_when_a_part_changes(
