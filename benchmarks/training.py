@@ -134,7 +134,9 @@ def begin(chosen: Namespace, file: Path) -> list[Contender]:
         peers = ["torch.nn.Transformer"]
         if importlib.util.find_spec("transformers") or os.environ.get("MULTIHEAD_PEERS"):
             peers.append("MarianMT")
-        wanted += [(peer, "float32", True) for peer in peers] + [(peer, "bfloat16", False) for peer in peers]
+        wanted += [(peer, "float32", True) for peer in peers]
+        if chosen.size != "toy":
+            wanted += [(peer, "bfloat16", False) for peer in peers]
     found = []
     for name, precision, plain in dict.fromkeys(wanted):
         command = [sys.executable, str(HERE / "training_contender.py"), name, str(file), precision]
