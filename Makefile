@@ -18,10 +18,9 @@ demo: setup
 	$(if $(filter zh,$(SOURCE) $(TARGET)),$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[zh]")
 	$(BIN)/multihead demo --source-language $(SOURCE) --target-language $(TARGET)
 
-# A file at a time for each of 3 processes (4 if there are more than 2 cores), each on one thread: some tests wait.
-JOBS := $(shell test $$(nproc 2>/dev/null || echo 2) -gt 2 && echo 4 || echo 3)
+# As many files at a time as there are cores (but not more than 4), each on one thread.
 test: check
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 # A training is killed 200 times at random moments; what it ends with is compared bit for bit.
 test-crash: setup

@@ -164,7 +164,7 @@ def test_a_model_in_use_is_waited_for_until_the_time_limit(
     loads: Loads, endless: Callable[[], Translator], servers: Servers
 ) -> None:
     loads.translators[PAIRS[0]] = endless()
-    client = servers.start(lambda: None, sources=loads.sources, memory_limit=loads.limit(1), time_limit=1.5).client
+    client = servers.start(lambda: None, sources=loads.sources, memory_limit=loads.limit(1), time_limit=4.0).client
     with client.in_flight(text="eins", source="de", target="en"):
         client.until("multihead_batch_sentences", 1)
         reply = client.post(text="eins", source="en", target="fr")
