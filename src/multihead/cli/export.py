@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from multihead.cli.options import language_flags
+from multihead.cli.options import certificate_flags, language_flags
 from multihead.text.languages import Languages
 
 if TYPE_CHECKING:
@@ -28,15 +28,7 @@ FORMATS = ("ctranslate2", "argos", "transformers", "onnx", "sentencepiece", "web
     metavar="TYPE",
     help="Of the weights: int8, float16, ... as far as the format has it. [the format's own: mostly float32]",
 )
-@click.option(
-    "--lines",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Source lines for the certificate. [the validation text of the model's run]",
-)
-@click.option("--count", type=click.IntRange(min=1), default=200, show_default=True, help="Lines to compare.")
-@click.option("--beam", type=click.IntRange(min=2), default=5, show_default=True, help="Beam of the comparison.")
-@click.option("--certificate/--no-certificate", default=True, help="Compare both sides after writing. [yes]")
+@certificate_flags("the validation text of the model's run", "after writing")
 @language_flags
 def export(model: Path, form: FormatName, output: Path, languages: Languages, **asked: Any) -> None:
     """Write MODEL (a run or model folder) in the format of another program.

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from multihead.cli.options import language_flags
+from multihead.cli.options import certificate_flags, language_flags
 from multihead.text.languages import Languages
 
 
@@ -17,15 +17,7 @@ from multihead.text.languages import Languages
     "-o", "--output", type=click.Path(path_type=Path), required=True, metavar="FOLDER", help="A new or empty folder."
 )
 @language_flags
-@click.option(
-    "--lines",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Source lines for the certificate. [random entries of the vocabulary]",
-)
-@click.option("--count", type=click.IntRange(min=1), default=200, show_default=True, help="Lines to compare.")
-@click.option("--beam", type=click.IntRange(min=2), default=5, show_default=True, help="Beam of the comparison.")
-@click.option("--certificate/--no-certificate", default=True, help="Compare both sides first. [yes]")
+@certificate_flags("random entries of the vocabulary", "first")
 def import_model(model: str, output: Path, languages: Languages, **asked: Any) -> None:
     """Save MODEL, a folder of another program or a name on the hub of Hugging Face, as a model folder.
 

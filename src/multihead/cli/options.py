@@ -227,6 +227,30 @@ def language_flags(function: F) -> F:
     return cast(F, command)
 
 
+def certificate_flags(lines: str, when: str) -> Callable[[F], F]:
+    """Decorator that adds the flags of a certificate: ``lines``, ``count``, ``beam`` and ``certificate``.
+
+    Args:
+        lines: the lines by default, for the help.
+        when: when both sides are compared, for the help.
+    """
+    decorations = (
+        click.option("--lines", **FILE, help=f"Source lines for the certificate. [{lines}]"),
+        click.option("--count", type=click.IntRange(min=1), default=200, show_default=True, help="Lines to compare."),
+        click.option(
+            "--beam", type=click.IntRange(min=2), default=5, show_default=True, help="Beam of the comparison."
+        ),
+        click.option("--certificate/--no-certificate", default=True, help=f"Compare both sides {when}. [yes]"),
+    )
+
+    def decorate(function: F) -> F:
+        for decoration in reversed(decorations):
+            function = decoration(function)
+        return function
+
+    return decorate
+
+
 def load_translator(
     model: Path,
     search: Mapping[str, Any],
