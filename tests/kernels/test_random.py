@@ -165,3 +165,20 @@ def test_a_step_within_a_step_ends_with_it_and_an_error_ends_both() -> None:
     with pytest.raises(ZeroDivisionError), step(3):
         _ = 1 // 0
     assert current_stream() is None
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 4), (3, 0), (0, 3, 4), (2, 0, 4), (2, 3, 0)])
+def test_dropout_of_no_elements_is_the_same_with_and_without_kernels(shape: tuple[int, ...], compiled) -> None:
+    def result() -> tuple[torch.Tensor, torch.Tensor | None]:
+        x = torch.ones(shape, requires_grad=True)
+        y = dropout(x, 0.3)
+        y.sum().backward()
+        return y, x.grad
+
+    native = result()
+    with compiled():
+        plain = result()
+    for one, other in zip(native, plain, strict=True):
+        assert one is not None
+        assert other is not None
+        assert one.shape == other.shape == torch.Size(shape)

@@ -160,6 +160,8 @@ def words(
 def random_bytes(key: Key, shape: torch.Size, device: torch.device | str = "cpu") -> Tensor:
     """One byte per element; the first axis is the row, the last the feature, those in between the position."""
     rows, positions, features = layout(shape)
+    if not rows * positions * features:  # words of no elements have strides that forbid the view as bytes
+        return torch.empty(shape, dtype=torch.uint8, device=device)
     drawn = words(key, rows, positions, (features + 3) // 4, device).view(torch.uint8)
     return drawn[..., :features].reshape(shape)
 

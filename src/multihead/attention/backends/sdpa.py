@@ -88,7 +88,7 @@ class Sdpa(Backend):
 
 def _is_long(sizes: Sizes) -> bool:
     """Whether bfloat16 pays in spite of its backward pass; not asked under a compiler, which would guard the sizes."""
-    return not torch.compiler.is_compiling() and min(sizes.q_len, sizes.kv_len) >= LONG
+    return not torch.compiler.is_compiling() and bool(min(sizes.q_len, sizes.kv_len) >= LONG)
 
 
 def why_unfused(call: Call) -> tuple[str, ...]:
@@ -135,7 +135,8 @@ def fused_attention(
             dropout_p=dropout_p,
             is_causal=is_causal,
             scale=scale,
-            enable_gqa=query.shape[1] != key.shape[1],
+            # bool: torch.jit.trace makes the comparison a tensor
+            enable_gqa=bool(query.shape[1] != key.shape[1]),
         )
 
 
