@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _UNFINISHED = ".unfinished"
-_REPLACED = ".replaced"
+REPLACED = ".replaced"
+"""Ends the name of a folder that was moved aside; it begins with a dot."""
 
 
 @contextlib.contextmanager
@@ -126,7 +127,7 @@ def _serialize(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
     for name in order:
         start, end = end, end + tensors[name].numel() * tensors[name].element_size()
         shape = list(tensors[name].shape)
-        header[name] = {"dtype": _DTYPES[str(tensors[name].dtype)], "shape": shape, "data_offsets": [start, end]}
+        header[name] = {"dtype": DTYPES[str(tensors[name].dtype)], "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # the format aligns the tensors to 8 bytes
     yield len(text).to_bytes(8, "little")
@@ -137,7 +138,7 @@ def _serialize(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
             yield flat.view(torch.uint8).numpy().data
 
 
-_DTYPES = {
+DTYPES = {
     f"torch.{name}": short
     for name, short in (
         ("bool", "BOOL"),
@@ -156,7 +157,7 @@ _DTYPES = {
 
 
 def _rank(tensor: Tensor) -> int:
-    return list(_DTYPES).index(str(tensor.dtype))
+    return list(DTYPES).index(str(tensor.dtype))
 
 
 def sha256_of(path: Path) -> str:
@@ -192,7 +193,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 
 def _aside(path: Path) -> Path:
-    return path.with_name(f".{path.name}{_REPLACED}")
+    return path.with_name(f".{path.name}{REPLACED}")
 
 
 def _finish_replacement(path: Path) -> None:
@@ -224,8 +225,8 @@ def remove_unfinished(folder: Path) -> None:
         for path in list(folder.iterdir()):
             if is_unfinished(path):
                 remove(path)
-            elif path.name.startswith(".") and path.name.endswith(_REPLACED):
-                _finish_replacement(path.with_name(path.name[1 : -len(_REPLACED)]))
+            elif path.name.startswith(".") and path.name.endswith(REPLACED):
+                _finish_replacement(path.with_name(path.name[1 : -len(REPLACED)]))
 
 
 def remove(path: Path) -> None:

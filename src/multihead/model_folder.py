@@ -24,9 +24,10 @@ matrix NAME is stored as int8, with its m as NAME + `LARGEST`. A row with m belo
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -36,7 +37,8 @@ from torch import Tensor, nn
 
 from multihead.configuration import Settings, SettingsType, build
 from multihead.errors import ConfigurationError, FormatError
-from multihead.files import atomic_folder, current_folder, sha256_of, write_tensors
+from multihead.files import DTYPES, atomic_folder, current_folder, sha256_of, write_tensors
+from multihead.sealed import MOST_JSON, OpenFolder, parse_json, read_file
 
 Rounding = Literal["bfloat16", "int8"]
 
@@ -222,15 +224,7 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         FormatError: the file cannot be read or holds no JSON object.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise FormatError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError:
-        raise FormatError(f"{path}: damaged: not JSON") from None
-    if not isinstance(content, dict):
-        raise FormatError(f"{path}: damaged: expected a JSON object")
-    return content
+    return parse_json(read_file(path, MOST_JSON), path)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
@@ -292,3 +286,78 @@ def _dequantize(steps: Tensor, largest: Tensor) -> Tensor:
     """q m / 127; entries of magnitude 127 become exactly m, so that quantizing again finds the same m."""
     values = steps.float() * (largest / torch.full_like(largest, 127.0))[:, None]
     return torch.where(steps.abs() == 127, steps.sign() * largest[:, None], values)
+
+
+# --------------------------------------------------------------------------- safetensors
+
+
+class TensorPlace(NamedTuple):
+    """A tensor in a safetensors file."""
+
+    dtype: str
+    """The name of the type in PyTorch."""
+    shape: tuple[int, ...]
+    start: int
+    """Its first byte in the file."""
+    end: int
+
+
+_TYPES = {short: name.removeprefix("torch.") for name, short in DTYPES.items()}
+_MOST_HEADER = 1 << 26
+
+
+def tensor_places(folder: OpenFolder, name: str) -> dict[str, TensorPlace]:
+    """The tensors that a safetensors file holds, from its header; no more of the file is read.
+
+    Raises:
+        FormatError: the file is missing, or its header does not describe exactly the bytes that are there.
+    """
+    length = int.from_bytes(folder.read_start(name, 8), "little")
+    size, path = folder.size(name), folder.path / name
+    if size < 8 or length > min(size - 8, _MOST_HEADER):
+        raise FormatError(f"{path}: damaged: its header has {length:,} bytes, the file {size:,}; {folder.remedy}")
+    return _parse_header(folder.read_start(name, 8 + length)[8:], size, path, folder.remedy)
+
+
+def read_tensors(folder: OpenFolder, name: str) -> dict[str, Tensor]:
+    """The tensors in a safetensors file; errors as `tensor_places`, and for bytes that the manifest does not list."""
+    tensor_places(folder, name)  # before memory is taken for them
+    content = folder.read_bytes(name, None)
+    begin = 8 + int.from_bytes(content[:8], "little")
+    places = _parse_header(content[8:begin], len(content), folder.path / name, folder.remedy)
+    return {key: _tensor(content, place) for key, place in places.items()}
+
+
+def _parse_header(header: bytes | bytearray, size: int, path: Path, remedy: str) -> dict[str, TensorPlace]:
+    """The places that a header describes; the tensors must fill a file of ``size`` bytes without gaps."""
+    described = parse_json(header, path)
+    described.pop("__metadata__", None)
+    found = {name: _place_of(values) for name, values in described.items()}
+    places, begin, end = {}, 8 + len(header), 0
+    for name, place in sorted(found.items(), key=lambda item: (0, 0) if item[1] is None else item[1][2:]):
+        if place is None or place.start != end:
+            raise FormatError(f"{path}: damaged: its header describes '{name:.80}' as no tensor can be; {remedy}")
+        places[name], end = place._replace(start=begin + place.start, end=begin + place.end), place.end
+    if begin + end != size:
+        raise FormatError(f"{path}: damaged: its tensors have {end:,} bytes, and there are {size - begin:,}; {remedy}")
+    return places
+
+
+def _place_of(values: object) -> TensorPlace | None:
+    """What an entry of a header describes, relative to the end of the header; None if it is impossible."""
+    match values:
+        case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(start), int(end)]} if dtype in _TYPES:
+            width = getattr(torch, _TYPES[dtype]).itemsize
+            sizes = len(shape) <= 16 and all(type(size) is int and 0 <= size < 1 << 48 for size in shape)
+            if sizes and 0 <= start <= end and math.prod(shape) * width == end - start:
+                return TensorPlace(_TYPES[dtype], tuple(shape), start, end)
+    return None
+
+
+def _tensor(content: bytearray, place: TensorPlace) -> Tensor:
+    dtype: torch.dtype = getattr(torch, place.dtype)
+    if place.start == place.end:
+        return torch.empty(place.shape, dtype=dtype)
+    if place.start % dtype.itemsize:  # another program wrote the file
+        content, place = content[place.start : place.end], place._replace(start=0)
+    return torch.frombuffer(content, dtype=dtype, offset=place.start, count=math.prod(place.shape)).view(place.shape)
