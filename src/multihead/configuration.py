@@ -32,6 +32,32 @@ class Settings(BaseModel):
 
 SettingsType = TypeVar("SettingsType", bound=Settings)
 
+# Upper bounds of settings. A file can name any number, and what is made of it has to fit into a machine. Nothing that
+# is trained or published comes near these.
+
+MOST_ENTRIES = 1 << 24
+"""Entries of a vocabulary, and classes. The largest published vocabularies have one million."""
+MOST_WIDTH = 1 << 16
+"""Width of a state, a head, or the number of heads. The widest published states have 18,432 numbers."""
+MOST_INNER = 1 << 20
+"""Hidden width of a feed-forward network. The widest published one has 73,728."""
+MOST_LAYERS = 1 << 10
+"""Layers of an encoder or a decoder. The deepest published Transformer has 500 on each side."""
+MOST_TOKENS = 1 << 20
+"""Tokens of a text, positions of a network. Books are shorter."""
+MOST_BEAM = 1 << 10
+"""Hypotheses of a sentence. Lists of 1,000 are ranked again in the literature; each has a row of logits."""
+MOST_FACTOR = 1000.0
+"""Weights, penalties and multiples, where less than 20 is usual."""
+MOST_UPDATES = 1 << 40
+"""Updates of a run, and everything that is counted in updates: a thousand a second for 35 years."""
+MOST_BATCH = 1 << 30
+"""Tokens, examples or sequences that are processed or counted at once."""
+MOST_THREADS = 1 << 12
+"""Processor threads of a machine; starting more fails in the system."""
+LAST_SEED = (1 << 63) - 1
+"""The largest seed that every generator takes."""
+
 
 def build(cls: type[SettingsType], values: Mapping[str, Any], origin: str) -> SettingsType:
     """``cls(**values)``, with error messages for users.
@@ -44,20 +70,42 @@ def build(cls: type[SettingsType], values: Mapping[str, Any], origin: str) -> Se
     Raises:
         ConfigurationError: an unknown key (the message names the nearest one), or an invalid value.
     """
+    unknown = [key for key in values if key not in cls.model_fields]
+    if len(unknown) > _MOST_PROBLEMS:
+        first = ", ".join(f"'{shortened(key)}'" for key in unknown[:_MOST_PROBLEMS])
+        raise ConfigurationError(f"{origin}: {len(unknown):,} settings that there are not, the first being {first}")
     try:
         return cls(**values)
     except ValidationError as error:
-        problems = "; ".join(_describe(cls, detail) for detail in error.errors())
-        raise ConfigurationError(f"{origin}: {problems}") from None
+        problems = [_describe(cls, detail) for detail in error.errors(include_url=False)[:_MOST_PROBLEMS]]
+        more = error.error_count() - len(problems)
+        raise ConfigurationError(f"{origin}: {'; '.join(problems)}{f'; and {more:,} more' if more else ''}") from None
+
+
+_MOST_PROBLEMS = 8
+"""Problems that one message names."""
+
+
+def shortened(text: str, most: int = 100) -> str:
+    """The beginning of a text that comes from a file, for a message."""
+    return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
+
+
+def shown(value: object) -> str:
+    """A value that comes from a file, as Python writes it, shortened for a message."""
+    try:
+        return shortened(repr(value))
+    except (ValueError, RecursionError):  # a number of thousands of digits, or a value of thousands of levels
+        return f"a {type(value).__name__} too long to show"
 
 
 def _describe(cls: type[Settings], detail: ErrorDetails) -> str:
     """Describe one error of pydantic's report."""
-    key = ".".join(str(part) for part in detail["loc"])
+    key = shortened(".".join(str(part) for part in detail["loc"]))
     if detail["type"] == "extra_forbidden":
         return f"there is no setting '{key}'{nearest(key, list(cls.model_fields))}"
-    got = "" if detail["type"] == "missing" else f", got {detail['input']!r}"
-    message = detail["msg"].removeprefix("Value error, ")
+    got = "" if detail["type"] == "missing" else f", got {shown(detail['input'])}"
+    message = shortened(detail["msg"].removeprefix("Value error, "), 1000)
     if not key:  # a condition on several settings: the message names them
         return message
     return f"{key}: {message[:1].lower()}{message[1:]}{got}"
@@ -79,9 +127,11 @@ def read_toml(path: Path) -> dict[str, Any]:
         with path.open("rb") as stream:
             return tomllib.load(stream)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"{path}: not valid TOML: {error}") from None
+        raise ConfigurationError(f"{path}: not valid TOML: {shortened(str(error))}") from None
     except UnicodeDecodeError:
         raise ConfigurationError(f"{path}: not a TOML file: it is not UTF-8 text") from None
+    except (ValueError, RecursionError):
+        raise ConfigurationError(f"{path}: not valid TOML: a number or a nesting without end") from None
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from None
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import click
 
-from multihead.configuration import Settings, build, read_toml
+from multihead.configuration import MOST_BATCH, MOST_THREADS, Settings, build, read_toml, shown
 from multihead.decoding.search import Search
 from multihead.errors import ConfigurationError
 from multihead.planning.sections import HEADINGS, section_of
@@ -167,14 +167,17 @@ def machine_flags(function: F) -> F:
 
 
 def check_positive(**numbers: int | None) -> None:
-    """Check that numbers given on the command line are at least 1.
+    """Check that numbers given on the command line are at least 1, and can be had.
 
     Raises:
         ConfigurationError: one is not; the message names its flag.
     """
     for name, value in numbers.items():
+        most = MOST_THREADS if name == "threads" else MOST_BATCH
         if value is not None and value < 1:
             raise ConfigurationError(f"{flag_name(name)}: expected at least 1, got {value}")
+        if value is not None and value > most:
+            raise ConfigurationError(f"{flag_name(name)}: expected at most {most}, got {shown(value)}")
 
 
 def parse_search_flags(flags: Mapping[str, Any]) -> dict[str, Any]:

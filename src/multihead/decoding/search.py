@@ -20,7 +20,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
-from multihead.configuration import Settings, nearest
+from multihead.configuration import MOST_BEAM, MOST_FACTOR, MOST_TOKENS, Settings, nearest
 from multihead.errors import ConfigurationError
 
 LengthPenalty = Callable[[int, float], float]
@@ -37,6 +37,12 @@ def wu(length: int, alpha: float) -> float:
     return float(((5 + length) / 6) ** alpha)
 
 
+_MOST_GROWTH = 100.0
+"""Tokens of a translation per token of its source: a word spelled in bytes has fewer."""
+_MOST_MARGIN = 1 << 14
+"""Tokens that every translation may or must have: a model that does not end searches each sentence so far."""
+
+
 class Search(Settings):
     """How translations are searched."""
 
@@ -50,17 +56,17 @@ class Search(Settings):
     )
     """The fields that a model folder and a run keep; all others belong to a single request."""
 
-    beam: int = Field(default=5, ge=1)
+    beam: int = Field(default=5, ge=1, le=MOST_BEAM)
     """Hypotheses per sentence; 1 is greedy search."""
-    alpha: float = Field(default=1.0, ge=0)
+    alpha: float = Field(default=1.0, ge=0, le=MOST_FACTOR)
     """Length penalty: a hypothesis y is ranked by log p(y | x) / |y|^alpha."""
-    length_factor: float = Field(default=3.0, gt=0)
+    length_factor: float = Field(default=3.0, gt=0, le=_MOST_GROWTH)
     """A translation has at most ``length_factor * source tokens + length_margin`` tokens."""
-    length_margin: int = Field(default=20, ge=1)
+    length_margin: int = Field(default=20, ge=1, le=_MOST_MARGIN)
     """See ``length_factor``."""
-    min_length: int = Field(default=0, ge=0)
+    min_length: int = Field(default=0, ge=0, le=_MOST_MARGIN)
     """Minimum number of tokens of a translation, excluding the end symbol."""
-    max_length: int | None = Field(default=None, ge=1)
+    max_length: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
     """Maximum number of tokens of a translation, including the end symbol, however long the source is."""
     length_penalty: Literal["power", "wu"] = "power"
     """What the log-probability is divided by: |y|^alpha, or ((5 + |y|) / 6)^alpha (Wu et al. 2016)."""
@@ -68,13 +74,13 @@ class Search(Settings):
     """Weight of the coverage penalty for ignored parts of the source (Wu et al. 2016, who use 0.2)."""
     stopping: Literal["exact", "ahead", "patience"] = "exact"
     """Stop a search when nothing can change, when the best finished ones are ahead, or at a count of finished ones."""
-    patience: float = Field(default=1.0, gt=0)
+    patience: float = Field(default=1.0, gt=0, le=MOST_FACTOR)
     """With ``stopping`` "patience": stop after this many times the beam have finished (Kasai et al. 2022)."""
-    no_repeat: int = Field(default=0, ge=0)
+    no_repeat: int = Field(default=0, ge=0, le=MOST_TOKENS)
     """No sequence of this many tokens occurs twice in a translation; 0 allows all."""
     without: tuple[str, ...] = ()
     """Words or phrases that no translation contains, as the tokenizer spells them."""
-    groups: int = Field(default=1, ge=1)
+    groups: int = Field(default=1, ge=1, le=MOST_BEAM)
     """Diverse beam search (Vijayakumar et al. 2018): number of groups that avoid each other's tokens."""
     diversity: float = Field(default=0.5, ge=0)
     """With ``groups``: cost of a token for each earlier group that chose it, as a log-probability."""
@@ -82,7 +88,7 @@ class Search(Settings):
     """Precision of the matrix products; below float32 only in the compiled search (`multihead.engine`)."""
     shortlist: bool = False
     """Choose among the target tokens that `multihead shortlist` found for the source: faster, nearly the same text."""
-    min_factor: float = Field(default=0.0, ge=0)
+    min_factor: float = Field(default=0.0, ge=0, le=_MOST_GROWTH)
     """Minimum number of tokens of a translation, as a multiple of the source's; it always leaves room for the end."""
 
     @model_validator(mode="after")
@@ -101,9 +107,10 @@ class Search(Settings):
     def limit(self, source_tokens: int) -> int:
         """Maximum number of tokens, including the end symbol, of the translation of a source of this many tokens.
 
-        It is min(length_factor * source_tokens + length_margin, max_length), but leaves room for ``min_length``.
+        It is min(length_factor * source_tokens + length_margin, max_length), but leaves room for ``min_length``; and at
+        most `MOST_TOKENS`.
         """
-        limit = int(self.length_factor * source_tokens) + self.length_margin
+        limit = min(int(self.length_factor * source_tokens) + self.length_margin, MOST_TOKENS)
         limit = limit if self.max_length is None else min(limit, self.max_length)
         return max(limit, self.min_length + 1)
 

@@ -10,7 +10,16 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from multihead.configuration import Settings, nearest
+from multihead.configuration import (
+    MOST_ENTRIES,
+    MOST_FACTOR,
+    MOST_INNER,
+    MOST_LAYERS,
+    MOST_TOKENS,
+    MOST_WIDTH,
+    Settings,
+    nearest,
+)
 from multihead.errors import ConfigurationError
 
 
@@ -68,37 +77,37 @@ class TransformerConfig(Settings):
 
     architecture: Literal["transformer"] = "transformer"
     """Kind of network."""
-    source_vocab: int = Field(ge=1)
+    source_vocab: int = Field(ge=1, le=MOST_ENTRIES)
     """Size of the source vocabulary."""
-    target_vocab: int = Field(ge=1)
+    target_vocab: int = Field(ge=1, le=MOST_ENTRIES)
     """Size of the target vocabulary."""
-    padding_id: int = Field(default=0, ge=0)
+    padding_id: int = Field(default=0, ge=0, le=MOST_ENTRIES)
     """Id of padding; its embedding is zero and is not trained."""
-    width: int = Field(default=512, ge=2)
+    width: int = Field(default=512, ge=2, le=MOST_WIDTH)
     """D: size of every state."""
-    heads: int = Field(default=8, ge=1)
+    heads: int = Field(default=8, ge=1, le=MOST_WIDTH)
     """H: number of attention heads."""
-    kv_heads: int | None = Field(default=None, ge=1)
+    kv_heads: int | None = Field(default=None, ge=1, le=MOST_WIDTH)
     """Heads of keys and values, each shared by H / kv_heads query heads (Ainslie et al. 2023); default H."""
-    key_dim: int | None = Field(default=None, ge=1)
+    key_dim: int | None = Field(default=None, ge=1, le=MOST_WIDTH)
     """d_k: width of the queries and keys of a head; default D / H."""
-    value_dim: int | None = Field(default=None, ge=1)
+    value_dim: int | None = Field(default=None, ge=1, le=MOST_WIDTH)
     """d_v: width of the values of a head; default D / H."""
     attention_bias: bool = True
     """Whether the projections to queries, keys and values and the output projection have biases."""
-    inner: int = Field(default=2048, ge=1)
+    inner: int = Field(default=2048, ge=1, le=MOST_INNER)
     """Hidden width of the position-wise feed-forward network, of each of its two or three matrices."""
     feed_forward: Literal["relu", "gelu", "silu", "reglu", "geglu", "swiglu"] = "relu"
     """Activation; the last three are gated (Shazeer 2020) with a third matrix, so 2/3 of ``inner`` costs the same."""
-    encoder_layers: int = Field(default=6, ge=1)
+    encoder_layers: int = Field(default=6, ge=1, le=MOST_LAYERS)
     """Number of encoder layers."""
-    decoder_layers: int = Field(default=6, ge=1)
+    decoder_layers: int = Field(default=6, ge=1, le=MOST_LAYERS)
     """Number of decoder layers."""
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"
     """Position encoding: sinusoidal for any length, or learned vectors, separate for source and target."""
     sinusoid: Literal["interleaved", "halves", "marian", "fairseq"] = "interleaved"
     """Channels and frequencies of sinusoidal positions (`models.layers.sinusoid`): the paper's, or other programs'."""
-    max_positions: int = Field(default=512, ge=1)
+    max_positions: int = Field(default=512, ge=1, le=MOST_TOKENS)
     """Number of learned positions; later positions share the last vector. Sinusoidal positions have no limit."""
     embedding_scale: Literal["embedding", "projection", "none"] = "embedding"
     """Scale the embeddings by sqrt(D) (the paper), the input of the output projection by 1 / sqrt(D), or neither."""
@@ -118,7 +127,7 @@ class TransformerConfig(Settings):
     """Layer norm after the residual sum (the paper) or before each sub-layer."""
     final_norm: bool | None = None
     """Whether a norm follows the encoder and the decoder; default: with pre-norm only, which needs it."""
-    norm_eps: float = Field(default=1e-6, gt=0)
+    norm_eps: float = Field(default=1e-6, gt=0, le=1)
     """Epsilon added to the variance in layer norm."""
     tie_embeddings: bool = True
     """Whether source and target share one embedding (needs a shared vocabulary)."""
@@ -200,19 +209,19 @@ class RecurrentConfig(Settings):
 
     architecture: Literal["recurrent"] = "recurrent"
     """Kind of network."""
-    source_vocab: int = Field(ge=1)
+    source_vocab: int = Field(ge=1, le=MOST_ENTRIES)
     """Size of the source vocabulary."""
-    target_vocab: int = Field(ge=1)
+    target_vocab: int = Field(ge=1, le=MOST_ENTRIES)
     """Size of the target vocabulary."""
-    padding_id: int = Field(default=0, ge=0)
+    padding_id: int = Field(default=0, ge=0, le=MOST_ENTRIES)
     """Id of padding; its embedding is zero and is not trained."""
-    width: int = Field(default=512, ge=2)
+    width: int = Field(default=512, ge=2, le=MOST_WIDTH)
     """D: size of embeddings, of encoder outputs and of decoder states; each direction of the encoder has D / 2."""
     cell: Literal["gru", "lstm"] = "gru"
     """The recurrent unit: GRU (Cho et al. 2014) or LSTM (Hochreiter & Schmidhuber 1997)."""
-    encoder_layers: int = Field(default=1, ge=0)
+    encoder_layers: int = Field(default=1, ge=0, le=MOST_LAYERS)
     """Number of bidirectional encoder layers; with 0 the decoder attends to embeddings plus positions."""
-    decoder_layers: int = Field(default=1, ge=1)
+    decoder_layers: int = Field(default=1, ge=1, le=MOST_LAYERS)
     """Number of recurrent decoder layers."""
     attend: Literal["before", "after"] = "before"
     """Attend before the recurrent step, so that the context enters the cell (Bahdanau), or after it, so that the
@@ -226,7 +235,7 @@ class RecurrentConfig(Settings):
     straight-through estimator or Gumbel noise; or marginals of a linear chain ('segmentation', Kim et al. 2017)."""
     baseline: Literal["none", "moving"] = "moving"
     """With 'sample': baseline of the rewards, none or their moving average (Xu et al. 2015, 4.1)."""
-    entropy_weight: float = Field(default=0.1, ge=0)
+    entropy_weight: float = Field(default=0.1, ge=0, le=MOST_FACTOR)
     """With 'sample': weight of the entropy bonus in the loss of a token."""
     encoder_attention: Literal["none", "softmax", "tree"] = "none"
     """Self-attention over the encoder's states, joined to each: none, softmax, or marginals of dependency trees

@@ -14,7 +14,15 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from multihead.configuration import Settings
+from multihead.configuration import (
+    LAST_SEED,
+    MOST_BATCH,
+    MOST_ENTRIES,
+    MOST_FACTOR,
+    MOST_TOKENS,
+    MOST_UPDATES,
+    Settings,
+)
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -29,7 +37,7 @@ def _parse_seconds(value: object) -> object:
     return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 
-Duration = Annotated[float, BeforeValidator(_parse_seconds), Field(gt=0)]
+Duration = Annotated[float, BeforeValidator(_parse_seconds), Field(gt=0, le=MOST_UPDATES)]
 
 
 class CorpusSettings(Settings):
@@ -39,7 +47,7 @@ class CorpusSettings(Settings):
     """Text in the source language, or a file of pairs."""
     target: Path | None = None
     """Its translation, line by line; omitted for a file of pairs."""
-    weight: float = Field(default=1.0, gt=0)
+    weight: float = Field(default=1.0, gt=0, le=MOST_FACTOR)
     """How often each pair is seen in an epoch, on average."""
 
 
@@ -130,15 +138,15 @@ class Text(Settings):
     """Source sentences, or pairs, for validation; without them part of the training pairs is held out."""
     valid_target: Path | None = None
     """Their translations."""
-    held_out: int | None = Field(default=None, ge=1)
+    held_out: int | None = Field(default=None, ge=1, le=MOST_BATCH)
     """Pairs to hold out for validation if there are no validation files."""
     source_language: str | None = None
     """Code of the source language (de); by default the ending of the file name."""
     target_language: str | None = None
     """Code of the target language; decides how BLEU tokenizes."""
-    min_tokens: int | None = Field(default=None, ge=1)
+    min_tokens: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
     """Training pairs with fewer subwords on a side are left out, and named."""
-    max_tokens: int | None = Field(default=None, ge=1)
+    max_tokens: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
     """Training pairs with more subwords on a side are left out, and named."""
 
 
@@ -147,10 +155,10 @@ class Subwords(Settings):
 
     heading: ClassVar[str] = "Subwords"
 
-    vocab_size: int | None = shared("vocab_size", ge=1)
+    vocab_size: int | None = shared("vocab_size", ge=1, le=MOST_ENTRIES)
     shared_vocabulary: bool | None = None
     """One vocabulary for both languages (the default), or one each."""
-    min_frequency: int | None = Field(default=None, ge=1)
+    min_frequency: int | None = Field(default=None, ge=1, le=MOST_BATCH)
     """How often two neighbors must occur together to become one subword."""
     coverage: float | None = Field(default=None, gt=0, le=1)
     """Share of the text whose characters get entries of their own; rare characters are spelled in bytes."""
@@ -328,7 +336,7 @@ class Chance(Settings):
 
     heading: ClassVar[str] = "Run"
 
-    seed: int | None = Field(default=None, ge=0)
+    seed: int | None = Field(default=None, ge=0, le=LAST_SEED)
     """Seed of all random numbers."""
 
 

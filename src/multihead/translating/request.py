@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import Field
 
-from multihead.configuration import Settings
+from multihead.configuration import MOST_ENTRIES, MOST_FACTOR, Settings
 from multihead.decoding.search import Search
 from multihead.errors import ConfigurationError, InputError
 
@@ -27,14 +27,18 @@ Phrases = Sequence[str | Sequence[str]]
 """What must appear in a translation: words or phrases, each in one spelling or as alternatives."""
 
 
+_MOST_SAMPLES = 1 << 16
+"""Samples of a sentence, each with a row of logits; the literature on minimum Bayes risk draws up to 4,096."""
+
+
 class Sampling(Settings):
     """How translations are drawn instead of searched (`decoding.sampling`)."""
 
-    sample: int = Field(default=1, ge=1)
+    sample: int = Field(default=1, ge=1, le=_MOST_SAMPLES)
     """Draw this many translations of each line from the model's distribution, instead of searching the best."""
-    temperature: float = Field(default=1.0, gt=0)
+    temperature: float = Field(default=1.0, gt=0, le=MOST_FACTOR)
     """Draw from p^(1/T): below 1 sharper, above 1 flatter than the model's distribution."""
-    top_k: int | None = Field(default=None, ge=1)
+    top_k: int | None = Field(default=None, ge=1, le=MOST_ENTRIES)
     """Draw from this many of the most probable tokens."""
     top_p: float | None = Field(default=None, gt=0, le=1)
     """Draw from the fewest most probable tokens that have this probability together."""

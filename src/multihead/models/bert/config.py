@@ -11,7 +11,15 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from multihead.configuration import Settings
+from multihead.configuration import (
+    MOST_ENTRIES,
+    MOST_FACTOR,
+    MOST_INNER,
+    MOST_LAYERS,
+    MOST_TOKENS,
+    MOST_WIDTH,
+    Settings,
+)
 from multihead.models.config import TransformerConfig, check_heads, check_vocabulary
 
 
@@ -23,29 +31,29 @@ class BertConfig(Settings):
 
     architecture: Literal["bert"] = "bert"
     """Kind of network."""
-    vocab: int = Field(ge=1)
+    vocab: int = Field(ge=1, le=MOST_ENTRIES)
     """Size of the vocabulary, including special symbols."""
-    padding_id: int = Field(default=0, ge=0)
+    padding_id: int = Field(default=0, ge=0, le=MOST_ENTRIES)
     """Id of padding."""
-    width: int = Field(default=768, ge=1)
+    width: int = Field(default=768, ge=1, le=MOST_WIDTH)
     """D: size of every state."""
-    layers: int = Field(default=12, ge=1)
+    layers: int = Field(default=12, ge=1, le=MOST_LAYERS)
     """Number of encoder layers."""
-    heads: int = Field(default=12, ge=1)
+    heads: int = Field(default=12, ge=1, le=MOST_WIDTH)
     """H: number of attention heads."""
-    inner: int = Field(default=3072, ge=1)
+    inner: int = Field(default=3072, ge=1, le=MOST_INNER)
     """Hidden width of the position-wise feed-forward network."""
-    max_positions: int = Field(default=512, ge=1)
+    max_positions: int = Field(default=512, ge=1, le=MOST_TOKENS)
     """Maximum number of tokens of a row: each position has a trained vector."""
-    segments: int = Field(default=2, ge=1)
+    segments: int = Field(default=2, ge=1, le=MOST_WIDTH)
     """Number of segment types: the first and the second sentence of a pair."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
     """Dropout of the embeddings and of each sub-layer's output."""
     attention_dropout: float = Field(default=0.1, ge=0, lt=1)
     """Dropout of the attention weights; above 0 the fused kernel cannot be used on a CPU."""
-    norm_eps: float = Field(default=1e-12, gt=0)
+    norm_eps: float = Field(default=1e-12, gt=0, le=1)
     """Epsilon added to the variance in layer norm."""
-    initial_deviation: float = Field(default=0.02, gt=0)
+    initial_deviation: float = Field(default=0.02, gt=0, le=MOST_FACTOR)
     """Standard deviation of the initial values of matrices and embeddings."""
 
     @model_validator(mode="after")

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from multihead.configuration import Settings
+from multihead.configuration import MOST_ENTRIES, MOST_INNER, MOST_LAYERS, MOST_WIDTH, Settings
 from multihead.models.bert.config import BertConfig
 from multihead.models.config import check_heads, check_vocabulary
 
@@ -22,23 +22,23 @@ class HierarchicalConfig(Settings):
 
     architecture: Literal["hierarchical"] = "hierarchical"
     """Kind of network."""
-    vocab: int = Field(ge=1)
+    vocab: int = Field(ge=1, le=MOST_ENTRIES)
     """Size of the vocabulary."""
-    classes: int = Field(ge=2)
+    classes: int = Field(ge=2, le=MOST_ENTRIES)
     """Number of classes."""
-    padding_id: int = Field(default=0, ge=0)
+    padding_id: int = Field(default=0, ge=0, le=MOST_ENTRIES)
     """Id of padding; its embedding is zero and is not trained."""
-    depth: int = Field(default=2, ge=1)
+    depth: int = Field(default=2, ge=1, le=3)
     """Number of levels: 1 = words, 2 = words and sentences, 3 = words, sentences and paragraphs."""
     encoder: Literal["gru", "transformer", "none"] = "gru"
     """Encoder of each level, before pooling: a bidirectional GRU (the paper), a Transformer encoder, or none."""
-    width: int = Field(default=128, ge=2)
+    width: int = Field(default=128, ge=2, le=MOST_WIDTH)
     """D: size of every vector; each direction of a GRU has D / 2."""
-    layers: int = Field(default=1, ge=1)
+    layers: int = Field(default=1, ge=1, le=MOST_LAYERS)
     """Number of layers of each encoder."""
-    heads: int = Field(default=4, ge=1)
+    heads: int = Field(default=4, ge=1, le=MOST_WIDTH)
     """H: number of heads of a Transformer encoder."""
-    inner: int = Field(default=256, ge=1)
+    inner: int = Field(default=256, ge=1, le=MOST_INNER)
     """Hidden width of its feed-forward network."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
     """Dropout of the embeddings, of each level's output and within a Transformer encoder."""
@@ -71,7 +71,7 @@ class BertClassifierConfig(Settings):
     """Kind of network."""
     encoder: BertConfig
     """Settings of the encoder."""
-    classes: int = Field(ge=2)
+    classes: int = Field(ge=2, le=MOST_ENTRIES)
     """Number of classes."""
     pool: Literal["first", "mean", "attention"] = "first"
     """Pooling: the pooled state of [CLS] (the paper), the mean of all states, or attention pooling."""

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from multihead.configuration import Settings
+from multihead.configuration import MOST_INNER, MOST_LAYERS, MOST_WIDTH, Settings
 from multihead.models.config import check_heads
 
 PADDING, BEGIN, END, FIRST = 0, 1, 2, 3
@@ -22,19 +22,19 @@ class PointerConfig(Settings):
 
     architecture: Literal["pointer"] = "pointer"
     """Kind of network."""
-    features: int = Field(default=1, ge=1)
+    features: int = Field(default=1, ge=1, le=MOST_WIDTH)
     """F: number of features of an input: 1 for a list of numbers, 2 for points of the plane."""
     encoder: Literal["recurrent", "bidirectional", "transformer"] = "recurrent"
     """A forward LSTM (the paper), a bidirectional LSTM, or a Transformer encoder."""
     positions: bool = False
     """Whether the Transformer encoder adds sinusoidal positions; without them the order of the inputs has no effect."""
-    width: int = Field(default=128, ge=2)
+    width: int = Field(default=128, ge=2, le=MOST_WIDTH)
     """D: size of every state; each direction of a bidirectional encoder has D / 2."""
-    layers: int = Field(default=1, ge=1)
+    layers: int = Field(default=1, ge=1, le=MOST_LAYERS)
     """Number of encoder layers; the decoder is one LSTM cell."""
-    heads: int = Field(default=4, ge=1)
+    heads: int = Field(default=4, ge=1, le=MOST_WIDTH)
     """H: number of heads of the Transformer encoder."""
-    inner: int = Field(default=256, ge=1)
+    inner: int = Field(default=256, ge=1, le=MOST_INNER)
     """Hidden width of the Transformer encoder's feed-forward network."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout of the embedded inputs and between encoder layers."""

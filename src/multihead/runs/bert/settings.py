@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from multihead.configuration import Settings, build, nearest
+from multihead.configuration import MOST_BATCH, MOST_ENTRIES, MOST_TOKENS, Settings, build, nearest
 from multihead.errors import ConfigurationError
 from multihead.models.bert.config import BERT_PRESETS, BertConfig
 from multihead.planning.sections import Chance, Machine, Output, Schedule, shared
@@ -37,9 +37,9 @@ class _Text(Settings):
     """The corpus: a sentence a line, an empty line between documents. Plain, gzip, xz or zstd."""
     valid_text: Path | None = None
     """Text to validate on; without it some documents are held out."""
-    held_out: int | None = Field(default=None, ge=1)
+    held_out: int | None = Field(default=None, ge=1, le=MOST_BATCH)
     """Documents to hold out for validation; of a single document, sentences at its end."""
-    max_tokens: int | None = Field(default=None, ge=8)
+    max_tokens: int | None = Field(default=None, ge=8, le=MOST_TOKENS)
     """Maximum tokens of a row, which is filled with sentences."""
     next_sentence: bool | None = None
     """Rows are pairs of passages, half of them from different documents; without it, one passage each."""
@@ -50,7 +50,7 @@ class _Text(Settings):
 class _Subwords(Settings):
     heading: ClassVar[str] = "Subwords"
 
-    vocab_size: int | None = shared("vocab_size", ge=1)
+    vocab_size: int | None = shared("vocab_size", ge=1, le=MOST_ENTRIES)
 
 
 class _Model(Settings):

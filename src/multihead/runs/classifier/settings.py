@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
-from multihead.configuration import Settings, build
+from multihead.configuration import MOST_BATCH, MOST_ENTRIES, MOST_TOKENS, Settings, build
 from multihead.errors import ConfigurationError
 from multihead.models.bert.config import BertConfig
 from multihead.models.classifier.config import BertClassifierConfig, HierarchicalConfig
@@ -41,22 +41,22 @@ class Files(Settings):
 class _Text(Settings):
     heading: ClassVar[str] = "Text"
 
-    held_out: int | None = Field(default=None, ge=1)
+    held_out: int | None = Field(default=None, ge=1, le=MOST_BATCH)
     """Documents to hold out if there is no file of validation documents. [a tenth, 1,000 at most]"""
     separator: str | None = Field(default=None, min_length=1)
     """The string between sentences. [they end where ends of sentences are]"""
     language: str | None = Field(default=None, pattern="^[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*$")
     """The language of the texts, such as de: its rules say where sentences end. [und: unknown]"""
-    max_words: int | None = Field(default=None, ge=1)
+    max_words: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
     """Maximum subwords of a sentence; longer sentences are split. [64]"""
-    max_tokens: int | None = Field(default=None, ge=8)
+    max_tokens: int | None = Field(default=None, ge=8, le=MOST_TOKENS)
     """Maximum subwords of a document for a BERT; the rest is not read. [256, or what the given model can read]"""
 
 
 class _Subwords(Settings):
     heading: ClassVar[str] = "Subwords"
 
-    vocab_size: int | None = shared("vocab_size", "by the number of documents", ge=1)
+    vocab_size: int | None = shared("vocab_size", "by the number of documents", ge=1, le=MOST_ENTRIES)
 
 
 class _Model(Settings):
@@ -130,9 +130,9 @@ class DocumentFormat(Settings):
     language: str | None = None
     """The language by whose rules they are; "und" if it is not known. ``None``, in older folders: they end at marks
     (`text.sentences.split_at_marks`)."""
-    max_words: int = Field(default=64, ge=1)
+    max_words: int = Field(default=64, ge=1, le=MOST_TOKENS)
     """Maximum number of subwords of a sentence."""
-    max_tokens: int = Field(default=256, ge=8)
+    max_tokens: int = Field(default=256, ge=8, le=MOST_TOKENS)
     """Maximum number of tokens of a row of a BERT."""
 
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from pydantic import Field, model_validator
 
-from multihead.configuration import Settings, build
+from multihead.configuration import MOST_BATCH, MOST_TOKENS, Settings, build
 from multihead.models.pointer.config import PointerConfig
 from multihead.planning.sections import Chance, shared
 from multihead.planning.settings import BaseRunConfig, Choices, pick_fields
@@ -48,9 +48,9 @@ class _Task(Settings):
 
     ascending: bool | None = None
     """Sort the least number first. [the greatest first]"""
-    smallest: int | None = Field(default=None, ge=1)
+    smallest: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
     """The fewest numbers, or points, of an example."""
-    largest: int | None = Field(default=None, ge=1)
+    largest: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
     """The most numbers, or points, of an example."""
 
 
@@ -77,13 +77,13 @@ class _Training(Settings):
     heading: ClassVar[str] = "Training"
 
     updates: int | None = shared("updates")
-    batch: int | None = Field(default=None, ge=1)
+    batch: int | None = Field(default=None, ge=1, le=MOST_BATCH)
     """Examples in a batch; all of them are drawn anew."""
     learning_rate: float | None = shared("learning_rate")
     warmup: int | None = shared("warmup")
     average: float | None = shared("average")
     validate_every: int | None = shared("validate_every")
-    held_out: int | None = Field(default=None, ge=1)
+    held_out: int | None = Field(default=None, ge=1, le=MOST_BATCH)
     """Examples of the validation set."""
 
 
@@ -108,9 +108,9 @@ class Task(Settings):
     problem: ProblemName
     ascending: bool = False
     """Sort the least number first."""
-    smallest: int = Field(ge=1)
+    smallest: int = Field(ge=1, le=MOST_TOKENS)
     """The fewest inputs of a training example."""
-    largest: int = Field(ge=1)
+    largest: int = Field(ge=1, le=MOST_TOKENS)
     """The most inputs of a training example."""
 
     @model_validator(mode="after")
@@ -139,9 +139,9 @@ class PointerRunConfig(BaseRunConfig):
     versions: dict[str, str]
     asked: dict[str, object]
     task: Task
-    batch: int = Field(ge=1)
+    batch: int = Field(ge=1, le=MOST_BATCH)
     """Examples in a batch."""
-    held_out: int = Field(ge=1)
+    held_out: int = Field(ge=1, le=MOST_BATCH)
     """Examples of the validation set."""
     model: PointerConfig
     training: TrainingConfig
