@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from multihead import work_folder
 from multihead.data.toy.numbers import Example, possible_sources, split
 from multihead.errors import ConfigurationError
 from multihead.files import write_errors, write_text
@@ -95,8 +96,7 @@ def demo(
 
 def _check_folder(folder: Path) -> None:
     """Check that the folder holds nothing but a demo, so that nothing else is overwritten."""
-    if folder.exists() and not folder.is_dir():
-        raise ConfigurationError(f"{folder}: is a file; --output names a folder")
+    work_folder.nearest_existing(folder)
     ours = ("data", "data-*", "run-*", "attention-*.png")  # data: of version 0.1
     others = [path.name for path in folder.glob("*") if not any(path.match(name) for name in ours)]
     if others:

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from multihead.errors import SurroundingsError
+from multihead.errors import ConfigurationError, SurroundingsError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,6 +32,37 @@ if TYPE_CHECKING:
 _UNFINISHED = ".unfinished"
 REPLACED = ".replaced"
 """Ends the name of a folder that was moved aside; it begins with a dot."""
+
+
+def check_new_file(path: Path) -> None:
+    """Check that a file can be written to ``path`` without replacing anything.
+
+    Raises:
+        ConfigurationError: it is a folder, exists already, or its folder does not exist.
+    """
+    if path.is_dir():
+        raise ConfigurationError(f"{path}: is a folder; give the name of a new file")
+    if path.exists() or path.is_symlink():
+        raise ConfigurationError(f"{path}: exists already; nothing was overwritten. Choose another name")
+    if not path.parent.is_dir():
+        raise ConfigurationError(f"{path}: there is no folder {path.parent} to write it into; make it first")
+
+
+def check_new_folder(path: Path) -> None:
+    """Check that `atomic_folder` can make ``path`` without replacing anything.
+
+    Raises:
+        ConfigurationError: it is a file, a folder that is not empty, or the current folder; or a file is in its place.
+    """
+    if path.is_dir():
+        if any(path.iterdir()):
+            raise ConfigurationError(f"{path}: exists already; nothing was overwritten. Choose a new folder")
+        if path.resolve() == Path.cwd():
+            raise ConfigurationError(f"{path}: is the current folder, which cannot be replaced. Choose a new folder")
+        return
+    existing = next(place for place in (path, *path.absolute().parents) if place.exists() or place.is_symlink())
+    if not existing.is_dir():
+        raise ConfigurationError(f"{existing}: is a file; give the name of a new folder")
 
 
 @contextlib.contextmanager

@@ -49,7 +49,7 @@ def locked(folder: Path) -> Iterator[None]:
         ConfigurationError: another process works in the folder, or it is a file.
         SurroundingsError: it cannot be created.
     """
-    _nearest_existing(folder)
+    nearest_existing(folder)
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     descriptor = None if os.name == "nt" else _open_locked(folder)
     try:
@@ -86,7 +86,7 @@ def _open_locked(folder: Path) -> int:
         os.close(descriptor)  # removed before it was locked
 
 
-def _nearest_existing(folder: Path) -> Path:
+def nearest_existing(folder: Path) -> Path:
     """``folder`` or its nearest ancestor that exists.
 
     Raises:
@@ -104,7 +104,7 @@ def is_begun(folder: Path, final: str) -> bool:
     Raises:
         ConfigurationError: the folder is a file, or holds something else.
     """
-    if _nearest_existing(folder) != folder:
+    if nearest_existing(folder) != folder:
         return False
     if (folder / final).exists():
         return True

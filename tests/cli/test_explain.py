@@ -39,8 +39,8 @@ def test_numbers_and_a_table(called: Any, trained: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (("-o", "no/page.html"), "no/page.html: give the name of a file"),
-        (("-o", "."), "give the name of a file"),
+        (("-o", "no/page.html"), "no/page.html: there is no folder no"),
+        (("-o", "."), ".: is a folder; give the name of a new file"),
         (("--png", "page.html"), "a picture is PNG, SVG or PDF"),
         (("-o", __file__), "exists already; nothing was overwritten"),
         (("-o", "no.svg", "--png", "./no.svg"), "no.svg: given as both page and picture"),

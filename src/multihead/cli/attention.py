@@ -14,6 +14,7 @@ import click
 
 from multihead.cli.options import language_flags
 from multihead.errors import ConfigurationError
+from multihead.files import check_new_file
 from multihead.text.languages import Languages
 
 if TYPE_CHECKING:
@@ -103,8 +104,7 @@ def _check_output(path: Path) -> None:
     from multihead.inspection.plots import check_path
 
     default_font()  # says what to install where nothing can be drawn
-    if check_path(path).exists():
-        raise ConfigurationError(f"{path}: exists already; nothing was overwritten. Choose another name")
+    check_new_file(check_path(path))
 
 
 def _draw(view: AttentionView, path: Path) -> None:

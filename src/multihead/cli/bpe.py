@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from multihead.errors import ConfigurationError, DataError, FormatError
+from multihead.files import check_new_file
 
 if TYPE_CHECKING:
     from multihead.text.subword_nmt.codes import Codes
@@ -75,10 +76,7 @@ def learn(
     **specials: str | None,
 ) -> None:
     """Learn from FILEs, or from standard input; several languages share one vocabulary."""
-    if output.exists():
-        raise ConfigurationError(f"{output}: exists already; nothing was overwritten. Choose another name")
-    if not output.parent.is_dir():
-        raise ConfigurationError(f"{output}: there is no folder {output.parent} to write it into; make it first")
+    check_new_file(output)
     if kind == "multihead":
         _reject_options(_CODES, symbols=merges)
         _learn_tokenizer(files, output, vocab_size, coverage, min_frequency, specials)

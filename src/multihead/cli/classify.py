@@ -15,6 +15,7 @@ import click
 
 from multihead.cli.options import FILE, Command, flags_of, merge_config_file
 from multihead.errors import ConfigurationError, DataError, InputError
+from multihead.files import check_new_file
 from multihead.runs.classifier.settings import ClassifyOptions, ClassifySettings, Files
 
 if TYPE_CHECKING:
@@ -94,11 +95,8 @@ def predict(model: Path, top: int, explain: bool, html: Path | None, device: str
     """
     from multihead.cli.process import configure_process
 
-    if html is not None and (html.exists() or not html.absolute().parent.is_dir()):
-        what = (
-            "exists already; nothing was overwritten" if html.exists() else "there is no such folder to write it into"
-        )
-        raise ConfigurationError(f"{html}: {what}. Choose another name")
+    if html is not None:
+        check_new_file(html)
     configure_process()
     from multihead.cli.streams import filter_lines
     from multihead.runs.classifier.model import DocumentClassifier

@@ -55,13 +55,10 @@ def evaluate(
     from multihead.cli.process import configure_process
     from multihead.cli.streams import counter
     from multihead.data.corpus import check_parallel
-    from multihead.errors import ConfigurationError
-    from multihead.files import write_text
+    from multihead.files import check_new_file, write_text
 
-    if save is not None and save.exists():
-        raise ConfigurationError(f"{save}: exists already; nothing was overwritten. Choose another name")
-    if save is not None and not save.parent.is_dir():
-        raise ConfigurationError(f"{save}: there is no folder {save.parent} to write it into; make it first")
+    if save is not None:
+        check_new_file(save)
     wishes = parse_search_flags(asked)
     check_positive(batch_tokens=batch_tokens, threads=threads)
     lines = check_parallel(source, target).lines

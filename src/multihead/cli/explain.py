@@ -10,6 +10,7 @@ import click
 
 from multihead.cli.options import check_positive, language_flags, parse_search_flags, search_flags
 from multihead.errors import ConfigurationError
+from multihead.files import check_new_file
 from multihead.text.languages import Languages
 
 if TYPE_CHECKING:
@@ -95,13 +96,11 @@ def _check_files(page: Path | None, picture: Path | None) -> None:
 
         default_font()  # names the package to install if nothing can be drawn
         check_path(picture)
-    if page is not None and (page.is_dir() or not page.parent.is_dir()):
-        raise ConfigurationError(f"{page}: give the name of a file, in a folder that exists, to write the page to")
     if page is not None and picture is not None and page.resolve() == picture.resolve():
         raise ConfigurationError(f"{page}: given as both page and picture; choose different names")
     for path in (page, picture):
-        if path is not None and path.exists():
-            raise ConfigurationError(f"{path}: exists already; nothing was overwritten. Choose another name")
+        if path is not None:
+            check_new_file(path)
 
 
 def _show(explained: Explanation, page: Path | None, picture: Path | None, as_json: bool) -> None:

@@ -16,7 +16,7 @@ from typing import Literal, get_args
 
 from multihead.bundle import Bundle, load_bundle
 from multihead.errors import ConfigurationError, MultiheadError, SurroundingsError
-from multihead.files import atomic_folder, write_errors
+from multihead.files import atomic_folder, check_new_folder, write_errors
 from multihead.interop import card
 from multihead.interop.certificate import FILE, Certificate, Terms, certify, not_run, search_of
 from multihead.interop.comparing import measure_rounding
@@ -191,8 +191,7 @@ def export_model(
         SurroundingsError: the folder cannot be written.
     """
     model, output, options = Path(model), Path(output), options or ExportOptions()
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise ConfigurationError(f"{output}: exists already; nothing was overwritten. Choose a new folder")
+    check_new_folder(output)
     form = find_format(format)
     quantization = options.quantization or form.quantizations[0]
     if quantization not in form.quantizations:

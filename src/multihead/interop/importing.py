@@ -14,7 +14,7 @@ from pathlib import Path
 
 from multihead.bundle import Bundle, load_bundle, save_bundle
 from multihead.errors import ConfigurationError, MissingDependencyError
-from multihead.files import atomic_folder
+from multihead.files import atomic_folder, check_new_folder
 from multihead.interop.certificate import Certificate, Terms, certify, not_run
 from multihead.interop.exporting import CertificateError, add_certificate, parts_of
 from multihead.interop.formats.opening import recognize
@@ -65,8 +65,7 @@ def import_model(
         SurroundingsError: a name that cannot be downloaded; the output cannot be written.
     """
     output, options = Path(output), options or ImportOptions()
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise ConfigurationError(f"{output}: exists already; nothing was overwritten. Choose a new folder")
+    check_new_folder(output)
     folder = model_folder_of(model)
     form = recognize(folder)
     bundle = load_bundle(folder, languages=options.languages)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from multihead.errors import ConfigurationError, FormatError
-from multihead.files import drafts_of, fsync, lock_holder, take_lock, write_errors, write_text
+from multihead.files import check_new_file, drafts_of, fsync, lock_holder, take_lock, write_errors, write_text
 
 
 class GrowingFile:
@@ -138,10 +138,8 @@ def check_free(path: Path) -> None:
 
     A file whose renaming was interrupted does not count: `growing_file` finishes it.
     """
-    if path.exists() and not (record_of(path).exists() and not part_of(path).exists()):
-        raise ConfigurationError(f"{path}: exists already; nothing was overwritten. Choose another name")
-    if not path.parent.is_dir():
-        raise ConfigurationError(f"{path}: there is no folder {path.parent} to write it into; make it first")
+    if not path.is_file() or part_of(path).exists() or not record_of(path).exists():
+        check_new_file(path)
 
 
 def check_begun(path: Path) -> None:

@@ -20,6 +20,7 @@ from torch import Tensor
 from multihead import work_folder
 from multihead.bundle import Bundle, load_bundle, save_bundle
 from multihead.errors import ConfigurationError, FormatError
+from multihead.files import check_new_folder
 from multihead.planning.settings import read_run
 from multihead.training.checkpoint import copy_into, intact_checkpoints, read_weights
 
@@ -59,8 +60,7 @@ def average(
         FormatError: a folder is neither a run nor a model.
     """
     output = Path(output)
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise ConfigurationError(f"{output}: exists already; nothing was overwritten. Choose a new folder")
+    check_new_folder(output)
     if last is not None and last < 1:
         raise ConfigurationError(f"last is {last}: it is a number of checkpoints, at least 1")
     if weights is not None and last is None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from multihead.errors import ConfigurationError, InputError
+from multihead.files import check_new_file
 from multihead.inspection.curves import Line, Panel, draw_curves
 
 _SCORES = {"bleu": "validation BLEU", "exact": "validation: share exactly right"}
@@ -28,8 +29,7 @@ def plot(folders: Sequence[Path], output: Path) -> None:
         InputError: a folder is not a run or has an empty log, or the file cannot be written or exists.
         MissingDependencyError: matplotlib is not installed.
     """
-    if output.exists():
-        raise ConfigurationError(f"{output}: exists already; nothing was overwritten. Choose another name")
+    check_new_file(output)
     panels = panels_of(folders)
     if not any(line.points for panel in panels for line in panel.lines):
         raise InputError(f"{', '.join(map(str, folders))}: nothing has been logged yet; wait for the first line")

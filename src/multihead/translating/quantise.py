@@ -12,8 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from multihead.bundle import load_bundle, locate, save_bundle
-from multihead.errors import ConfigurationError
-from multihead.files import atomic_file
+from multihead.files import atomic_file, check_new_folder
 from multihead.model_folder import WEIGHTS, Rounding, read_json
 from multihead.translating import shortlist
 
@@ -38,8 +37,7 @@ def quantise(
         SurroundingsError: it cannot be written.
     """
     output = Path(output)
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise ConfigurationError(f"{output}: exists already; nothing was overwritten. Choose a new folder")
+    check_new_folder(output)
     folder = locate(Path(model))
     bundle = load_bundle(folder)
     made_by = (
