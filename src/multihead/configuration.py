@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
-from multihead.errors import ConfigurationError
+from multihead.errors import ConfigurationError, shortened, shown
 
 
 class Settings(BaseModel):
@@ -84,19 +84,6 @@ def build(cls: type[SettingsType], values: Mapping[str, Any], origin: str) -> Se
 
 _MOST_PROBLEMS = 8
 """Problems that one message names."""
-
-
-def shortened(text: str, most: int = 100) -> str:
-    """The beginning of a text that comes from a file, for a message."""
-    return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
-
-
-def shown(value: object) -> str:
-    """A value that comes from a file, as Python writes it, shortened for a message."""
-    try:
-        return shortened(repr(value))
-    except (ValueError, RecursionError):  # a number of thousands of digits, or a value of thousands of levels
-        return f"a {type(value).__name__} too long to show"
 
 
 def _describe(cls: type[Settings], detail: ErrorDetails) -> str:

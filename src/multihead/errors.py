@@ -93,3 +93,16 @@ class Interrupted(MultiheadError):  # noqa: N818 - not an error: the work so far
     def __init__(self, number: int, message: str) -> None:
         super().__init__(f"{message} ({signal.Signals(number).name})")
         self.exit_status = 128 + number
+
+
+def shortened(text: str, most: int = 100) -> str:
+    """The beginning of a text that comes from a file, for a message."""
+    return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
+
+
+def shown(value: object) -> str:
+    """A value that comes from a file, as Python writes it, shortened for a message."""
+    try:
+        return shortened(repr(value))
+    except (ValueError, RecursionError):  # a number of thousands of digits, or a value of thousands of levels
+        return f"a {type(value).__name__} too long to show"

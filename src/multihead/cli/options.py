@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import click
 
-from multihead.configuration import MOST_BATCH, MOST_THREADS, Settings, build, read_toml, shown
+from multihead.configuration import MOST_BATCH, MOST_THREADS, Settings, build, read_toml
 from multihead.decoding.search import Search
-from multihead.errors import ConfigurationError
+from multihead.errors import ConfigurationError, shown
 from multihead.planning.sections import HEADINGS, section_of
 from multihead.text.languages import Languages
 

@@ -7,6 +7,7 @@ callers add, replace it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
@@ -14,10 +15,11 @@ from typing import Any
 import tokenizers
 
 from multihead.errors import FormatError
+from multihead.text.components import check_content, check_size
 from multihead.text.foreign import ForeignTokenizer, SpecialIds, damaged, read_fields
 from multihead.text.spans import Span
 from multihead.text.tokenizer import FEW
-from multihead.text.vocabulary import BYTE_TOKENS
+from multihead.text.vocabulary import BYTE_TOKENS, OUR_PATTERNS, library_error
 
 
 class HuggingFaceTokenizer(ForeignTokenizer):
@@ -49,6 +51,7 @@ class HuggingFaceTokenizer(ForeignTokenizer):
         self._backend = backend = _open(content)
         names = {i: token for token, i in backend.get_vocab(with_added_tokens=True).items()}
         size = max(size, max(names, default=-1) + 1)
+        check_size(size, len(names))
         marked = [i for i, token in backend.get_added_tokens_decoder().items() if token.special]
         unused = [i for i in range(size) if i not in names]
         vocabulary = [names.get(i, f"<unused {i}>") for i in range(size)]
@@ -73,19 +76,22 @@ class HuggingFaceTokenizer(ForeignTokenizer):
             InputError: an id is not in the vocabulary.
         """
         self._check_range(ids)
-        text: str = self._backend.decode([i for i in ids if i not in self.control], skip_special_tokens=True)
+        with _library_errors("cannot decode this"):
+            text: str = self._backend.decode([i for i in ids if i not in self.control], skip_special_tokens=True)
         return text
 
     def _segment(self, texts: Sequence[str]) -> list[list[int]]:
-        if len(texts) <= FEW:
-            found = [self._backend.encode(text, add_special_tokens=False) for text in texts]
-        else:
-            found = self._backend.encode_batch(list(texts), add_special_tokens=False)
+        with _library_errors("cannot cut this text"):
+            if len(texts) <= FEW:
+                found = [self._backend.encode(text, add_special_tokens=False) for text in texts]
+            else:
+                found = self._backend.encode_batch(list(texts), add_special_tokens=False)
         # Unigram models have the special symbols among their pieces, so a text can spell one.
         return [[self.unk_id if i in self.control else i for i in encoding.ids] for encoding in found]
 
     def _segment_spans(self, text: str) -> list[Span]:
-        return [(start, stop) for start, stop in self._backend.encode(text, add_special_tokens=False).offsets]
+        with _library_errors("cannot cut this text"):
+            return [(start, stop) for start, stop in self._backend.encode(text, add_special_tokens=False).offsets]
 
     def _bytes_of_entries(self) -> list[bytes]:
         kinds = set(_kinds(self.content.get("decoder")))
@@ -95,8 +101,9 @@ class HuggingFaceTokenizer(ForeignTokenizer):
         names = {name: bytes([byte]) for byte, name in enumerate(BYTE_TOKENS)} if "ByteFallback" in kinds else {}
         # What an entry adds shows after another one, since decoders treat the start of a text in another way.
         anchor = self._anchor()
-        before = self._backend.decode([anchor])
-        after = self._backend.decode_batch([[anchor, i] for i in range(len(self))])
+        with _library_errors("cannot decode its entries"):
+            before = self._backend.decode([anchor])
+            after = self._backend.decode_batch([[anchor, i] for i in range(len(self))])
         return [
             names.get(token) or text.removeprefix(before).encode()
             for token, text in zip(self._vocabulary, after, strict=True)
@@ -113,16 +120,24 @@ class HuggingFaceTokenizer(ForeignTokenizer):
         return {"size": len(self), "tokenizer": self.content}
 
 
+@contextlib.contextmanager
+def _library_errors(what: str) -> Iterator[None]:
+    """Raise an exception of the library as a FormatError."""
+    try:
+        yield
+    except BaseException as error:
+        raise FormatError(f"the tokenizers library {what} ({library_error(error)})") from None
+
+
 def _open(content: dict[str, Any]) -> tokenizers.Tokenizer:
     """The library's tokenizer, which neither cuts nor fills texts, nor recognizes special symbols in them.
 
     Raises:
         FormatError: the library cannot read the file.
     """
-    try:
+    check_content(content, OUR_PATTERNS)
+    with _library_errors("cannot read this tokenizer.json"):
         backend = tokenizers.Tokenizer.from_str(json.dumps(content))
-    except Exception as error:  # the library raises nothing more specific
-        raise FormatError(f"the tokenizers library cannot read this tokenizer.json ({error})") from None
     backend.no_truncation()
     backend.no_padding()
     backend.encode_special_tokens = True

@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from multihead.errors import ConfigurationError, DataError, FormatError, InputError, SurroundingsError
+from multihead.errors import ConfigurationError, DataError, FormatError, InputError, SurroundingsError, shortened
 
 Built = TypeVar("Built")
 
@@ -58,6 +58,10 @@ PATTERN = "|".join(
     ]
 )
 """Matches the pieces of a text (syntax of the Oniguruma library)."""
+
+OUR_PATTERNS = (PATTERN, PATTERN.replace(MARK, " "))
+"""The pattern of our own files, and of those that we write for other programs. A repetition in it begins with a
+character that does not occur inside, so that a search for it takes as long as the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,11 +180,15 @@ def read(text: str) -> Parts:
     except (ValueError, RecursionError) as error:
         raise FormatError(f"this is not a tokenizer.json, as it is not JSON ({error})") from error
     vocabulary = read_vocabulary(content)
+    if not _has_our_pattern(content):
+        from multihead.text.components import check_content
+
+        check_content(content, OUR_PATTERNS)
     try:
         # The library normalizes files written by its older and newer versions.
         content = json.loads(tokenizers.Tokenizer.from_str(text).to_str())
-    except Exception as error:  # the library raises nothing more specific
-        raise refusal(f"the tokenizers library cannot read it ({error})") from error
+    except BaseException as error:
+        raise refusal(f"the tokenizers library cannot read it ({library_error(error)})") from error
     splitting = content["pre_tokenizer"] or {}
     if "Regex" not in splitting.get("pattern", {}):
         raise refusal(f"its pre_tokenizer is {shown(splitting)}, expected a Split by a regular expression")
@@ -189,6 +197,26 @@ def read(text: str) -> Parts:
     check_merges(parts)
     check_rest(content, json.loads(assemble(parts).to_str()))
     return parts
+
+
+def _has_our_pattern(content: Mapping[str, Any]) -> bool:
+    """Whether everything that the library would search for is `PATTERN`, and there is no table of characters."""
+    try:
+        rest = json.dumps({part: value for part, value in content.items() if part != "model"})
+    except RecursionError:
+        raise refusal("its parts are nested too deeply") from None
+    ours = json.dumps({"Regex": PATTERN})[1:-1]
+    return rest.count('"Regex"') == rest.count(ours) and '"Precompiled"' not in rest
+
+
+def library_error(error: BaseException) -> str:
+    """What an exception of the library says; an exception that is not its own is raised again.
+
+    The library raises `Exception` itself, or ``PanicException``, which no ``except Exception`` catches.
+    """
+    if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        raise error
+    return shortened((str(error).splitlines() or [type(error).__name__])[0], 200)
 
 
 def read_vocabulary(content: object) -> tuple[str, ...]:
@@ -244,8 +272,7 @@ def refusal(reason: str) -> FormatError:
 
 def shown(part: object) -> str:
     """A part of the file, shortened for a message."""
-    text = json.dumps(part, ensure_ascii=False)
-    return text if len(text) <= 200 else text[:200] + "..."
+    return shortened(json.dumps(part, ensure_ascii=False), 200)
 
 
 def foreign_kind(text: str) -> str | None:
