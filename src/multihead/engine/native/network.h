@@ -43,6 +43,12 @@ static inline float exponential(float x) { return std::exp(x); }
 static inline float logarithm(float x) { return std::log(x); }
 #endif
 
+// 1 / (1 + e^-x), from e^-|x|, which cannot overflow.
+static inline vf sigmoid(vf x) {
+    const vf e = exp_nonpositive(x > 0.f ? -x : x);
+    return (x > 0.f ? vf{} + 1.f : e) / (1.f + e);
+}
+
 #ifndef __wasm__
 // Lane i of the result is x[i ^ w].
 static inline vf swap_lanes(vf x, i64 w) {
@@ -214,17 +220,16 @@ struct Runner {
             if (s.activation == GELU)
                 for (i64 i = 0; i < rows * step; i++) h[i] = 0.5f * h[i] * (1.f + std::erf(h[i] * 0.70710678f));
             if (s.activation == SWISH)
-                for (i64 i = 0; i < rows * step; i++) h[i] /= 1.f + exponential(-h[i]);
+                for (i64 i = 0; i < rows * step; i += LANES) *(vf *)(h + i) *= sigmoid(*(const vf *)(h + i));
         } else {
             float *g = scratch.gates.get<float>(rows * step);
             product(f.expand, scratch.rows, rows, h, step);
             product(f.gate, scratch.rows, rows, g, step, s.activation == GATED_RECTIFIER ? RELU : SET);
-            for (i64 i = 0; i < rows * step; i++) {
-                float value = g[i];
-                if (s.activation == GATED_GELU) value *= 0.5f * (1.f + std::erf(value * 0.70710678f));
-                if (s.activation == GATED_SWISH) value /= 1.f + exponential(-value);
-                h[i] *= value;
-            }
+            if (s.activation == GATED_GELU)
+                for (i64 i = 0; i < rows * step; i++) g[i] *= 0.5f * (1.f + std::erf(g[i] * 0.70710678f));
+            if (s.activation == GATED_SWISH)
+                for (i64 i = 0; i < rows * step; i += LANES) *(vf *)(g + i) *= sigmoid(*(const vf *)(g + i));
+            for (i64 i = 0; i < rows * step; i++) h[i] *= g[i];
         }
         load_rows(h, rows, s.inner, step, nullptr);
         product(f.contract, scratch.rows, rows, x, stride, ADD);
