@@ -92,7 +92,7 @@ def test_its_company_changes_no_bit_of_a_sentence(
     assert engine.search(sources, *drawn.split(drawn.symbols, **asked), workers=3) == together
     assert engine.search(sources[::-1], *drawn.split(drawn.symbols, **asked), workers=1) == together[::-1]
     assert [engine.search([one], *drawn.split(drawn.symbols, **asked), workers=2)[0] for one in sources] == together
-    monkeypatch.setattr(module, "ROWS", 4)
+    monkeypatch.setattr(module, "_ROWS", 4)
     assert engine.search(sources, *drawn.split(drawn.symbols, **asked), workers=2) == together
     joining: list[list[Hypothesis]] = [[]] * len(sources)
     with engine.open(SearchTask(drawn.symbols, n_best=beam), Search(beam=beam), 14, 2) as running:

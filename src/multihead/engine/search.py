@@ -45,8 +45,11 @@ from multihead.models.transformer import Transformer
 WIDEST = 255
 """The widest beam: the number of a hypothesis is a byte."""
 
-ROWS = 64
-"""Maximum number of hypotheses in the batch of a thread: enough for the products, few enough for the caches."""
+_ROWS, _MANY_ROWS = 64, 128
+"""Maximum number of hypotheses in the batch of a thread, of a small and of a large network."""
+
+_LARGE = 8_000_000
+"""Decoder weights from which on they do not stay in a core's cache: more rows share each reading of them."""
 
 _SLICE = 0.1
 """Seconds of compiled code between two returns to Python, which reports progress and handles interrupts."""
@@ -78,6 +81,9 @@ class Engine:
         self.model, self.precision, self.shortlist, self._library = model, precision, shortlist, library
         self.version = weights_version(model)
         weights = model_weights(model, precision)
+        decoder = (*model.decoder.parameters(), model.output.weight)
+        self.rows = _MANY_ROWS if sum(tensor.numel() for tensor in decoder) >= _LARGE else _ROWS
+        """Maximum number of hypotheses in the batch of a thread."""
         self._tables = weights.tensors[0], weights.tensors[3 if model.config.embedding_norm else 1]
         self._positions: tuple[int, Tensor, Tensor] | None = None
         handle: int | None = library.decoding_model(
@@ -204,7 +210,7 @@ class RunningSearch:
         # A beam of 1 stops at its first end, so that it is greedy search.
         first_end = search.stopping == "exact" and search.beam == 1
         stopping, patience = ("patience", 1.0) if first_end else (search.stopping, search.patience)
-        numbers = [search.beam, task.n_best, _STOPPING.index(stopping), begin, end, workers, ROWS]
+        numbers = [search.beam, task.n_best, _STOPPING.index(stopping), begin, end, workers, engine.rows]
         self._search: int | None = library.decoding_search(
             engine.handle, _integers(numbers), patience,
             _integers(forbidden), len(forbidden), _integers(forced), len(forced),

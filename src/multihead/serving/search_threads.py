@@ -29,7 +29,7 @@ from multihead.decoding.hypothesis import Hypothesis
 from multihead.decoding.restrictions import Restriction, Rows
 from multihead.decoding.search import Symbols
 from multihead.decoding.task import SearchTask
-from multihead.engine.search import ROWS, Engine, RunningSearch
+from multihead.engine.search import Engine, RunningSearch
 from multihead.serving.queue import BatchKey, CallInLoop, Sentence, SentenceQueue
 from multihead.translating.searching import Constraints, build_restrictions, search_batch, symbols_of
 from multihead.translating.translator import Translator
@@ -88,7 +88,7 @@ class SearchThread(threading.Thread):
 
     def run(self) -> None:
         """Search until the queue is closed and every sentence taken is done."""
-        while (taken := self._queue.take(self, self._load, ROWS)) is not None:
+        while (taken := self._queue.take(self, self._load, self._engine.rows)) is not None:
             self._drop_cancelled()
             for sentence in taken:
                 self._add(sentence)
