@@ -156,7 +156,7 @@ def test_bad_input_is_refused(tmp_path):
         path.write_bytes(damaged)
         with pytest.raises(FormatError, match=rf"{number}\.spm: not a SentencePiece model"):
             read_model(path)
-    with pytest.raises(FormatError, match=r"none\.spm: the SentencePiece model cannot be read"):
+    with pytest.raises(FormatError, match=r"none\.spm: cannot be read"):
         read_model(tmp_path / "none.spm")
     written = ours.to_json()
     changed = (written[:99], written.replace('"bos"', '"begin"'), written.replace('"model": "', '"model": "!'))

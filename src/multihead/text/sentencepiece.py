@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from multihead.errors import FormatError, MissingDependencyError
+from multihead.sealed import read_file
 from multihead.text.foreign import ForeignTokenizer, SpecialIds, damaged, read_fields
 from multihead.text.spans import Span
 from multihead.text.vocabulary import BYTE_TOKENS, MARK
@@ -145,10 +146,7 @@ def read_model(path: Path) -> bytes:
         FormatError: there is no such file, or it is damaged.
         MissingDependencyError: ``sentencepiece`` is not installed.
     """
-    try:
-        model = path.read_bytes()
-    except OSError as error:
-        raise FormatError(f"{path}: the SentencePiece model cannot be read ({error.strerror})") from None
+    model = read_file(path)
     try:
         open_model(model)
     except FormatError as error:

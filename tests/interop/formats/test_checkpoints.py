@@ -113,5 +113,12 @@ def test_parts_larger_than_the_file_are_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("bomb/data.pkl", bytes(10_000_000))
     assert path.stat().st_size < 100_000
-    with pytest.raises(FormatError, match="a part claims 10,000,000 bytes"):
+    with pytest.raises(FormatError, match="its parts claim 10,000,000 bytes"):
         load_checkpoint(path)
+
+
+def test_a_tensor_larger_than_its_numbers_is_refused(tmp_path: Path) -> None:
+    torch.save({"model": {"w": torch.zeros(1).expand(1 << 40)}}, tmp_path / "wide.pt")
+    checkpoint = load_checkpoint(tmp_path / "wide.pt")
+    with pytest.raises(FormatError, match="larger than its numbers"):
+        section(checkpoint, "model", tmp_path / "wide.pt")

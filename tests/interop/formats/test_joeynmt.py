@@ -200,7 +200,7 @@ def test_damage_is_one_line(tmp_path: Path, weights: dict[str, Tensor], evil: An
     for text, message in (
         (config.replace("data:", "date:"), "'data' is None"),
         (config + "run: !!python/object/apply:os.system ['true']\n", "not YAML with plain data"),
-        ("- 1\n", "expected settings, got list"),
+        ("- 1\n", "expected a mapping, got list"),
     ):
         (tmp_path / "config.yaml").write_text(text, encoding="utf-8")
         with pytest.raises(FormatError, match=message):

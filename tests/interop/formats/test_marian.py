@@ -152,7 +152,7 @@ def tensors(change):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (without("source.spm"), r"source\.spm: the SentencePiece model cannot be read"),
+        (without("source.spm"), r"source\.spm: cannot be read"),
         (without("vocab.json"), r"vocab\.json: cannot be read"),
         (without("model.safetensors"), "there are no weights"),
         (cut("model.safetensors"), r"model\.safetensors: damaged or unreadable"),

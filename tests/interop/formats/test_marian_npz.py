@@ -259,7 +259,7 @@ def test_damaged_folders_are_refused(learned, tmp_path):
     shutil.copy(learned[1] / "source.spm", folder)
     vocabulary = folder / f"{HEADS}.vocab.yml"
     vocabulary.write_text("no: [yaml")
-    refused(r"vocab\.yml: damaged: no YAML")
+    refused(r"vocab\.yml: damaged: not YAML")
     vocabulary.write_text("Haus: many")
     refused(r"vocab\.yml: damaged: an id is no number")
     shutil.copy(archive, folder / "second.npz")

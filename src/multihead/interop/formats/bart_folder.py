@@ -21,10 +21,12 @@ from torch import Tensor
 from multihead.decoding.search import Search
 from multihead.errors import FormatError
 from multihead.interop.formats import bart_names
+from multihead.interop.formats.renaming import check_layers
 from multihead.model_folder import CONFIG, COPY_AGAIN, parse_settings, read_json
 from multihead.models.config import TransformerConfig
 from multihead.models.layers import sinusoid
 from multihead.models.transformer import Transformer
+from multihead.text import components
 from multihead.text.foreign import SpecialIds
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
@@ -114,7 +116,9 @@ def read_settings(
         "attention_dropout": config.get("attention_dropout", 0.0),
         **fixed,
     }
-    return parse_settings(TransformerConfig, values, path)
+    settings = parse_settings(TransformerConfig, values, path)
+    check_layers(settings, tensors, path)
+    return settings
 
 
 def _checked_activation(config: Mapping[str, Any], path: Path) -> str:
@@ -267,8 +271,9 @@ def by_id(ids: Mapping[str, Any], size: int, path: Path) -> list[str]:
     """The pieces by id.
 
     Raises:
-        FormatError: an id is no number, occurs twice, or is not below ``size``.
+        FormatError: an id is no number, occurs twice, or is not below ``size``; or far more entries than pieces.
     """
+    check_size(size, len(ids), path)
     names = [f"<unused {i}>" for i in range(size)]
     for piece, index in ids.items():
         if type(index) is not int or not 0 <= index < size:
@@ -277,6 +282,14 @@ def by_id(ids: Mapping[str, Any], size: int, path: Path) -> list[str]:
             raise FormatError(f"{path}: {names[index]!r} and {piece!r} have the same id {index}; {COPY_AGAIN}")
         names[index] = piece
     return names
+
+
+def check_size(size: int, named: int, path: Path) -> None:
+    """As `text.components.check_size`, with the name of the file."""
+    try:
+        components.check_size(size, named)
+    except FormatError as error:
+        raise FormatError(f"{path}: {error}") from None
 
 
 def tokenizer_settings(folder: Path) -> dict[str, Any]:

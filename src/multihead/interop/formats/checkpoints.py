@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from multihead.errors import FormatError, SurroundingsError
+from multihead.errors import FormatError, SurroundingsError, shortened
 
 _TOOLKITS = re.compile(r"(argparse|datetime|fairseq|joeynmt|numpy|omegaconf|onmt|pathlib|torch|torchtext|typing)\.")
 """Beginnings of the names that checkpoints of toolkits use for their options and counters."""
@@ -89,8 +89,20 @@ def section(checkpoint: dict[str, Any], name: str, path: Path) -> dict[str, Tens
     """
     found = checkpoint.get(name)
     if not isinstance(found, dict):
-        raise FormatError(f"{path}: expected the weights under '{name}', found only {', '.join(map(str, checkpoint))}")
-    return {str(key): value.float() for key, value in found.items() if isinstance(value, Tensor)}
+        names = shortened(", ".join(map(str, checkpoint)))
+        raise FormatError(f"{path}: expected the weights under '{name}', found only {names}")
+    return {str(key): stored(value, path).float() for key, value in found.items() if isinstance(value, Tensor)}
+
+
+def stored(tensor: Tensor, path: Path) -> Tensor:
+    """The tensor, all of whose numbers are in the file: a view may claim to repeat one of them a billion times.
+
+    Raises:
+        FormatError: they are not.
+    """
+    if tensor.layout != torch.strided or tensor.numel() * tensor.itemsize > tensor.untyped_storage().nbytes():
+        raise FormatError(f"{path}: damaged: a tensor of shape {list(tensor.shape)} is larger than its numbers")
+    return tensor
 
 
 def options(value: object) -> dict[str, Any]:
@@ -105,9 +117,10 @@ def _names(path: Path) -> Iterator[str]:
     if zipfile.is_zipfile(path):
         size = path.stat().st_size
         with zipfile.ZipFile(path) as archive:
+            claimed = sum(record.file_size for record in archive.infolist())
+            if claimed > size:
+                raise ValueError(f"its parts claim {claimed:,} bytes, but the file has {size:,}")
             for record in archive.infolist():
-                if record.file_size > size:
-                    raise ValueError(f"a part claims {record.file_size:,} bytes, but the file has {size:,}")
                 if record.filename.endswith("/data.pkl"):
                     yield from _names_in_pickle(io.BytesIO(archive.read(record)))
         return

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from multihead.errors import FormatError
+from multihead.interop.formats.renaming import check_layers
 from multihead.model_folder import COPY_AGAIN, parse_settings
 from multihead.models.config import TransformerConfig
 
@@ -216,7 +217,9 @@ def _settings(
         numbers = {name: int(values[name]) for name in ("heads", "inner", "encoder_layers", "decoder_layers")}
     except (TypeError, ValueError):
         raise FormatError(f"{path}: the settings of the network are incomplete; {COPY_AGAIN}") from None
-    return parse_settings(TransformerConfig, {**values, **numbers}, path)
+    settings = parse_settings(TransformerConfig, {**values, **numbers}, path)
+    check_layers(settings, arrays, path)
+    return settings
 
 
 def _operations(options: Mapping[str, Any], name: str, path: Path) -> str:

@@ -21,13 +21,16 @@ from pathlib import Path
 from typing import Any
 
 from multihead.decoding.search import Search
-from multihead.errors import FormatError, MissingDependencyError
+from multihead.errors import FormatError
+from multihead.interop.formats import bart_folder
 from multihead.interop.formats.languages import find_language
 from multihead.interop.formats.marian import control_ids, language_tokens
 from multihead.interop.formats.marian_network import read_network
 from multihead.interop.formats.parts import Languages, TranslatorParts
 from multihead.interop.formats.tensors import read_arrays
+from multihead.interop.formats.yaml_files import parse_texts
 from multihead.model_folder import COPY_AGAIN, parse_settings
+from multihead.sealed import read_file
 from multihead.text.foreign import SpecialIds
 from multihead.text.sentencepiece import SentencePieceTokenizer, own_pieces, read_model
 
@@ -59,7 +62,7 @@ def read(folder: Path, languages: Languages) -> TranslatorParts:
         raise FormatError(
             f"{path}: has no {SETTINGS}; it is no model of Marian, or an old one: train with a newer Marian"
         )
-    options = read_yaml(text.astype("u1").tobytes().rstrip(b"\0").decode("utf-8", "replace"), path)
+    options = parse_texts(text.astype("u1").tobytes().rstrip(b"\0").decode("utf-8", "replace"), path)
     config, weights = read_network(arrays, options, path)
     pieces = [_vocabulary(one, folder, side) for one, side in zip(_vocabularies(folder, decoder), SIDES, strict=True)]
     offered = language_tokens(pieces[0][1])
@@ -87,9 +90,13 @@ def _models(folder: Path) -> list[Path]:
 def _decoder(folder: Path) -> dict[str, Any]:
     """What decoder.yml says; nothing if there is none."""
     path = folder / "decoder.yml"
+    return parse_texts(_text(path), path) if path.is_file() else {}
+
+
+def _text(path: Path) -> str:
     try:
-        return read_yaml(path.read_text(encoding="utf-8"), path) if path.is_file() else {}
-    except (OSError, UnicodeDecodeError):
+        return read_file(path).decode("utf-8")
+    except UnicodeDecodeError:
         raise FormatError(f"{path}: cannot be read as text; {COPY_AGAIN}") from None
 
 
@@ -133,10 +140,7 @@ def _vocabulary(path: Path, folder: Path, side: str) -> tuple[bytes, list[str]]:
         return model, own_pieces(model)
     if path.suffix == ".fsv":
         raise FormatError(f"{path}: a vocabulary with factors, which multihead does not have")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        raise FormatError(f"{path}: the {side} vocabulary cannot be read as text; {COPY_AGAIN}") from None
+    text = _text(path)
     if not (folder / f"{side}.spm").is_file():
         codes = "source.bpe is there, but its text" if (folder / "source.bpe").is_file() else "text"
         raise FormatError(
@@ -146,12 +150,14 @@ def _vocabulary(path: Path, folder: Path, side: str) -> tuple[bytes, list[str]]:
     model = read_model(folder / f"{side}.spm")
     if path.suffix not in (".yml", ".yaml", ".json"):
         return model, text.removesuffix("\n").split("\n")
-    ids = read_yaml(text, path)
+    ids = parse_texts(text, path)
     try:
         numbered = {int(index): piece for piece, index in ids.items()}
-        return model, [numbered.get(i, f"<unused {i}>") for i in range(max(numbered) + 1)]
+        size = max(numbered) + 1
     except (TypeError, ValueError):
         raise FormatError(f"{path}: damaged: an id is no number; {COPY_AGAIN}") from None
+    bart_folder.check_size(size, len(ids), path)
+    return model, [numbered.get(i, f"<unused {i}>") for i in range(size)]
 
 
 def _tokenizer(model: bytes, pieces: list[str], size: int, prefix: list[int]) -> SentencePieceTokenizer:
@@ -177,24 +183,3 @@ def _search(decoder: Mapping[str, Any], folder: Path) -> Search:
     except (TypeError, ValueError):
         raise FormatError(f"{folder / 'decoder.yml'}: a setting of search is no number: {values}") from None
     return parse_settings(Search, {**numbers, "beam": int(numbers["beam"])}, folder / "decoder.yml")
-
-
-def read_yaml(text: str, path: Path) -> dict[str, Any]:
-    """The mapping in a YAML text, whose scalars all stay text: a piece may be ``no`` or ``1``.
-
-    Raises:
-        FormatError: it is no YAML, or no mapping.
-        MissingDependencyError: ``yaml`` is not installed.
-    """
-    try:
-        import yaml
-    except ImportError:
-        raise MissingDependencyError("pyyaml", "interop", f"reading {path}") from None
-    loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
-    try:
-        content = yaml.load(text, Loader=loader)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise FormatError(f"{path}: damaged: no YAML ({str(error).splitlines()[0]}); {COPY_AGAIN}") from None
-    if not isinstance(content, dict):
-        raise FormatError(f"{path}: damaged: expected a mapping; {COPY_AGAIN}")
-    return content

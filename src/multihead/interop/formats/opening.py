@@ -40,7 +40,7 @@ class Format:
             parts: TranslatorParts = self._function("read")(folder, languages)
         except MultiheadError:
             raise
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             # a value of another type than the program writes, in one of its many settings
             reason = (str(error).splitlines() or [""])[0][:160]
             raise FormatError(

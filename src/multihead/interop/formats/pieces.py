@@ -6,8 +6,10 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Literal, overload
 
-from multihead.errors import FormatError, MissingDependencyError, SurroundingsError
+from multihead.errors import FormatError, shown
 from multihead.interop.formats.restricting import restrict
+from multihead.interop.formats.yaml_files import parse_settings_file
+from multihead.sealed import read_file
 from multihead.text.foreign import SpecialIds
 from multihead.text.sentencepiece import SentencePieceTokenizer, read_model
 from multihead.text.subword_nmt.codes import Codes
@@ -28,7 +30,7 @@ def find(folder: Path, names: Sequence[str], what: str, *, optional: bool = Fals
         FormatError: there is none, and it is not ``optional``.
     """
     for name in names:
-        for path in sorted(folder.glob(name)):
+        for path in sorted(folder.glob(inside(folder, name).name)):
             if path.is_file():
                 return path
     if optional:
@@ -36,21 +38,29 @@ def find(folder: Path, names: Sequence[str], what: str, *, optional: bool = Fals
     raise FormatError(f"{folder}: {what} is missing: expected {' or '.join(names)}; copy the whole folder of the model")
 
 
+def inside(folder: Path, name: str) -> Path:
+    """The path of a file that settings name.
+
+    Raises:
+        FormatError: it is not in the folder.
+    """
+    if Path(name).name != name:
+        raise FormatError(f"{folder}: its settings name {shown(name)}, which is no file of this folder")
+    return folder / name
+
+
 def read_lines(path: Path) -> list[str]:
     """The lines of a vocabulary file, without LF.
 
     Raises:
-        FormatError: there is no such file, or it is not UTF-8 text.
-        SurroundingsError: it cannot be read.
+        FormatError: there is no such file, it cannot be read, or is not UTF-8 text.
     """
+    if not path.exists():
+        raise FormatError(f"{path}: the vocabulary is missing; copy the whole folder of the model")
     try:
-        text = path.read_bytes().decode("utf-8")
-    except (FileNotFoundError, IsADirectoryError):
-        raise FormatError(f"{path}: the vocabulary is missing; copy the whole folder of the model") from None
+        text = read_file(path).decode("utf-8")
     except UnicodeDecodeError:
         raise FormatError(f"{path}: not a vocabulary, as it is not UTF-8 text") from None
-    except OSError as error:
-        raise SurroundingsError(f"{path}: the vocabulary cannot be read ({error.strerror})") from error
     lines = text.split("\n")
     return lines[:-1] if lines[-1] == "" else lines
 
@@ -111,16 +121,4 @@ def read_yaml(path: Path) -> dict[str, Any]:
         FormatError: there is no such file, or it is no such mapping.
         MissingDependencyError: ``PyYAML`` is not installed.
     """
-    try:
-        import yaml
-    except ImportError:
-        raise MissingDependencyError("PyYAML", "interop", "a model with settings in YAML") from None
-    text = "\n".join(read_lines(path))
-    try:
-        content = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        reason = " ".join(str(error).split())[:160]
-        raise FormatError(f"{path}: not YAML with plain data ({reason}); copy the file again") from None
-    if not isinstance(content, dict):
-        raise FormatError(f"{path}: expected settings, got {type(content).__name__}; copy the file again")
-    return content
+    return parse_settings_file("\n".join(read_lines(path)), path)

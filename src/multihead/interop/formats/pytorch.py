@@ -24,9 +24,9 @@ from torch import Tensor
 from multihead.configuration import Settings
 from multihead.decoding.search import Search
 from multihead.errors import FormatError
-from multihead.interop.formats.checkpoints import load_checkpoint
+from multihead.interop.formats.checkpoints import load_checkpoint, stored
 from multihead.interop.formats.parts import Languages, TranslatorParts
-from multihead.interop.formats.pieces import find, read_codes, read_lines, with_sentencepiece
+from multihead.interop.formats.pieces import find, inside, read_codes, read_lines, with_sentencepiece
 from multihead.interop.formats.renaming import count_layers, fit, rename, same, take
 from multihead.interop.formats.tensors import read_tensors
 from multihead.model_folder import CONFIG, parse_settings, read_json
@@ -153,7 +153,7 @@ def _load(path: Path) -> dict[str, Tensor]:
     content = dict(read_tensors(path)) if path.suffix == ".safetensors" else load_checkpoint(path)
     inner = next((content[name] for name in _CHECKPOINT if isinstance(content.get(name), dict)), content)
     weights = {
-        re.sub(r"^(module\.|_orig_mod\.)+", "", str(name)).replace("in_proj_", "in_proj."): tensor.float()
+        re.sub(r"^(module\.|_orig_mod\.)+", "", str(name)).replace("in_proj_", "in_proj."): stored(tensor, path).float()
         for name, tensor in inner.items()
         if isinstance(tensor, Tensor)
     }
@@ -282,7 +282,7 @@ def _modules(config: TransformerConfig) -> dict[str, tuple[str, ...]]:
 
 
 def _tokenizer(folder: Path, settings: PyTorchSettings, side: str, file: str) -> Tokenizer:
-    path = folder / file
+    path = inside(folder, file)
     pieces = read_lines(path)
     symbols = settings.symbols.model_dump()
     missing = [symbol for symbol in symbols.values() if symbol not in pieces]

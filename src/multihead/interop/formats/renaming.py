@@ -9,7 +9,7 @@ network is narrower than the encoder's is filled with units of zeros, which chan
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import torch
@@ -27,6 +27,17 @@ def count_layers(names: Mapping[str, Tensor], prefix: str) -> int:
     """The number of layers whose weights are named ``PREFIX.NUMBER.``."""
     found = (re.match(rf"{re.escape(prefix)}\.(\d+)\.", name) for name in names)
     return 1 + max((int(match.group(1)) for match in found if match), default=-1)
+
+
+def check_layers(config: TransformerConfig, weights: Collection[str], path: Path) -> None:
+    """Check the number of layers against the weights, before a network with so many is described.
+
+    Raises:
+        FormatError: there are fewer weights than layers.
+    """
+    layers = config.encoder_layers + config.decoder_layers
+    if layers > len(weights):
+        raise FormatError(f"{path}: describes {layers:,} layers, but there are {len(weights):,} weights")
 
 
 def take(weights: Mapping[str, Tensor], name: str, path: Path) -> Tensor:

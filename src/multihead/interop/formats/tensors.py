@@ -22,6 +22,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from multihead.errors import FormatError
+from multihead.interop.formats.checkpoints import stored
 from multihead.model_folder import COPY_AGAIN, read_json
 
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
@@ -55,7 +56,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         except (OSError, SafetensorError, ValueError) as error:
             raise FormatError(f"{path}: damaged or unreadable ({error}); {COPY_AGAIN}") from None
     content = read_checkpoint(path)
-    tensors = {name: value for name, value in content.items() if isinstance(value, Tensor)}
+    tensors = {name: stored(value, path) for name, value in content.items() if isinstance(value, Tensor)}
     if not tensors or not all(isinstance(name, str) for name in tensors):
         raise FormatError(f"{path}: holds no tensors by name; expected the weights of a network")
     return tensors
@@ -91,10 +92,13 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     try:
         with zipfile.ZipFile(path) as archive:
             limit = _LARGEST_RATIO * path.stat().st_size
+            claimed = sum(part.file_size for part in archive.infolist())
+            if claimed > limit:
+                raise ValueError(f"its parts claim {claimed:,} bytes")
             for part in archive.infolist():
                 with archive.open(part) as stream:
                     size = _array_size(stream) + stream.tell()
-                if size != part.file_size or size > limit:
+                if size != part.file_size:
                     raise ValueError(f"{part.filename} claims {size:,} bytes")
         with np.load(path, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
@@ -103,7 +107,7 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 
 _LARGEST_RATIO = 8
-"""An array may be this many times as large as its compressed file: weights compress little."""
+"""Arrays may be this many times as large as their compressed file: weights compress little."""
 
 
 def _array_size(stream: Any) -> int:
@@ -117,17 +121,17 @@ def _array_size(stream: Any) -> int:
 
 
 def _check_sizes(path: Path) -> None:
-    """Refuse an archive whose parts claim to be larger than the file, before anything is allocated."""
+    """Refuse an archive whose parts claim to be larger than the file together, before anything is allocated."""
     try:
         size = path.stat().st_size
         if not zipfile.is_zipfile(path):
             return
         with zipfile.ZipFile(path) as archive:
-            claimed = max((part.file_size for part in archive.infolist()), default=0)
+            claimed = sum(part.file_size for part in archive.infolist())
     except (OSError, zipfile.BadZipFile) as error:
         raise FormatError(f"{path}: damaged or unreadable ({error}); {COPY_AGAIN}") from None
     if claimed > size:
-        raise FormatError(f"{path}: damaged: a part claims {claimed:,} bytes, but the file has {size:,}; {COPY_AGAIN}")
+        raise FormatError(f"{path}: damaged: its parts claim {claimed:,} bytes, and it has {size:,}; {COPY_AGAIN}")
 
 
 def _shards(index: Path) -> Iterator[Path]:

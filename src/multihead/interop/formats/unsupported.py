@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from multihead.errors import FormatError
+from multihead.errors import FormatError, shortened, shown
 from multihead.model_folder import CONFIG, read_json
 
 _T5 = "RMS norms, relative position biases that all layers share, and GELU by its tanh formula"
@@ -43,9 +43,9 @@ def describe(folder: Path) -> str | None:
             return None
         kind, names = config.get("model_type"), config.get("architectures")
         if isinstance(kind, str):
-            network = f" ({', '.join(map(str, names))})" if isinstance(names, list) and names else ""
+            network = f" ({shortened(', '.join(map(str, names)))})" if isinstance(names, list) and names else ""
             lacks = _LACKS.get(kind) or ("a reader for it" if config.get("is_encoder_decoder") else _ALONE)
-            return f"a model of the type {kind!r}{network}; multihead lacks {lacks}"
+            return f"a model of the type {shown(kind)}{network}; multihead lacks {lacks}"
     for pattern, what in (
         (
             "model.bin",
