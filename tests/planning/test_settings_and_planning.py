@@ -177,9 +177,8 @@ def received(monkeypatch: pytest.MonkeyPatch) -> Callable[..., TrainSettings]:
             multihead, ["train", *map(str, words)], catch_exceptions=False, standalone_mode=False
         )
         assert result.exit_code == 0
-        wishes = {
-            name: value for name, value in got.items() if name not in ("say", "stop_signal", "use_threads", "processes")
-        }
+        own = ("say", "stop_signal", "use_threads", "processes", "started")
+        wishes = {name: value for name, value in got.items() if name not in own}
         got.clear()
         return TrainSettings(**wishes)
 
@@ -406,7 +405,7 @@ def test_a_run_has_a_reason_for_everything(trained):
     assert all(reason.strip() for reason in config.reasons.values())
     for name in config.asked.keys() - FILES:
         assert config.reasons[name] == "as asked"
-    fields = set(type(config.training).model_fields) - {"beta1", "beta2"}
+    fields = set(type(config.training).model_fields) - {"beta1", "beta2", "replanned"}
     assert fields <= set(config.reasons)
 
 
@@ -426,6 +425,25 @@ def test_a_budget_is_what_is_spent(budget, seconds):
     assert decided["updates"] * seconds <= max(budget, seconds)
     assert decided["updates"] >= min(0.8 * budget / seconds, 1)
     assert "what fits into" in reasons["updates"]
+
+
+def test_a_budget_counts_from_the_start_of_the_command():
+    """Time that is gone before the first update is not there for updates."""
+    whole, _ = decide(TrainSettings(budget=600.0), pace=lambda *_: Pace(0.5, 3000.0))
+    rest, reasons = decide(TrainSettings(budget=600.0), pace=lambda *_: Pace(0.5, 3000.0, spent=300.0))
+    assert rest["updates"] == whole["updates"] // 2
+    assert reasons["updates"].startswith("what fits into 10:00 at 0.50 s an update after 5:00 of preparation")
+    gone, _ = decide(TrainSettings(budget=60.0), pace=lambda *_: Pace(0.5, 3000.0, spent=300.0))
+    assert gone["updates"] == 1
+
+
+def test_what_the_user_left_open_is_decided_anew():
+    def replanned(**given):
+        return decide(TrainSettings(**given), pace=lambda *_: Pace(0.5, 3000.0))[0]["replanned"]
+
+    assert replanned(budget=60.0) == ("validate_every", "average")
+    assert replanned(budget=60.0, validate_every=7) == ("average",)
+    assert replanned(budget=60.0, average=0.5, validate_every=7) == replanned(updates=7) == replanned() == ()
 
 
 def test_without_a_budget_a_slow_machine_does_less_than_a_fast_one():

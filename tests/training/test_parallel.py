@@ -24,12 +24,13 @@ from multihead.data.store import ParallelStore
 from multihead.errors import ConfigurationError, DivergenceError
 from multihead.training import parallel, splitting
 from multihead.training import step as step_module
+from multihead.training.context import TrainerInputs, Validation
 from multihead.training.optimizer import build_optimizer
 from multihead.training.parallel import PeerEnded, join_processes
 from multihead.training.progress import RunLog
 from multihead.training.splitting import SINGLE_PROCESS, Processes, interleave, row_range, sequence_loss
 from multihead.training.step import RejectedUpdateError, check_same_update, train_step
-from multihead.training.trainer import Trainer, TrainerInputs, Validation
+from multihead.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from tests.training.conftest import Toy

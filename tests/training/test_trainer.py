@@ -19,10 +19,11 @@ from multihead.errors import DivergenceError, Interrupted, SurroundingsError
 from multihead.training import step as step_module
 from multihead.training import trainer as trainer_module
 from multihead.training.checkpoint import Checkpoint, RunState, read_weights, save
+from multihead.training.context import TrainerInputs, Validation
 from multihead.training.optimizer import learning_rate, optimizer_tensors
 from multihead.training.progress import ModelFlops, RunLog
 from multihead.training.splitting import sequence_loss
-from multihead.training.trainer import Trainer, TrainerInputs, Validation
+from multihead.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from tests.training.conftest import Toy

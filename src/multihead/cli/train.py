@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ def train(config: Path | None, **flags: Any) -> None:
     several corpora with weights, or a folder of `multihead prepare`. With several GPUs or processes,
     start torchrun --nproc-per-node N -m multihead train ...
     """
+    started = time.monotonic()
     from multihead.cli.process import process_group, start_run
 
     settings = merge_config_file(TrainSettings, config, flags)
@@ -29,4 +31,4 @@ def train(config: Path | None, **flags: Any) -> None:
     from multihead.runs.translator.train import train as run
 
     with process_group() as processes:
-        run(processes=processes, **arguments, **settings)
+        run(processes=processes, started=started, **arguments, **settings)

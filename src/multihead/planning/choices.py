@@ -20,7 +20,8 @@ from multihead.training.config import TrainingConfig
 from multihead.training.progress import format_duration
 
 _UPDATING = 0.88
-"""Share of a run's time spent in updates; the rest allows for validation and for other work on the machine."""
+"""Share of a run's time spent in updates; the rest allows for validation and for other work on the machine. With a
+budget it is an estimate, and the number of updates is decided anew while the run goes on (`training.budget`)."""
 
 _MUON = 10
 """Minimum tokens per update and unit of model width for which Muon's products take less than a third of an update."""
@@ -178,6 +179,8 @@ class Pace:
     seconds_per_update: float
     tokens_per_update: float
     """Target tokens, without padding."""
+    spent: float = 0.0
+    """Seconds of the run before its first update."""
 
 
 def choose_batch(choices: Choices, corpus: CorpusSize, machine: Machine) -> tuple[int, int]:
@@ -206,10 +209,12 @@ def choose_updates(choices: Choices, corpus: CorpusSize, pace: Callable[[], Pace
         budget = (
             share * 25 * 60 * min(max((corpus.pairs / 30_000) ** 0.5, 0.1), 100.0) if requested is None else requested
         )
-        possible = max(int(_UPDATING * budget / measured.seconds_per_update), 1)
+        left = budget if requested is None else budget - measured.spent
+        possible = max(int(_UPDATING * left / measured.seconds_per_update), 1)
         time = f"{format_duration(budget)} at {measured.seconds_per_update:.2f} s an update"
         if requested is not None:
-            return possible, f"what fits into {time}"
+            spent = f" after {format_duration(measured.spent)} of preparation"
+            return possible, f"what fits into {time}{spent}; decided anew while the run goes on"
         if possible < wanted:
             return possible, f"what fits into {time}, the time set aside for {corpus.pairs:,} pairs"
         return wanted, f"{epochs:.0f} epochs, enough for {corpus.pairs:,} pairs, in about " + format_duration(
@@ -251,6 +256,7 @@ def choose_training(
     often = usual_intervals(updates)
     values |= {
         "updates": updates,
+        "budget": take("budget", lambda: (None, "the number of updates stays")),
         "schedule": schedule,
         "warmup": warmup,
         "learning_rate": take("learning_rate", lambda: choose_rate(choices, schedule, model.width, warmup)),
@@ -259,6 +265,8 @@ def choose_training(
         "patience": take("patience", lambda: choose_patience(schedule)),
         "log_every": take("log_every", lambda: often["log_every"]),
     }
+    if values["budget"] is not None:
+        values["replanned"] = tuple(n for n in ("validate_every", "average") if choices.requested(n) is None)
     usual = ("smoothing", "clip", "skip_above", "skip_limit", "weight_decay")
     for name in (*usual, "keep_checkpoints", "tensorboard"):
         values[name] = take(name, lambda name=name: (own[name].default, "the usual value"))  # type: ignore[misc]

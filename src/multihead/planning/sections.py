@@ -261,7 +261,7 @@ class Training(Settings):
 
     updates: int | None = shared("updates")
     budget: Duration | None = None
-    """Time to train for (25m, 1h30m): the number of updates is set by a measurement at the start."""
+    """Time of the whole run (25m, 1h30m), with validations: the number of updates is decided while it goes on."""
     batch_tokens: int | None = None
     """Tokens per side in a batch, including padding."""
     accumulate: int | None = shared("accumulate")

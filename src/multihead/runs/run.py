@@ -30,12 +30,13 @@ from multihead.configuration import Settings, require_device
 from multihead.data.order import Array
 from multihead.kernels.native import load_kernels
 from multihead.planning.settings import BaseRunConfig, GivenModel
+from multihead.training.budget import Pacer
 from multihead.training.checkpoint import Checkpoint, RunState, save
-from multihead.training.context import RunContext
+from multihead.training.context import RunContext, TrainerInputs, Validation
 from multihead.training.progress import ModelFlops, RunLog, SilentLog
 from multihead.training.splitting import Examples, Model
 from multihead.training.tensorboard import TensorBoard
-from multihead.training.trainer import Trainer, TrainerInputs, Validation
+from multihead.training.trainer import Trainer
 
 Chosen = TypeVar("Chosen", bound=Settings)
 Config = TypeVar("Config", bound=BaseRunConfig)
@@ -71,6 +72,11 @@ class Judge(ABC, Generic[Model]):
     @abstractmethod
     def evaluate(self, model: Model) -> Validation:
         """The scores of a model."""
+
+    def rehearse(self, model: Model) -> float:
+        """Do a small part of an evaluation; returns the estimated seconds of a whole one, or 0."""
+        del model
+        return 0.0
 
     @abstractmethod
     def save(self, model: Model, folder: Path, metrics: dict[str, Any]) -> None:
@@ -225,6 +231,9 @@ def _train(kind: RunKind[Chosen, Config, Data, Model], config: Config, data: Dat
     model = kind.network(config)
     log = RunLog(folder, kind.context.say) if processes.is_first else SilentLog(folder, kind.context.say)
     checkpoint = Trainer.newest_checkpoint(folder, log.say, processes)
+    pacer = None
+    if config.training.budget is not None and processes.is_first:
+        pacer = Pacer(folder, config.training, log.say, kind.context.started)
     trainer = Trainer(
         model,
         config.training,
@@ -233,6 +242,7 @@ def _train(kind: RunKind[Chosen, Config, Data, Model], config: Config, data: Dat
         log=log,
         checkpoint=checkpoint,
         processes=processes,
+        pacer=pacer,
     )
     if trainer.finished:
         if processes.is_first:
@@ -243,7 +253,7 @@ def _train(kind: RunKind[Chosen, Config, Data, Model], config: Config, data: Dat
     if config.training.tensorboard and processes.is_first:
         log.copy_to(TensorBoard(folder, after=trainer.state.logged))
     if checkpoint is not None:
-        _report_start(kind, config, checkpoint.state, log)
+        _report_start(kind, config, trainer, log)
     batches, judge = kind.batches(config, data, trainer.state.position), kind.judge(config, data)
     state = trainer.run(
         TrainerInputs(
@@ -255,15 +265,19 @@ def _train(kind: RunKind[Chosen, Config, Data, Model], config: Config, data: Dat
             source_lines=batches.source_lines,
             largest_batches=batches.largest,
             flops=kind.flops(config, model),
+            rehearse=judge.rehearse,
         )
     )
     log.say(f"done: {_outcome(kind, state)}")
     return state
 
 
-def _report_start(kind: RunKind[Chosen, Config, Data, Model], config: Config, state: RunState, log: RunLog) -> None:
-    start = kind.start_message(config) if state.step == 0 else None
-    log.say(start or f"going on after update {state.step} of {config.training.updates}")
+def _report_start(
+    kind: RunKind[Chosen, Config, Data, Model], config: Config, trainer: Trainer[Model], log: RunLog
+) -> None:
+    step = trainer.state.step
+    start = kind.start_message(config) if step == 0 else None
+    log.say(start or f"going on after update {step} of {trainer.updates}")
     now = installed_versions()
     if config.versions != now:
         log.say(f"  begun with {config.versions}, now {now}: the result may differ in its last digits")

@@ -22,6 +22,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -36,6 +37,7 @@ from torch import Tensor
 from multihead.configuration import Settings
 from multihead.errors import FormatError
 from multihead.files import atomic_folder, remove_unfinished, sha256_of, write_chunks, write_errors, write_tensors
+from multihead.training.plan import Plan
 
 
 class LogWindow(Settings):
@@ -75,6 +77,8 @@ class RunState(Settings):
     """The last updates that were skipped."""
     room: int | None = None
     """Maximum number of cells that fit into memory; larger batches are split; None = no limit."""
+    plan: Plan | None = None
+    """The current plan of a run with a budget."""
 
     @property
     def logged(self) -> int:
@@ -226,6 +230,8 @@ class CheckpointWriter:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._copies: tuple[dict[str, Tensor], ...] = ({}, {}, {})
+        self.seconds = 0.0
+        """How long the last write took; 0 before the first one."""
 
     def save(self, checkpoint: Checkpoint, before: Callable[[Checkpoint], None] = lambda _: None) -> None:
         """Start writing; the caller may change the tensors once this returns.
@@ -245,9 +251,11 @@ class CheckpointWriter:
         self._thread.start()
 
     def _write(self, checkpoint: Checkpoint, before: Callable[[Checkpoint], None]) -> None:
+        started = time.monotonic()
         try:
             before(checkpoint)
             save(self._folder, checkpoint, self._keep)
+            self.seconds = time.monotonic() - started
         except BaseException as error:  # re-raised in the training loop by `check`
             self._error = error
 

@@ -19,7 +19,12 @@ class TrainingConfig(Settings):
     seed: int = Field(default=1, ge=0, le=LAST_SEED)
     """Seed of every random number: initial values, order of the data, dropout."""
     updates: int = Field(ge=1, le=MOST_UPDATES)
-    """Optimizer steps in the whole run; the learning-rate schedule depends on it."""
+    """Optimizer steps in the whole run; the learning-rate schedule depends on it. With a budget: the first estimate."""
+    budget: float | None = Field(default=None, gt=0)
+    """Seconds of the whole run, in which the number of updates is decided anew from time to time: see
+    `training.budget`."""
+    replanned: tuple[Literal["validate_every", "average"], ...] = ()
+    """Settings besides updates that are decided anew with it: those that the user left open."""
     batch_tokens: int = Field(default=4096, ge=1, le=MOST_BATCH)
     """Padded tokens per side in a batch: rows times the longer of the two widths."""
     accumulate: int = Field(default=1, ge=1, le=MOST_BATCH)

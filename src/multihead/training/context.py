@@ -1,11 +1,15 @@
-"""What every stage of a run shares with its caller: `RunContext`."""
+"""What a run shares with its caller, and what the training loop gets."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic
 
-from multihead.training.splitting import SINGLE_PROCESS, Processes
+from multihead.data.order import Array
+from multihead.training.progress import ModelFlops
+from multihead.training.splitting import SINGLE_PROCESS, Examples, Model, Processes
 
 
 @dataclass(frozen=True)
@@ -24,3 +28,48 @@ class RunContext:
     """Called with the number of threads that the run is frozen to."""
     processes: Processes = SINGLE_PROCESS
     """The processes that train this run together: ``training.parallel.join_processes()``."""
+    started: float = field(default_factory=time.monotonic)
+    """When the command or call began, by `time.monotonic`: its budget counts from there."""
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Scores of a model on the validation set."""
+
+    score: float
+    """Higher is better."""
+    loss: float
+    """Lower is better; decides between equal scores."""
+    values: dict[str, Any]
+    """Values for the log: loss, BLEU, chrF and their signatures."""
+    summary: str
+    """The values in a line for people."""
+
+
+def _by_index(pairs: Array) -> dict[str, list[int]]:
+    """Name pairs by their index in the store, counted from 0."""
+    return {"the store": sorted(pairs.tolist())}
+
+
+@dataclass(frozen=True)
+class TrainerInputs(Generic[Model]):
+    """Data and functions that the loop is given besides the model and its settings."""
+
+    next_batch: Callable[[], Examples]
+    """Returns the next batch."""
+    position: Callable[[], tuple[int, int]]
+    """Returns the epoch of the next batch, and its number there."""
+    evaluate: Callable[[Model], Validation]
+    """Scores a model on the validation set."""
+    save_best: Callable[[Model, dict[str, Any]], None]
+    """Writes the best model so far with its scores; called in a thread, with a copy of the model."""
+    stop_signal: Callable[[], int | None]
+    """Returns the number of a signal that asked to stop, or None."""
+    source_lines: Callable[[Array], Mapping[str, list[int]]] = _by_index
+    """Maps pairs of the store to lines of the corpus, by file."""
+    largest_batches: Callable[[], Sequence[Examples]] = tuple
+    """Returns the batches that need most memory; they are tried before the first update."""
+    flops: ModelFlops | None = None
+    """Operations per token and the machine's peak, for the log; None = not reported."""
+    rehearse: Callable[[Model], float] = lambda _: 0.0
+    """Estimates the seconds of a validation by doing a small part of it; 0 = unknown."""

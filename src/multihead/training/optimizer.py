@@ -179,12 +179,12 @@ _COOLDOWN = 4
 """The rate of 'trapezoid' falls in the last 1 / _COOLDOWN of the run."""
 
 
-def learning_rate(config: TrainingConfig, step: int, width: int) -> float:
+def learning_rate(config: TrainingConfig, step: int | float, width: int) -> float:
     """The learning rate of update ``step``.
 
     Args:
         config: schedule, learning_rate, warmup and updates are read.
-        step: the update, counted from 1.
+        step: the update, counted from 1; between two updates in a stretched schedule (`training.plan`).
         width: the model width D; only 'noam' uses it.
     """
     warmup = max(config.warmup, 1)
@@ -193,7 +193,7 @@ def learning_rate(config: TrainingConfig, step: int, width: int) -> float:
     return config.learning_rate * max(min(step / warmup, _decay(config, step, warmup)), 0.0)
 
 
-def _decay(config: TrainingConfig, step: int, warmup: int) -> float:
+def _decay(config: TrainingConfig, step: int | float, warmup: int) -> float:
     """Share of the peak rate after the warm-up; during the warm-up at least ``step / warmup``."""
     falling = max(config.updates + 1 - config.warmup, 1)
     match config.schedule:

@@ -5,6 +5,8 @@ checkpoint, it does what it would have done without the stop. Batches, and the f
 in as `TrainerInputs`. `training.step` decides which updates are rejected, `training.splitting` splits batches that do
 not fit into memory, and `training.checkpoint` writes checkpoints while the loop goes on.
 
+A run with a budget has a plan (`training.plan`), which `training.budget` decides anew from time to time.
+
 Several processes run the same loop, each on its rows of every batch (`training.parallel`); only the first one writes.
 """
 
@@ -13,19 +15,20 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from multihead.data.order import Array
 from multihead.errors import DivergenceError, Interrupted
+from multihead.training.budget import Pacer
 from multihead.training.checkpoint import Checkpoint, CheckpointWriter, LogWindow, RunState, copy_into, load_newest
 from multihead.training.config import TrainingConfig
+from multihead.training.context import TrainerInputs
 from multihead.training.optimizer import Average, build_optimizer, learning_rate, optimizer_tensors, restore_optimizer
 from multihead.training.parallel import PeerEnded
+from multihead.training.plan import Decision, Plan, first_plan, follow, place, validation_due
 from multihead.training.progress import ModelFlops, RunLog, format_duration, format_lines
 from multihead.training.splitting import SINGLE_PROCESS, Examples, Model, Processes, can_probe_memory, retry_in_pieces
 from multihead.training.step import (
@@ -44,47 +47,6 @@ from multihead.training.step import (
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Validation:
-    """Scores of a model on the validation set."""
-
-    score: float
-    """Higher is better."""
-    loss: float
-    """Lower is better; decides between equal scores."""
-    values: dict[str, Any]
-    """Values for the log: loss, BLEU, chrF and their signatures."""
-    summary: str
-    """The values in a line for people."""
-
-
-def _by_index(pairs: Array) -> dict[str, list[int]]:
-    """Name pairs by their index in the store, counted from 0."""
-    return {"the store": sorted(pairs.tolist())}
-
-
-@dataclass(frozen=True)
-class TrainerInputs(Generic[Model]):
-    """Data and functions that the loop is given besides the model and its settings."""
-
-    next_batch: Callable[[], Examples]
-    """Returns the next batch."""
-    position: Callable[[], tuple[int, int]]
-    """Returns the epoch of the next batch, and its number there."""
-    evaluate: Callable[[Model], Validation]
-    """Scores a model on the validation set."""
-    save_best: Callable[[Model, dict[str, Any]], None]
-    """Writes the best model so far with its scores; called in a thread, with a copy of the model."""
-    stop_signal: Callable[[], int | None]
-    """Returns the number of a signal that asked to stop, or None."""
-    source_lines: Callable[[Array], Mapping[str, list[int]]] = _by_index
-    """Maps pairs of the store to lines of the corpus, by file."""
-    largest_batches: Callable[[], Sequence[Examples]] = tuple
-    """Returns the batches that need most memory; they are tried before the first update."""
-    flops: ModelFlops | None = None
-    """Operations per token and the machine's peak, for the log; None = not reported."""
-
-
 class Trainer(Generic[Model]):
     """A run: the model, its optimizer and average, and the state of the loop.
 
@@ -96,6 +58,7 @@ class Trainer(Generic[Model]):
         log: prints and records.
         checkpoint: the checkpoint to resume from; None starts a new run.
         processes: the processes that train this model; each of them has a `Trainer`.
+        pacer: decides the plan of a run with a budget; the first process has one.
     """
 
     def __init__(
@@ -108,8 +71,10 @@ class Trainer(Generic[Model]):
         log: RunLog,
         checkpoint: Checkpoint | None,
         processes: Processes = SINGLE_PROCESS,
+        pacer: Pacer | None = None,
     ) -> None:
-        self.processes = processes
+        self.processes, self._pacer = processes, pacer
+        self._clock = time.monotonic if pacer is None else pacer.clock
         self.model, self.config, self.width = model, config, width
         self.checkpoints, self.log = folder / "checkpoints", log
         self.optimizer = build_optimizer(model, config)
@@ -117,9 +82,11 @@ class Trainer(Generic[Model]):
         self.state = RunState()
         if checkpoint is not None:
             self._restore(checkpoint)
+        if config.budget is not None:
+            self._set_plan(self.state.plan or first_plan(config))
         self._writer = CheckpointWriter(self.checkpoints, config.keep_checkpoints)
         self._best_model: Model | None = None
-        self._window_started = self._started = time.monotonic()
+        self._window_started = self._started = self._clock()
         self._started_at, self._window_before = self.state.step, self.state.window
 
     @staticmethod
@@ -143,6 +110,8 @@ class Trainer(Generic[Model]):
             SurroundingsError: a checkpoint could not be written, or a single pair does not fit into memory.
             PeerEnded: another process has ended; a checkpoint has everything up to the last common update.
         """
+        if self._pacer is not None:
+            self._pacer.begin(self.state)
         with self._writer:
             try:
                 self._loop(inputs)
@@ -153,6 +122,8 @@ class Trainer(Generic[Model]):
                 self._writer.wait()
                 saved = f"saved after update {self.state.step}; the same command goes on from there"
                 raise PeerEnded(f"{error} ({saved})", error.exit_status) from error
+        if self._pacer is not None:
+            self._pacer.end(self.state)
         self.processes.all_gather("done")  # no process returns before the first one has written everything
         return self.state
 
@@ -160,7 +131,9 @@ class Trainer(Generic[Model]):
         self._try_largest(inputs)
         while not self.finished:
             self._writer.check()
-            if self._validation_due():
+            if self.state.plan is not None and self.state.plan.check <= self.state.step < self.updates:
+                self._decide_plan(inputs)
+            elif self._validation_due():
                 best = self._validate(inputs)
                 self._save(lambda copied, best=best: self._save_best(copied, best, inputs))  # type: ignore[misc]
             elif (number := self._received_signal(inputs)) is not None:
@@ -187,12 +160,43 @@ class Trainer(Generic[Model]):
         patience, state = self.config.patience, self.state
         if patience and state.without_gain >= patience:
             return True
-        return state.step >= self.config.updates and not self._validation_due()
+        return state.step >= self.updates and not self._validation_due()
+
+    @property
+    def updates(self) -> int:
+        """Updates of the whole run, as far as is known."""
+        return self.config.updates if self.state.plan is None else self.state.plan.updates
 
     def _validation_due(self) -> bool:
         step = self.state.step
+        if self.state.plan is not None:
+            return validation_due(self.state.plan, step, self.state.validated_at)
         at_end = step == self.config.updates
         return step > self.state.validated_at and (at_end or step % self.config.validate_every == 0)
+
+    def _decide_plan(self, inputs: TrainerInputs[Model]) -> None:
+        """Decide the rest of a run with a budget; all processes receive the decision of the first one."""
+        assert self.state.plan is not None
+        decision: Decision | None = None
+        if self._pacer is not None:
+            self.average.model.eval()
+            decision = self._pacer.decide(self.state, self._writer.seconds, lambda: inputs.rehearse(self.average.model))
+        decision, before = self.processes.broadcast(decision), self.state.plan
+        self._set_plan(follow(self.config, before, self.state.step, decision))
+        if (decision.updates, decision.validate_every) != (before.updates, before.validate_every):
+            self.log.record("plan", self.state.step, decision.model_dump(exclude={"check"}), {})
+        if self._pacer is not None and self._pacer.save_due():
+            self._save()
+
+    def _set_plan(self, plan: Plan) -> None:
+        self._set_state(plan=plan)
+        self.average.decay = plan.average
+
+    def _learning_rate(self, step: int) -> float:
+        if self.state.plan is None:
+            return learning_rate(self.config, step, self.width)
+        level, virtual = place(self.config, self.state.plan, step)
+        return level * learning_rate(self.config, virtual, self.width)
 
     def _update(self, batches: list[Examples], inputs: TrainerInputs[Model]) -> None:
         """Make one update, or skip its batches if it is rejected."""
@@ -206,10 +210,12 @@ class Trainer(Generic[Model]):
             self.average.update(step)
             norms = append_norm(self.state.norms, sums.gradient_norm)
             self._set_state(step=step, position=position, window=_add(self.state.window, sums), norms=norms)
+        if self._pacer is not None:
+            self._pacer.updated()
 
     def _step_in_pieces(self, batches: Sequence[Examples], step: int, inputs: TrainerInputs[Model]) -> StepSums:
         """Make the update, with smaller and smaller pieces until they fit into memory."""
-        rate, max_norm = learning_rate(self.config, step, self.width), norm_limit(self.config, self.state)
+        rate, max_norm = self._learning_rate(step), norm_limit(self.config, self.state)
         on_device = [batch.to(self.config.device) for batch in batches]
         return self._fit_into_memory(
             lambda max_cells: train_step(
@@ -280,12 +286,12 @@ class Trainer(Generic[Model]):
 
         A higher score is better; between equal scores (0 BLEU at the beginning) the lower loss.
         """
-        started = time.monotonic()
+        started = self._clock()
         self.average.model.eval()
         result = inputs.evaluate(self.average.model)
         if not (math.isfinite(result.loss) and math.isfinite(result.score)):
             raise self._diverged(f"the loss of the validation set is {result.loss:.4g}, its score {result.score:.4g}")
-        state, seconds = self.state, time.monotonic() - started
+        state, seconds = self.state, self._clock() - started
         better = state.is_better(result.score, result.loss)
         if better:
             if self._best_model is None and self.processes.is_first:
@@ -297,7 +303,9 @@ class Trainer(Generic[Model]):
         self.log.say(f"validation at {state.step}: {result.summary} ({mark})")
         self.log.record("validation", state.step, result.values, {"seconds": round(seconds, 3)})
         self._set_state(validated_at=state.step)
-        self._window_started += time.monotonic() - started  # the log's tokens per second exclude validations
+        self._window_started += self._clock() - started  # the log's tokens per second exclude validations
+        if self._pacer is not None:
+            self._pacer.validated(self._clock() - started)
         return {"step": state.step, **result.values} if better else None
 
     def _save_best(self, copied: Checkpoint, best: dict[str, Any] | None, inputs: TrainerInputs[Model]) -> None:
@@ -309,7 +317,7 @@ class Trainer(Generic[Model]):
 
     def _report(self, flops: ModelFlops | None) -> None:
         """Log means over the updates since the last line; nothing if all of them were skipped."""
-        state, window, now = self.state, self.state.window, time.monotonic()
+        state, window, now = self.state, self.state.window, self._clock()
         before, started = self._window_before, self._window_started
         self._window_before, self._window_started = LogWindow(), now
         if not window.updates:
@@ -320,7 +328,7 @@ class Trainer(Generic[Model]):
             "perplexity": math.exp(min(window.nll / window.tokens, 100.0)),
             "accuracy": window.correct / window.tokens,
             "gradient_norm": window.gradient_norm / window.updates,
-            "learning_rate": learning_rate(self.config, state.step, self.width),
+            "learning_rate": self._learning_rate(state.step),
             "target_tokens": window.tokens,
         }
         # After a restart the window holds sums from before it; their time is not known here.
@@ -330,10 +338,10 @@ class Trainer(Generic[Model]):
         if flops is not None:
             timing["share_of_peak"] = round(flops.utilization(source, target, seconds), 4)
         seconds_per_update = (now - self._started) / max(state.step - self._started_at, 1)
-        remaining = seconds_per_update * (self.config.updates - state.step)
+        remaining = seconds_per_update * (self.updates - state.step) if self._pacer is None else self._pacer.left
         share = f" ({100 * timing['share_of_peak']:.0f}% of peak)" if "share_of_peak" in timing else ""
         self.log.say(
-            f"{state.step:>6}/{self.config.updates}  epoch {state.position[0] + 1}  loss {values['loss']:.3f}  "
+            f"{state.step:>6}/{self.updates}  epoch {state.position[0] + 1}  loss {values['loss']:.3f}  "
             f"perplexity {values['perplexity']:.2f}  accuracy {100 * values['accuracy']:.1f}%  "
             f"{target / seconds:,.0f} tokens/s{share}  {format_duration(remaining)} left"
         )
@@ -357,8 +365,12 @@ class Trainer(Generic[Model]):
             return
         average = dict(self.average.model.named_parameters()) if self.config.average else {}
         optimizer = optimizer_tensors(self.model, self.optimizer)
-        tensors = dict(self.model.named_parameters())
+        tensors, started = dict(self.model.named_parameters()), self._clock()
+        if self._pacer is not None:
+            self._pacer.note(self.state.step)
         self._writer.save(Checkpoint(self.state, {**tensors}, {**average}, optimizer), before)
+        if self._pacer is not None:
+            self._pacer.saved(self._clock() - started)
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         self.state = checkpoint.state

@@ -19,6 +19,7 @@ from multihead.planning.settings import RunConfig
 from multihead.runs.translator import begin as beginning
 from multihead.runs.translator import train as training
 from multihead.runs.translator.train import TrainResult
+from multihead.training import budget
 from multihead.training.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -357,22 +358,28 @@ def test_two_vocabularies_train_and_translate(run, numbers, wishes, tmp_path):
 
 def test_a_budget_limits_the_updates(run, numbers, wishes, tmp_path):
     given = {name: value for name, value in wishes.items() if name not in ("updates", "validate_every", "log_every")}
-    result = run(tmp_path / "run", budget="1s", **given)
+    result = run(tmp_path / "run", budget="4s", **given)
     config = RunConfig.model_validate_json((tmp_path / "run" / "run.json").read_text(encoding="utf-8"))
-    assert result.updates == config.training.updates > 1
-    assert config.reasons["updates"].startswith("what fits into 1 s at ")
-    assert config.asked["budget"] == 1.0
+    assert config.reasons["updates"].startswith("what fits into 4 s at ")
+    assert config.asked["budget"] == config.training.budget == 4.0
+    lines = [json.loads(line) for line in (tmp_path / "run" / "plan.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert lines[-1]["step"] == result.updates >= 1  # how many depends on what else the machine does
+    assert [line["step"] for line in lines] == sorted(line["step"] for line in lines)
+    assert 0 < lines[0]["spent"] <= lines[-1]["spent"]
+    assert run(tmp_path / "run").updates == result.updates
 
 
 def test_the_measurement_changes_nothing_but_the_number(run, numbers, wishes, tmp_path, monkeypatch):
     """The run equals one that was given the resulting number of updates."""
-    monkeypatch.setattr(beginning, "measure", lambda *_: beginning.Pace(0.05, 400.0))
+    monkeypatch.setattr(beginning, "measure", lambda *_: beginning.Pace(100.0, 400.0))
+    monkeypatch.setattr(budget, "choose", lambda _, plan, *__: plan.model_copy(update={"check": plan.updates}))
     given = {name: value for name, value in wishes.items() if name != "updates"}
-    measured = run(tmp_path / "measured", budget=0.5, **given)
+    measured = run(tmp_path / "measured", budget=1000.0, **given)
     assert 5 <= measured.updates <= 10
     run(tmp_path / "given", updates=measured.updates, **given)
+    plans = ("plan.jsonl", "state.json", "manifest.json")
     found, expected = (
-        numbers.contents(tmp_path / name, without=(*VARYING, "run.json")) for name in ("measured", "given")
+        numbers.contents(tmp_path / name, without=(*VARYING, "run.json", *plans)) for name in ("measured", "given")
     )
     assert found == expected
 

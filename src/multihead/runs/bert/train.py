@@ -48,10 +48,9 @@ from multihead.runs.run import (
     log_decisions,
 )
 from multihead.text.bert_words import BertWords
-from multihead.training.context import RunContext
+from multihead.training.context import RunContext, Validation
 from multihead.training.progress import RunLog
 from multihead.training.tensorboard import require_tensorboard
-from multihead.training.trainer import Validation
 
 
 class PretrainResult(RunResult):

@@ -56,10 +56,9 @@ from multihead.runs.run import (
 )
 from multihead.text.bert_words import BertWords, read_words
 from multihead.training.checkpoint import Checkpoint, RunState
-from multihead.training.context import RunContext
+from multihead.training.context import RunContext, Validation
 from multihead.training.progress import RunLog
 from multihead.training.splitting import sequence_loss
-from multihead.training.trainer import Validation
 
 
 class ClassifyResult(RunResult):

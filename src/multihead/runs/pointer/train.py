@@ -37,10 +37,9 @@ from multihead.runs.run import (
     installed_versions,
     log_decisions,
 )
-from multihead.training.context import RunContext
+from multihead.training.context import RunContext, Validation
 from multihead.training.progress import RunLog
 from multihead.training.splitting import sequence_loss
-from multihead.training.trainer import Validation
 
 _AT_ONCE = 250
 """Validation examples whose loss is computed together."""

@@ -6,6 +6,7 @@ The first of several processes decides; the others take part where it measures h
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from dataclasses import replace
@@ -50,6 +51,8 @@ from multihead.training.tensorboard import require_tensorboard
 
 _TIMED_UPDATES, _WARMUP_UPDATES = 15, 3
 """Updates that measure the pace, and how many of them are not counted."""
+_MEASURING = 0.02
+"""Share of the budget after which the measurement ends, though it had fewer updates."""
 
 
 class NewTranslatorRun(NewRun[RunConfig, PreparedText]):
@@ -114,7 +117,9 @@ class NewTranslatorRun(NewRun[RunConfig, PreparedText]):
             self._context.use_threads(processes.threads_per_process(trial.threads))
             if processes.size > 1:
                 processes.all_gather((model, trial, text))
-            return measure(model, trial, data, processes)
+            budget = self._settings.budget
+            measured = measure(model, trial, data, processes, math.inf if budget is None else _MEASURING * budget)
+            return replace(measured, spent=time.monotonic() - self._context.started)
 
         training = choose_training(choices, corpus, model, self._machine, pace)
         settings = self._settings
@@ -221,9 +226,21 @@ def build_network_for(model: NetworkConfig, training: TrainingConfig) -> Network
 
 
 def measure(
-    model: NetworkConfig, trial: TrainingConfig, prepared: PreparedText, processes: Processes = SINGLE_PROCESS
+    model: NetworkConfig,
+    trial: TrainingConfig,
+    prepared: PreparedText,
+    processes: Processes = SINGLE_PROCESS,
+    limit: float = math.inf,
 ) -> Pace:
-    """Time updates of a discarded network on real batches of all lengths, in all processes."""
+    """Time updates of a discarded network on real batches of all lengths, in all processes.
+
+    Args:
+        model: the sizes of the network.
+        trial: the settings of training.
+        prepared: the text.
+        processes: all of them take part.
+        limit: seconds after which no more updates are timed; only the first process's counts.
+    """
     with torch.random.fork_rng():
         network = build_network_for(model, trial)
         optimizer, stream = build_optimizer(network, trial), prepared.batches(trial, (0, 0))
@@ -245,6 +262,8 @@ def measure(
             average.update(step)
             seconds.append(time.perf_counter() - started)
             tokens.append(sums.tokens)
+            if processes.all_gather(sum(seconds) > limit)[0] and step > _WARMUP_UPDATES:
+                break
     return Pace(statistics.median(seconds[_WARMUP_UPDATES:]), statistics.fmean(tokens))
 
 

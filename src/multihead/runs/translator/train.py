@@ -5,6 +5,7 @@ A run is a folder:
     run.json            every decision with its reason: a `RunConfig`; written once, before the first update
     data/               what training reads (`preparing.prepared`), unless it was prepared in another folder
     log.txt, log.jsonl, timing.jsonl
+    plan.jsonl          of a run with a budget: its decisions on the way, and the time spent (`training.budget`)
     checkpoints/        where the run resumes; of a fine-tuned run also where it started
     best/               the model folder of the best validation so far
     left-out.tsv        pairs that could not be used
@@ -14,7 +15,8 @@ How a new run is decided is in `runs.translator.begin`, what happens in which or
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -26,7 +28,7 @@ import torch
 from multihead import work_folder
 from multihead.bundle import Bundle, save_bundle
 from multihead.configuration import build
-from multihead.data.batching import collate
+from multihead.data.batching import Batch, collate
 from multihead.data.order import batches_by_tokens
 from multihead.metrics.scores import score
 from multihead.models.network import Network
@@ -34,14 +36,15 @@ from multihead.planning.settings import RunConfig, TrainSettings
 from multihead.preparing.prepared import PreparedText, open_training_text
 from multihead.runs.run import BatchSource, Judge, RunKind, RunResult, execute
 from multihead.runs.translator.begin import NewTranslatorRun, assist_measurement, build_network_for
-from multihead.training.context import RunContext
+from multihead.training.context import RunContext, Validation
 from multihead.training.progress import ModelFlops, measure_flops
 from multihead.training.splitting import SINGLE_PROCESS, Processes, interleave, sequence_loss
-from multihead.training.trainer import Validation
 from multihead.translating.translator import Translator
 
 _SENTENCES = 1000
 """Sentences translated at each validation; the loss is that of all."""
+_REHEARSED = 8
+"""Part of a validation that is timed to estimate a whole one."""
 
 
 class TrainResult(RunResult):
@@ -57,6 +60,7 @@ def train(
     stop_signal: Callable[[], int | None] = lambda: None,
     use_threads: Callable[[int], None] = lambda _: None,
     processes: Processes = SINGLE_PROCESS,
+    started: float | None = None,
     **settings: Any,
 ) -> TrainResult:
     """Train a translator, or resume a run that was stopped.
@@ -69,6 +73,7 @@ def train(
             with differ in the last bits.
         processes: the processes that train this run together, each of which calls this function:
             ``training.parallel.join_processes()``.
+        started: when the budget begins, by `time.monotonic`; now if ``None``.
         **settings: fields of `TrainSettings`; ``source``, ``target`` and ``output`` are needed for a new run.
 
     Raises:
@@ -78,7 +83,8 @@ def train(
     """
     given = build(TrainSettings, settings, "the settings")
     folder = work_folder.require_output(given.output)
-    kind = TranslatorRun(given, folder, RunContext(say, stop_signal, use_threads, processes))
+    started = time.monotonic() if started is None else started
+    kind = TranslatorRun(given, folder, RunContext(say, stop_signal, use_threads, processes, started))
     return execute(kind, TrainResult)
 
 
@@ -155,7 +161,10 @@ class TranslatorJudge(Judge[Network]):
         sources = self.prepared.valid_sources[:_SENTENCES]
         translator = Translator(self._bundle(model))
         shares = self._processes.all_gather(
-            (self._losses(model), translator.translate(sources[self._share], beam=1, batch_tokens=8192))
+            (
+                self._losses(model, self._batches[self._share]),
+                translator.translate(sources[self._share], beam=1, batch_tokens=8192),
+            )
         )
         nll, correct, tokens = 0.0, 0, 0
         for batch in interleave([losses for losses, _ in shares]):
@@ -178,11 +187,23 @@ class TranslatorJudge(Judge[Network]):
         )
         return Validation(scores.bleu, nll / tokens, values, summary)
 
+    def rehearse(self, model: Network) -> float:
+        """Do an eighth of an evaluation; the estimate is rather high, because small batches are slow."""
+        sources, batches = self.prepared.valid_sources[:_SENTENCES][self._share], self._batches[self._share]
+        started = time.perf_counter()
+        some = sources[::_REHEARSED]
+        Translator(self._bundle(model)).translate(some, beam=1, batch_tokens=8192)
+        translated = time.perf_counter()
+        few = batches[::_REHEARSED]
+        self._losses(model, few)
+        whole = len(sources) / max(len(some), 1), len(batches) / max(len(few), 1)
+        return whole[0] * (translated - started) + whole[1] * (time.perf_counter() - translated)
+
     @torch.no_grad()
-    def _losses(self, model: Network) -> list[tuple[float, int, int]]:
-        """For each batch of this process: the loss, and how many tokens are correct, of how many."""
+    def _losses(self, model: Network, batches: Sequence[Batch]) -> list[tuple[float, int, int]]:
+        """For each batch: the loss, and how many tokens are correct, of how many."""
         losses = []
-        for batch in self._batches[self._share]:
+        for batch in batches:
             sums = sequence_loss(model, batch.to(self.config.training.device), 0.0)
             losses.append((sums.nll.item(), int(sums.correct.item()), batch.target_tokens))
         return losses
