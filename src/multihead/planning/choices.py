@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from multihead.configuration import Machine, build
+from multihead.configuration import MOST_UPDATES, Machine, build
 from multihead.decoding.search import Search
 from multihead.errors import ConfigurationError
 from multihead.models.config import ARCHITECTURES, Architecture, NetworkConfig, preset
@@ -210,7 +210,7 @@ def choose_updates(choices: Choices, corpus: CorpusSize, pace: Callable[[], Pace
             share * 25 * 60 * min(max((corpus.pairs / 30_000) ** 0.5, 0.1), 100.0) if requested is None else requested
         )
         left = budget if requested is None else budget - measured.spent
-        possible = max(int(_UPDATING * left / measured.seconds_per_update), 1)
+        possible = min(max(int(_UPDATING * left / measured.seconds_per_update), 1), MOST_UPDATES)
         time = f"{format_duration(budget)} at {measured.seconds_per_update:.2f} s an update"
         if requested is not None:
             spent = f" after {format_duration(measured.spent)} of preparation"

@@ -34,6 +34,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from multihead.configuration import MOST_UPDATES
 from multihead.files import fsync, write_errors, write_text
 from multihead.training.checkpoint import RunState
 from multihead.training.config import TrainingConfig
@@ -99,6 +100,7 @@ def choose(config: TrainingConfig, plan: Plan, step: int, validated_at: int, cos
         count = validations(plan, step, validated_at)
         each = costs.update + costs.validation / plan.validate_every
         updates = step + max(int((left - costs.validation) / each), 0)
+    updates = min(updates, MOST_UPDATES)
     kept = (plan.updates - step) * costs.update + count * costs.validation
     if abs(kept - left) <= _TOLERANCE * config.budget:
         updates = plan.updates

@@ -20,7 +20,7 @@ class TrainingConfig(Settings):
     """Seed of every random number: initial values, order of the data, dropout."""
     updates: int = Field(ge=1, le=MOST_UPDATES)
     """Optimizer steps in the whole run; the learning-rate schedule depends on it. With a budget: the first estimate."""
-    budget: float | None = Field(default=None, gt=0)
+    budget: float | None = Field(default=None, gt=0, le=MOST_UPDATES)
     """Seconds of the whole run, in which the number of updates is decided anew from time to time: see
     `training.budget`."""
     replanned: tuple[Literal["validate_every", "average"], ...] = ()
