@@ -1,4 +1,4 @@
-"""Holding a budget: the pace is measured, and the rest of a run planned anew.
+"""Holding a budget: measure the pace, and plan the rest of a run anew.
 
 A budget is the time of a run from its start to its end: reading and preparing the text, updates, validations,
 checkpoints, and writing the best model. The times of all starts add up; pauses between a stop and the next start do not
