@@ -1,4 +1,4 @@
-"""The plan of a run with a budget: its length, validations and learning rate.
+"""The plan of a run with a budget: length, validations, learning rate.
 
 A run with a budget begins with an estimate of the number of updates, T0, for which its schedule is defined
 (`training.optimizer`). While it goes on, the number is decided anew from time to time (`training.budget`). The rest of
