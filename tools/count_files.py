@@ -17,6 +17,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from multihead.engine.weights import load_search_library
+from multihead.kernels.native import load_kernels
+
 FUNCTION = 1  # inspect.CO_OPTIMIZED: set for functions, not for modules and classes
 
 WATCH = f"""
@@ -93,6 +96,7 @@ def measure(folder: Path) -> dict[str, list[str]]:
     (folder / "text.de").write_text("".join(" ".join(row) + "\n" for row in rows), encoding="utf-8")
     (folder / "text.en").write_text("".join(" ".join(words[w] for w in row) + "\n" for row in rows), encoding="utf-8")
     prepared, run = folder / "prepared", folder / "run"
+    load_kernels(), load_search_library()  # a build, once for each machine, would enter more files
     files = ("--source", folder / "text.de", "--target", folder / "text.en")
     entered(COMMAND, "prepare", *files, "--output", prepared, "--vocab-size", 300)
     sizes = ("--preset", "tiny", "--threads", 1, "--updates", 10)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +19,7 @@ import pytest
 from multihead.engine.weights import DECODING
 from multihead.errors import ConfigurationError
 from multihead.kernels import native as build
-from multihead.kernels.native import KERNELS, VARIABLE, clear_loaded, load_kernels
+from multihead.kernels.native import KERNELS, VARIABLE, building, clear_loaded, load_kernels
 
 if TYPE_CHECKING:
     from tests.conftest import WithoutKernels
@@ -39,8 +42,10 @@ else:
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """An empty cache folder; loaded libraries are cleared before and after the test."""
+    """Empty folders for the cache and for temporary files; loaded libraries are cleared before and after the test."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     clear_loaded()
     yield tmp_path
     monkeypatch.undo()
@@ -67,6 +72,13 @@ def good(compiled: WithoutKernels) -> str:
     return library._name
 
 
+@pytest.fixture
+def copied(good: str, fresh: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Compiling is copying what was compiled before; the folder of the test."""
+    monkeypatch.setattr(build, "_compile", lambda _, __, ___, path: shutil.copy(good, path))
+    return fresh
+
+
 def test_it_is_built_once_announced_and_found_again(good, fresh, monkeypatch):
     monkeypatch.setenv("CXX", pretender(fresh, good))
     said: list[str] = []
@@ -78,7 +90,7 @@ def test_it_is_built_once_announced_and_found_again(good, fresh, monkeypatch):
     assert len(said) == 1
     assert isinstance(first, ctypes.CDLL)
     assert first._name == again._name
-    assert [path.name for path in Path(first._name).parent.iterdir() if path.name != "lock"] == ["kernels.so"]
+    assert {path.name for path in Path(first._name).parent.iterdir()} == {"kernels.so", "kernels.sha256", "lock"}
     assert Path(first._name).stat().st_mode & 0o022 == 0
 
 
@@ -96,51 +108,205 @@ def test_processes_that_come_at_once_build_it_once(good, fresh, monkeypatch):
     assert sum(call != "--version" for call in calls) == 2  # compiled once, linked once
 
 
-def test_a_damaged_file_is_built_again(good, fresh, monkeypatch, caplog):
-    monkeypatch.setenv("CXX", pretender(fresh, good))
+def elsewhere(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The built library under another name: under its old one the process knows what it has loaded."""
     name = Path(build.build_or_load(build.KERNELS)[0]._name).relative_to(fresh / "cache")
-    (fresh / "cache").rename(fresh / "elsewhere")  # under its old name the process knows what it has loaded
+    (fresh / "cache").rename(fresh / "elsewhere")
     monkeypatch.setenv("XDG_CACHE_HOME", str(fresh / "elsewhere"))
-    (fresh / "elsewhere" / name).unlink()  # what is loaded stays as it is
-    (fresh / "elsewhere" / name).write_bytes(b"not a library")
-    said: list[str] = []
-    build.build_or_load(build.KERNELS, said.append)
-    assert len(said) == 1
-    assert "cannot be loaded" in caplog.text
+    return fresh / "elsewhere" / name
 
 
-BROKEN = {
-    "none": (None, "there is no C\\+\\+ compiler"),
-    "fails": ("#!/bin/sh\n[ $1 = --version ] && exit 0\necho 'no such processor' >&2; exit 3\n", "status 3: no such"),
-    "hands out rubbish": (
-        '#!/bin/sh\n[ $1 = --version ] && exit 0\nwhile [ $# -gt 1 ]; do shift; done\necho rubbish > "$1"\n',
-        "cannot be kept|invalid ELF|file too short",
-    ),
+def record(path: Path) -> Path:
+    return path.with_suffix(".sha256")
+
+
+def rewrite(path: Path, content: bytes) -> None:
+    path.unlink()  # what is loaded stays as it is
+    path.write_bytes(content)
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    rewrite(path, bytes(content))
+
+
+def link(path: Path) -> None:
+    path.rename(path.with_name("other.so"))
+    path.symlink_to("other.so")
+
+
+def replace_by(path: Path, make: Callable[[Path], None]) -> None:
+    path.unlink()
+    make(path)
+
+
+DAMAGE: dict[str, Callable[[Path], None]] = {
+    "rubbish": lambda path: rewrite(path, b"not a library"),
+    "empty": lambda path: rewrite(path, b""),
+    "cut": lambda path: rewrite(path, path.read_bytes()[:-4096]),
+    "longer": lambda path: rewrite(path, path.read_bytes() + b"x"),
+    "one bit": flip,
+    "a link": link,
+    "a pipe": lambda path: replace_by(path, os.mkfifo),
+    "a folder": lambda path: replace_by(path, Path.mkdir),
+    "others may write": lambda path: path.chmod(0o722),
+    "no record": lambda path: record(path).unlink(),
+    "another record": lambda path: rewrite(record(path), b"0 0\n"),
+    "a record that is no text": lambda path: rewrite(record(path), b"\xff\xfe" * 40),
+    "a large record": lambda path: rewrite(record(path), record(path).read_bytes() * 10),
+    "a record that is a pipe": lambda path: replace_by(record(path), os.mkfifo),
 }
 
 
-@pytest.mark.parametrize("what", BROKEN)
-def test_without_a_good_compiler_the_plain_form_is_taken_and_said(what, fresh, monkeypatch):
-    script, message = BROKEN[what]
-    monkeypatch.setenv("CXX", str(fresh / "nothing") if script is None else compiler(fresh, script))
-    with pytest.raises(build.BuildError, match=message):
-        build.build_or_load(build.KERNELS)
-    found = load_kernels()
-    assert found.library is None
-    assert found.reason.startswith("plain kernels: ")
-    assert not list((fresh / "cache").rglob("kernels.so"))
-    clear_loaded()
-    monkeypatch.setenv(VARIABLE, "1")
-    with pytest.raises(ConfigurationError, match=f"{VARIABLE}=1, but"):
-        load_kernels()
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_library_is_not_loaded_but_built_again(damage, good, copied, monkeypatch, caplog):
+    path = elsewhere(copied, monkeypatch)
+    DAMAGE[damage](path)
+    loaded: list[str] = []
+    cdll = ctypes.CDLL
+    monkeypatch.setattr(build.ctypes, "CDLL", lambda name: loaded.append(name) or cdll(name))
+    said: list[str] = []
+    build.build_or_load(build.KERNELS, said.append)
+    assert len(said) == 1
+    assert "building it again" in caplog.text
+    assert loaded[0] != str(path)  # the new one, in its draft
+    assert path.read_bytes() == Path(good).read_bytes()
+    assert build.verified(path) is not None
 
 
-def test_a_folder_that_others_may_write_to_is_not_trusted(good, fresh, monkeypatch):
-    monkeypatch.setenv("CXX", pretender(fresh, good))
+def test_every_changed_byte_of_the_record_is_noticed(good, copied, monkeypatch):
+    path = elsewhere(copied, monkeypatch)
+    content = record(path).read_bytes()
+    for place in range(len(content)):
+        changed = bytearray(content)
+        changed[place] ^= 1
+        rewrite(record(path), bytes(changed))
+        assert build.verified(path) is None
+
+
+def test_what_a_killed_compilation_left_is_removed(good, fresh, monkeypatch):
+    slow = FAKE.replace("time.sleep(0.3)", "open({log!r} + '.began', 'w').close(); time.sleep(60)")
+    monkeypatch.setenv("CXX", compiler(fresh, slow.format(python=sys.executable, log=str(fresh / "log"), good=good)))
+    code = "from multihead.kernels import native as build; build.build_or_load(build.KERNELS)"
+    killed = subprocess.Popen([sys.executable, "-c", code], env=os.environ, start_new_session=True)
+    while not (fresh / "log.began").exists() and killed.poll() is None:
+        time.sleep(0.01)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    assert len([path for path in (fresh / "cache").rglob("*") if path.is_dir() and path.name.startswith("tmp")]) == 1
+    pretender(fresh, good)  # under the same name, so that the key is the same
+    path = Path(build.build_or_load(build.KERNELS)[0]._name)
+    assert {one.name for one in path.parent.iterdir()} == {"kernels.so", "kernels.sha256", "lock"}
+    assert len(list(path.parent.parent.iterdir())) == 1
+
+
+def test_keys_that_are_no_longer_used_are_removed(copied, monkeypatch):
+    first, _ = build.build_or_load(build.KERNELS)
+    old = Path(first._name).parent
+    names = ["0" * 20, "1" * 20, "2" * 20, "notes"]
+    for name in names:
+        shutil.copytree(old, old.with_name(name))
+    past = time.time() - (building.UNUSED_DAYS + 1) * 86400
+    for name in (old.name, *names):
+        for path in (*old.with_name(name).iterdir(), old.with_name(name)):
+            os.utime(path, (past, past))
+    os.utime(old.with_name("1" * 20) / "kernels.sha256")  # another process has loaded it
+    with building._locked(old.with_name("2" * 20)):  # another process compiles it
+        os.utime(old.with_name("2" * 20) / "lock", (past, past))
+        os.utime(old.with_name("2" * 20), (past, past))
+        building.clean(old.parent, keep=old.name)
+    assert {path.name for path in old.parent.iterdir()} == {old.name, "1" * 20, "2" * 20, "notes"}
+    building.clean(old.parent, keep="")
+    assert {path.name for path in old.parent.iterdir()} == {"1" * 20, "notes"}
+    assert first.dropout is not None  # who has loaded it keeps it
+    again, _ = build.build_or_load(build.KERNELS)
+    assert build.verified(Path(again._name)) is not None
+
+
+def test_loading_notes_the_time_of_use(copied, monkeypatch):
+    path = Path(build.build_or_load(build.KERNELS)[0]._name)
+    past = time.time() - 7 * 86400
+    os.utime(record(path), (past, past))
+    build.build_or_load(build.KERNELS)
+    assert record(path).stat().st_mtime > past + 86400
+
+
+def test_a_folder_that_vanishes_before_it_is_locked_is_made_again(fresh, monkeypatch):
+    folder, check, times = fresh / "cache" / ("3" * 20), build.check_owner, []
+
+    def vanish(path: Path) -> None:
+        check(path)
+        times.append(path)
+        if len(times) == 1:
+            shutil.rmtree(folder)
+
+    monkeypatch.setattr(build, "check_owner", vanish)
+    with building._locked(folder):
+        assert (folder / "lock").exists()
+    assert len(times) == 2
+
+
+def no_home(monkeypatch: pytest.MonkeyPatch, fresh: Path) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", homeless)
+
+
+def a_file_in_the_way(monkeypatch: pytest.MonkeyPatch, fresh: Path) -> None:
+    (fresh / "cache").write_text("")
+
+
+def others_may_write(monkeypatch: pytest.MonkeyPatch, fresh: Path) -> None:
     folder = Path(build.build_or_load(build.KERNELS)[0]._name).parent
     folder.chmod(0o777)
-    with pytest.raises(build.BuildError, match="others may write"):
-        build.build_or_load(build.KERNELS)
+
+
+def a_link_in_the_way(monkeypatch: pytest.MonkeyPatch, fresh: Path) -> None:
+    folder = Path(build.build_or_load(build.KERNELS)[0]._name).parent
+    folder.rename(fresh / "theirs")
+    folder.symlink_to(fresh / "theirs")
+
+
+UNUSABLE = {
+    "no home": (no_home, "no home folder"),
+    "a file in the way": (a_file_in_the_way, "Not a directory"),
+    "others may write": (others_may_write, "others may write"),
+    "a link": (a_link_in_the_way, "cannot be used"),
+}
+
+
+@pytest.mark.parametrize("what", UNUSABLE)
+def test_without_a_cache_folder_it_is_kept_in_a_temporary_one_and_said_once(what, copied, monkeypatch):
+    spoil, reason = UNUSABLE[what]
+    spoil(monkeypatch, copied)
+    said: list[str] = []
+    for _ in range(2):
+        library, how = build.build_or_load(build.KERNELS, said.append)
+        assert Path(library._name).is_relative_to(copied / "temporary")
+        assert str(copied / "temporary") in how
+    assert len(said) == 1
+    assert reason in said[0]
+    assert (copied / "temporary" / f"multihead-{os.getuid()}").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("temporary", ["none", "a file in the way"])
+def test_without_any_folder_the_plain_form_is_taken_and_said(temporary, copied, monkeypatch):
+    no_home(monkeypatch, copied)
+    if temporary == "none":
+
+        def nowhere() -> str:
+            raise FileNotFoundError(2, "No usable temporary directory found")
+
+        monkeypatch.setattr(tempfile, "gettempdir", nowhere)
+    else:
+        (copied / "temporary" / f"multihead-{os.getuid()}").touch()
+    found = load_kernels()
+    assert found.library is None
+    assert found.reason.startswith("plain kernels: they cannot be kept: this user has no home folder")
+    assert "\n" not in found.reason
 
 
 def test_a_wish_that_is_none(fresh, monkeypatch):

@@ -15,7 +15,11 @@ from __future__ import annotations
 
 import ctypes
 import math
+import operator
+import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -37,8 +41,8 @@ from multihead.engine.weights import (
     weights_version,
     why_not,
 )
-from multihead.errors import ConfigurationError, SurroundingsError
-from multihead.kernels.native import pointer
+from multihead.errors import ConfigurationError, ShapeError, SurroundingsError
+from multihead.kernels.native import pointer, thread_count
 from multihead.models.network import Network
 from multihead.models.transformer import Transformer
 
@@ -51,8 +55,16 @@ _ROWS, _MANY_ROWS = 64, 128
 _LARGE = 8_000_000
 """Decoder weights from which on they do not stay in a core's cache: more rows share each reading of them."""
 
+MOST_WORKERS = 1024
+"""The largest number of threads of a search."""
+
+LONGEST = 1 << 30
+"""The highest length limit of a translation."""
+
 _SLICE = 0.1
 """Seconds of compiled code between two returns to Python, which reports progress and handles interrupts."""
+
+_MOST_SECONDS = 1e6
 
 _STOPPING = ("exact", "ahead", "patience")
 """By number, as ``decoding_search`` takes them."""
@@ -84,21 +96,27 @@ class Engine:
         decoder = (*model.decoder.parameters(), model.output.weight)
         self.rows = _MANY_ROWS if sum(tensor.numel() for tensor in decoder) >= _LARGE else _ROWS
         """Maximum number of hypotheses in the batch of a thread."""
-        self._tables = weights.tensors[0], weights.tensors[3 if model.config.embedding_norm else 1]
+        self._tables = weights.tensors[0], weights.tensors[3 if model.config.embedding_norm else 1]  # not copied
+        self._tables_at = [table.data_ptr() for table in self._tables if table is not None]
+        self.config = model.config
         self._positions: tuple[int, Tensor, Tensor] | None = None
         handle: int | None = library.decoding_model(
             _integers(weights.sizes),
             (ctypes.c_float * len(weights.scales))(*weights.scales),
-            (ctypes.c_void_p * len(weights.tensors))(*[pointer(tensor) for tensor in weights.tensors]),
+            (ctypes.c_void_p * len(weights.tensors))(
+                *[
+                    None if tensor is None else pointer(tensor, tensor.numel(), torch.float32)
+                    for tensor in weights.tensors
+                ]
+            ),
         )
-        if handle is None:
-            raise SurroundingsError("there is not enough memory for a second copy of the weights: use decoding.beam")
-        self.handle = handle
+        self.handle = _handle(handle, "a second copy of the weights: use decoding.beam")
         self.shortlist_handle: int | None = None
         if shortlist is not None:
             shortlist.check(model.config.source_vocab, model.config.target_vocab)
-            always, starts, more = (array.ctypes.data for array in shortlist.arrays)
-            self.shortlist_handle = library.decoding_shortlist(self.handle, always, len(shortlist.always), starts, more)
+            always, starts, more = shortlist.arrays
+            addresses = always.ctypes.data, len(always), starts.ctypes.data, more.ctypes.data
+            self.shortlist_handle = _handle(library.decoding_shortlist(self.handle, *addresses), "a shortlist")
 
     def __del__(self) -> None:
         if hasattr(self, "shortlist_handle"):
@@ -159,28 +177,34 @@ class Engine:
                 is added with its lengths.
             search: without groups, coverage and ``no_repeat``.
             longest: the highest length limit of a sentence.
-            workers: threads; by default PyTorch's number.
+            workers: threads; by default PyTorch's number. In a child that os.fork() made there is one.
 
         Raises:
-            ConfigurationError: something that is not compiled; ``n_best`` exceeds the beam; less than one thread.
+            ConfigurationError: something that is not compiled; ``n_best`` exceeds the beam; an impossible number of
+                threads or longest length; the model's embeddings were moved.
+            SurroundingsError: not enough memory.
         """
         task.check_n_best(search)
-        if workers is not None and workers < 1:
-            raise ConfigurationError(f"workers are threads, at least 1, got {workers}")
+        if workers is not None and not 1 <= workers <= MOST_WORKERS:
+            raise ConfigurationError(f"workers are threads, from 1 to {MOST_WORKERS}, got {workers}")
+        if longest < 1 or longest > LONGEST:
+            raise ConfigurationError(f"a length limit is from 1 to {LONGEST}, got {longest}")
         others = search.no_repeat or task.restrictions or task.stop is not None or task.recorder is not None
         if search.beam > WIDEST or search.groups > 1 or search.coverage or others:
             raise ConfigurationError(
                 f"the compiled search has beams up to {WIDEST}, one group, no restrictions, coverage or recorder, and "
                 f"stops by {', '.join(_STOPPING)}; use decoding.beam"
             )
-        return RunningSearch(self, self._library, task, search, longest, workers or torch.get_num_threads())
+        if self._tables_at != [table.data_ptr() for table in self._tables if table is not None]:
+            raise ConfigurationError("the memory of the model's embeddings was released: make another Engine")
+        return RunningSearch(self, self._library, task, search, longest, min(thread_count(workers), MOST_WORKERS))
 
     def positions(self, longest: int) -> tuple[Tensor, Tensor]:
         """Position vectors of source and target: at least ``longest`` of each, or all learned ones."""
         held = self._positions
         if held is None or held[0] < longest:
             reach, tables = max(512, 2 * longest), (self.model.source_embedding, self.model.target_embedding)
-            one, other = (position_table(table, reach) for table in tables)
+            one, other = (position_table(table, reach, self.config.width) for table in tables)
             held = self._positions = (
                 reach,
                 one,
@@ -198,33 +222,38 @@ class RunningSearch:
         self._engine, self._library, self._symbols, self._longest = engine, library, task.symbols, longest
         self.left = 0
         """Number of unfinished sentences."""
-        self._vocab = engine.model.config.source_vocab
+        self._process = os.getpid()
+        self._lock = threading.RLock()  # the library holds a search in one thread at a time
+        self._vocab = engine.config.source_vocab
         divisors = task.divisors(search, longest).contiguous()  # [longest + 1], float64
         begin, end = task.symbols.begin, task.symbols.end
-        forbidden, forced = task.symbols.forbidden, task.symbols.forced
+        target = engine.config.target_vocab
+        forced = task.symbols.forced
         if engine.shortlist is not None:
             engine.shortlist.check_end(end)
-        target = engine.model.config.target_vocab
         if max(begin, end, *forced) >= target:
             raise ConfigurationError(f"{task.symbols} are not of a vocabulary of {target} entries")
+        forbidden = [symbol for symbol in task.symbols.forbidden if symbol < target]
         # A beam of 1 stops at its first end, so that it is greedy search.
         first_end = search.stopping == "exact" and search.beam == 1
         stopping, patience = ("patience", 1.0) if first_end else (search.stopping, search.patience)
         numbers = [search.beam, task.n_best, _STOPPING.index(stopping), begin, end, workers, engine.rows]
-        self._search: int | None = library.decoding_search(
+        opened = library.decoding_search(
             engine.handle, _integers(numbers), patience,
             _integers(forbidden), len(forbidden), _integers(forced), len(forced),
-            pointer(divisors), len(divisors), engine.shortlist_handle,
+            pointer(divisors, longest + 1, torch.float64), longest + 1, engine.shortlist_handle,
         )  # fmt: skip
-
+        self._search: int | None = _handle(opened, "this search: use fewer threads or a lower length limit")
         self._reach = 0
         self._set_positions(longest)
 
     def _set_positions(self, longest: int) -> None:
         """Pass the position vectors to the library, and keep them alive as long as the search."""
         one, other = self._positions = self._engine.positions(longest)
-        self._reach = longest
-        self._library.decoding_positions(self._search, pointer(one), len(one), pointer(other), len(other))
+        self._reach, full = longest, torch.float32
+        addresses = pointer(one, one.numel(), full), len(one), pointer(other, other.numel(), full), len(other)
+        if self._library.decoding_positions(self._search, *addresses):
+            raise ShapeError(f"expected position vectors, got {list(one.shape)} and {list(other.shape)}")
 
     def __enter__(self) -> RunningSearch:
         return self
@@ -232,9 +261,10 @@ class RunningSearch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._search is not None:
-            self._library.decoding_search_free(self._search)
-            self._search = None
+        with self._lock:
+            if self._search is not None:
+                self._library.decoding_search_free(self._search)
+                self._search = None
 
     def add(self, number: int, source: Sequence[int], limit: int, minimum: int = 0) -> None:
         """Append a sentence to the queue.
@@ -249,19 +279,21 @@ class RunningSearch:
             ConfigurationError: no ids, ids outside the model's vocabulary, an impossible limit or one above the
                 longest.
         """
-        self._refuse_closed()
+        source = [operator.index(word) for word in source]
         if not source or min(source) < 0 or max(source) >= self._vocab:
-            raise ConfigurationError(f"expected ids from 0 to {self._vocab - 1}, got {list(source)[:20]}")
+            raise ConfigurationError(f"expected ids from 0 to {self._vocab - 1}, got {source[:20]}")
         if not 0 <= minimum < limit <= self._longest:
             raise ConfigurationError(
                 f"expected 0 <= minimum < limit <= {self._longest}, got a minimum of {minimum} and a limit of {limit}"
             )
-        if not self._engine.model.config.source_end:
+        if not self._engine.config.source_end:
             source = source[:-1] or source  # as `Transformer.read_lengths`
-        if len(source) > self._reach:
-            self._set_positions(len(source))
-        self._library.decoding_add(self._search, number, _integers(source), len(source), limit, minimum)
-        self.left += 1
+        with self._opened():
+            if len(source) > self._reach:
+                self._set_positions(len(source))
+            if self._library.decoding_add(self._search, number, _integers(source), len(source), limit, minimum):
+                raise SurroundingsError(f"there is not enough memory for a sentence of {len(source)} ids")
+            self.left += 1
 
     def run(self, seconds: float) -> Iterator[tuple[int, list[Hypothesis]]]:
         """Run for about this many seconds, at least one step; yield finished sentences with their hypotheses.
@@ -270,19 +302,27 @@ class RunningSearch:
             MultiheadError: the model gave NaN, or a sentence has no permitted continuation.
             SurroundingsError: not enough memory; the search is closed.
         """
-        self._refuse_closed()
-        left = int(self._library.decoding_run(self._search, seconds))
-        if left < 0:
-            self.__exit__(None, None, None)
-            raise SurroundingsError(
-                "there is not enough memory for this search: translate fewer or shorter sentences at once, "
-                "or with a narrower beam"
-            )
-        self.left = left
+        if not seconds >= 0:
+            raise ConfigurationError(f"expected a number of seconds, at least 0, got {seconds}")
+        with self._opened():
+            left = int(self._library.decoding_run(self._search, min(seconds, _MOST_SECONDS)))
+            if left < 0:
+                self.__exit__(None, None, None)
+                raise SurroundingsError(
+                    "there is not enough memory for this search: translate fewer or shorter sentences at once, "
+                    "or with a narrower beam"
+                )
+            self.left = left
+        while (found := self._next()) is not None:
+            yield found
+
+    def _next(self) -> tuple[int, list[Hypothesis]] | None:
         facts = (ctypes.c_int64 * 4)()
-        while self._library.decoding_next(self._search, facts) >= 0:
+        with self._opened():
+            if self._library.decoding_next(self._search, facts) < 0:
+                return None
             number, fault, count, tokens = facts
-            yield number, self._take(count, tokens, fault)
+            return number, self._take(count, tokens, fault)
 
     def drop(self, number: int) -> bool:
         """Remove a sentence from the queue or the running batch; the others are not affected.
@@ -295,10 +335,10 @@ class RunningSearch:
         Returns:
             Whether the sentence was there and had not been returned.
         """
-        self._refuse_closed()
-        left = int(self._library.decoding_drop(self._search, number))
-        self.left = self.left if left < 0 else left
-        return left >= 0
+        with self._opened():
+            left = int(self._library.decoding_drop(self._search, number))
+            self.left = self.left if left < 0 else left
+            return left >= 0
 
     def leading(self, number: int) -> tuple[int, ...] | None:
         """The symbols so far of the most probable live hypothesis of a sentence, to show progress.
@@ -306,25 +346,35 @@ class RunningSearch:
         Another hypothesis may win; with a beam of 1 the translation begins with these symbols. None if the sentence
         waits, is done, or does not exist.
         """
-        self._refuse_closed()
-        count = int(self._library.decoding_leading(self._search, number, None))
-        if count < 0:
-            return None
-        symbols = (ctypes.c_int64 * count)()
-        self._library.decoding_leading(self._search, number, symbols)
-        return tuple(symbols)
+        with self._opened():
+            count = int(self._library.decoding_leading(self._search, number, None))
+            if count < 0:
+                return None
+            symbols = (ctypes.c_int64 * count)()
+            self._library.decoding_leading(self._search, number, symbols)
+            return tuple(symbols)
 
     @property
     def seconds(self) -> tuple[float, float]:
         """Seconds that all threads together spent on reordering beams, and on steps including the reordering."""
-        self._refuse_closed()
         seconds = (ctypes.c_double * 2)()
-        self._library.decoding_seconds(self._search, seconds)
+        with self._opened():
+            self._library.decoding_seconds(self._search, seconds)
         return seconds[0], seconds[1]
 
-    def _refuse_closed(self) -> None:
-        if self._search is None:
-            raise ConfigurationError("this search was closed: open another one")
+    @contextmanager
+    def _opened(self) -> Iterator[None]:
+        """Hold the search for this thread.
+
+        Raises:
+            ConfigurationError: it was closed, or opened before os.fork() made this process.
+        """
+        if os.getpid() != self._process:  # another thread may have held the lock
+            raise ConfigurationError("this search was opened before os.fork(): open one in the child")
+        with self._lock:
+            if self._search is None:
+                raise ConfigurationError("this search was closed: open another one")
+            yield
 
     def _take(self, count: int, tokens: int, fault: int) -> list[Hypothesis]:
         lengths, finished = (ctypes.c_int64 * count)(), (ctypes.c_int64 * count)()
@@ -340,6 +390,12 @@ class RunningSearch:
             made.append(Hypothesis(tuple(all_of_them[start : start + length]), total, score, bool(whole)))
             start += length
         return made
+
+
+def _handle(handle: int | None, what: str) -> int:
+    if handle is None:
+        raise SurroundingsError(f"there is not enough memory for {what}")
+    return handle
 
 
 def _integers(numbers: Sequence[int]) -> Any:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from multihead.attention import MultiHeadAttention
+from multihead.errors import ShapeError
 from multihead.kernels.native import Announce, Library, Native, load_library
 from multihead.model_folder import round_matrix
 from multihead.models.layers import (
@@ -37,12 +38,12 @@ _FILES = ("decoding.cpp", "network.h", "products.h", "operands.h", "tiles.h")
 _SIGNATURES = {
     "decoding_model": "ppp:p",
     "decoding_model_free": "p",
-    "decoding_positions": "pplpl",
+    "decoding_positions": "pplpl:l",
     "decoding_shortlist": "pplpp:p",
     "decoding_shortlist_free": "p",
     "decoding_search": "ppdplplplp:p",
     "decoding_search_free": "p",
-    "decoding_add": "plplll",
+    "decoding_add": "plplll:l",
     "decoding_drop": "pl:l",
     "decoding_leading": "plp:l",
     "decoding_run": "pd:l",
@@ -106,6 +107,12 @@ def _unsupported(model: Network) -> str | None:
         return "hooks watch its modules, which compiled code would not call"
     if _module_types(model) != _module_types(_skeleton(model)):
         return "modules in it are not a Transformer's own"
+    expected = {name: weight.shape for name, weight in _named(_skeleton(model))}
+    found = {name: weight.shape for name, weight in _named(model)}
+    for name in (*expected, *found):
+        if expected.get(name) != found.get(name):
+            shape, settings = (list(shapes.get(name, ())) or "no weight" for shapes in (found, expected))
+            return f"{name} is {shape}, and the model's settings say {settings}"
     if not all(_finite(p) for p in model.parameters()):
         return "a weight is not a finite number"
     return None
@@ -120,7 +127,11 @@ def weights_version(model: Network) -> tuple[bool, tuple[tuple[int, int], ...]]:
 
 
 def model_weights(model: Transformer, precision: Precision) -> ModelWeights:
-    """The weights of a model; contiguous tensors are not copied."""
+    """The weights of a model; contiguous tensors are not copied.
+
+    Raises:
+        ShapeError: a weight has not the shape that follows from the sizes.
+    """
     config, attention = model.config, next(_attentions(model))
     final, embedded = config.has_final_norm, config.embedding_norm
     sizes = [
@@ -140,65 +151,102 @@ def model_weights(model: Transformer, precision: Precision) -> ModelWeights:
         int(final),
         int(embedded),
     ]
+    shapes = _Shapes(*sizes[1:7])
     tensors: list[Tensor | None] = []
-    for embedding in (model.source_embedding, model.target_embedding):
-        table = embedding.table.weight.detach()
+    for embedding, vocabulary in zip((model.source_embedding, model.target_embedding), sizes[9:11], strict=True):
+        table = _checked(embedding.table.weight, vocabulary, config.width)
         table = table if precision == "float32" else round_matrix(table, precision)
-        tensors += [table, *(_norm(embedding.norm) if embedded else ())]
+        tensors += [table, *(shapes.norm(embedding.norm) if embedded else ())]
     for layer in model.encoder:
         assert isinstance(layer, EncoderLayer)
-        tensors += [*_self_attention(layer.self_residual, layer.self_attention)]
-        tensors += [*_feed_forward(layer.feed_forward_residual, layer.feed_forward)]
+        tensors += [*shapes.self_attention(layer.self_residual, layer.self_attention)]
+        tensors += [*shapes.feed_forward(layer.feed_forward_residual, layer.feed_forward, sizes[11] > 2)]
     for layer in model.decoder:
         assert isinstance(layer, DecoderLayer)
-        tensors += [*_self_attention(layer.self_residual, layer.self_attention)]
-        tensors += [*_cross_attention(layer.cross_residual, layer.cross_attention)]
-        tensors += [*_feed_forward(layer.feed_forward_residual, layer.feed_forward)]
+        tensors += [*shapes.self_attention(layer.self_residual, layer.self_attention)]
+        tensors += [*shapes.cross_attention(layer.cross_residual, layer.cross_attention)]
+        tensors += [*shapes.feed_forward(layer.feed_forward_residual, layer.feed_forward, sizes[11] > 2)]
+    if (len(model.encoder), len(model.decoder)) != (config.encoder_layers, config.decoder_layers):
+        raise ShapeError(f"got {len(model.encoder)} and {len(model.decoder)} layers, and the settings say otherwise")
     if final:
-        tensors += [*_norm(model.encoder_norm), *_norm(model.decoder_norm)]
-    tensors += [model.output.weight, model.output.bias]
-    held = [None if tensor is None else tensor.detach().contiguous() for tensor in tensors]
-    return ModelWeights(sizes, [model.source_embedding.scale, model.output_scale, config.norm_eps], held)
+        tensors += [*shapes.norm(model.encoder_norm), *shapes.norm(model.decoder_norm)]
+    tensors += _linear(model.output, config.target_vocab, config.width)
+    return ModelWeights(sizes, [model.source_embedding.scale, model.output_scale, config.norm_eps], tensors)
 
 
-def position_table(embedding: Embedding, length: int) -> Tensor:
-    """Position vectors [positions, width]: ``length`` of them, or all learned ones."""
+def position_table(embedding: Embedding, length: int, width: int) -> Tensor:
+    """Position vectors [positions, width]: ``length`` of them, or all learned ones.
+
+    Raises:
+        ShapeError: learned ones that are none, or not float32 on the CPU.
+    """
     if isinstance(embedding.positions, LearnedPositions):
-        return embedding.positions.table.weight.detach().contiguous()
-    return sinusoid(torch.arange(length), embedding.positions.width, embedding.positions.layout)
+        table = embedding.positions.table.weight
+        return _checked(table, max(1, len(table)), width)
+    return _checked(sinusoid(torch.arange(length), width, embedding.positions.layout), length, width)
 
 
-def _self_attention(residual: Residual, attention: MultiHeadAttention) -> Iterator[Tensor | None]:
-    assert attention.in_projection is not None
-    yield from _norm(residual.norm)
-    yield from (attention.in_projection.weight, attention.in_projection.bias)
-    yield from _linear(attention.output_projection)
+class _Shapes(NamedTuple):
+    """The weights of a layer's parts, each checked to have the shape that the compiled code reads."""
+
+    width: int
+    heads: int
+    kv_heads: int
+    key: int
+    value: int
+    inner: int
+
+    def self_attention(self, residual: Residual, attention: MultiHeadAttention) -> Iterator[Tensor | None]:
+        packed = attention.in_projection
+        assert packed is not None
+        yield from self.norm(residual.norm)
+        rows = self.heads * self.key + self.kv_heads * (self.key + self.value)
+        yield _checked(packed.weight, rows, self.width)
+        yield None if packed.bias is None else _checked(packed.bias, rows)
+        yield from _linear(attention.output_projection, self.width, self.heads * self.value)
+
+    def cross_attention(self, residual: Residual, attention: MultiHeadAttention) -> Iterator[Tensor | None]:
+        packed = attention.in_projection
+        assert packed is not None
+        yield from self.norm(residual.norm)
+        queries, rest = self.heads * self.key, self.kv_heads * (self.key + self.value)
+        for rows, count in ((slice(0, queries), queries), (slice(queries, None), rest)):
+            yield _checked(packed.weight[rows], count, self.width)
+            yield None if packed.bias is None else _checked(packed.bias[rows], count)
+        yield from _linear(attention.output_projection, self.width, self.heads * self.value)
+
+    def feed_forward(self, residual: Residual, network: FeedForward, gated: bool) -> Iterator[Tensor | None]:
+        yield from self.norm(residual.norm)
+        yield from _linear(network.expand, self.inner, self.width)
+        if gated:
+            assert isinstance(network, GatedFeedForward)
+            yield from _linear(network.gate, self.inner, self.width)
+        yield from _linear(network.contract, self.width, self.inner)
+
+    def norm(self, norm: nn.Module) -> Iterator[Tensor]:
+        assert isinstance(norm, nn.LayerNorm)
+        yield _checked(norm.weight, self.width)
+        yield _checked(norm.bias, self.width)
 
 
-def _cross_attention(residual: Residual, attention: MultiHeadAttention) -> Iterator[Tensor | None]:
-    packed = attention.in_projection
-    assert packed is not None
-    yield from _norm(residual.norm)
-    for rows in (slice(0, packed.starts[1]), slice(packed.starts[1], None)):
-        yield from (packed.weight[rows], None if packed.bias is None else packed.bias[rows])
-    yield from _linear(attention.output_projection)
+def _linear(linear: nn.Module, outputs: int, inputs: int) -> Iterator[Tensor | None]:
+    assert isinstance(linear, nn.Linear)
+    yield _checked(linear.weight, outputs, inputs)
+    yield None if linear.bias is None else _checked(linear.bias, outputs)
 
 
-def _feed_forward(residual: Residual, network: FeedForward) -> Iterator[Tensor | None]:
-    yield from _norm(residual.norm)
-    yield from _linear(network.expand)
-    if isinstance(network, GatedFeedForward):
-        yield from _linear(network.gate)
-    yield from _linear(network.contract)
+def _checked(weight: Tensor, *shape: int) -> Tensor:
+    """A weight as contiguous float32 numbers on the CPU.
 
-
-def _norm(norm: nn.Module) -> Iterator[Tensor | None]:
-    assert isinstance(norm, nn.LayerNorm)
-    yield from (norm.weight, norm.bias)
-
-
-def _linear(linear: nn.Linear) -> Iterator[Tensor | None]:
-    yield from (linear.weight, linear.bias)
+    Raises:
+        ShapeError: it has another shape or type, or is elsewhere.
+    """
+    if tuple(weight.shape) != shape or weight.dtype != torch.float32 or weight.device.type != "cpu":
+        raise ShapeError(
+            f"the compiled search expected a float32 weight {list(shape)} on the CPU, got {weight.dtype} "
+            f"{list(weight.shape)} on {weight.device}"
+        )
+    return weight.detach().resolve_neg().contiguous()
 
 
 def _attentions(model: Transformer) -> Iterator[MultiHeadAttention]:
@@ -210,6 +258,11 @@ def _attentions(model: Transformer) -> Iterator[MultiHeadAttention]:
 def _finite(x: Tensor) -> bool:
     """Whether all elements are finite. Minimum and maximum are NaN if any element is; this needs no copy."""
     return all(bool(extreme.isfinite()) for extreme in x.detach().aminmax())
+
+
+def _named(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """The weights by name; a shared one under each of its names."""
+    return model.named_parameters(remove_duplicate=False)
 
 
 def _has_hooks(model: nn.Module) -> bool:

@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from torch.autograd.forward_ad import unpack_dual
 
 from multihead.errors import ConfigurationError, ShapeError
-from multihead.kernels.native import TYPES, library_for, pointer
+from multihead.kernels.native import TYPES, check, library_for, pointer, thread_count
 
 Library = Literal["pytorch", "onednn"]
 
@@ -371,9 +371,12 @@ def _compiled_piece(
         raise IndexError(f"targets must be from 0 to {vocabulary - 1}")
     sums = torch.empty(2, rows, dtype=torch.float64)  # total and nll of each row
     hits = torch.empty(rows, dtype=torch.int64)
-    library.cross_entropy(
-        *(pointer(logits), TYPES[logits.dtype], pointer(target), rows, vocabulary, smoothing, needs_grad),
-        *(pointer(sums[0]), pointer(sums[1]), pointer(hits), torch.get_num_threads()),
+    status = library.cross_entropy(
+        *(pointer(logits, rows * vocabulary, logits.dtype), TYPES[logits.dtype]),
+        *(pointer(target, rows, torch.int64), rows, vocabulary, smoothing, needs_grad),
+        *(pointer(part, rows, torch.float64) for part in sums),
+        *(pointer(hits, rows, torch.int64), thread_count()),
     )
+    check(status)
     total, nll = sums.sum(1).float().unbind()
     return total, nll, logits, hits.sum()

@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from multihead.kernels.linear import linear
-from multihead.kernels.native import TYPES, library_for, pointer
+from multihead.kernels.native import TYPES, check, library_for, pointer
 from multihead.kernels.random import NO_DROPOUT, DropoutSite, dropout, next_site
 
 Vector = Float[Tensor, " width"]
@@ -153,7 +153,7 @@ class _AddNorm(torch.autograd.Function):
         site: DropoutSite,
         dtype: torch.dtype,
     ) -> tuple[Tensor | None, Tensor | None]:
-        library = library_for()
+        library = library_for(x, branch, gain, shift)
         assert library is not None
         x, rows, width = x.contiguous(), x.numel() // max(1, x.shape[-1]), x.shape[-1]
         branch = None if branch is None else branch.contiguous()
@@ -161,18 +161,20 @@ class _AddNorm(torch.autograd.Function):
         normed = means = rstds = None
         if gain is not None:
             normed, means, rstds = torch.empty_like(x, dtype=dtype), x.new_empty(rows), x.new_empty(rows)
-        kind = 0 if branch is None else TYPES[branch.dtype]
-        arguments = site.arguments(x.shape)
-        library.add_norm(
-            *(pointer(x), pointer(branch), kind, pointer(total), pointer(gain), pointer(shift)),
-            *(pointer(normed), TYPES[dtype], pointer(means), pointer(rstds), rows, width, eps),
-            *arguments,
+        branch_type = torch.float32 if branch is None else branch.dtype
+        arguments, count = site.arguments(x.shape), x.numel()
+        status = library.add_norm(
+            *(pointer(x, count, torch.float32), pointer(branch, count, branch_type), TYPES[branch_type]),
+            *(pointer(total, count, torch.float32), *(pointer(v, width, torch.float32) for v in (gain, shift))),
+            *(pointer(normed, count, dtype), TYPES[dtype], *(pointer(v, rows, torch.float32) for v in (means, rstds))),
+            *(rows, width, eps, *arguments),
         )
+        check(status)
         summed = None if gain is None else (x if total is None else total)
         ctx.save_for_backward(summed, gain, means, rstds)
         ctx.site = site  # keeps the memory alive that the arguments point to
-        ctx.arguments, ctx.types = arguments, (None if branch is None else branch.dtype, dtype)
-        ctx.has_shift = shift is not None
+        ctx.arguments, ctx.types = arguments, (branch_type, dtype)
+        ctx.has_branch, ctx.has_shift = branch is not None, shift is not None
         ctx.set_materialize_grads(False)
         return total, normed
 
@@ -187,32 +189,30 @@ class _AddNorm(torch.autograd.Function):
             return (None,) * 7
         if grad_normed is None:
             gain = None  # only the sum has a gradient: the kernel skips the norm
-        library = library_for()
+        library = library_for(*gradients)
         assert library is not None
-        width = like.shape[-1]
+        width, count = like.shape[-1], like.numel()
+        rows = count // max(1, width)
         grad_total = None if grad_total is None else grad_total.contiguous()
         grad_normed = None if grad_normed is None else grad_normed.contiguous()
-        wants_branch = branch_type is not None and ctx.needs_input_grad[1]
+        wants_branch = ctx.has_branch and ctx.needs_input_grad[1]
         # Without a norm, the gradient of x is grad_total itself.
         grad_x = grad_total if gain is None else torch.empty_like(like, dtype=torch.float32)
         grad_branch = torch.empty_like(like, dtype=branch_type) if wants_branch else None
         grad_gain = _empty_vector(like, gain is not None)
         grad_shift = _empty_vector(like, gain is not None and ctx.has_shift)
         if gain is not None or grad_branch is not None:
-            library.add_norm_backward(
-                *(
-                    pointer(grad_normed),
-                    TYPES[dtype],
-                    pointer(grad_total),
-                    pointer(total),
-                    pointer(gain),
-                    pointer(means),
-                ),
-                *(pointer(rstds), None if gain is None else pointer(grad_x), pointer(grad_branch)),
-                *(0 if branch_type is None else TYPES[branch_type], pointer(grad_gain), pointer(grad_shift)),
-                *(like.numel() // max(1, width), width),
-                *ctx.arguments,
+            full = torch.float32
+            status = library.add_norm_backward(
+                *(pointer(grad_normed, count, dtype), TYPES[dtype], pointer(grad_total, count, full)),
+                *(pointer(total, count, full), pointer(gain, width, full)),
+                *(pointer(vector, rows, full) for vector in (means, rstds)),
+                None if gain is None else pointer(grad_x, count, full),
+                *(pointer(grad_branch, count, branch_type), TYPES[branch_type]),
+                *(pointer(vector, width, full) for vector in (grad_gain, grad_shift)),
+                *(rows, width, *ctx.arguments),
             )
+            check(status)
         return grad_x, grad_branch, grad_gain, grad_shift, None, None, None
 
 
@@ -277,12 +277,14 @@ def _native_activation(x: Tensor, bias: Tensor | None) -> bool:
 class _Activation(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor | None, kind: int, site: DropoutSite) -> Tensor:
-        library = library_for()
+        library = library_for(x, bias)
         assert library is not None
         x = x.contiguous()
         y = torch.empty_like(x)
-        sizes = (TYPES[x.dtype], kind, x.numel() // max(1, x.shape[-1]), x.shape[-1])
-        library.activation(pointer(x), pointer(bias), pointer(y), *sizes, *site.arguments(x.shape))
+        count, width = x.numel(), x.shape[-1]
+        sizes = (TYPES[x.dtype], kind, count // max(1, width), width)
+        (at, to), add = (pointer(z, count, x.dtype) for z in (x, y)), pointer(bias, width, torch.float32)
+        check(library.activation(at, add, to, *sizes, *site.arguments(x.shape)))
         *key, level, scale, threads = site.arguments(x.shape)
         if kind == 0:  # ReLU: y is zero where x was negative or dropped
             ctx.save_for_backward(y, None)
@@ -296,14 +298,17 @@ class _Activation(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        library = library_for()
+        library = library_for(*gradients)
         assert library is not None
         saved, bias = ctx.saved_tensors
         gradient = gradients[0].contiguous()
         grad_x = torch.empty_like(gradient)
-        grad_bias = gradient.new_empty(gradient.shape[-1], dtype=torch.float32) if ctx.has_bias else None
-        library.activation_backward(
-            *(pointer(gradient), pointer(saved), pointer(bias), pointer(grad_x), pointer(grad_bias)),
-            *(*ctx.sizes, *ctx.arguments),
+        count, width = gradient.numel(), gradient.shape[-1]
+        grad_bias = gradient.new_empty(width, dtype=torch.float32) if ctx.has_bias else None
+        status = library.activation_backward(
+            *(pointer(x, count, gradient.dtype) for x in (gradient, saved)),
+            *(pointer(bias, width, torch.float32), pointer(grad_x, count, gradient.dtype)),
+            *(pointer(grad_bias, width, torch.float32), *ctx.sizes, *ctx.arguments),
         )
+        check(status)
         return grad_x, grad_bias, None, None

@@ -33,7 +33,7 @@ from jaxtyping import Bool, Float, Int32, Int64
 from torch import Tensor, nn
 
 from multihead.errors import ShapeError
-from multihead.kernels.native import TYPES, library_for, pointer
+from multihead.kernels.native import TYPES, check, library_for, pointer, thread_count
 
 LEVELS = 256
 """A probability is rounded to a multiple of 1 / LEVELS, because a byte decides."""
@@ -119,7 +119,15 @@ def packed_at(rows: Int64[Tensor, " packed"], positions: Int64[Tensor, " packed"
     Args:
         rows: row of each token in the padded batch.
         positions: position of each token in its row.
+
+    Raises:
+        ShapeError: they are not int64, or not one of each for every token.
     """
+    if rows.dtype != torch.int64 or rows.dim() != 1 or rows.shape != positions.shape:
+        raise ShapeError(
+            f"expected a row and a position of each token as int64, got {rows.dtype} {list(rows.shape)} and "
+            f"{positions.dtype} {list(positions.shape)}"
+        )
     token = _places.set((rows << 32) + positions)
     try:
         yield
@@ -230,9 +238,10 @@ class DropoutSite(NamedTuple):
         key = self.key
         if key.places is not None and len(key.places) != rows * positions:
             raise ShapeError(f"{len(key.places)} packed tokens are known, got a tensor {list(shape)}")
+        places = pointer(key.places, rows * positions, torch.int64)
         return (
-            *(key.low, key.high, key.first_row, key.row_stride, max(1, positions), pointer(key.places)),
-            *(self.level, self.scale, torch.get_num_threads() if threads is None else threads),
+            *(key.low, key.high, key.first_row % _WORD, key.row_stride % _WORD, max(1, positions), places),
+            *(self.level, self.scale, thread_count() if threads is None else threads),
         )
 
     def apply(self, x: Tensor) -> Tensor:
@@ -262,13 +271,14 @@ class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, site: DropoutSite) -> Tensor:
         ctx.site = site
-        library = library_for()
+        library = library_for(x)
         assert library is not None
         x = x.contiguous()
         y = torch.empty_like(x)
         rows, positions, width = layout(x.shape)
-        kind = TYPES[x.dtype]
-        library.dropout(pointer(x), kind, pointer(y), kind, rows * positions, width, *site.arguments(x.shape))
+        kind, count = TYPES[x.dtype], x.numel()
+        (at, to), arguments = (pointer(z, count, x.dtype) for z in (x, y)), site.arguments(x.shape)
+        check(library.dropout(at, kind, to, kind, rows * positions, width, *arguments))
         return y
 
     @staticmethod

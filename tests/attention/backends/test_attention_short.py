@@ -20,7 +20,7 @@ from multihead.attention import (
     choose,
     explain,
 )
-from multihead.attention.backends.short import LONGEST
+from multihead.attention.backends.short import LONGEST, short_attention
 from multihead.errors import ConfigurationError, ShapeError
 
 WORDS, OTHERS = torch.tensor([3, 1, 4]), torch.tensor([2, 5, 1])
@@ -128,3 +128,28 @@ def test_sequences_end_to_end_see_their_own_keys() -> None:
         EndToEnd(WORDS, 7)
     with pytest.raises(ShapeError, match="3 sequences of queries and 2 of keys"):
         EndToEnd(WORDS, 8, WORDS[:2], 8)
+
+
+def test_lengths_that_are_no_lengths_are_refused() -> None:
+    for lengths in ([10, -2], [-1], [2**40, 1], [2**62] * 4):
+        with pytest.raises(ShapeError, match=r"lengths are from 0 to|do not fit into a row"):
+            EndToEnd(torch.tensor(lengths), 8)
+    with pytest.raises(ShapeError, match="lengths are from 0 to"):
+        EndToEnd(torch.tensor([4, 4]), 8, torch.tensor([10, -2]), 8)
+
+
+def test_lengths_that_change_later_do_not_change_a_mask() -> None:
+    lengths = torch.tensor([3, 5])
+    mask = EndToEnd(lengths, 8)
+    lengths[0] = 1 << 30
+    assert mask.row is not None
+    assert mask.row.query_lengths.tolist() == mask.row.key_lengths.tolist() == [3, 5]
+
+
+def test_saved_tensors_of_another_type_or_shape_do_not_reach_the_kernel(compiled) -> None:
+    for unpack in (lambda x: x.double(), lambda x: x[..., :-1], lambda x: x[:, :, :-1]):
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: x, unpack):
+            query = torch.randn(2, 2, 5, 8, requires_grad=True)
+            output = short_attention(query, query, query)
+        with pytest.raises(ShapeError, match="the kernel for short sequences takes"):
+            output.sum().backward()

@@ -38,7 +38,7 @@ from multihead.attention.biases import Bias
 from multihead.attention.masks import Causal, EndToEnd, Padding
 from multihead.attention.masks.documents import PackedRow
 from multihead.errors import ConfigurationError, ShapeError
-from multihead.kernels.native import TYPES, library_for, pointer
+from multihead.kernels.native import TYPES, check, library_for, pointer, thread_count
 
 LONGEST = 256
 """Maximum number of queries and of keys: beyond, scores leave the cache, and PyTorch's kernel is faster."""
@@ -272,9 +272,8 @@ class _Rows(NamedTuple):
         return _int64_array(self.sequences, query.shape[1], self.queries, self.keys, query.shape[-1])
 
     def pointers(self) -> tuple[int | None, ...]:
-        return tuple(
-            pointer(part) for part in (self.key_lengths, self.query_lengths, self.key_starts, self.query_starts)
-        )
+        parts = (self.key_lengths, self.query_lengths, self.key_starts, self.query_starts)
+        return tuple(pointer(part, self.sequences, torch.int64) for part in parts)
 
     def clear_tail(self, query_like: Tensor, *key_like: Tensor) -> None:
         """Zero what is behind the last sequence of a packed row, which the kernel does not write."""
@@ -287,37 +286,60 @@ class _Rows(NamedTuple):
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, rows: _Rows, causal: bool, scale: float) -> Tensor:
-        library = library_for()
+        library = library_for(query, key, value)
         assert library is not None
         query, key, value = _dense_rows(query), _dense_rows(key), _dense_rows(value)
         out = _empty_joined(query)
-        library.attention(
+        dtype = query.dtype
+        query_at, out_at = _addresses(query.shape, dtype, query, out)
+        status = library.attention(
             *(rows.sizes(query), _strides(query, key, value, out)),
-            *(pointer(query), pointer(key), pointer(value), pointer(out), TYPES[query.dtype]),
-            *(*rows.pointers(), causal, scale, torch.get_num_threads()),
+            *(query_at, *_addresses(key.shape, dtype, key, value), out_at, TYPES[dtype]),
+            *(*rows.pointers(), causal, scale, thread_count()),
         )
+        check(status)
         rows.clear_tail(out)
         ctx.save_for_backward(query, key, value)
         ctx.rows, ctx.causal, ctx.scale = rows, causal, scale
+        ctx.shapes = query.shape, key.shape
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        library = library_for()
+        library = library_for(*gradients)
         assert library is not None
         query, key, value = ctx.saved_tensors
-        gradient, rows = _dense_rows(gradients[0]), ctx.rows
+        gradient, rows, (queries, keys) = _dense_rows(gradients[0]), ctx.rows, ctx.shapes
         of_query = _empty_joined(query)
         of_key, of_value = _empty_joined(key, 2).unbind()
-        library.attention_backward(
+        dtype = gradient.dtype
+        query_at, gradient_at, of_query_at = _addresses(queries, dtype, query, gradient, of_query)
+        key_at, value_at, *of_keys_at = _addresses(keys, dtype, key, value, of_key, of_value)
+        status = library.attention_backward(
             *(rows.sizes(query), _strides(query, key, value, gradient, of_query, of_key)),
-            *(pointer(query), pointer(key), pointer(value), pointer(gradient)),
-            *(pointer(of_query), pointer(of_key), pointer(of_value), TYPES[query.dtype]),
-            *(*rows.pointers(), ctx.causal, ctx.scale, torch.get_num_threads()),
+            *(query_at, key_at, value_at, gradient_at, of_query_at, *of_keys_at, TYPES[dtype]),
+            *(*rows.pointers(), ctx.causal, ctx.scale, thread_count()),
         )
+        check(status)
         rows.clear_tail(of_query, of_key, of_value)
         return of_query, of_key, of_value, None, None, None
+
+
+def _addresses(shape: torch.Size, dtype: torch.dtype, *tensors: Tensor) -> tuple[int, ...]:
+    """The addresses of tensors of one shape and type on the CPU, whose last axis is contiguous.
+
+    Raises:
+        ShapeError: one of them is another tensor.
+    """
+    for x in tensors:
+        dense = x.stride(-1) == 1 or x.shape[-1] == 1
+        if x.shape != shape or x.dtype is not dtype or x.device.type != "cpu" or x.is_neg() or not dense:
+            raise ShapeError(
+                f"the kernel for short sequences takes {dtype} {list(shape)} here, got {x.dtype} {list(x.shape)} on "
+                f"{x.device}"
+            )
+    return tuple(x.data_ptr() for x in tensors)
 
 
 def _dense_rows(x: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from multihead.attention.masks.algebra import Device, Mask, Rule
 from multihead.attention.masks.intervals import Intervals
+from multihead.attention.masks.standard import as_lengths
 from multihead.errors import MaskError, ShapeError
 
 
@@ -142,7 +143,8 @@ class EndToEnd(Document):
         keys: the length of that row (default: ``queries``).
 
     Raises:
-        ShapeError: the sequences do not fit into the row, or the numbers of sequences differ.
+        MaskError: the lengths are not integers.
+        ShapeError: a length is negative, the sequences do not fit into the row, or the numbers of sequences differ.
     """
 
     def __init__(
@@ -152,7 +154,8 @@ class EndToEnd(Document):
         key_lengths: Int[Tensor, " _"] | None = None,
         keys: int | None = None,
     ) -> None:
-        key_lengths = lengths if key_lengths is None else key_lengths
+        lengths = _checked_lengths(lengths)
+        key_lengths = lengths if key_lengths is None else _checked_lengths(key_lengths)
         if len(lengths) != len(key_lengths):
             raise ShapeError(f"{len(lengths)} sequences of queries and {len(key_lengths)} of keys")
         super().__init__(
@@ -170,13 +173,14 @@ class PackedRow:
         key_lengths: the number of keys of each.
 
     Raises:
-        ShapeError: the numbers of sequences differ, or there are none.
+        MaskError: the lengths are not integers.
+        ShapeError: a length is negative or above 2^31; the numbers of sequences differ, or there are none.
     """
 
     def __init__(self, query_lengths: Int[Tensor, " _"], key_lengths: Int[Tensor, " _"]) -> None:
         if len(query_lengths) != len(key_lengths) or not len(query_lengths):
             raise ShapeError(f"{len(query_lengths)} sequences of queries and {len(key_lengths)} of keys")
-        queries, keys = (side.to(torch.int64).contiguous() for side in (query_lengths, key_lengths))
+        queries, keys = _checked_lengths(query_lengths), _checked_lengths(key_lengths)
         self.query_lengths, self.key_lengths = queries, keys
         self.query_starts, self.key_starts = queries.cumsum(0) - queries, keys.cumsum(0) - keys
         self.longest_query, self.longest_key = int(queries.max()), int(keys.max())
@@ -187,6 +191,19 @@ class PackedRow:
     def longest(self) -> int:
         """The largest number of queries or keys of any sequence."""
         return max(self.longest_query, self.longest_key)
+
+
+def _checked_lengths(lengths: Tensor) -> Int[Tensor, " _"]:
+    """A copy of lengths on the CPU as int64, which no one else can change.
+
+    Raises:
+        MaskError: they are not integers.
+        ShapeError: they do not have one axis, or one is negative or so large that sums would overflow.
+    """
+    copied = as_lengths(lengths, "lengths")[0].to("cpu", torch.int64).contiguous()
+    if len(copied) and not (int(copied.min()) >= 0 and int(copied.max()) < 1 << 31):
+        raise ShapeError(f"lengths are from 0 to 2^31 - 1, got {int(copied.min())} to {int(copied.max())}")
+    return copied
 
 
 def _sequence_ids(lengths: Int[Tensor, " sequences"], length: int, rest: int) -> Int[Tensor, " {length}"]:

@@ -33,7 +33,7 @@ struct Mutex {  // there is one thread
 typedef std::mutex Mutex;
 #endif
 
-// Does the work; false if there is not enough memory.
+// Does the work; false if there is not enough memory. No exception leaves a function of C or a parallel region.
 template <class Work>
 bool fits(const Work &work) {
 #ifdef __wasm__  // without exceptions: the module traps
@@ -43,7 +43,7 @@ bool fits(const Work &work) {
     try {
         work();
         return true;
-    } catch (const std::bad_alloc &) {
+    } catch (const std::exception &) {  // bad_alloc, or length_error of a vector
         return false;
     }
 #endif
@@ -459,6 +459,31 @@ struct Reader {  // reads the tensors of a model in the order of engine/weights.
 
 }  // namespace
 
+// Whether all sizes are possible, and small enough that no product of a size of the weights overflows 64 bits.
+static bool are_possible(const Sizes &s) {
+    const i64 most = (i64)1 << 31, all[] = {s.width, s.heads, s.kv_heads, s.key, s.value, s.inner, s.source_vocab,
+                                            s.target_vocab};
+    for (i64 size : all)
+        if (size < 1 || size > most) return false;
+    for (i64 size : {s.heads * s.key, s.heads * s.value, s.kv_heads * s.key, s.kv_heads * s.value})
+        if (size > most) return false;
+    const auto is_in = [](i64 size, i64 least, i64 last) { return size >= least && size <= last; };
+    return s.heads % s.kv_heads == 0 && is_in(s.kind, 0, 2) && is_in(s.activation, 0, 5) &&
+           is_in(s.encoder_layers, 0, 1 << 20) && is_in(s.decoder_layers, 0, 1 << 20);
+}
+
+// Whether a sentence of `words` ids and translations of `limit` symbols need a number of bytes that 64 bits can hold.
+static bool are_possible(const Search &search, i64 words, i64 limit) {
+    const Sizes &s = search.model.sizes;
+    const i64 most = (i64)1 << 40;  // of a row, in numbers
+    const i64 row = std::max({s.width, s.inner, s.heads * (s.key + s.value) + s.kv(), (s.decoder_layers + 1) * s.kv()});
+    i64 bytes;
+    return words >= 1 && limit >= 1 && limit < (i64)search.set.divisors.size() && row < most &&
+           !__builtin_mul_overflow(row * 16, words + 64, &bytes) &&
+           !__builtin_mul_overflow(row * 16, limit + 64, &bytes) &&
+           !__builtin_mul_overflow(bytes, search.set.beam, &bytes);
+}
+
 // sizes: the fields of Sizes. scales: factor of the embeddings, factor of the states before the output projection,
 // epsilon of the norms. take: the next tensor; the embeddings must outlive the model.
 static std::unique_ptr<Model> model_of(const i64 *sizes, const float *scales,
@@ -487,64 +512,91 @@ static std::unique_ptr<Model> model_of(const i64 *sizes, const float *scales,
     return m;
 }
 
-// Null if there is not enough memory.
+// Null if the sizes are impossible or there is not enough memory.
 extern "C" void *decoding_model(const i64 *sizes, const float *scales, const float *const *tensors) {
     std::unique_ptr<Model> made;
+    if (!are_possible(*(const Sizes *)sizes)) return nullptr;
     return fits([&] { made = model_of(sizes, scales, [&] { return *tensors++; }); }) ? made.release() : nullptr;
 }
 
 extern "C" void decoding_model_free(void *model) { delete (Model *)model; }
 
 // always: symbols of every source, ascending. more[starts[w]] ... more[starts[w + 1] - 1]: candidates of source
-// symbol w.
+// symbol w. Null if a symbol is not of the vocabulary, the starts do not ascend, or there is not enough memory.
 extern "C" void *decoding_shortlist(const void *model, const i64 *always, i64 count, const i64 *starts,
                                     const i64 *more) {
     const Model &m = *(const Model *)model;
     const i64 sources = m.sizes.source_vocab;
-    Shortlist *s = new Shortlist{m, {always, always + count}, {starts, starts + sources + 1},
+    const auto are_symbols = [&](const i64 *from, i64 some) {
+        return std::all_of(from, from + some, [&](i64 symbol) { return symbol >= 0 && symbol < m.sizes.target_vocab; });
+    };
+    if (count < 0 || starts[0] != 0 || !std::is_sorted(starts, starts + sources + 1)) return nullptr;
+    if (!are_symbols(always, count) || !are_symbols(more, starts[sources])) return nullptr;
+    std::unique_ptr<Shortlist> made;
+    const auto make = [&] {
+        made.reset(new Shortlist{m, {always, always + count}, {starts, starts + sources + 1},
                                  {more, more + starts[sources]}, std::vector<char>(m.sizes.target_vocab),
-                                 m.output.columns(), {}};
-    for (i64 symbol : s->always) s->common[symbol] = 1;
-    s->weights.choose(m.output, s->words, always, count, NOTHING);
-    return s;
+                                 m.output.columns(), {}});
+        for (i64 symbol : made->always) made->common[symbol] = 1;
+        made->weights.choose(m.output, made->words, always, count, NOTHING);
+    };
+    return fits(make) ? made.release() : nullptr;
 }
 
 extern "C" void decoding_shortlist_free(void *shortlist) { delete (Shortlist *)shortlist; }
 
-// numbers: beam, n_best, stop, begin, end, workers, capacity. shortlist: one of this model, or null.
+// numbers: beam, n_best, stop, begin, end, workers, capacity. shortlist: one of this model, or null. Null if a number is
+// impossible or there is not enough memory.
 extern "C" void *decoding_search(const void *model, const i64 *numbers, double patience, const i64 *forbidden,
                                  i64 forbiddens, const i64 *forced, i64 forceds, const double *divisors, i64 lengths,
                                  const void *shortlist) {
-    Search *search = new Search(*(const Model *)model);
-    search->set = {numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5], numbers[6], patience,
-                   {forbidden, forbidden + forbiddens}, {forced, forced + forceds}, {divisors, divisors + lengths}};
-    search->shortlist = (const Shortlist *)shortlist;
-    if (search->shortlist) {
-        search->symbols = search->shortlist->always;
-        search->columns.of(search->shortlist->weights, search->symbols, search->set);
-    } else {
-        search->columns = {&search->model.output, nullptr, search->set.forbidden, search->set.end};
-    }
-    for (i64 w = 0; w < search->set.workers; w++) search->workers.push_back(std::make_unique<Worker>(*search));
-    return search;
+    const Model &m = *(const Model *)model;
+    const auto is_symbol = [&](i64 symbol) { return symbol >= 0 && symbol < m.sizes.target_vocab; };
+    const i64 beam = numbers[0], workers = numbers[5];
+    if (beam < 1 || beam > 255 || numbers[1] < 1 || numbers[1] > beam || numbers[2] < 0 || numbers[2] > 2) return nullptr;
+    if (!is_symbol(numbers[3]) || !is_symbol(numbers[4]) || !std::all_of(forced, forced + forceds, is_symbol))
+        return nullptr;
+    if (workers < 1 || workers > 1024 || numbers[6] < 1 || forbiddens < 0 || lengths < 2) return nullptr;
+    std::unique_ptr<Search> made;
+    const auto make = [&] {
+        made = std::make_unique<Search>(m);
+        made->set = {beam, numbers[1], numbers[2], numbers[3], numbers[4], workers, numbers[6], patience,
+                     {forbidden, forbidden + forbiddens}, {forced, forced + forceds}, {divisors, divisors + lengths}};
+        made->shortlist = (const Shortlist *)shortlist;
+        if (made->shortlist) {
+            made->symbols = made->shortlist->always;
+            made->columns.of(made->shortlist->weights, made->symbols, made->set);
+        } else {
+            made->columns = {&m.output, nullptr, made->set.forbidden, made->set.end};
+        }
+        for (i64 w = 0; w < workers; w++) made->workers.push_back(std::make_unique<Worker>(*made));
+    };
+    return fits(make) ? made.release() : nullptr;
 }
 
 extern "C" void decoding_search_free(void *search) { delete (Search *)search; }
 
-// Sets the position vectors, which remain the caller's. Must not be called while decoding_run runs.
-extern "C" void decoding_positions(void *search, const float *source, i64 sources, const float *target, i64 targets) {
+// Sets the position vectors, which remain the caller's; 1 if there are none. Must not be called while decoding_run runs.
+extern "C" i64 decoding_positions(void *search, const float *source, i64 sources, const float *target, i64 targets) {
     Search &s = *(Search *)search;
+    if (sources < 1 || targets < 1) return 1;
     s.sources = {source, sources}, s.targets = {target, targets};
+    return 0;
 }
 
-// Appends a sentence to the queue.
-extern "C" void decoding_add(void *search, i64 id, const i64 *words, i64 count, i64 limit, i64 minimum) {
+// Appends a sentence to the queue; 1 if it is impossible or there is not enough memory.
+extern "C" i64 decoding_add(void *search, i64 id, const i64 *words, i64 count, i64 limit, i64 minimum) {
     Search &s = *(Search *)search;
-    auto one = std::make_unique<Sentence>();
-    one->id = id, one->limit = limit, one->minimum = minimum;
-    one->source.assign(words, words + count);
-    s.waiting.push_back(std::move(one));
-    s.left++;
+    const auto is_word = [&](i64 word) { return word >= 0 && word < s.model.sizes.source_vocab; };
+    if (!are_possible(s, count, limit) || minimum < 0 || !std::all_of(words, words + count, is_word)) return 1;
+    const auto append = [&] {
+        auto one = std::make_unique<Sentence>();
+        one->id = id, one->limit = limit, one->minimum = minimum;
+        one->source.assign(words, words + count);
+        s.waiting.push_back(std::move(one));
+        s.left++;
+    };
+    return !fits(append);
 }
 
 // Removes a sentence, wherever it is. Returns the number of sentences that are not done, or -1 if there was none.
@@ -586,7 +638,8 @@ extern "C" i64 decoding_leading(const void *search, i64 id, i64 *tokens) {
 // search cannot continue.
 extern "C" i64 decoding_run(void *search, double seconds) {
     Search &s = *(Search *)search;
-    auto until = std::chrono::steady_clock::now() + std::chrono::microseconds((i64)(seconds * 1e6));
+    const double bounded = seconds > 0 ? std::min(seconds, 1e9) : 0.;
+    auto until = std::chrono::steady_clock::now() + std::chrono::microseconds((i64)(bounded * 1e6));
     const i64 workers = std::min<i64>(s.set.workers, s.left);
     // Workers that have sentences of an earlier call must continue with them.
     i64 busy = 0;

@@ -68,6 +68,7 @@ struct Block {
     ~Block() { free(at); }
     template <class T>
     T *get(size_t count) {
+        if (count > (size_t)-256 / sizeof(T)) out_of_memory();
         size_t bytes = (count * sizeof(T) + 127) / 64 * 64;
         if (bytes > size) {
             free(at), size = 0;

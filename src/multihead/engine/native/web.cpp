@@ -2,7 +2,8 @@
 //
 // The interface is plain C functions on 32-bit numbers and addresses in the module's memory, for multihead.js. A model
 // is read from the file that interop/formats/web.py writes: matrices are bytes with a largest number for each row.
-// Everything else is decoding.cpp, without threads and exceptions. If memory runs out, the module traps.
+// Everything else is decoding.cpp, without threads and exceptions. If memory runs out, or a size or an id is impossible,
+// the module traps.
 
 #include "decoding.cpp"
 
@@ -104,6 +105,7 @@ EXPORT(model) WebModel *web_model(const int32_t *sizes, int32_t fields, const fl
     for (i64 i = 0; i < count; i++, tensors += 4) file.tensors.push_back({tensors[0], tensors[1], tensors[2], tensors[3]});
     const std::vector<i64> all = widened(sizes, fields);
     const Sizes &known = *(const Sizes *)all.data();
+    if (!are_possible(known)) __builtin_trap();
     const size_t target = known.embedding_norm ? 3 : 1;
     file.read(file.tensors[0], made->source);
     if (!tied) file.read(file.tensors[target], made->target);
@@ -137,6 +139,7 @@ EXPORT(search) WebSearch *web_search(WebModel *model, const int32_t *given, int3
     const i64 numbers[] = {beam, 1, first_end ? 2 : given[1], given[2], given[3], 1, given[4]};
     void *opened = decoding_search(model->model.get(), numbers, first_end ? 1.0 : patience, forbidden.data(),
                                    (i64)forbidden.size(), nullptr, 0, divisors.data(), (i64)divisors.size(), nullptr);
+    if (!opened) __builtin_trap();
     auto made = std::make_unique<WebSearch>(WebSearch{*model, std::unique_ptr<Search>((Search *)opened)});
     made->place(longest);
     return made.release();
@@ -148,7 +151,7 @@ EXPORT(add) void web_add(WebSearch *search, int32_t id, const int32_t *words, in
                          int32_t minimum) {
     search->place(std::max<i64>(limit, count));
     const std::vector<i64> wide = widened(words, count);
-    decoding_add(search->search.get(), id, wide.data(), count, limit, minimum);
+    if (decoding_add(search->search.get(), id, wide.data(), count, limit, minimum)) __builtin_trap();
 }
 
 // Runs for about `seconds`; the number of sentences that are not done.

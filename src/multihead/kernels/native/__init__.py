@@ -1,10 +1,16 @@
 """Builds compiled kernels with the machine's C++ compiler and loads them.
 
 There are two libraries: the operations of a training update (`KERNELS`), and the search of translations
-(`engine.native`). Each is built once per compiler, processor and source, and kept in the user's cache folder under a
-hash of everything that it depends on. It is compiled under another name and renamed, under a lock, so that several
-processes build it once and none loads half a file. It links to the OpenMP library that PyTorch has loaded, since two
-OpenMP libraries in a process would compete for the cores.
+(`engine.native`). Each is built once per compiler, processor and source (`building`), and kept in the user's cache
+folder under a hash of everything that it depends on. It is loaded only if it is the file that was built (`verified`):
+loading damaged code would end the process. It links to the OpenMP library that PyTorch has loaded, since two OpenMP
+libraries in a process would compete for the cores.
+
+Compiled code reads and writes memory without bounds. Every tensor that it gets passes through `pointer`, which checks
+its size, its type and its place.
+
+The threads of OpenMP do not exist in a child that os.fork() made, and to wait for them would hang it. A child therefore
+computes with one thread (`thread_count`), as PyTorch's DataLoader does in its workers.
 
 Compiled kernels are optional. Every operation of `multihead.kernels` has a plain form with PyTorch's operations, which
 is used without a compiler, on other devices, for other dtypes, and under torch.compile and function transforms; the
@@ -14,18 +20,20 @@ decides: ``0`` = never compiled, ``1`` = always (an error where it is impossible
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import errno
 import hashlib
 import logging
 import os
 import platform
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -33,18 +41,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from multihead.errors import ConfigurationError
+from multihead.errors import ConfigurationError, ShapeError
 
 VARIABLE = "MULTIHEAD_NATIVE"
 SECONDS = 300
 """Timeout of the compiler."""
+_MOST_BYTES = 1 << 28
+"""No library is larger; what is larger is not read to its end."""
 TYPES = {torch.float32: 0, torch.bfloat16: 1}
 """Numbers of the element types in kernels.cpp."""
 
 Announce = Callable[[str], None]
 """Called with one line before a build, which takes some seconds."""
 
-_log = logging.getLogger("multihead")
+log = logging.getLogger("multihead")
 
 
 @dataclass(frozen=True)
@@ -101,6 +111,10 @@ def clear_loaded() -> None:
     _loaded.clear()
 
 
+_watched: list[bool] = []
+"""Has an item once `_use_one_thread` is registered."""
+
+
 def _load(source: Library, announce: Announce | None) -> Native:
     setting = os.environ.get(VARIABLE, "")
     if setting not in ("", "0", "1"):
@@ -114,6 +128,9 @@ def _load(source: Library, announce: Announce | None) -> Native:
             raise ConfigurationError(f"{VARIABLE}=1, but {error}") from error
         return Native(None, f"plain {source.name}: {error}")
     _declare(library, source)
+    if not _watched:
+        os.register_at_fork(after_in_child=_use_one_thread)
+        _watched.append(True)
     return Native(library, f"compiled {source.name} ({how})")
 
 
@@ -125,6 +142,8 @@ def library_for(*tensors: Tensor | None) -> ctypes.CDLL | None:
         if tensor is None:
             continue
         if type(tensor) not in _PLAIN or tensor.device.type != "cpu" or tensor.dtype not in TYPES or tensor.is_nested:
+            return None
+        if tensor.layout is not torch.strided or tensor.is_neg():
             return None
     return load_kernels().library
 
@@ -141,9 +160,53 @@ def _is_transformed() -> bool:
     )
 
 
-def pointer(tensor: Tensor | None) -> int | None:
-    """The address of a contiguous tensor, as an argument of a kernel."""
-    return None if tensor is None else tensor.data_ptr()
+def pointer(tensor: Tensor | None, count: int, dtype: torch.dtype) -> int | None:
+    """The address of a tensor as an argument of a kernel; None for None.
+
+    Args:
+        tensor: what the kernel reads or writes.
+        count: how many numbers.
+        dtype: their type.
+
+    Raises:
+        ShapeError: the tensor is not so many numbers of this type, one after the other on the CPU.
+    """
+    if tensor is None:
+        return None
+    if (
+        tensor.dtype is not dtype
+        or tensor.numel() != count
+        or tensor.device.type != "cpu"
+        or not tensor.is_contiguous()
+        or tensor.is_neg()
+    ):
+        raise ShapeError(
+            f"a compiled kernel takes {count} contiguous numbers of {dtype} on the CPU, got a {tensor.dtype} tensor "
+            f"{list(tensor.shape)} on {tensor.device}"
+        )
+    return tensor.data_ptr()
+
+
+def check(status: int) -> None:
+    """Raise `MemoryError` if a kernel could not allocate its scratch memory; its results are then undefined."""
+    if status:
+        raise MemoryError("a compiled kernel has not enough memory")
+
+
+_is_child = False
+"""Whether this process was made by os.fork() after compiled code was loaded."""
+
+
+def thread_count(wanted: int | None = None) -> int:
+    """Number of threads of compiled code: as wanted, or PyTorch's; 1 in a child that os.fork() made."""
+    return 1 if _is_child else wanted or torch.get_num_threads()
+
+
+def _use_one_thread() -> None:
+    """Called in every child that os.fork() makes: without it, PyTorch's own operations would hang, too."""
+    global _is_child
+    _is_child = True
+    torch.set_num_threads(1)
 
 
 def build_or_load(library: Library, announce: Announce | None = None) -> tuple[ctypes.CDLL, str]:
@@ -166,33 +229,98 @@ def build_or_load(library: Library, announce: Announce | None = None) -> tuple[c
     command = [compiler, *_flags()]
     facts = "\n".join((*command, version, str(openmp), _processor()))
     key = hashlib.sha256(b"".join(file.read_bytes() for file in library.sources) + facts.encode()).hexdigest()[:20]
-    folder = cache_folder() / key
-    path = folder / f"{library.name}.so"
-    how = f"{Path(compiler).name} {version.rpartition(' ')[2]}, {folder}"
-    try:
-        if path.exists():
-            _check_owner(folder)
-            try:
-                return ctypes.CDLL(str(path)), how
-            except OSError:  # damaged: build it again
-                _log.warning("%s cannot be loaded; building it again", path)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _check_owner(folder)
-        with _locked(folder / "lock"):
-            if not _is_loadable(path):  # another process may have built it meanwhile
-                (announce or _log.info)(f"building the compiled {library.name}, once for this machine ({folder})")
-                began = time.monotonic()
-                _compile(command, library.sources[0], openmp, path)
-                _log.info("built in %.1f s", time.monotonic() - began)
-        return ctypes.CDLL(str(path)), how
-    except OSError as error:
-        raise BuildError(f"they cannot be kept in {folder}: {error}") from error
+    folders = cache_folders()
+    for folder in folders:
+        path = folder if isinstance(folder, str) else folder / key / f"{library.name}.so"
+        loaded = None if isinstance(path, str) else verified(path)
+        if loaded is not None:
+            break
+    else:
+        from multihead.kernels.native.building import build  # a file that is needed once for each machine
+
+        def compile_to(path: Path) -> None:
+            _compile(command, library.sources[0], openmp, path)
+
+        path = build(library, key, folders, compile_to, announce or log.info)
+        loaded = verified(path)
+        if loaded is None:
+            raise BuildError(f"{path} was removed or changed after it was built")
+    assert isinstance(path, Path)
+    return loaded, f"{Path(compiler).name} {version.rpartition(' ')[2]}, {path.parent}"
 
 
-def cache_folder() -> Path:
-    """The folder of compiled kernels in the user's cache folder, where others cannot write."""
+def cache_folders() -> list[Path | str]:
+    """Where compiled kernels may be kept, the best place first; a string says why there is no such place.
+
+    The first is in the user's cache folder. The second is a folder of the user's in the system's temporary folder.
+    """
+    found: list[Path | str] = []
     cache = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(cache) if cache.startswith("/") else Path("~/.cache").expanduser()) / "multihead" / "kernels"
+    try:
+        found.append((Path(cache) if cache.startswith("/") else Path.home() / ".cache") / "multihead" / "kernels")
+    except RuntimeError:
+        found.append("this user has no home folder, and XDG_CACHE_HOME names no other place")
+    try:
+        found.append(Path(tempfile.gettempdir(), f"multihead-{os.getuid()}"))
+    except OSError:
+        found.append("there is no temporary folder")
+    return found
+
+
+def verified(path: Path) -> ctypes.CDLL | None:
+    """Load a library, if it is the file that was built: its owner, size and hash are checked before it is loaded.
+
+    None if it is missing or was changed, or if others may write to it or its folder.
+    """
+    record = record_of(path)
+    try:
+        check_owner(path.parent)
+    except OSError:
+        return None
+    descriptor = -1
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        noted = record.lstat()
+        if _is_own(os.fstat(descriptor)) and _is_own(noted) and noted.st_size < 200:
+            with open(descriptor, "rb", closefd=False) as file:
+                content = file.read(_MOST_BYTES)
+            if record.read_text(encoding="ascii") == summary(content):
+                library = ctypes.CDLL(str(path))
+                if time.time() - noted.st_mtime > 86400:
+                    with contextlib.suppress(OSError):
+                        os.utime(record)  # the time of the last use, for `building.clean`
+                return library
+        log.warning("%s is not the file that was built; building it again", path)
+    except (OSError, ValueError) as error:
+        if descriptor >= 0 or not isinstance(error, FileNotFoundError):
+            log.warning("%s cannot be loaded (%s); building it again", path, error)
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+    return None
+
+
+def _is_own(state: os.stat_result) -> bool:
+    """Whether it is a regular file of this user's to which no other user may write."""
+    return stat.S_ISREG(state.st_mode) and state.st_uid == os.getuid() and not state.st_mode & 0o022
+
+
+def summary(content: bytes) -> str:
+    """What is noted of a library: its SHA-256 and its size."""
+    return f"{hashlib.sha256(content).hexdigest()} {len(content)}\n"
+
+
+def record_of(path: Path) -> Path:
+    """The file with the hash and the size of a library."""
+    return path.with_suffix(".sha256")
+
+
+def check_owner(folder: Path) -> None:
+    """Raise an `OSError` if another user could have written the code in this folder."""
+    state, parent = folder.lstat(), folder.parent.lstat()
+    own = stat.S_ISDIR(state.st_mode) and state.st_uid == parent.st_uid == os.getuid()
+    if not own or state.st_mode & 0o022:
+        raise PermissionError(errno.EPERM, "it belongs to somebody else, or others may write to it")
 
 
 def _flags() -> list[str]:
@@ -204,12 +332,9 @@ def _flags() -> list[str]:
 
 
 def _compile(command: list[str], source: Path, openmp: Path, path: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        compiled, linked = Path(folder, "part.o"), Path(folder, path.name)
-        _run([*command, "-c", str(source), "-o", str(compiled)])
-        _run([command[0], "-shared", str(compiled), str(openmp), f"-Wl,-rpath,{openmp.parent}", "-o", str(linked)])
-        ctypes.CDLL(str(linked))  # raises before the file gets its final name
-        linked.replace(path)
+    part = path.with_suffix(".o")
+    _run([*command, "-c", str(source), "-o", str(part)])
+    _run([command[0], "-shared", str(part), str(openmp), f"-Wl,-rpath,{openmp.parent}", "-o", str(path)])
 
 
 def _run(command: list[str]) -> str:
@@ -241,32 +366,6 @@ def _processor() -> str:
     return "\n".join(line for line in text.splitlines() if line.partition(":")[0].strip() in fields)
 
 
-def _is_loadable(path: Path) -> bool:
-    if not path.exists():
-        return False
-    try:
-        ctypes.CDLL(str(path))
-    except OSError:
-        return False
-    return True
-
-
-def _check_owner(folder: Path) -> None:
-    """Raise `BuildError` if another user could have written the code in this folder."""
-    state = folder.stat()
-    if state.st_uid != os.getuid() or state.st_mode & 0o022:
-        raise BuildError(f"{folder} belongs to somebody else, or others may write to it")
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    import fcntl
-
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 _LETTERS = {
     "p": ctypes.c_void_p,
     "i": ctypes.c_int,
@@ -287,7 +386,11 @@ _KERNELS = {
     "attention": "pppppp" + "ippppifl",
     "attention_backward": "ppppppppp" + "ippppifl",
 }
-KERNELS = Library("kernels", (Path(__file__).with_name("kernels.cpp"),), _KERNELS)
+KERNELS = Library(
+    "kernels",
+    (Path(__file__).with_name("kernels.cpp"),),
+    {name: f"{arguments}:i" for name, arguments in _KERNELS.items()},  # each returns its status
+)
 """The operations of a training update."""
 
 

@@ -11,9 +11,14 @@
 // among them. Their number affects only the last bits of sums over rows (gradients of vectors).
 //
 // Element types: 0 = float32, 1 = bfloat16 (rounded to nearest, ties to even). Sums are at least float32.
+//
+// The functions return 0, or 1 if there is not enough memory for their scratch; what they wrote is then undefined.
 
+#include <atomic>
 #include <cmath>
 #include <cstdint>
+#include <exception>
+#include <new>
 #include <vector>
 #include <omp.h>
 
@@ -32,6 +37,25 @@ static inline void store(bf16 &to, float x) {
     u32 rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
     to.bits = (uint16_t)(x != x ? 0x7fc0u : rounded);
 }
+
+// Does the work of a function; its status. No exception leaves a function of C.
+template <class Work>
+static int status_of(const Work &work) {
+    try {
+        work();
+        return 0;
+    } catch (const std::exception &) {
+        return 1;
+    }
+}
+
+// Threads of a team that had not enough memory. No exception leaves a parallel region: each thread catches its own.
+struct Failures {
+    std::atomic<bool> any{false};
+    void end_of_region() const {
+        if (any) throw std::bad_alloc();
+    }
+};
 
 // ------------------------------------------------------------------------------------------------ random numbers
 
@@ -64,7 +88,7 @@ struct RandomBytes {
         i64 place = key.places ? key.places[index] : 0;
         i64 number = key.places ? place >> 32 : index / key.positions;
         u32 position = (u32)(key.places ? place : index % key.positions);
-        u32 base = mix(mix(key.low + (u32)(key.first_row + key.row_stride * number)) ^ position);
+        u32 base = mix(mix(key.low + (u32)key.first_row + (u32)key.row_stride * (u32)number) ^ position);
         const u32 *from = column.data();
         u32 *to = drawn.data();
 #pragma omp simd
@@ -82,14 +106,15 @@ static inline void thread_rows(i64 count, i64 &begin, i64 &end) {
 
 // Number of threads for so many elements: at least 8192 elements per thread.
 static inline int thread_count(i64 elements, i64 threads) {
-    i64 worth = elements / 8192;
-    return (int)(worth < 1 ? 1 : worth < threads ? worth : threads);
+    i64 worth = elements / 8192, most = threads < 1 ? 1 : threads < 4096 ? threads : 4096;
+    return (int)(worth < 1 ? 1 : worth < most ? worth : most);
 }
 
 template <class A, class B>
 static void dropout_(const A *x, B *y, i64 rows, i64 width, const Key &key, u32 level, float scale, i64 threads) {
+    Failures failures;
 #pragma omp parallel num_threads(thread_count(rows * width, threads))
-    {
+    try {
         RandomBytes bytes(key, width);
         i64 begin, end;
         thread_rows(rows, begin, end);
@@ -100,35 +125,46 @@ static void dropout_(const A *x, B *y, i64 rows, i64 width, const Key &key, u32 
 #pragma omp simd
             for (i64 f = 0; f < width; f++) store(to[f], drawn[f] >= level ? load(from[f]) * scale : 0.f);
         }
+    } catch (const std::exception &) {
+        failures.any = true;
     }
+    failures.end_of_region();
 }
 
 #define KEY_ARGS u32 low, u32 high, i64 first_row, i64 row_stride, i64 positions, const i64 *places
 #define MAKE_KEY Key{low, high, first_row, row_stride, positions, places}
 
-extern "C" void dropout(const void *x, int x_type, void *y, int y_type, i64 rows, i64 width, KEY_ARGS, int level,
-                        float scale, i64 threads) {
-    Key key = MAKE_KEY;
-    if (!x_type && !y_type) dropout_((const float *)x, (float *)y, rows, width, key, level, scale, threads);
-    if (!x_type && y_type) dropout_((const float *)x, (bf16 *)y, rows, width, key, level, scale, threads);
-    if (x_type && !y_type) dropout_((const bf16 *)x, (float *)y, rows, width, key, level, scale, threads);
-    if (x_type && y_type) dropout_((const bf16 *)x, (bf16 *)y, rows, width, key, level, scale, threads);
+extern "C" int dropout(const void *x, int x_type, void *y, int y_type, i64 rows, i64 width, KEY_ARGS, int level,
+                       float scale, i64 threads) {
+    return status_of([&] {
+        Key key = MAKE_KEY;
+        if (!x_type && !y_type) dropout_((const float *)x, (float *)y, rows, width, key, level, scale, threads);
+        if (!x_type && y_type) dropout_((const float *)x, (bf16 *)y, rows, width, key, level, scale, threads);
+        if (x_type && !y_type) dropout_((const bf16 *)x, (float *)y, rows, width, key, level, scale, threads);
+        if (x_type && y_type) dropout_((const bf16 *)x, (bf16 *)y, rows, width, key, level, scale, threads);
+    });
 }
 
-extern "C" void keep_mask(u8 *y, i64 rows, i64 width, KEY_ARGS, int level, i64 threads) {
-    Key key = MAKE_KEY;
+extern "C" int keep_mask(u8 *y, i64 rows, i64 width, KEY_ARGS, int level, i64 threads) {
+    return status_of([&] {
+        Key key = MAKE_KEY;
+        Failures failures;
 #pragma omp parallel num_threads(thread_count(rows * width, threads))
-    {
-        RandomBytes bytes(key, width);
-        i64 begin, end;
-        thread_rows(rows, begin, end);
-        for (i64 r = begin; r < end; r++) {
-            const u8 *drawn = bytes.row(r);
-            u8 *to = y + r * width;
+        try {
+            RandomBytes bytes(key, width);
+            i64 begin, end;
+            thread_rows(rows, begin, end);
+            for (i64 r = begin; r < end; r++) {
+                const u8 *drawn = bytes.row(r);
+                u8 *to = y + r * width;
 #pragma omp simd
-            for (i64 f = 0; f < width; f++) to[f] = drawn[f] >= level;
+                for (i64 f = 0; f < width; f++) to[f] = drawn[f] >= level;
+            }
+        } catch (const std::exception &) {
+            failures.any = true;
         }
-    }
+        failures.end_of_region();
+    });
 }
 
 // ------------------------------------------------------------------------------- dropout, residual sum, layer norm
@@ -141,8 +177,9 @@ template <class F, class O>
 static void add_norm_(const float *x, const F *branch, float *total, const float *gain, const float *shift,
                       O *normed, float *means, float *rstds, i64 rows, i64 width, float eps,
                       const Key &key, u32 level, float scale, i64 threads) {
+    Failures failures;
 #pragma omp parallel num_threads(thread_count(rows * width, threads))
-    {
+    try {
         RandomBytes bytes(key, width);
         i64 begin, end;
         thread_rows(rows, begin, end);
@@ -182,22 +219,27 @@ static void add_norm_(const float *x, const F *branch, float *total, const float
             means[r] = mean;
             rstds[r] = rstd;
         }
+    } catch (const std::exception &) {
+        failures.any = true;
     }
+    failures.end_of_region();
 }
 
-extern "C" void add_norm(const float *x, const void *branch, int branch_type, float *total,
-                         const float *gain, const float *shift, void *normed, int normed_type, float *means,
-                         float *rstds, i64 rows, i64 width, float eps, KEY_ARGS, int level, float scale, i64 threads) {
-    Key key = MAKE_KEY;
+extern "C" int add_norm(const float *x, const void *branch, int branch_type, float *total,
+                        const float *gain, const float *shift, void *normed, int normed_type, float *means,
+                        float *rstds, i64 rows, i64 width, float eps, KEY_ARGS, int level, float scale, i64 threads) {
+    return status_of([&] {
+        Key key = MAKE_KEY;
 #define CALL(F, O)                                                                                                 \
-    add_norm_((const float *)x, (const F *)branch, total, gain, shift, (O *)normed, means, rstds, rows, width, \
-              eps, key, level, scale, threads)
-    if (branch_type) {
-        if (normed_type) CALL(bf16, bf16); else CALL(bf16, float);
-    } else {
-        if (normed_type) CALL(float, bf16); else CALL(float, float);
-    }
+        add_norm_((const float *)x, (const F *)branch, total, gain, shift, (O *)normed, means, rstds, rows, width, \
+                  eps, key, level, scale, threads)
+        if (branch_type) {
+            if (normed_type) CALL(bf16, bf16); else CALL(bf16, float);
+        } else {
+            if (normed_type) CALL(float, bf16); else CALL(float, float);
+        }
 #undef CALL
+    });
 }
 
 // The gradients of add_norm_. With z = (total - mean) * rstd and g = grad_normed * gain, the gradient of total is
@@ -212,8 +254,9 @@ static void add_norm_backward_(const O *grad_normed, const float *grad_total, co
                                float scale, i64 threads) {
     int workers = thread_count(rows * width, threads);
     std::vector<float> sums((size_t)workers * 2 * width, 0.f);
+    Failures failures;
 #pragma omp parallel num_threads(workers)
-    {
+    try {
         RandomBytes bytes(key, width);
         std::vector<float> work(width);
         float *gains = sums.data() + (size_t)omp_get_thread_num() * 2 * width, *shifts = gains + width;
@@ -264,7 +307,10 @@ static void add_norm_backward_(const O *grad_normed, const float *grad_total, co
                 }
             }
         }
+    } catch (const std::exception &) {
+        failures.any = true;
     }
+    failures.end_of_region();
     for (i64 f = 0; f < width; f++) {
         float a = 0, b = 0;
         for (int w = 0; w < workers; w++) {
@@ -277,20 +323,22 @@ static void add_norm_backward_(const O *grad_normed, const float *grad_total, co
     }
 }
 
-extern "C" void add_norm_backward(const void *grad_normed, int normed_type, const float *grad_total, const float *total,
-                                  const float *gain, const float *means, const float *rstds, float *grad_x,
-                                  void *grad_branch, int branch_type, float *grad_gain, float *grad_shift,
-                                  i64 rows, i64 width, KEY_ARGS, int level, float scale, i64 threads) {
-    Key key = MAKE_KEY;
+extern "C" int add_norm_backward(const void *grad_normed, int normed_type, const float *grad_total, const float *total,
+                                 const float *gain, const float *means, const float *rstds, float *grad_x,
+                                 void *grad_branch, int branch_type, float *grad_gain, float *grad_shift,
+                                 i64 rows, i64 width, KEY_ARGS, int level, float scale, i64 threads) {
+    return status_of([&] {
+        Key key = MAKE_KEY;
 #define CALL(F, O)                                                                                            \
-    add_norm_backward_((const O *)grad_normed, grad_total, total, gain, means, rstds, grad_x, (F *)grad_branch, \
-                       grad_gain, grad_shift, rows, width, key, level, scale, threads)
-    if (branch_type) {
-        if (normed_type) CALL(bf16, bf16); else CALL(bf16, float);
-    } else {
-        if (normed_type) CALL(float, bf16); else CALL(float, float);
-    }
+        add_norm_backward_((const O *)grad_normed, grad_total, total, gain, means, rstds, grad_x, (F *)grad_branch, \
+                           grad_gain, grad_shift, rows, width, key, level, scale, threads)
+        if (branch_type) {
+            if (normed_type) CALL(bf16, bf16); else CALL(bf16, float);
+        } else {
+            if (normed_type) CALL(float, bf16); else CALL(float, float);
+        }
 #undef CALL
+    });
 }
 
 // ------------------------------------------------------------------------- exponential, normal distribution function
@@ -348,8 +396,9 @@ static inline float slope(float x) {
 template <class T, int KIND>
 static void activation_(const T *x, const float *bias, T *y, i64 rows, i64 width, const Key &key, u32 level,
                         float scale, i64 threads) {
+    Failures failures;
 #pragma omp parallel num_threads(thread_count(rows * width, threads))
-    {
+    try {
         RandomBytes bytes(key, width);
         std::vector<float> zero(width, 0.f);
         std::vector<u8> all(width, 255);
@@ -366,7 +415,10 @@ static void activation_(const T *x, const float *bias, T *y, i64 rows, i64 width
                 store(to[f], drawn[f] >= level ? value : 0.f);
             }
         }
+    } catch (const std::exception &) {
+        failures.any = true;
     }
+    failures.end_of_region();
 }
 
 // grad_x from the gradient g of y, and grad_bias, its sum over rows. For ReLU, x is y itself, whose positive elements
@@ -376,8 +428,9 @@ static void activation_backward_(const T *g, const T *x, const float *bias, T *g
                                  i64 width, const Key &key, u32 level, float scale, i64 threads) {
     int workers = thread_count(rows * width, threads);
     std::vector<float> sums((size_t)workers * width, 0.f);
+    Failures failures;
 #pragma omp parallel num_threads(workers)
-    {
+    try {
         RandomBytes bytes(key, width);
         std::vector<float> zero(width, 0.f);
         std::vector<u8> all(width, 255);
@@ -397,7 +450,10 @@ static void activation_backward_(const T *g, const T *x, const float *bias, T *g
                 store(to[f], value);
             }
         }
+    } catch (const std::exception &) {
+        failures.any = true;
     }
+    failures.end_of_region();
     if (grad_bias)
         for (i64 f = 0; f < width; f++) {
             float total = 0;
@@ -420,18 +476,22 @@ struct AnyPointer {
     template <class T> operator T *() const { return (T *)at; }
 };
 
-extern "C" void activation(const void *x, const float *bias, void *y, int type, int kind, i64 rows, i64 width, KEY_ARGS,
-                           int level, float scale, i64 threads) {
-    Key key = MAKE_KEY;
-    DISPATCH(activation_, AnyPointer{x}, bias, AnyPointer{y}, rows, width, key, level, scale, threads)
+extern "C" int activation(const void *x, const float *bias, void *y, int type, int kind, i64 rows, i64 width, KEY_ARGS,
+                          int level, float scale, i64 threads) {
+    return status_of([&] {
+        Key key = MAKE_KEY;
+        DISPATCH(activation_, AnyPointer{x}, bias, AnyPointer{y}, rows, width, key, level, scale, threads)
+    });
 }
 
-extern "C" void activation_backward(const void *g, const void *x, const float *bias, void *grad_x, float *grad_bias,
-                                    int type, int kind, i64 rows, i64 width, KEY_ARGS, int level, float scale,
-                                    i64 threads) {
-    Key key = MAKE_KEY;
-    DISPATCH(activation_backward_, AnyPointer{g}, AnyPointer{x}, bias, AnyPointer{grad_x}, grad_bias, rows, width, key,
-             level, scale, threads)
+extern "C" int activation_backward(const void *g, const void *x, const float *bias, void *grad_x, float *grad_bias,
+                                   int type, int kind, i64 rows, i64 width, KEY_ARGS, int level, float scale,
+                                   i64 threads) {
+    return status_of([&] {
+        Key key = MAKE_KEY;
+        DISPATCH(activation_backward_, AnyPointer{g}, AnyPointer{x}, bias, AnyPointer{grad_x}, grad_bias, rows, width,
+                 key, level, scale, threads)
+    });
 }
 
 // ----------------------------------------------------------------------------------------------------- cross-entropy
@@ -443,8 +503,9 @@ template <class T>
 static void cross_entropy_(T *logits, const i64 *target, i64 rows, i64 width, float smoothing, int needs_grad,
                            double *totals, double *nlls, i64 *hits, i64 threads) {
     float uniform = smoothing / width;
+    Failures failures;
 #pragma omp parallel num_threads(thread_count(rows * width, threads))
-    {
+    try {
         std::vector<float> work(width);
         float *e = work.data();
         i64 begin, end;
@@ -475,13 +536,20 @@ static void cross_entropy_(T *logits, const i64 *target, i64 rows, i64 width, fl
             for (i64 v = 0; v < width; v++) store(z[v], e[v] * inverse - uniform);
             store(z[target[r]], at_target);
         }
+    } catch (const std::exception &) {
+        failures.any = true;
     }
+    failures.end_of_region();
 }
 
-extern "C" void cross_entropy(void *logits, int type, const i64 *target, i64 rows, i64 width, float smoothing,
-                              int needs_grad, double *totals, double *nlls, i64 *hits, i64 threads) {
-    if (type) cross_entropy_((bf16 *)logits, target, rows, width, smoothing, needs_grad, totals, nlls, hits, threads);
-    else cross_entropy_((float *)logits, target, rows, width, smoothing, needs_grad, totals, nlls, hits, threads);
+extern "C" int cross_entropy(void *logits, int type, const i64 *target, i64 rows, i64 width, float smoothing,
+                             int needs_grad, double *totals, double *nlls, i64 *hits, i64 threads) {
+    return status_of([&] {
+        const auto run = [&](auto *z) {
+            cross_entropy_(z, target, rows, width, smoothing, needs_grad, totals, nlls, hits, threads);
+        };
+        if (type) run((bf16 *)logits); else run((float *)logits);
+    });
 }
 
 // ------------------------------------------------------------------------------------ attention over short sequences
@@ -696,8 +764,9 @@ static inline i64 round_up(i64 x) { return (x + LANES - 1) / LANES * LANES; }
 template <class T>
 static void attention_(const AttentionJob &job, const T *query, const T *key, const T *value, T *out, i64 threads) {
     i64 d = job.width, w = round_up(d), q = job.queries, max_keys = round_up(job.keys);
+    Failures failures;
 #pragma omp parallel num_threads(thread_count(job.batch *job.heads *q *d, threads))
-    {
+    try {
         Scratch scratch(2 * q * w + 3 * max_keys * w + q * max_keys);
         // scaled_q, o: [q, w]; k, v: [max_keys, w]; k_transposed: [w, max_keys]; s: scores and weights [q, max_keys]
         float *scaled_q = scratch.get(q * w), *o = scratch.get(q * w), *k = scratch.get(max_keys * w),
@@ -720,7 +789,10 @@ static void attention_(const AttentionJob &job, const T *query, const T *key, co
             for (i64 i = real_queries * w; i < there * w; i++) o[i] = 0;
             store_rows(o, w, there, d, 1.f, out + job.queries_at(job.out, b) + h * job.out.head, job.out.time);
         }
+    } catch (const std::exception &) {
+        failures.any = true;
     }
+    failures.end_of_region();
 }
 
 // The gradients of attention_. The weights P are computed again:
@@ -730,8 +802,9 @@ static void attention_backward_(const AttentionJob &job, const T *query, const T
                                 const T *gradient, T *grad_query, T *grad_key, T *grad_value, const View &grad,
                                 const View &dq, const View &dkv, i64 threads) {
     i64 d = job.width, w = round_up(d), q = job.queries, max_keys = round_up(job.keys);
+    Failures failures;
 #pragma omp parallel num_threads(thread_count(job.batch *job.heads *q *d, threads))
-    {
+    try {
         Scratch scratch(3 * q * w + 5 * max_keys * w + 2 * q * max_keys);
         // scaled_q, g, a: [q, w]; k, v, c: [max_keys, w]; k_transposed, v_transposed: [w, max_keys];
         // s (dP, then dS) and p: [q, max_keys]
@@ -776,35 +849,41 @@ static void attention_backward_(const AttentionJob &job, const T *query, const T
             for (i64 i = real_queries * w; i < asking * w; i++) a[i] = 0;
             store_rows(a, w, asking, d, job.scale, grad_query + job.queries_at(dq, b) + h * dq.head, dq.time);
         }
+    } catch (const std::exception &) {
+        failures.any = true;
     }
+    failures.end_of_region();
 }
 
 // sizes: batch, heads, queries, keys, width. s: batch, head and position strides of query, key, value and out.
-extern "C" void attention(const i64 *sizes, const i64 *s, const void *query, const void *key, const void *value,
-                          void *out, int type, const i64 *key_lengths, const i64 *query_lengths,
-                          const i64 *key_starts, const i64 *query_starts, int causal, float scale, i64 threads) {
-    AttentionJob job{sizes[0],           sizes[1],           sizes[2],           sizes[3],             sizes[4],
-            {s[0], s[1], s[2]}, {s[3], s[4], s[5]}, {s[6], s[7], s[8]}, {s[9], s[10], s[11]}, key_lengths,
-            query_lengths,      key_starts,         query_starts,       causal,               scale};
-    if (type) attention_(job, (const bf16 *)query, (const bf16 *)key, (const bf16 *)value, (bf16 *)out, threads);
-    else attention_(job, (const float *)query, (const float *)key, (const float *)value, (float *)out, threads);
+extern "C" int attention(const i64 *sizes, const i64 *s, const void *query, const void *key, const void *value,
+                         void *out, int type, const i64 *key_lengths, const i64 *query_lengths,
+                         const i64 *key_starts, const i64 *query_starts, int causal, float scale, i64 threads) {
+    return status_of([&] {
+        AttentionJob job{sizes[0],           sizes[1],           sizes[2],           sizes[3],             sizes[4],
+                {s[0], s[1], s[2]}, {s[3], s[4], s[5]}, {s[6], s[7], s[8]}, {s[9], s[10], s[11]}, key_lengths,
+                query_lengths,      key_starts,         query_starts,       causal,               scale};
+        if (type) attention_(job, (const bf16 *)query, (const bf16 *)key, (const bf16 *)value, (bf16 *)out, threads);
+        else attention_(job, (const float *)query, (const float *)key, (const float *)value, (float *)out, threads);
+    });
 }
 
 // s: batch, head and position strides of query, key, value, gradient, grad_query, and grad_key and grad_value (equal).
-extern "C" void attention_backward(const i64 *sizes, const i64 *s, const void *query, const void *key,
-                                   const void *value, const void *gradient, void *grad_query, void *grad_key,
-                                   void *grad_value, int type, const i64 *key_lengths, const i64 *query_lengths,
-                                   const i64 *key_starts, const i64 *query_starts, int causal, float scale,
-                                   i64 threads) {
-    AttentionJob job{sizes[0],           sizes[1],           sizes[2],           sizes[3], sizes[4],
-            {s[0], s[1], s[2]}, {s[3], s[4], s[5]}, {s[6], s[7], s[8]}, {},       key_lengths,
-            query_lengths,      key_starts,         query_starts,       causal,   scale};
-    View grad{s[9], s[10], s[11]}, dq{s[12], s[13], s[14]}, dkv{s[15], s[16], s[17]};
-    if (type)
-        attention_backward_(job, (const bf16 *)query, (const bf16 *)key, (const bf16 *)value, (const bf16 *)gradient,
-                            (bf16 *)grad_query, (bf16 *)grad_key, (bf16 *)grad_value, grad, dq, dkv, threads);
-    else
-        attention_backward_(job, (const float *)query, (const float *)key, (const float *)value,
-                            (const float *)gradient, (float *)grad_query, (float *)grad_key, (float *)grad_value, grad,
-                            dq, dkv, threads);
+extern "C" int attention_backward(const i64 *sizes, const i64 *s, const void *query, const void *key,
+                                  const void *value, const void *gradient, void *grad_query, void *grad_key,
+                                  void *grad_value, int type, const i64 *key_lengths, const i64 *query_lengths,
+                                  const i64 *key_starts, const i64 *query_starts, int causal, float scale,
+                                  i64 threads) {
+    return status_of([&] {
+        AttentionJob job{sizes[0],           sizes[1],           sizes[2],           sizes[3], sizes[4],
+                {s[0], s[1], s[2]}, {s[3], s[4], s[5]}, {s[6], s[7], s[8]}, {},       key_lengths,
+                query_lengths,      key_starts,         query_starts,       causal,   scale};
+        View grad{s[9], s[10], s[11]}, dq{s[12], s[13], s[14]}, dkv{s[15], s[16], s[17]};
+        const auto run = [&](auto type_of) {
+            typedef decltype(type_of) T;
+            attention_backward_(job, (const T *)query, (const T *)key, (const T *)value, (const T *)gradient,
+                                (T *)grad_query, (T *)grad_key, (T *)grad_value, grad, dq, dkv, threads);
+        };
+        if (type) run(bf16{}); else run(0.f);
+    });
 }
