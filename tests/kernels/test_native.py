@@ -206,12 +206,12 @@ def test_keys_that_are_no_longer_used_are_removed(copied, monkeypatch):
         for path in (*old.with_name(name).iterdir(), old.with_name(name)):
             os.utime(path, (past, past))
     os.utime(old.with_name("1" * 20) / "kernels.sha256")  # another process has loaded it
-    with building._locked(old.with_name("2" * 20)):  # another process compiles it
+    with building.locked(old.with_name("2" * 20), build.check_owner):  # another process compiles it
         os.utime(old.with_name("2" * 20) / "lock", (past, past))
         os.utime(old.with_name("2" * 20), (past, past))
-        building.clean(old.parent, keep=old.name)
+        building.clean(old.parent, old.name, build.check_owner)
     assert {path.name for path in old.parent.iterdir()} == {old.name, "1" * 20, "2" * 20, "notes"}
-    building.clean(old.parent, keep="")
+    building.clean(old.parent, "", build.check_owner)
     assert {path.name for path in old.parent.iterdir()} == {"1" * 20, "notes"}
     assert first.dropout is not None  # who has loaded it keeps it
     again, _ = build.build_or_load(build.KERNELS)
@@ -226,17 +226,16 @@ def test_loading_notes_the_time_of_use(copied, monkeypatch):
     assert record(path).stat().st_mtime > past + 86400
 
 
-def test_a_folder_that_vanishes_before_it_is_locked_is_made_again(fresh, monkeypatch):
-    folder, check, times = fresh / "cache" / ("3" * 20), build.check_owner, []
+def test_a_folder_that_vanishes_before_it_is_locked_is_made_again(fresh):
+    folder, times = fresh / "cache" / ("3" * 20), []
 
     def vanish(path: Path) -> None:
-        check(path)
+        build.check_owner(path)
         times.append(path)
         if len(times) == 1:
             shutil.rmtree(folder)
 
-    monkeypatch.setattr(build, "check_owner", vanish)
-    with building._locked(folder):
+    with building.locked(folder, vanish):
         assert (folder / "lock").exists()
     assert len(times) == 2
 

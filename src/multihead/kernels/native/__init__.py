@@ -236,12 +236,20 @@ def build_or_load(library: Library, announce: Announce | None = None) -> tuple[c
         if loaded is not None:
             break
     else:
-        from multihead.kernels.native.building import build  # a file that is needed once for each machine
+        from multihead.kernels.native.building import Checks, build  # a file that is needed once for each machine
 
         def compile_to(path: Path) -> None:
             _compile(command, library.sources[0], openmp, path)
+            try:
+                ctypes.CDLL(str(path))
+            except OSError as error:
+                raise BuildError(f"what the compiler made cannot be loaded: {error}") from error
 
-        path = build(library, key, folders, compile_to, announce or log.info)
+        say, checks = announce or log.info, Checks(verified, summary, check_owner)
+        try:
+            path = build(f"{library.name}.so", key, folders, compile_to, say, checks)
+        except OSError as error:
+            raise BuildError(f"they cannot be kept: {error}") from error
         loaded = verified(path)
         if loaded is None:
             raise BuildError(f"{path} was removed or changed after it was built")

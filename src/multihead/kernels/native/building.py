@@ -16,9 +16,9 @@ loads what is here.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import fcntl
+import logging
 import os
 import re
 import shutil
@@ -27,30 +27,46 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-
-from multihead.kernels import native
-from multihead.kernels.native import BuildError, Library
+from typing import NamedTuple
 
 UNUSED_DAYS = 30
 """Keys that were not loaded for this long are removed."""
 
 _KEY = re.compile("[0-9a-f]{20}")
+_log = logging.getLogger("multihead")
+
+
+class Checks(NamedTuple):
+    """How `multihead.kernels.native` checks what it loads."""
+
+    verified: Callable[[Path], object | None]
+    """The loaded library; None if the file is not the one that was built."""
+    summary: Callable[[bytes], str]
+    """What is noted of a library."""
+    check_owner: Callable[[Path], None]
+    """Raises an `OSError` if another user could have written what is in a folder."""
 
 
 def build(
-    library: Library, key: str, folders: Sequence[Path | str], compile_to: Callable[[Path], None], say: native.Announce
+    file: str,
+    key: str,
+    folders: Sequence[Path | str],
+    compile_to: Callable[[Path], None],
+    say: Callable[[str], None],
+    checks: Checks,
 ) -> Path:
     """Compile a library into the first usable folder; its file.
 
     Args:
-        library: what is compiled.
+        file: name of the file.
         key: name of its folder.
         folders: cache folders, the preferred one first; a string says why a folder cannot be had.
-        compile_to: compiles it to a file.
+        compile_to: compiles the library to a file.
         say: called with one line before the compilation.
+        checks: of what is there.
 
     Raises:
-        BuildError: the compilation fails; no folder can be used.
+        OSError: no folder can be used.
     """
     obstacles: list[str] = []
     for root in folders:
@@ -59,21 +75,21 @@ def build(
             continue
         folder = root / key
         try:
-            with _locked(folder):
-                path = folder / f"{library.name}.so"
-                if native.verified(path) is None:  # another process may have built it meanwhile
+            with locked(folder, checks.check_owner):
+                path = folder / file
+                if checks.verified(path) is None:  # another process may have built it meanwhile
                     where = "; ".join([str(folder), *obstacles])
-                    say(f"building the compiled {library.name}, once for this machine ({where})")
-                    _build(path, compile_to)
-            clean(root, keep=key)
+                    say(f"building the compiled {path.stem}, once for this machine ({where})")
+                    _build(path, compile_to, checks.summary)
+            clean(root, key, checks.check_owner)
             return path
         except OSError as error:
             obstacles.append(f"{folder} cannot be used: {error.strerror or error}")
-    raise BuildError(f"they cannot be kept: {'; '.join(obstacles)}")
+    raise OSError("; ".join(obstacles))
 
 
-def _build(path: Path, compile_to: Callable[[Path], None]) -> None:
-    record, began = native.record_of(path), time.monotonic()
+def _build(path: Path, compile_to: Callable[[Path], None], summary: Callable[[bytes], str]) -> None:
+    record, began = path.with_suffix(".sha256"), time.monotonic()
     for leftover in path.parent.iterdir():  # the lock is held: nobody works in them
         if leftover.is_dir() and not leftover.is_symlink():
             shutil.rmtree(leftover, ignore_errors=True)
@@ -81,18 +97,14 @@ def _build(path: Path, compile_to: Callable[[Path], None]) -> None:
         made = Path(draft, path.name)
         compile_to(made)
         made.chmod(0o700)
-        try:
-            ctypes.CDLL(str(made))
-        except OSError as error:
-            raise BuildError(f"what the compiler made cannot be loaded: {error}") from error
         noted = Path(draft, record.name)
-        noted.write_text(native.summary(made.read_bytes()), encoding="ascii")
+        noted.write_text(summary(made.read_bytes()), encoding="ascii")
         noted.chmod(0o600)
         for name in (path, record):  # whatever has their names: a folder, a link, another's file
             _remove(name)
         noted.replace(record)
         made.replace(path)
-    native.log.info("built in %.1f s", time.monotonic() - began)
+    _log.info("built in %.1f s", time.monotonic() - began)
 
 
 def _remove(path: Path) -> None:
@@ -103,7 +115,7 @@ def _remove(path: Path) -> None:
             path.unlink()
 
 
-def clean(root: Path, keep: str) -> None:
+def clean(root: Path, keep: str, check_owner: Callable[[Path], None]) -> None:
     """Remove the keys of a cache folder that were not used for a while, except one and those in use by a build."""
     oldest = time.time() - UNUSED_DAYS * 86400
     with contextlib.suppress(OSError):
@@ -112,12 +124,12 @@ def clean(root: Path, keep: str) -> None:
                 continue
             with contextlib.suppress(OSError):
                 if max(path.lstat().st_mtime for path in (folder, *folder.iterdir())) < oldest:
-                    with _locked(folder, wait=False):
+                    with locked(folder, check_owner, wait=False):
                         shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
-def _locked(folder: Path, *, wait: bool = True) -> Iterator[None]:
+def locked(folder: Path, check_owner: Callable[[Path], None], *, wait: bool = True) -> Iterator[None]:
     """Create a folder where others cannot write, and hold its lock.
 
     Raises:
@@ -126,7 +138,7 @@ def _locked(folder: Path, *, wait: bool = True) -> Iterator[None]:
     while True:
         for one in (folder.parent, folder):
             one.mkdir(mode=0o700, parents=True, exist_ok=True)
-        native.check_owner(folder)
+        check_owner(folder)
         try:
             descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except FileNotFoundError:  # `clean` has removed the folder meanwhile
