@@ -39,6 +39,14 @@ MODELS: dict[str, dict[str, Any]] = {
     "silu, halves, biased output": {"feed_forward": "silu", "sinusoid": "halves", "output_bias": True},
     "fairseq's positions": {"norm": "pre", "sinusoid": "fairseq", "tie_output": False, "output_bias": True},
     "no source end": {"source_end": False, "embedding_norm": True},
+    "RMS norms, tanh GELU": {"norm_kind": "rms", "feed_forward": "gelu_tanh", "embedding_norm": True},
+    "relative positions, gated tanh GELU, pre-norm by RMS, no biases": {
+        "norm": "pre", "norm_kind": "rms", "feed_forward": "geglu_tanh", "feed_forward_bias": False, "key_dim": 8,
+        "attention_bias": False, "positions": "relative", "embedding_scale": "projection", "value_dim": 8,
+    },
+    "relative positions, few buckets, vectors": {
+        "width": 64, "heads": 4, "positions": "relative", "relative_buckets": 6, "relative_distance": 5,
+    },
     "wide heads": {"width": 128, "heads": 2, "norm_eps": 1e-3},
 }  # fmt: skip
 

@@ -31,11 +31,11 @@ VOCAB = {"source_vocab": 50, "target_vocab": 50}
         ({"key_dim": 0}, "key_dim: .*greater than or equal to 1, got 0"),
         ({"value_dim": -1}, "value_dim: .*greater than or equal to 1, got -1"),
         ({"max_positions": 0}, "max_positions: .*greater than or equal to 1, got 0"),
-        ({"positions": "none"}, "positions: .*'sinusoidal' or 'learned'.*got 'none'"),
+        ({"positions": "none"}, "positions: .*'sinusoidal', 'learned' or 'relative'.*got 'none'"),
         ({"embedding_scale": "prj"}, "embedding_scale: .*'embedding', 'projection' or 'none'.*got 'prj'"),
         (
             {"feed_forward": "swish"},
-            "feed_forward: .*'relu', 'gelu', 'silu', 'reglu', 'geglu' or 'swiglu'.*got 'swish'",
+            "feed_forward: .*'relu', 'gelu', 'silu', .*'swiglu' or 'geglu_tanh'.*got 'swish'",
         ),
         ({"initialization": "zero"}, "initialization: .*'normal' or 'xavier'.*got 'zero'"),
         ({"embedding_dropout": 1.0}, "embedding_dropout: .*less than 1, got 1.0"),

@@ -42,6 +42,9 @@ class Option(NamedTuple):
 
 GATED = of(FEED_FORWARDS, "gate.weight", "gate.bias")
 NORMS = {f"{side}_norm.{name}" for side in ("encoder", "decoder") for name in ("weight", "bias")}
+SHIFTS = of(("encoder", "decoder"), "self_residual.norm.bias", "feed_forward_residual.norm.bias")
+SHIFTS |= {"decoder.cross_residual.norm.bias"}
+TABLES = {"encoder_positions.table", "decoder_positions.table"}
 OF_EMBEDDINGS = ("source_embedding", "target_embedding")
 PACKED, OUTPUT = (
     of(ATTENTIONS, "in_projection.weight", "in_projection.bias"),
@@ -63,6 +66,13 @@ OPTIONS = {
     ),
     "feed_forward=gelu": Option({"feed_forward": "gelu"}, drawn_alike=True),
     "feed_forward=silu": Option({"feed_forward": "silu"}, drawn_alike=True),
+    "feed_forward=gelu_tanh": Option({"feed_forward": "gelu_tanh"}, drawn_alike=True),
+    "feed_forward_bias": Option({"feed_forward_bias": False}, gone=of(FEED_FORWARDS, "expand.bias", "contract.bias")),
+    "feed_forward=geglu_tanh": Option({"feed_forward": "geglu_tanh"}, GATED),
+    "positions=relative": Option({"positions": "relative"}, TABLES, drawn_alike=True),
+    "relative_buckets": Option({"positions": "relative", "relative_buckets": 6}, TABLES, drawn_alike=True),
+    "relative_distance": Option({"positions": "relative", "relative_distance": 20}, TABLES, drawn_alike=True),
+    "norm_kind=rms": Option({"norm_kind": "rms"}, gone=SHIFTS, drawn_alike=True),
     "sinusoid=halves": Option({"sinusoid": "halves"}, drawn_alike=True),
     "sinusoid=marian": Option({"sinusoid": "marian"}, drawn_alike=True),
     "sinusoid=fairseq": Option({"sinusoid": "fairseq"}, drawn_alike=True),

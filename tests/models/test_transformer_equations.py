@@ -44,6 +44,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "SwiGLU": {"feed_forward": "swiglu"},
     "all tied": {"target_vocab": 13, "tie_embeddings": True},
     "embeddings tied": {"target_vocab": 13, "tie_embeddings": True, "tie_output": False},
+    "GELU by its tanh formula": {"feed_forward": "gelu_tanh"},
+    "GEGLU by its tanh formula, no biases": {"feed_forward": "geglu_tanh", "feed_forward_bias": False},
+    "RMS norms": {"norm_kind": "rms", "norm_eps": 0.1, "embedding_norm": True},
+    "pre-norm by RMS": {"norm": "pre", "norm_kind": "rms"},
+    "relative positions": {"positions": "relative", "relative_buckets": 4, "relative_distance": 3},
     "nothing tied": {"tie_output": False, "embedding_scale": "projection"},
 }
 
@@ -75,7 +80,9 @@ class Written:
         name, width = f"{side}_embedding", self.config.width
         states = []
         for time, token in enumerate(ids):
-            if self.config.positions == "learned":
+            if self.config.positions == "relative":
+                place = torch.zeros(width).double()
+            elif self.config.positions == "learned":
                 place = self.parameters[f"{name}.positions.table.weight"][min(time, self.config.max_positions - 1)]
             else:
                 place = sinusoid(torch.tensor([time]), width, self.config.sinusoid)[0].double()
@@ -95,6 +102,9 @@ class Written:
 
     def norm(self, name: str, x: Tensor) -> Tensor:
         """Ba, Kiros & Hinton (2016)."""
+        if self.config.norm_kind == "rms":  # Zhang & Sennrich (2019)
+            square = (x * x).sum(-1, keepdim=True) / x.size(-1)
+            return x / torch.sqrt(square + self.config.norm_eps) * self.parameters[f"{name}.weight"]
         mean = x.sum(-1, keepdim=True) / x.size(-1)
         variance = ((x - mean) ** 2).sum(-1, keepdim=True) / x.size(-1)
         unit = (x - mean) / torch.sqrt(variance + self.config.norm_eps)
@@ -114,6 +124,11 @@ class Written:
         for time, query in enumerate(queries.unflatten(1, (heads, d_k))):
             seen = time + 1 if kind == "decoder" else len(memory)
             scores = (query * keys[:seen]).sum(-1) / math.sqrt(d_k)
+            if self.config.positions == "relative" and kind != "cross":
+                table = self.parameters[f"{kind}_positions.table"]
+                scores = scores + torch.stack(
+                    [table[self.bucket(key - time, kind == "decoder")] for key in range(seen)]
+                )
             weight = scores.exp() / scores.exp().sum(0)
             outputs.append((weight[:, :, None] * values[:seen]).sum(0).flatten())
             weights.append(torch.cat((weight, weight.new_zeros(len(memory) - seen, heads))))
@@ -133,14 +148,28 @@ class Written:
         """3.3, or Shazeer (2020)."""
         first = self.linear(f"{name}.expand", z)
         kind = self.config.feed_forward
-        activated = self.linear(f"{name}.gate", z) if kind.endswith("glu") else first
+        gated = "glu" in kind
+        activated = self.linear(f"{name}.gate", z) if gated else first
         if kind in ("relu", "reglu"):
             activated = activated * (activated > 0)
         elif kind in ("gelu", "geglu"):
             activated = activated * (1 + torch.erf(activated / math.sqrt(2))) / 2
+        elif kind.endswith("tanh"):
+            inner = math.sqrt(2 / math.pi) * (activated + 0.044715 * activated**3)
+            activated = activated * (1 + torch.tanh(inner)) / 2
         else:
             activated = activated / (1 + torch.exp(-activated))
-        return self.linear(f"{name}.contract", activated * first if kind.endswith("glu") else activated)
+        return self.linear(f"{name}.contract", activated * first if gated else activated)
+
+    def bucket(self, distance: int, causal: bool) -> int:
+        """Raffel et al. (2020), 2.1: one bucket for each small distance, then logarithmically growing ranges."""
+        side = self.config.relative_buckets if causal else self.config.relative_buckets // 2
+        first, away = (side if distance > 0 and not causal else 0), abs(distance)
+        exact = side // 2
+        if away < exact:
+            return first + away
+        growth = math.log(away / exact) / math.log(self.config.relative_distance / exact)
+        return first + min(exact + int(growth * (side - exact)), side - 1)
 
     def linear(self, name: str, x: Tensor) -> Tensor:
         product = x @ self.parameters[f"{name}.weight"].t()

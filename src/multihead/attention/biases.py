@@ -147,7 +147,8 @@ class RelativeBias(nn.Module, Bias):
         exact = self.side // 2
         # Between `exact` and `max_distance` the buckets grow by a constant factor.
         growth = torch.log(before.clamp(min=1) / exact) / math.log(self.max_distance / exact)
-        far = (exact + growth * (self.side - exact)).to(distance.dtype).clamp(max=self.side - 1)
+        # Rounded down before `exact` is added: a float32 just below an integer would be rounded up to it by the sum.
+        far = (exact + (growth * (self.side - exact)).to(distance.dtype)).clamp(max=self.side - 1)
         return first + torch.where(before < exact, before, far)
 
     def at(self, queries: Int[Tensor, " query"], keys: Int[Tensor, " key"]) -> Float[Tensor, "1 heads query key"]:

@@ -21,6 +21,7 @@ from multihead.attention import MultiHeadAttention
 from multihead.errors import ShapeError
 from multihead.kernels.native import Announce, Library, Native, load_library
 from multihead.model_folder import round_matrix
+from multihead.models.config import GATED, Activation
 from multihead.models.layers import (
     DecoderLayer,
     Embedding,
@@ -29,6 +30,7 @@ from multihead.models.layers import (
     GatedFeedForward,
     LearnedPositions,
     Residual,
+    RMSNorm,
     sinusoid,
 )
 from multihead.models.network import Network
@@ -80,7 +82,8 @@ inputs. Embeddings are rounded like weights."""
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
-_ACTIVATIONS = ("relu", "gelu", "silu", "reglu", "geglu", "swiglu")
+_ACTIVATIONS = get_args(Activation)
+"""In the order of network.h."""
 
 
 class ModelWeights(NamedTuple):
@@ -150,8 +153,10 @@ def model_weights(model: Transformer, precision: Precision) -> ModelWeights:
         int(config.norm == "pre"),
         int(final),
         int(embedded),
+        int(config.norm_kind == "rms"),
+        config.relative_distance if config.positions == "relative" else 0,
     ]
-    shapes = _Shapes(*sizes[1:7])
+    shapes, gated = _Shapes(*sizes[1:7]), config.feed_forward in GATED
     tensors: list[Tensor | None] = []
     for embedding, vocabulary in zip((model.source_embedding, model.target_embedding), sizes[9:11], strict=True):
         table = _checked(embedding.table.weight, vocabulary, config.width)
@@ -160,22 +165,33 @@ def model_weights(model: Transformer, precision: Precision) -> ModelWeights:
     for layer in model.encoder:
         assert isinstance(layer, EncoderLayer)
         tensors += [*shapes.self_attention(layer.self_residual, layer.self_attention)]
-        tensors += [*shapes.feed_forward(layer.feed_forward_residual, layer.feed_forward, sizes[11] > 2)]
+        tensors += [*shapes.feed_forward(layer.feed_forward_residual, layer.feed_forward, gated)]
     for layer in model.decoder:
         assert isinstance(layer, DecoderLayer)
         tensors += [*shapes.self_attention(layer.self_residual, layer.self_attention)]
         tensors += [*shapes.cross_attention(layer.cross_residual, layer.cross_attention)]
-        tensors += [*shapes.feed_forward(layer.feed_forward_residual, layer.feed_forward, sizes[11] > 2)]
+        tensors += [*shapes.feed_forward(layer.feed_forward_residual, layer.feed_forward, gated)]
     if (len(model.encoder), len(model.decoder)) != (config.encoder_layers, config.decoder_layers):
         raise ShapeError(f"got {len(model.encoder)} and {len(model.decoder)} layers, and the settings say otherwise")
     if final:
         tensors += [*shapes.norm(model.encoder_norm), *shapes.norm(model.decoder_norm)]
-    tensors += _linear(model.output, config.target_vocab, config.width)
+    tensors += [*_linear(model.output, config.target_vocab, config.width), *_biases(model)]
     return ModelWeights(sizes, [model.source_embedding.scale, model.output_scale, config.norm_eps], tensors)
 
 
+def _biases(model: Transformer) -> Iterator[Tensor]:
+    """Relative biases by distance: of the encoder [heads, 2 reach + 1], of the decoder [reach + 1, heads]."""
+    encoder, decoder, config = model.encoder_positions, model.decoder_positions, model.config
+    if encoder is not None and decoder is not None:
+        heads, reach = config.heads, config.relative_distance
+        tables = [_checked(side.table, config.relative_buckets, heads) for side in (encoder, decoder)]
+        distances = torch.arange(-reach, reach + 1)
+        yield _checked(tables[0][encoder.bucket(distances)].t(), heads, 2 * reach + 1)
+        yield _checked(tables[1][decoder.bucket(distances[: reach + 1])], reach + 1, heads)
+
+
 def position_table(embedding: Embedding, length: int, width: int) -> Tensor:
-    """Position vectors [positions, width]: ``length`` of them, or all learned ones.
+    """Position vectors [positions, width]: ``length`` of them, all learned ones, or one of zeros if there are none.
 
     Raises:
         ShapeError: learned ones that are none, or not float32 on the CPU.
@@ -183,6 +199,8 @@ def position_table(embedding: Embedding, length: int, width: int) -> Tensor:
     if isinstance(embedding.positions, LearnedPositions):
         table = embedding.positions.table.weight
         return _checked(table, max(1, len(table)), width)
+    if embedding.positions is None:
+        return torch.zeros(1, width)
     return _checked(sinusoid(torch.arange(length), width, embedding.positions.layout), length, width)
 
 
@@ -223,10 +241,10 @@ class _Shapes(NamedTuple):
             yield from _linear(network.gate, self.inner, self.width)
         yield from _linear(network.contract, self.width, self.inner)
 
-    def norm(self, norm: nn.Module) -> Iterator[Tensor]:
-        assert isinstance(norm, nn.LayerNorm)
+    def norm(self, norm: nn.Module) -> Iterator[Tensor | None]:
+        assert isinstance(norm, (nn.LayerNorm, RMSNorm))
         yield _checked(norm.weight, self.width)
-        yield _checked(norm.bias, self.width)
+        yield _checked(norm.bias, self.width) if isinstance(norm, nn.LayerNorm) else None
 
 
 def _linear(linear: nn.Module, outputs: int, inputs: int) -> Iterator[Tensor | None]:

@@ -24,7 +24,7 @@ from multihead.interop.lines import certificate_lines
 from multihead.interop.runtimes import TokenizerRuntime
 from multihead.text.languages import Languages
 
-_OF_TRANSFORMERS = ("marian", "m2m100", "mbart", "bart", "fsmt")
+_OF_TRANSFORMERS = ("marian", "m2m100", "mbart", "bart", "t5", "fsmt")
 """Modules of `interop.formats` whose folders ``transformers`` runs."""
 
 
@@ -106,5 +106,5 @@ def _open(module: str, folder: Path, parts: TranslatorParts) -> TokenizerRuntime
     from multihead.interop.runtimes.transformers import TransformersRuntime
 
     languages = {"src_lang": parts.source_language, "tgt_lang": parts.target_language}
-    named = {} if module in ("marian", "bart", "fsmt") else {name: code for name, code in languages.items() if code}
+    named = {name: code for name, code in languages.items() if code} if module in ("m2m100", "mbart") else {}
     return TransformersRuntime(folder, parts, tokenizer_options=named)

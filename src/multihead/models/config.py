@@ -6,9 +6,10 @@ Does not import torch. `TransformerConfig` is for `models.transformer`, `Recurre
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, model_serializer, model_validator
 
 from multihead.configuration import (
     MOST_ENTRIES,
@@ -61,6 +62,13 @@ def check_vocabulary(vocab: int, padding_id: int) -> None:
         raise ValueError(f"padding_id must be an entry of the vocabulary, got {padding_id} of {vocab}")
 
 
+Activation = Literal["relu", "gelu", "silu", "gelu_tanh", "reglu", "geglu", "swiglu", "geglu_tanh"]
+"""See `TransformerConfig.feed_forward`."""
+
+GATED: tuple[Activation, ...] = ("reglu", "geglu", "swiglu", "geglu_tanh")
+"""Feed-forward networks with a third matrix, whose product is activated and multiplied with the others'."""
+
+
 class TransformerConfig(Settings):
     """Settings that define a Transformer's parameters and its computation (Vaswani et al. 2017)."""
 
@@ -74,6 +82,10 @@ class TransformerConfig(Settings):
         "attention_dropout",
     )
     """Fields that affect neither the weights nor the output of a trained model: fine-tuning may change them."""
+    rare: ClassVar[frozenset[str]] = frozenset(
+        ("feed_forward_bias", "relative_buckets", "relative_distance", "norm_kind")
+    )
+    """Fields that are written only if they differ from their defaults, so that older code reads all other models."""
 
     architecture: Literal["transformer"] = "transformer"
     """Kind of network."""
@@ -97,18 +109,26 @@ class TransformerConfig(Settings):
     """Whether the projections to queries, keys and values and the output projection have biases."""
     inner: int = Field(default=2048, ge=1, le=MOST_INNER)
     """Hidden width of the position-wise feed-forward network, of each of its two or three matrices."""
-    feed_forward: Literal["relu", "gelu", "silu", "reglu", "geglu", "swiglu"] = "relu"
-    """Activation; the last three are gated (Shazeer 2020) with a third matrix, so 2/3 of ``inner`` costs the same."""
+    feed_forward: Activation = "relu"
+    """Activation; the last four are gated (Shazeer 2020) with a third matrix, so 2/3 of ``inner`` costs the same.
+    ``gelu_tanh`` and ``geglu_tanh`` approximate GELU by a hyperbolic tangent, as T5 1.1 does."""
+    feed_forward_bias: bool = True
+    """Whether the matrices of the feed-forward network have biases."""
     encoder_layers: int = Field(default=6, ge=1, le=MOST_LAYERS)
     """Number of encoder layers."""
     decoder_layers: int = Field(default=6, ge=1, le=MOST_LAYERS)
     """Number of decoder layers."""
-    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
-    """Position encoding: sinusoidal for any length, or learned vectors, separate for source and target."""
+    positions: Literal["sinusoidal", "learned", "relative"] = "sinusoidal"
+    """Position encoding: sinusoidal for any length; learned vectors, separate for source and target; or no vectors, but
+    a learned bias of the scores of self-attention for each head and distance (Raffel et al. 2020, T5)."""
     sinusoid: Literal["interleaved", "halves", "marian", "fairseq"] = "interleaved"
     """Channels and frequencies of sinusoidal positions (`models.layers.sinusoid`): the paper's, or other programs'."""
     max_positions: int = Field(default=512, ge=1, le=MOST_TOKENS)
-    """Number of learned positions; later positions share the last vector. Sinusoidal positions have no limit."""
+    """Number of learned positions; later positions share the last vector. Other positions have no limit."""
+    relative_buckets: int = Field(default=32, ge=4, le=1 << 16)
+    """Number of relative biases of a head, each for a range of distances (`attention.biases.RelativeBias`)."""
+    relative_distance: int = Field(default=128, ge=1, le=1 << 16)
+    """Distance from which on all relative biases are the same."""
     embedding_scale: Literal["embedding", "projection", "none"] = "embedding"
     """Scale the embeddings by sqrt(D) (the paper), the input of the output projection by 1 / sqrt(D), or neither."""
     embedding_norm: bool = False
@@ -127,8 +147,10 @@ class TransformerConfig(Settings):
     """Layer norm after the residual sum (the paper) or before each sub-layer."""
     final_norm: bool | None = None
     """Whether a norm follows the encoder and the decoder; default: with pre-norm only, which needs it."""
+    norm_kind: Literal["layer", "rms"] = "layer"
+    """Layer norm (Ba et al. 2016), or RMS norm, which has neither mean nor shift (Zhang & Sennrich 2019)."""
     norm_eps: float = Field(default=1e-6, gt=0, le=1)
-    """Epsilon added to the variance in layer norm."""
+    """Epsilon added to the variance in layer norm, to the mean square in RMS norm."""
     tie_embeddings: bool = True
     """Whether source and target share one embedding (needs a shared vocabulary)."""
     tie_output: bool = True
@@ -151,8 +173,23 @@ class TransformerConfig(Settings):
                 f"heads must be a multiple of kv_heads, got {self.heads} heads and {self.kv_heads} kv_heads: "
                 "each head of keys and values serves as many heads of queries"
             )
+        if self.relative_buckets % 2 or self.relative_distance <= self.relative_buckets // 2:
+            raise ValueError(
+                "relative_buckets must be even and half of it below relative_distance, got "
+                f"{self.relative_buckets} buckets and a distance of {self.relative_distance}"
+            )
         check_vocabularies(self.source_vocab, self.target_vocab, self.padding_id, self.tie_embeddings)
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_rare_defaults(self, dump: Callable[[TransformerConfig], dict[str, Any]]) -> dict[str, Any]:
+        """Without the ``rare`` fields that have their defaults."""
+        fields = type(self).model_fields
+        return {
+            name: value
+            for name, value in dump(self).items()
+            if name not in self.rare or getattr(self, name) != fields[name].default
+        }
 
     @property
     def summary(self) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
@@ -20,10 +21,10 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from multihead.attention import KeyValue, Mask, MultiHeadAttention
+from multihead.attention import KeyValue, Mask, MultiHeadAttention, RelativeBias
 from multihead.kernels import pointwise
 from multihead.kernels.random import Dropout
-from multihead.models.config import TransformerConfig
+from multihead.models.config import GATED, TransformerConfig
 
 _TABLE_LENGTH = 512
 """Sinusoidal positions in the lookup table; later ones are computed on demand, so there is no maximum length."""
@@ -94,8 +95,22 @@ class LearnedPositions(nn.Module):
         return found
 
 
+def relative_positions(config: TransformerConfig, *, causal: bool) -> RelativeBias | None:
+    """The bias that all self-attentions of an encoder or decoder share; None if positions are of another kind."""
+    if config.positions != "relative":
+        return None
+    sizes = {"buckets": config.relative_buckets, "max_distance": config.relative_distance}
+    return RelativeBias(config.heads, **sizes, causal=causal)
+
+
+ScoreBias = Float[Tensor, "1 heads query key"] | None
+"""What is added to the scores of a self-attention."""
+
+
 class Embedding(nn.Module):
     """x_t = norm( dropout( s E[token_t] + p_t ) ), with scale s, positions p and norm of ``config``.
+
+    Relative positions are biases of scores (`relative_positions`) instead of vectors: then p is left out.
 
     Args:
         table: the token embedding E, which may be shared; positions and norm are not.
@@ -106,18 +121,14 @@ class Embedding(nn.Module):
         super().__init__()
         self.table = table
         self.scale = math.sqrt(config.width) if config.embedding_scale == "embedding" else 1.0
-        self.positions = (
-            LearnedPositions(config.max_positions, config.width)
-            if config.positions == "learned"
-            else SinusoidalPositions(config.width, config.sinusoid)
-        )
+        self.positions = _position_vectors(config)
         self.dropout = Dropout(config.dropout_of("embedding"))
-        self.norm = nn.LayerNorm(config.width, eps=config.norm_eps) if config.embedding_norm else nn.Identity()
+        self.norm = _embedding_norm(config)
 
     def forward(self, tokens: Int[Tensor, "batch time"]) -> Float[Tensor, "batch time width"]:
         """Embed rows that start at position 0."""
         time = tokens.size(1)
-        return self._sum(tokens, self.positions(torch.arange(time, device=tokens.device), time))
+        return self._sum(tokens, torch.arange(time, device=tokens.device), time)
 
     def packed(
         self, tokens: Int[Tensor, " packed"], positions: Int[Tensor, " packed"]
@@ -129,46 +140,59 @@ class Embedding(nn.Module):
         self, tokens: Int[Tensor, " rows"], positions: Int[Tensor, " rows"], limit: int
     ) -> Float[Tensor, "rows 1 width"]:
         """Embed one token per row, each at its own position; all positions are below ``limit``."""
-        return self._sum(tokens, self.positions(positions, limit))[:, None]
+        return self._sum(tokens, positions, limit)[:, None]
 
-    def _sum(self, tokens: Tensor, positions: Tensor) -> Tensor:
+    def _sum(self, tokens: Tensor, positions: Tensor, limit: int) -> Tensor:
         embedded: Tensor = self.table(tokens)
-        scaled = embedded if self.scale == 1.0 else embedded * self.scale
-        summed: Tensor = self.norm(self.dropout(scaled + positions.to(embedded.dtype)))
-        return summed
+        summed = embedded if self.scale == 1.0 else embedded * self.scale
+        if self.positions is not None:
+            summed = summed + self.positions(positions, limit).to(embedded.dtype)
+        normed: Tensor = self.norm(self.dropout(summed))
+        return normed
+
+
+def _position_vectors(config: TransformerConfig) -> LearnedPositions | SinusoidalPositions | None:
+    if config.positions == "learned":
+        return LearnedPositions(config.max_positions, config.width)
+    return SinusoidalPositions(config.width, config.sinusoid) if config.positions == "sinusoidal" else None
 
 
 Weights = Float[Tensor, "batch heads query key"]
 """Attention weights of a layer."""
 
+_gelu_tanh = partial(F.gelu, approximate="tanh")
+
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
     "silu": F.silu,
+    "gelu_tanh": _gelu_tanh,
     "reglu": F.relu,
     "geglu": F.gelu,
     "swiglu": F.silu,
+    "geglu_tanh": _gelu_tanh,
 }
 
 
 class FeedForward(nn.Module):
     """FFN(z) = W_2 dropout(act(W_1 z + b_1)) + b_2   (3.3), at each position.
 
-    act is max(0, x), GELU(x) = x P(X <= x) with X ~ N(0, 1)   (Hendrycks & Gimpel 2016), or SiLU(x) = x sigmoid(x).
+    act is max(0, x), GELU(x) = x P(X <= x) with X ~ N(0, 1)   (Hendrycks & Gimpel 2016), SiLU(x) = x sigmoid(x), or
+    GELU's approximation x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))). The biases are optional.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.kind = config.feed_forward
-        self.expand = nn.Linear(config.width, config.inner)
-        self.contract = nn.Linear(config.inner, config.width)
+        self.expand = nn.Linear(config.width, config.inner, bias=config.feed_forward_bias)
+        self.contract = nn.Linear(config.inner, config.width, bias=config.feed_forward_bias)
         self.dropout = Dropout(config.dropout_of("feed_forward"))
 
     def forward(self, z: Float[Tensor, "batch time width"]) -> Float[Tensor, "batch time width"]:
-        if torch.is_grad_enabled() and self.kind != "silu":
+        if torch.is_grad_enabled() and self.kind in ("relu", "gelu"):
             expand, p = self.expand, self.dropout.probability
-            hidden = pointwise.activated_linear(z, expand.weight, expand.bias, self.kind, p)  # type: ignore[arg-type]
-        else:  # module by module, so that hooks on the modules are called; SiLU has no fused kernel
+            hidden = pointwise.activated_linear(z, expand.weight, expand.bias, self.kind, p)
+        else:  # module by module, so that hooks on the modules are called; the others have no fused kernel
             hidden = self.dropout(_ACTIVATIONS[self.kind](self.expand(z)))
         return self.contract(hidden)  # type: ignore[no-any-return]
 
@@ -176,12 +200,13 @@ class FeedForward(nn.Module):
 class GatedFeedForward(FeedForward):
     """FFN(z) = W_2 dropout(act(V z + c) * (W_1 z + b_1)) + b_2   (Shazeer 2020, equation 6; biases are ours).
 
-    act is max(0, x) in ReGLU, GELU(x) in GEGLU and x sigmoid(x) in SwiGLU. V, the ``gate``, is as large as W_1.
+    act is max(0, x) in ReGLU, GELU(x) in GEGLU (or its approximation) and x sigmoid(x) in SwiGLU. V, the ``gate``, is
+    as large as W_1.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config)
-        self.gate = nn.Linear(config.width, config.inner)
+        self.gate = nn.Linear(config.width, config.inner, bias=config.feed_forward_bias)
 
     def forward(self, z: Float[Tensor, "batch time width"]) -> Float[Tensor, "batch time width"]:
         hidden = _ACTIVATIONS[self.kind](self.gate(z)) * self.expand(z)
@@ -189,8 +214,7 @@ class GatedFeedForward(FeedForward):
 
 
 def _feed_forward(config: TransformerConfig) -> FeedForward:
-    gated = config.feed_forward in ("reglu", "geglu", "swiglu")
-    return GatedFeedForward(config) if gated else FeedForward(config)
+    return GatedFeedForward(config) if config.feed_forward in GATED else FeedForward(config)
 
 
 class LayerNorm(nn.LayerNorm):
@@ -199,6 +223,25 @@ class LayerNorm(nn.LayerNorm):
     def forward(self, input: Float[Tensor, "*axes width"]) -> Float[Tensor, "*axes width"]:
         """Normalize the last axis."""
         return pointwise.layer_norm(input, self.weight, self.bias, self.eps, dtype=pointwise.product_type(input))
+
+
+class RMSNorm(nn.RMSNorm):
+    """RMS norm (Zhang & Sennrich 2019), x g / sqrt(mean(x^2) + eps), in the type that the next product takes."""
+
+    def forward(self, x: Float[Tensor, "*axes width"]) -> Float[Tensor, "*axes width"]:
+        """Normalize the last axis."""
+        return F.rms_norm(x, x.shape[-1:], self.weight.to(x.dtype), self.eps).to(pointwise.product_type(x))
+
+
+def make_norm(config: TransformerConfig) -> LayerNorm | RMSNorm:
+    """A norm of the kind that the settings say."""
+    return (RMSNorm if config.norm_kind == "rms" else LayerNorm)(config.width, eps=config.norm_eps)
+
+
+def _embedding_norm(config: TransformerConfig) -> nn.Module:
+    if not config.embedding_norm:
+        return nn.Identity()
+    return nn.LayerNorm(config.width, eps=config.norm_eps) if config.norm_kind == "layer" else make_norm(config)
 
 
 class Residual(nn.Module):
@@ -212,7 +255,7 @@ class Residual(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.norm = LayerNorm(config.width, eps=config.norm_eps)
+        self.norm = make_norm(config)
         self.dropout = Dropout(config.dropout_of("residual"))
         self.pre = config.norm == "pre"
 
@@ -227,6 +270,9 @@ class Residual(nn.Module):
         p = self.dropout.probability
         if self.pre:
             return pointwise.add(x, output, p)
+        if isinstance(self.norm, RMSNorm):
+            normed: Tensor = self.norm(pointwise.add(x, output, p))
+            return normed
         return pointwise.add_norm(x, output, self.norm.weight, self.norm.bias, self.norm.eps, p).normed
 
 
@@ -253,10 +299,11 @@ class EncoderLayer(nn.Module):
         self.feed_forward_residual = Residual(config)
 
     def forward(
-        self, x: Float[Tensor, "batch source width"], mask: Mask, *, need_weights: bool = False
+        self, x: Float[Tensor, "batch source width"], mask: Mask, bias: ScoreBias = None, *, need_weights: bool = False
     ) -> tuple[Float[Tensor, "batch source width"], Weights | None]:
         """The new states and, on request, the attention weights."""
-        attended, weights = self.self_attention(self.self_residual.enter(x), mask=mask, need_weights=need_weights)
+        entered = self.self_residual.enter(x)
+        attended, weights = self.self_attention(entered, mask=mask, bias=bias, need_weights=need_weights)
         x = self.self_residual.add(x, attended)
         x = self.feed_forward_residual.add(x, self.feed_forward(self.feed_forward_residual.enter(x)))
         return x, weights
@@ -288,12 +335,13 @@ class DecoderLayer(nn.Module):
         memory: KeyValue,
         self_mask: Mask,
         memory_mask: Mask,
+        bias: ScoreBias = None,
         *,
         need_weights: bool = False,
     ) -> Decoded:
         """Process the whole target at once; ``memory`` is `project_memory` of the encoder's output."""
         attended, self_weights = self.self_attention(
-            self.self_residual.enter(y), mask=self_mask, need_weights=need_weights
+            self.self_residual.enter(y), mask=self_mask, bias=bias, need_weights=need_weights
         )
         y = self.self_residual.add(y, attended)
         attended, cross_weights = self.cross_attention.attend(
@@ -310,6 +358,7 @@ class DecoderLayer(nn.Module):
         cache: KeyValue | None,
         self_mask: Mask | None,
         memory_mask: Mask,
+        bias: ScoreBias = None,
         *,
         need_weights: bool = False,
     ) -> tuple[Float[Tensor, "rows 1 width"], KeyValue, Float[Tensor, "sentences heads group source"] | None]:
@@ -321,7 +370,7 @@ class DecoderLayer(nn.Module):
         Returns:
             The new states, the new cache, and on request the weights of the attention to the memory.
         """
-        attended, _, cache = self.self_attention.step(self.self_residual.enter(y), cache, mask=self_mask)
+        attended, _, cache = self.self_attention.step(self.self_residual.enter(y), cache, mask=self_mask, bias=bias)
         y = self.self_residual.add(y, attended)
         sentences = memory.key.size(0)
         group = y.size(0) // max(sentences, 1)  # a state may have no rows

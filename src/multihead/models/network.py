@@ -10,7 +10,8 @@ need the weights of a forward pass. `bundle.build_network` makes the network tha
     embeddings          N(0, 1/D), so that sqrt(D) E[x] has unit variance and tied logits start small; or Xavier
     padding row         zero; its gradient is dropped, so it stays zero
     biases              zero; the forget gate of an LSTM starts with a bias of 1 (Jozefowicz et al. 2015)
-    layer norms         gain one, shift zero
+    norms               gain one, shift zero
+    relative biases     zero
 """
 
 from __future__ import annotations
@@ -166,6 +167,8 @@ def initialize(model: nn.Module, embeddings: Literal["normal", "xavier"] = "norm
         elif isinstance(module, nn.LayerNorm):
             nn.init.ones_(module.weight)
             nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.RMSNorm):
+            nn.init.ones_(module.weight)
         elif isinstance(module, (nn.GRU, nn.LSTM)):
             _initialize_recurrent(module)
 

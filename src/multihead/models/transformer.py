@@ -28,7 +28,14 @@ from multihead.kernels import random
 from multihead.kernels.linear import Loss, linear_cross_entropy
 from multihead.kernels.native import TYPES, library_for
 from multihead.models.config import TransformerConfig
-from multihead.models.layers import DecoderLayer, Embedding, EncoderLayer, LayerNorm, Weights
+from multihead.models.layers import (
+    DecoderLayer,
+    Embedding,
+    EncoderLayer,
+    Weights,
+    make_norm,
+    relative_positions,
+)
 from multihead.models.network import AttentionWeights, Network, Output, build_embeddings, initialize, token_loss
 from multihead.models.state import Memory, TransformerState
 
@@ -89,6 +96,8 @@ class Transformer(Network):
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
         self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
         self.encoder_norm, self.decoder_norm = _last_norm(config), _last_norm(config)
+        self.encoder_positions = relative_positions(config, causal=False)
+        self.decoder_positions = relative_positions(config, causal=True)
         self.output = nn.Linear(config.width, config.target_vocab, bias=config.output_bias)
         self.output_scale = config.width**-0.5 if config.embedding_scale == "projection" else 1.0
         initialize(self, config.initialization)
@@ -156,6 +165,8 @@ class Transformer(Network):
 
     def _packs(self, source: Tensor, target: Tensor) -> bool:
         """Whether the compiled kernels support this batch: other attention would be quadratic in the packed row."""
+        if self.config.positions == "relative":
+            return False
         attention = next(self._decoder_layers()).self_attention
         heads, longest = attention.heads, max(source.shape[1], target.shape[1])
         same_widths = attention.kv_heads == heads and attention.key_width == attention.value_width <= WIDEST * heads
@@ -189,10 +200,11 @@ class Transformer(Network):
     ) -> tuple[Float[Tensor, "batch source width"], tuple[Weights, ...]]:
         """The encoder's states, and the attention weights of its layers on request (otherwise an empty tuple)."""
         x = self.source_embedding(source)
-        mask = Padding(self.read_lengths(source_lengths))
+        mask, time = Padding(self.read_lengths(source_lengths)), source.size(1)
+        bias = None if self.encoder_positions is None else self.encoder_positions(time)
         recorded: list[Weights] = []
         for layer in self.encoder:
-            x, weights = layer(x, mask, need_weights=need_weights)
+            x, weights = layer(x, mask, bias, need_weights=need_weights)
             if weights is not None:
                 recorded.append(weights)
         return self.encoder_norm(x), tuple(recorded)
@@ -203,10 +215,11 @@ class Transformer(Network):
         encoded, encoder_weights = self.encode(source, source_lengths, need_weights=need_weights)
         y, causal = self.target_embedding(target), Causal()
         padding = Padding(self.read_lengths(source_lengths))
+        bias = None if self.decoder_positions is None else self.decoder_positions(target.size(1))
         self_weights: list[Weights] = []
         cross_weights: list[Weights] = []
         for layer in self._decoder_layers():
-            y, *weights = layer(y, layer.project_memory(encoded), causal, padding, need_weights=need_weights)
+            y, *weights = layer(y, layer.project_memory(encoded), causal, padding, bias, need_weights=need_weights)
             if need_weights:
                 self_weights.append(weights[0])
                 cross_weights.append(weights[1])
@@ -252,12 +265,14 @@ class Transformer(Network):
         y = self.target_embedding.at(tokens, state.positions, time)
         mask = None if state.padding is None else ~Padding(state.padding)
         memory_mask = state.memory.mask
+        # Distances do not depend on the padding: the last positions of all rows coincide.
+        bias = None if self.decoder_positions is None else self.decoder_positions(1, time)
         caches = []
         recorded: Tensor | None = None  # [sentences, heads, group, source]
         for index, layer in enumerate(self._decoder_layers()):
-            cache = None if state.cache is None else state.cache[index]
+            cache, memory = None if state.cache is None else state.cache[index], state.memory.layers[index]
             y, cache, weights = layer.step(
-                y, state.memory.layers[index], cache, mask, memory_mask, need_weights=index == recorded_layer
+                y, memory, cache, mask, memory_mask, bias, need_weights=index == recorded_layer
             )
             caches.append(cache)
             recorded = weights if index == recorded_layer else recorded
@@ -284,4 +299,4 @@ def _compiled_hidden() -> Callable[..., Tensor]:
 
 
 def _last_norm(config: TransformerConfig) -> nn.Module:
-    return LayerNorm(config.width, eps=config.norm_eps) if config.has_final_norm else nn.Identity()
+    return make_norm(config) if config.has_final_norm else nn.Identity()

@@ -23,6 +23,7 @@ from multihead.configuration import (
     MOST_UPDATES,
     Settings,
 )
+from multihead.models.config import Activation
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -187,17 +188,23 @@ class Model(Settings):
     attention_bias: bool | None = None
     """Biases in the projections of attention."""
     inner: int | None = shared("inner")
-    feed_forward: Literal["relu", "gelu", "silu", "reglu", "geglu", "swiglu"] | None = None
-    """Its activation; the last three are gated and have a third matrix."""
+    feed_forward: Activation | None = None
+    """Its activation; the last four are gated and have a third matrix."""
+    feed_forward_bias: bool | None = None
+    """Biases in the feed-forward network."""
     encoder_layers: int | None = shared("encoder_layers")
     decoder_layers: int | None = None
     """Layers of the decoder."""
-    positions: Literal["sinusoidal", "learned"] | None = None
-    """Position encodings: computed, for any length, or learned."""
+    positions: Literal["sinusoidal", "learned", "relative"] | None = None
+    """Position encodings: computed, for any length; learned; or learned biases of the attention for each distance."""
     sinusoid: Literal["interleaved", "halves", "marian", "fairseq"] | None = None
     """Layout of computed positions: the paper's, or that of another program."""
     max_positions: int | None = None
     """Number of learned positions; tokens beyond share the last one."""
+    relative_buckets: int | None = None
+    """Number of ranges of distances, each with its relative bias."""
+    relative_distance: int | None = None
+    """Distance from which on relative biases are the same."""
     embedding_scale: Literal["embedding", "projection", "none"] | None = None
     """The embedding is multiplied by the root of D, or the output projection divided by it, or neither."""
     embedding_norm: bool | None = None
@@ -215,6 +222,8 @@ class Model(Settings):
     """Layer norm after each residual sum (the paper) or before each sub-layer."""
     final_norm: bool | None = None
     """A final norm after encoder and decoder; by default if norm is pre."""
+    norm_kind: Literal["layer", "rms"] | None = None
+    """Layer norm, or RMS norm, which has neither mean nor shift."""
     norm_eps: float | None = None
     """Added to the variance in layer norm."""
     tie_embeddings: bool | None = None

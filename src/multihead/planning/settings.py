@@ -76,8 +76,8 @@ class TrainSettings(PrepareSettings, Model, RecurrentModel, Training, Search, Ma
     @model_validator(mode="after")
     def _training_agrees(self) -> TrainSettings:
         _refuse(self, "updates", "budget", "both say how long to train")
-        if self.positions == "sinusoidal":
-            _refuse(self, "max_positions", "positions", "computed positions have no limit")
+        if self.positions in ("sinusoidal", "relative"):
+            _refuse(self, "max_positions", "positions", "only learned positions have a limit")
         if self.tie_embeddings and self.shared_vocabulary is False:
             raise ValueError("tie_embeddings needs one vocabulary: leave out no-shared-vocabulary or tie-embeddings")
         return self

@@ -45,7 +45,7 @@ class ForeignTokenizer(Tokenizer):
         vocabulary: the string of each id, for display.
         specials: ids of the special symbols.
         control: ids that no text is encoded into and no search emits, besides the special ones.
-        prefix: ids before every text.
+        prefix: ids before every text: control symbols, or words that tell the model what to do.
 
     Raises:
         FormatError: an id is not in the vocabulary.
@@ -65,8 +65,8 @@ class ForeignTokenizer(Tokenizer):
         self.specials = specials
         self.pad_id, self.unk_id, self.bos_id, self.eos_id = specials
         self.prefix = tuple(prefix)
-        self.control = frozenset(control) | frozenset(specials) | frozenset(prefix)
-        wrong = sorted(i for i in self.control if not 0 <= i < len(self._vocabulary))
+        self.control = frozenset(control) | frozenset(specials)
+        wrong = sorted(i for i in self.control | frozenset(prefix) if not 0 <= i < len(self._vocabulary))
         if wrong:
             raise FormatError(f"a special symbol has the id {wrong[0]}, but there are {len(self._vocabulary)} entries")
 

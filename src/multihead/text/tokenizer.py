@@ -51,6 +51,7 @@ FOREIGN_KINDS = {
     "hugging-face": ("multihead.text.hugging_face", "HuggingFaceTokenizer"),
     "prepared": ("multihead.text.preparation", "PreparedTokenizer"),
     "words": ("multihead.text.word_pieces", "WordPieceTokenizer"),
+    "bytes": ("multihead.text.byte_ids", "ByteTokenizer"),
 }
 """Module and class of each kind of another program, imported when a file of it is read (`vocabulary.foreign_kind`)."""
 

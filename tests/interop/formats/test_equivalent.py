@@ -56,10 +56,11 @@ def test_without_projection_scale(make_parts: MakeParts, norm: str, scale: str) 
     assert_equal(parts, changed)
 
 
-def test_with_attention_bias(make_parts: MakeParts) -> None:
-    parts = make_parts(attention_bias=False)
-    changed = equivalent.with_attention_bias(parts)
+def test_with_biases(make_parts: MakeParts) -> None:
+    parts = make_parts(attention_bias=False, feed_forward_bias=False, feed_forward="swiglu")
+    changed = equivalent.with_biases(parts)
     assert changed.config.attention_bias
+    assert changed.config.feed_forward_bias
     assert_equal(parts, changed)
 
 

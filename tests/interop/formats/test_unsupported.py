@@ -16,8 +16,8 @@ from multihead.interop.formats.parts import Languages
     ("config", "message"),
     [
         (
-            {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "is_encoder_decoder": True},
-            r"type 't5' \(T5ForConditionalGeneration\); multihead lacks RMS norms, relative position biases",
+            {"model_type": "umt5", "architectures": ["UMT5ForConditionalGeneration"], "is_encoder_decoder": True},
+            r"type 'umt5' \(UMT5ForConditionalGeneration\); multihead lacks relative positions of each layer",
         ),
         ({"model_type": "whisper", "is_encoder_decoder": True}, "multihead lacks an encoder of speech"),
         ({"model_type": "novel", "is_encoder_decoder": True}, "multihead lacks a reader for it"),

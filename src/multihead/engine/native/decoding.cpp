@@ -437,7 +437,9 @@ struct Reader {  // reads the tensors of a model in the order of engine/weights.
     float eps;
     void norm(Norm &n, i64 width) {
         const float *gain = take(), *shift = take();
-        n.gain.assign(gain, gain + width), n.shift.assign(shift, shift + width), n.eps = eps;
+        n.gain.assign(gain, gain + width), n.eps = eps, n.rms = s.rms;
+        if (shift) n.shift.assign(shift, shift + width);
+        else n.shift.assign(width, 0.f);
     }
     void weights(Weights &w, i64 out, i64 in, float fill = 0.f) {
         const float *matrix = take(), *bias = take();
@@ -509,6 +511,12 @@ static std::unique_ptr<Model> model_of(const i64 *sizes, const float *scales,
     }
     if (m->sizes.final_norm) reader.norm(m->encoder_norm, m->sizes.width), reader.norm(m->decoder_norm, m->sizes.width);
     reader.weights(m->output, m->sizes.target_vocab, m->sizes.width, NOTHING);
+    if (m->sizes.reach) {
+        const i64 reach = m->sizes.reach, heads = m->sizes.heads;
+        const float *encoder = reader.take(), *decoder = reader.take();
+        m->encoder_biases.assign(encoder, encoder + heads * (2 * reach + 1));
+        m->decoder_biases.assign(decoder, decoder + heads * (reach + 1));
+    }
     return m;
 }
 

@@ -70,29 +70,44 @@ static inline vf lane_sums(vf *x) {
 }
 #endif
 
-enum Activation { RECTIFIER = 0, GELU = 1, SWISH = 2, GATED_RECTIFIER = 3, GATED_GELU = 4, GATED_SWISH = 5 };
+// GELU by its tanh formula, x / 2 (1 + tanh u) = x sigmoid(2 u) with u = sqrt(2 / pi) (x + 0.044715 x^3), in place.
+static inline void gelu_by_tanh(float *x, i64 count) {
+    for (i64 i = 0; i < count; i += LANES) {
+        vf &one = *(vf *)(x + i);
+        one *= sigmoid(one * fused(one * one, vf{} + 0.0713548163f, vf{} + 1.5957691216f));
+    }
+}
+
+enum Activation {
+    RECTIFIER = 0, GELU = 1, SWISH = 2, TANH_GELU = 3,
+    GATED_RECTIFIER = 4, GATED_GELU = 5, GATED_SWISH = 6, GATED_TANH_GELU = 7
+};
 
 struct Sizes {
     i64 kind, width, heads, kv_heads, key, value, inner, encoder_layers, decoder_layers, source_vocab, target_vocab,
-        activation, pre, final_norm, embedding_norm;
+        activation, pre, final_norm, embedding_norm, rms,
+        reach;  // distance from which on relative biases are the same; 0: there are none
     i64 q() const { return heads * key; }
     i64 k() const { return kv_heads * key; }
     i64 v() const { return kv_heads * value; }
     i64 kv() const { return k() + v(); }
 };
 
-struct Norm {
+struct Norm {  // layer norm, or RMS norm: without mean, and with a shift of zeros
     std::vector<float> gain, shift;
     float eps = 0.f;
+    bool rms = false;
 
     void apply(const float *x, float *y, i64 width) const {
         float mean = 0.f, square = 0.f;
 #ifdef __wasm__
-        mean = sum(x, width) / (float)width, square = sum_of_squares(x, mean, width);
+        mean = rms ? 0.f : sum(x, width) / (float)width, square = sum_of_squares(x, mean, width);
 #else
+        if (!rms) {
 #pragma omp simd reduction(+ : mean)
-        for (i64 f = 0; f < width; f++) mean += x[f];
-        mean /= (float)width;
+            for (i64 f = 0; f < width; f++) mean += x[f];
+            mean /= (float)width;
+        }
 #pragma omp simd reduction(+ : square)
         for (i64 f = 0; f < width; f++) square += (x[f] - mean) * (x[f] - mean);
 #endif
@@ -140,6 +155,9 @@ struct Model {
     std::vector<DecoderLayer> decoder;
     Norm encoder_norm, decoder_norm;
     Weights output;
+    // Relative biases of self-attention: [head][reach + key - query], [reach + key - query][head]; further keys have
+    // those of the distance `reach`.
+    std::vector<float> encoder_biases, decoder_biases;
 };
 
 // Keys and values of the sources of some sentences in every layer: [layer][word][kv].
@@ -221,10 +239,12 @@ struct Runner {
                 for (i64 i = 0; i < rows * step; i++) h[i] = 0.5f * h[i] * (1.f + std::erf(h[i] * 0.70710678f));
             if (s.activation == SWISH)
                 for (i64 i = 0; i < rows * step; i += LANES) *(vf *)(h + i) *= sigmoid(*(const vf *)(h + i));
+            if (s.activation == TANH_GELU) gelu_by_tanh(h, rows * step);
         } else {
             float *g = scratch.gates.get<float>(rows * step);
             product(f.expand, scratch.rows, rows, h, step);
             product(f.gate, scratch.rows, rows, g, step, s.activation == GATED_RECTIFIER ? RELU : SET);
+            if (s.activation == GATED_TANH_GELU) gelu_by_tanh(g, rows * step);
             if (s.activation == GATED_GELU)
                 for (i64 i = 0; i < rows * step; i++) g[i] *= 0.5f * (1.f + std::erf(g[i] * 0.70710678f));
             if (s.activation == GATED_SWISH)
@@ -251,21 +271,30 @@ struct Runner {
     }
 
     // Attention of one query [heads][key] to some keys; `at(j)` points to entry j: its keys [kv_heads][key], then its
-    // values [kv_heads][value]. out: [heads][value]. Common widths use vectors, all others plain loops.
+    // values [kv_heads][value]. out: [heads][value]. Common widths use vectors, all others plain loops. biases: those of
+    // the decoder, if the query is at the last key; else null.
     template <class At>
-    void attend(const float *query, i64 keys, At at, float *out) {
+    void attend(const float *query, i64 keys, At at, float *out, const float *biases = nullptr) {
         const i64 d = s.key / LANES, v = s.value / LANES;
         const bool even = LANES % s.heads == 0 && s.key % LANES == 0 && s.value % LANES == 0 && d == v;
-        if (even && d == 1) return attend_vectors<1>(query, keys, at, out);
-        if (even && d == 2) return attend_vectors<2>(query, keys, at, out);
-        if (even && d == 4) return attend_vectors<4>(query, keys, at, out);
-        attend_loops(query, keys, at, out);
+        if (even && d == 1) return attend_vectors<1>(query, keys, at, out, biases);
+        if (even && d == 2) return attend_vectors<2>(query, keys, at, out, biases);
+        if (even && d == 4) return attend_vectors<4>(query, keys, at, out, biases);
+        attend_loops(query, keys, at, out, biases);
+    }
+
+    // Adds the biases of all keys for the query at the last one; the score of key j and head h is at j * key + h * head.
+    void add_biases(float *scores, i64 keys, i64 key, i64 head, const float *biases) const {
+        for (i64 j = 0; j < keys; j++) {
+            const float *row = biases + (s.reach - std::min(s.reach, keys - 1 - j)) * s.heads;
+            for (i64 h = 0; h < s.heads; h++) scores[j * key + h * head] += row[h];
+        }
     }
 
     // Head width D * LANES. Scores are [key][head], so that a vector holds those of all heads for `together` keys.
     // The padding keys repeat the last one; their scores are overwritten by -1e30, so that their weights are negligible.
     template <int D, class At>
-    void attend_vectors(const float *query, i64 keys, At at, float *out) {
+    void attend_vectors(const float *query, i64 keys, At at, float *out, const float *biases) {
         const i64 heads = s.heads, group = heads / s.kv_heads, offset = s.k(), together = LANES / heads;
         const i64 padded = round_up(keys, together);
         const float scale = 1.f / std::sqrt((float)s.key);
@@ -286,6 +315,7 @@ struct Runner {
             }
             *(vf *)(scores + j * heads) = lane_sums(parts) * scale;
         }
+        if (biases) add_biases(scores, keys, heads, 1, biases);
         for (i64 i = keys * heads; i < padded * heads; i++) scores[i] = -1e30f;
         vf most = *(const vf *)scores, sum = {};
         for (i64 i = LANES; i < padded * heads; i += LANES) {
@@ -327,7 +357,7 @@ struct Runner {
 
     // For any widths. scores: [head][room].
     template <class At>
-    void attend_loops(const float *query, i64 keys, At at, float *out) {
+    void attend_loops(const float *query, i64 keys, At at, float *out, const float *biases) {
         const i64 group = s.heads / s.kv_heads, d = s.key, v = s.value, offset = s.k();
         const float scale = 1.f / std::sqrt((float)d);
         const i64 room = round_up(keys, LANES);
@@ -340,6 +370,7 @@ struct Runner {
                 scores[h * room + j] = sum * scale;
             }
         }
+        if (biases) add_biases(scores, keys, 1, room, biases);
         for (i64 h = 0; h < s.heads; h++) softmax(scores + h * room, keys);
         std::fill(out, out + s.heads * v, 0.f);
         for (i64 j = 0; j < keys; j++) {
@@ -400,6 +431,11 @@ struct Runner {
                 }
                 for (i64 r = 0; r < some; r++) {
                     float *weight = scores + r * wide, *to = out + (first + r) * s.heads * v + h * v;
+                    if (s.reach) {
+                        const float *biases = &model.encoder_biases[h * (2 * s.reach + 1) + s.reach];
+                        for (i64 j = 0; j < words; j++)
+                            weight[j] += biases[std::clamp(j - (first + r), -s.reach, s.reach)];
+                    }
                     softmax(weight, words);
                     std::fill(to, to + v, 0.f);
                     for (i64 j = 0; j < words; j++) add_weighted(to, values + j * step, weight[j], v);
@@ -456,6 +492,7 @@ struct Runner {
     template <class T>
     void self_attention(const std::vector<Row> &given, i64 layer, const float *qkv, i64 step, float *heads) {
         const i64 kv = s.kv();
+        const float *biases = s.reach ? model.decoder_biases.data() : nullptr;
         for (size_t r = 0; r < given.size(); r++, qkv += step, heads += s.heads * s.value) {
             Cache &c = *given[r].cache;
             const i64 me = given[r].hypothesis;
@@ -463,7 +500,8 @@ struct Runner {
             store(qkv + s.q(), kv, cached + (c.time * c.width + me) * kv);
             uint8_t *mine = &c.ancestors[me * c.room];
             mine[c.time] = (uint8_t)me;
-            attend(qkv, c.time + 1, [&](i64 t) { return (const T *)cached + (t * c.width + mine[t]) * kv; }, heads);
+            const auto at = [&](i64 t) { return (const T *)cached + (t * c.width + mine[t]) * kv; };
+            attend(qkv, c.time + 1, at, heads, biases);
         }
     }
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from multihead.errors import MissingDependencyError
 from multihead.interop.formats.ctranslate2_card import readme, write_tokenizers
-from multihead.interop.formats.parts import TranslatorParts
+from multihead.interop.formats.parts import TranslatorParts, network_refusals
 from multihead.models.layers import Embedding
 from multihead.models.transformer import Transformer
 from multihead.text.hugging_face import HuggingFaceTokenizer
@@ -47,7 +47,7 @@ _GATED = ("reglu", "geglu", "swiglu")
 def refusals(parts: TranslatorParts) -> list[str]:
     """What CTranslate2's Transformer lacks."""
     config = parts.config
-    reasons = []
+    reasons = network_refusals(config)
     if config.key_width != config.value_width:
         reasons.append(
             f"values of another width than the keys (key_dim {config.key_dim}, value_dim {config.value_dim}), but "
@@ -155,6 +155,7 @@ def _fill(spec: Any, model: Transformer) -> None:
 def _embedding(side: Any, table: Any, ours: Embedding, norm: bool) -> None:
     table.weight = _array(ours.table.weight)
     positions = torch.arange(POSITIONS)
+    assert ours.positions is not None  # relative ones are refused
     side.position_encodings.encodings = _array(ours.positions(positions, POSITIONS))
     if norm:
         _norm(side.layernorm_embedding, ours.norm)

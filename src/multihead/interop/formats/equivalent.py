@@ -27,15 +27,16 @@ _WRITERS = ("output_projection.weight", "output_projection.bias", "contract.weig
 """Ends of the names of matrices whose rows are channels of the stream, and of vectors."""
 
 
-def with_attention_bias(parts: TranslatorParts) -> TranslatorParts:
-    """With biases of zero in every attention that has none."""
-    if parts.config.attention_bias:
-        return parts
+def with_biases(parts: TranslatorParts) -> TranslatorParts:
+    """With biases of zero in every attention and feed-forward network that has none."""
     weights = dict(parts.weights)
     for name, tensor in parts.weights.items():
-        if name.endswith(("in_projection.weight", "output_projection.weight")):
-            weights[name.removesuffix("weight") + "bias"] = tensor.new_zeros(len(tensor))
-    return replace(parts, config=parts.config.model_copy(update={"attention_bias": True}), weights=weights)
+        bias = name.removesuffix("weight") + "bias"
+        matrix = name.endswith(".weight") and name.endswith((*_READERS, *_WRITERS)) and name != "output.weight"
+        if matrix and bias not in parts.weights:
+            weights[bias] = tensor.new_zeros(len(tensor))
+    update = {"attention_bias": True, "feed_forward_bias": True}
+    return replace(parts, config=parts.config.model_copy(update=update), weights=weights)
 
 
 def without_projection_scale(parts: TranslatorParts) -> TranslatorParts:

@@ -130,7 +130,7 @@ def _of_library(folder: Path, config: Mapping[str, Any]) -> Vocabulary:
 
     def make(prefix: Sequence[int]) -> Tokenizer:
         try:
-            return HuggingFaceTokenizer(content, specials, prefix=prefix, size=size)
+            return HuggingFaceTokenizer(content, specials, prefix, prefix, size)
         except FormatError as error:
             raise FormatError(f"{path}: {error}") from None
 

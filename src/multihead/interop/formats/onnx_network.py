@@ -98,6 +98,7 @@ class _Parts:
 
     def embed(self, ids: str, layer: Embedding, start: str) -> str:
         """The embedding of ids at the positions from ``start`` on."""
+        assert layer.positions is not None  # relative ones are refused
         graph, table = self._graph, layer.positions.get_parameter("table.weight")
         x = graph.look_up(ids, self.name_of(layer.table.weight), layer.table.weight)
         if layer.scale != 1.0:
@@ -223,6 +224,7 @@ class _Parts:
         return self._linear(joined, layer.output_projection)
 
     def _residual(self, x: str, layer: Residual, inner: Callable[[str], str]) -> str:
+        assert isinstance(layer.norm, nn.LayerNorm)  # others are refused
         name = self.name_of(layer.norm)
         if layer.pre:
             return self._graph.op("Add", x, inner(self._graph.norm(x, name, layer.norm)))

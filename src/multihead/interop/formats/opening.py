@@ -59,6 +59,7 @@ FORMATS: tuple[Format, ...] = (
     Format("M2M-100 and NLLB-200", "m2m100"),
     Format("mBART-50", "mbart"),
     Format("BART and Pegasus", "bart"),
+    Format("T5 and MADLAD-400", "t5"),
     Format("Marian", "marian_npz"),
     Format("FSMT (WMT19)", "fsmt"),
     Format("fairseq", "fairseq"),

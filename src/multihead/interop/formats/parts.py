@@ -20,7 +20,19 @@ from multihead.models.transformer import Transformer
 from multihead.text.languages import Languages
 from multihead.text.tokenizer import Tokenizer
 
-__all__ = ["Languages", "TranslatorParts"]
+__all__ = ["Languages", "TranslatorParts", "network_refusals"]
+
+
+def network_refusals(config: TransformerConfig) -> list[str]:
+    """What a network may have that no format carries into which we write: the parts of T5."""
+    reasons = []
+    if config.norm_kind == "rms":
+        reasons.append("RMS norms")
+    if config.positions == "relative":
+        reasons.append("relative positions")
+    if config.feed_forward in ("gelu_tanh", "geglu_tanh"):
+        reasons.append(f"GELU by its tanh formula ({config.feed_forward})")
+    return reasons
 
 
 @dataclass(frozen=True)

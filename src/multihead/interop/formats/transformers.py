@@ -32,9 +32,9 @@ from torch import Tensor
 
 from multihead.files import write_errors, write_tensors
 from multihead.interop.formats import bart_names, equivalent, marian_tokenizer, tokenizer_json
-from multihead.interop.formats.parts import TranslatorParts
+from multihead.interop.formats.parts import TranslatorParts, network_refusals
 from multihead.interop.formats.tokenizer_json import write_json
-from multihead.models.config import TransformerConfig
+from multihead.models.config import GATED, TransformerConfig
 
 QUANTIZATIONS = ("float32", "float16", "bfloat16")
 """Types of weights, the default first."""
@@ -95,7 +95,7 @@ def refusals(parts: TranslatorParts) -> list[str]:
     """What no class of ``transformers`` carries; empty if one carries everything."""
     config = parts.config
     layout, reasons = layout_of(config), attention_refusals(config)
-    if config.feed_forward not in ACTIVATIONS:
+    if config.feed_forward in GATED:
         reasons.append(f"a gated feed-forward network ({config.feed_forward})")
     if config.has_final_norm != (config.norm == "pre"):
         reasons.append(f"{config.norm}-norm with final_norm {config.has_final_norm}")
@@ -113,7 +113,7 @@ def _has_marian_files(parts: TranslatorParts) -> bool:
 
 def attention_refusals(config: TransformerConfig) -> list[str]:
     """Attention, or what it attends to, that differs from BART's."""
-    reasons = []
+    reasons = network_refusals(config)
     if config.kv_heads not in (None, config.heads):
         reasons.append(f"grouped queries (kv_heads {config.kv_heads} of {config.heads} heads)")
     if not config.key_width == config.value_width == config.width:
@@ -303,7 +303,7 @@ def _pad_vocabularies(found: dict[str, Tensor], config: TransformerConfig) -> No
 
 def fit(parts: TranslatorParts, layout: Layout) -> TranslatorParts:
     """The equivalent form that the class computes; for Marian, up to the epsilon."""
-    parts = equivalent.with_attention_bias(equivalent.without_projection_scale(parts))
+    parts = equivalent.with_biases(equivalent.without_projection_scale(parts))
     if not layout.has_table:
         interleaved = parts.config.sinusoid == "interleaved"
         return equivalent.in_halves(parts) if interleaved else parts

@@ -10,12 +10,8 @@ from pathlib import Path
 from multihead.errors import FormatError, shortened, shown
 from multihead.model_folder import CONFIG, read_json
 
-_T5 = "RMS norms, relative position biases that all layers share, and GELU by its tanh formula"
-
 _LACKS = {
-    "t5": _T5,
-    "mt5": _T5,
-    "umt5": _T5,
+    "umt5": "relative positions of each layer",
     "nllb-moe": "layers that choose among experts",
     "switch_transformers": "layers that choose among experts",
     "seamless_m4t": "an encoder of speech",

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from multihead.configuration import processor_flags
 from multihead.engine.weights import PRECISIONS, model_weights
-from multihead.interop.formats.parts import TranslatorParts
+from multihead.interop.formats.parts import TranslatorParts, network_refusals
 from multihead.interop.formats.web_vocabulary import describe, refusal
 from multihead.model_folder import LARGEST, quantize_tensors, round_matrix
 from multihead.models.layers import LearnedPositions, Sinusoid
@@ -62,7 +62,8 @@ def refusals(parts: TranslatorParts) -> list[str]:
     search = parts.generation
     usual = {"no_repeat": 0, "without": (), "groups": 1, "coverage": 0.0, "shortlist": False}
     changed = [name for name, value in usual.items() if getattr(search, name) != value]
-    reasons = [f"a search with {name}={getattr(search, name)!r}, which the compiled search lacks" for name in changed]
+    reasons = network_refusals(parts.config)
+    reasons += [f"a search with {name}={getattr(search, name)!r}, which the compiled search lacks" for name in changed]
     for side, tokenizer in (("source", parts.source_tokenizer), ("target", parts.target_tokenizer)):
         reason = refusal(tokenizer)
         reasons += [] if reason is None else [f"a {side} vocabulary that {reason}"]

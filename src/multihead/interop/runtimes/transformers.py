@@ -17,7 +17,7 @@ from torch import Tensor
 
 from multihead.decoding.search import Search
 from multihead.errors import ConfigurationError, MissingDependencyError
-from multihead.interop.formats import marian_tokenizer
+from multihead.interop.formats import marian_tokenizer, t5, t5_tokenizer
 from multihead.interop.formats.parts import TranslatorParts
 from multihead.interop.formats.transformers import TARGET
 from multihead.interop.runtimes import Rules
@@ -52,7 +52,7 @@ class TransformersRuntime:
             raise MissingDependencyError("transformers", "transformers", "running this model there") from error
         self.version = str(transformers.__version__)
         self._target, self._pad = parts.target_tokenizer, parts.source_tokenizer.pad_id
-        self._typed = marian_tokenizer.typed_prefix(parts) if (folder / "source.spm").exists() else ""
+        self._typed = _typed_prefix(folder, parts)
         self._new_config: Any = transformers.GenerationConfig
         load = transformers.AutoModelForSeq2SeqLM.from_pretrained
         with _without_progress_bar():
@@ -156,6 +156,13 @@ class _Prefix:
         only = torch.full_like(scores, -torch.inf)
         only[:, wanted] = 0.0
         return only
+
+
+def _typed_prefix(folder: Path, parts: TranslatorParts) -> str:
+    """What is typed before every text, where the program's tokenizer does not put it there."""
+    if t5.recognizes(folder):
+        return t5_tokenizer.typed_prefix(parts)
+    return marian_tokenizer.typed_prefix(parts) if (folder / "source.spm").exists() else ""
 
 
 @contextmanager
