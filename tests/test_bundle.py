@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 
 FOLDERS = Path(__file__).parent / "data_folders"
+VERSIONS = (*range(1, FORMAT_VERSION + 1), "5-relative")
 
 
 @pytest.fixture
@@ -183,13 +184,13 @@ def test_the_old_model_stands_when_the_disk_is_full(model: Path, monkeypatch: py
 
 
 def test_every_version_has_a_folder_here() -> None:
-    assert {path.name for path in FOLDERS.iterdir() if path.is_dir()} == {f"v{n}" for n in range(1, FORMAT_VERSION + 1)}
+    assert {path.name for path in FOLDERS.iterdir() if path.is_dir()} == {f"v{version}" for version in VERSIONS}
     for folder in FOLDERS.glob("v*/"):
         assert sum(path.stat().st_size for path in folder.iterdir()) < 100_000
 
 
-@pytest.mark.parametrize("version", range(1, FORMAT_VERSION + 1))
-def test_folders_of_every_version_are_read(version: int) -> None:
+@pytest.mark.parametrize("version", VERSIONS)
+def test_folders_of_every_version_are_read(version: int | str) -> None:
     sources, targets = (
         (FOLDERS / f"v{version}.{side}.txt").read_text(encoding="utf-8").split("\n")[:-1]
         for side in ("source", "target")
@@ -206,7 +207,8 @@ def test_the_new_folder_has_what_is_new() -> None:
     old = json.loads((FOLDERS / "v1" / "config.json").read_text(encoding="utf-8"))["model"]
     dropouts = {"embedding_dropout", "residual_dropout"}  # like the third
     newest = {"sinusoid", "output_bias", "source_end"}
-    for name in fields.keys() - old.keys() - dropouts - newest:
+    relative = {"feed_forward_bias", "positions", "relative_buckets", "relative_distance", "norm_kind"}
+    for name in fields.keys() - old.keys() - dropouts - newest - relative:
         assert fields[name] != TransformerConfig.model_fields[name].default, name
     assert load_bundle(FOLDERS / "v3").model.config.architecture == "recurrent"
     types = [
@@ -214,8 +216,9 @@ def test_the_new_folder_has_what_is_new() -> None:
         for version in (3, 4)
     ]
     assert types == [{torch.float32}, {torch.float32, torch.int8}]
-    newer = load_bundle(FOLDERS / "v5").model.config
-    assert all(getattr(newer, name) != TransformerConfig.model_fields[name].default for name in newest)
+    for folder, names in (("v5", newest), ("v5-relative", relative)):
+        newer = load_bundle(FOLDERS / folder).model.config
+        assert all(getattr(newer, name) != TransformerConfig.model_fields[name].default for name in names)
 
 
 def test_what_an_old_folder_does_not_say_is_the_default() -> None:

@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,11 +37,26 @@ NETWORK = {
     "dropout": 0.05,
 }
 """New in version 5: settings of the Transformer for models of other programs."""
+RELATIVE = {
+    "width": 12,
+    "heads": 2,
+    "inner": 24,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "tie_embeddings": False,
+    "feed_forward_bias": False,
+    "positions": "relative",
+    "relative_buckets": 6,
+    "relative_distance": 20,
+    "norm": "pre",
+    "norm_kind": "rms",
+}
+"""New in version 5, too: settings that exclude some of the others."""
 SEARCH = Search(beam=3, alpha=0.7, min_length=1, max_length=30)
 TRAINING = TrainingConfig(updates=1500, learning_rate=0.01, warmup=50, smoothing=0.0)
 
 
-def learned() -> Bundle:
+def learned(settings: dict[str, Any]) -> Bundle:
     """A model that has just learned the number words."""
     draw = random.Random(1)
     rows = [[draw.choice(list(WORDS)) for _ in range(draw.randint(1, 4))] for _ in range(1000)]
@@ -48,7 +64,7 @@ def learned() -> Bundle:
     source, target = (Tokenizer.learn(text, size) for text, size in zip(texts, (290, 295), strict=True))
     store = ParallelStore.from_lists(source.encode_batch(texts[0]), target.encode_batch(texts[1]))
     torch.manual_seed(1)
-    model = Transformer(TransformerConfig(source_vocab=len(source), target_vocab=len(target), **NETWORK))
+    model = Transformer(TransformerConfig(source_vocab=len(source), target_vocab=len(target), **settings))
     optimizer = build_optimizer(model, TRAINING)
     for step in range(1, TRAINING.updates + 1):
         pairs = np.array(draw.sample(range(len(rows)), 32))
@@ -62,11 +78,14 @@ def learned() -> Bundle:
 def main() -> None:
     """Trains for some seconds and writes ``v<version>/``, ``v<version>.source.txt`` and ``v<version>.target.txt``."""
     torch.set_num_threads(1)
-    folder = HERE / f"v{FORMAT_VERSION}"
-    save_bundle(folder, learned(), {}, "Made by tests/data_folders/make.py.")
-    translated = Translator.load(folder).translate(SENTENCES)
-    for side, lines in (("source", SENTENCES), ("target", translated)):
-        folder.with_name(f"{folder.name}.{side}.txt").write_text("".join(f"{x}\n" for x in lines), encoding="utf-8")
+    for name, settings in ((f"v{FORMAT_VERSION}", NETWORK), (f"v{FORMAT_VERSION}-relative", RELATIVE)):
+        folder = HERE / name
+        if folder.exists():
+            continue  # written once
+        save_bundle(folder, learned(settings), {}, "Made by tests/data_folders/make.py.")
+        translated = Translator.load(folder).translate(SENTENCES)
+        for side, lines in (("source", SENTENCES), ("target", translated)):
+            folder.with_name(f"{name}.{side}.txt").write_text("".join(f"{x}\n" for x in lines), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ SETTINGS: list[dict[str, Any]] = [
     {"norm": "post", "dropout": 0.2, "embedding_scale": "projection", "tie_output": False},
     {"norm": "post", "dropout": 0.2, "feed_forward": "silu", "sinusoid": "halves", "output_bias": True},
     {"norm": "pre", "dropout": 0.2, "source_end": False},
+    {"norm": "pre", "dropout": 0.2, "norm_kind": "rms", "feed_forward": "gelu_tanh", "feed_forward_bias": False},
 ]
 
 

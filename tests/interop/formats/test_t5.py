@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from multihead.attention import RelativeBias
 from multihead.errors import ConfigurationError, FormatError
 from multihead.interop.formats import opening
 from multihead.interop.formats.parts import Languages
@@ -232,3 +233,14 @@ def test_an_import_has_a_certificate_and_goes_nowhere_else(
         assert (result.status, (tmp_path / form).exists()) == (2, False)
         assert "RMS norms" in result.err
         assert "relative positions" in result.err
+
+
+@pytest.mark.parametrize(("buckets", "distance"), [(32, 128), (8, 9), (64, 200), (32, 17), (6, 1000)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_every_distance_has_their_bucket(buckets: int, distance: int, causal: bool) -> None:
+    from transformers.models.t5.modeling_t5 import T5Attention
+
+    distances = torch.arange(-3000, 3001)
+    bias = RelativeBias(2, buckets=buckets, max_distance=distance, causal=causal)
+    theirs = T5Attention._relative_position_bucket(distances, not causal, buckets, distance)
+    assert torch.equal(bias.bucket(distances), theirs)
