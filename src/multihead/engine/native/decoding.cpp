@@ -470,8 +470,8 @@ static bool are_possible(const Sizes &s) {
     for (i64 size : {s.heads * s.key, s.heads * s.value, s.kv_heads * s.key, s.kv_heads * s.value})
         if (size > most) return false;
     const auto is_in = [](i64 size, i64 least, i64 last) { return size >= least && size <= last; };
-    return s.heads % s.kv_heads == 0 && is_in(s.kind, 0, 2) && is_in(s.activation, 0, 5) &&
-           is_in(s.encoder_layers, 0, 1 << 20) && is_in(s.decoder_layers, 0, 1 << 20);
+    return s.heads % s.kv_heads == 0 && is_in(s.kind, 0, 2) && is_in(s.activation, 0, GATED_TANH_GELU) &&
+           is_in(s.encoder_layers, 0, 1 << 20) && is_in(s.decoder_layers, 0, 1 << 20) && is_in(s.reach, 0, 1 << 20);
 }
 
 // Whether a sentence of `words` ids and translations of `limit` symbols need a number of bytes that 64 bits can hold.

@@ -1,4 +1,4 @@
-"""Vocabularies of T5: pieces, or the bytes of ByT5, and what stands before a source.
+"""Vocabularies of T5: pieces or bytes, and what stands before a source.
 
     tokenizer.json        the library `tokenizers`
     spiece.model          SentencePiece; sentinels (<extra_id_0>) follow its pieces
