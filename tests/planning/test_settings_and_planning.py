@@ -445,9 +445,10 @@ def test_what_the_user_left_open_is_decided_anew():
     def replanned(**given):
         return decide(TrainSettings(**given), pace=lambda *_: Pace(0.5, 3000.0))[0]["replanned"]
 
-    assert replanned(budget=60.0) == ("validate_every", "average")
-    assert replanned(budget=60.0, validate_every=7) == ("average",)
-    assert replanned(budget=60.0, average=0.5, validate_every=7) == replanned(updates=7) == replanned() == ()
+    assert replanned(budget=60.0) == ("validate_every", "average", "sentences")
+    assert replanned(budget=60.0, validate_every=7) == ("average", "sentences")
+    assert replanned(budget=60.0, average=0.5, from_model=Path("m")) == ("validate_every",)
+    assert replanned(updates=7) == replanned() == ()
 
 
 def test_without_a_budget_a_slow_machine_does_less_than_a_fast_one():

@@ -108,6 +108,7 @@ class Run:
                     self._judge,
                     lambda _, values: self.best.append(values["step"]),
                     lambda: signal.SIGTERM if next(counter) == polls else None,
+                    evaluate_part=self._judge_part,
                     rehearse=self._rehearse,
                 )
             )
@@ -124,8 +125,13 @@ class Run:
         self.machine.work(self.machine.validation)
         return Validation(float(self.trainer.state.step), 1.0, {}, "")
 
+    def _judge_part(self, _model, part):
+        assert part > 1
+        self.machine.work(self.machine.validation / part)
+        return Validation(float(self.trainer.state.step), 1.0, {"part": part}, "")
+
     def _rehearse(self, _model):
-        self.machine.work(self.machine.validation / 8)
+        self.machine.work(self.machine.validation / 16)
         return self.machine.validation * self.machine.slower(self.machine.now)
 
     def records(self, kind):
@@ -145,6 +151,7 @@ def halfway(factor, budget):
 
 # ------------------------------------------------------------------------------------------ it holds
 
+ALL = ("validate_every", "average", "sentences")
 QUIET = [
     pytest.param(600.0, {"update": 2.0, "validation": 5.0, "saving": 0.5}, id="ten minutes"),
     pytest.param(60.0, {"update": 0.3, "validation": 5.0, "saving": 0.5, "noise": 0.2}, id="a minute, with noise"),
@@ -194,6 +201,14 @@ def test_an_interval_that_the_user_gave_stays_and_its_time_counts(toy, tmp_path,
     end = run.trainer.state.step
     assert [r["step"] for r in run.records("validation")] == [*range(7, end, 7), end]
     assert run.trainer.average.decay == 0.7
+
+
+def test_a_single_validation_that_is_too_long_translates_fewer_sentences(toy, tmp_path, monkeypatch):
+    """So that it keeps to its tenth of the budget, also where it takes longer than the whole budget."""
+    for name, validation, part in (("half", 30.0, 5), ("double", 120.0, 8), ("short", 5.0, None)):
+        run = Run(toy, tmp_path / name, 60.0, Machine(update=0.5, validation=validation), replanned=ALL)
+        assert 0.95 <= run.go(monkeypatch) <= 1.05
+        assert [record.get("part") for record in run.records("validation")] == [part]
 
 
 def test_a_run_whose_time_is_over_ends_with_a_validation(toy, tmp_path, monkeypatch):

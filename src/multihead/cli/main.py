@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 
 import click
@@ -66,10 +67,16 @@ for command in (
     multihead.add_command(command)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit status; `multihead.errors` lists them."""
+def main(arguments: Sequence[str] | None = None, began: float | None = None) -> int:
+    """Run a command and return its exit status; `multihead.errors` lists them.
+
+    Args:
+        arguments: the words after the name of the command; those of this process if ``None``.
+        began: when this process began, by `time.monotonic`; now if ``None``.
+    """
+    began = time.monotonic() if began is None else began
     try:
-        result = multihead.main(args=arguments, prog_name="multihead", standalone_mode=False)
+        result = multihead.main(args=arguments, prog_name="multihead", standalone_mode=False, obj=began)
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as stop:
         return stop.exit_code
@@ -98,7 +105,7 @@ def _fail(message: str, status: int) -> int:
 
 def entry() -> None:
     """Entry point of the installed command."""
-    status = main()
+    status = main(began=time.monotonic() - time.process_time())
     try:
         sys.stdout.flush()
     except OSError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,8 @@ from multihead.planning.settings import TrainSettings
 @click.command(cls=Command)
 @click.option("--config", **FILE, help="TOML file with any of the settings below.")
 @flags_of(TrainSettings)
-def train(config: Path | None, **flags: Any) -> None:
+@click.pass_obj
+def train(began: float | None, /, config: Path | None, **flags: Any) -> None:
     """Train a translator from two aligned text files; the same command resumes a run that was stopped.
 
     Only --source, --target and --output are needed: every other setting is chosen from the size of the corpus and
@@ -23,7 +23,6 @@ def train(config: Path | None, **flags: Any) -> None:
     several corpora with weights, or a folder of `multihead prepare`. With several GPUs or processes,
     start torchrun --nproc-per-node N -m multihead train ...
     """
-    started = time.monotonic()
     from multihead.cli.process import process_group, start_run
 
     settings = merge_config_file(TrainSettings, config, flags)
@@ -31,4 +30,4 @@ def train(config: Path | None, **flags: Any) -> None:
     from multihead.runs.translator.train import train as run
 
     with process_group() as processes:
-        run(processes=processes, started=started, **arguments, **settings)
+        run(processes=processes, started=began, **arguments, **settings)

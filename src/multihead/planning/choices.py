@@ -267,6 +267,8 @@ def choose_training(
     }
     if values["budget"] is not None:
         values["replanned"] = tuple(n for n in ("validate_every", "average") if choices.requested(n) is None)
+        if choices.requested("from_model") is None:  # the given model is compared with the result on all sentences
+            values["replanned"] += ("sentences",)
     usual = ("smoothing", "clip", "skip_above", "skip_limit", "weight_decay")
     for name in (*usual, "keep_checkpoints", "tensorboard"):
         values[name] = take(name, lambda name=name: (own[name].default, "the usual value"))  # type: ignore[misc]

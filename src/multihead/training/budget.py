@@ -9,8 +9,8 @@ knows the time that is spent and the seconds of an update, of a validation and o
 
 * the number of updates: the current one, if it ends the run between 97% and 100% of the budget; otherwise that which
   ends it at 98.5%;
-* the interval of validations: all that follow take at most a tenth of the time that is left, unless already the last
-  one takes more.
+* the interval of validations: all that follow take at most a tenth of the time that is left. If a single one takes
+  more, it is made after the last update, and translates a part of the sentences that takes a tenth of the budget.
 
 Until the first validation, and when the last one is long ago, a small part of one is timed (`Pacer.decide`).
 
@@ -45,7 +45,9 @@ JOURNAL = "plan.jsonl"
 _TARGET, _TOLERANCE = 0.985, 0.015
 """Where in the budget a run is planned to end, and how far from there it may be expected without a new plan."""
 _VALIDATING = 0.1
-"""Maximum share of the remaining time that validations take."""
+"""Maximum share of the remaining time that validations take ..."""
+_PARTS = 8
+"""... which a single one keeps to by translating fewer sentences, though not fewer than one in so many."""
 _CHECK = 0.02
 """Share of the budget between checks."""
 _FRESH = 0.15
@@ -91,10 +93,13 @@ def choose(config: TrainingConfig, plan: Plan, step: int, validated_at: int, cos
         costs: what was measured.
     """
     assert config.budget is not None
-    target = _TARGET * config.budget
+    target, part = _TARGET * config.budget, 1
     left = target - costs.spent - costs.saving
     if "validate_every" in config.replanned:
         count = _count_validations(config, plan, step, validated_at, costs)
+        if count == 1 and validated_at == 0 and "sentences" in config.replanned:
+            part = min(max(math.ceil(costs.validation / (_VALIDATING * config.budget)), 1), _PARTS)
+            costs = replace(costs, validation=costs.validation / part)
         updates = step + max(int((left - count * costs.validation) / costs.update), 0)
     else:
         count = validations(plan, step, validated_at)
@@ -111,7 +116,7 @@ def choose(config: TrainingConfig, plan: Plan, step: int, validated_at: int, cos
     interval = min(_CHECK * config.budget, (left - count * costs.validation) / 4) / costs.update
     check = min(step + max(round(interval), 1), max(updates, step + 1))
     average = plan.average if updates == plan.updates else _average(config, updates)
-    return Decision(updates=updates, validate_every=every, average=average, check=check)
+    return Decision(updates=updates, validate_every=every, average=average, part=part, check=check)
 
 
 def _average(config: TrainingConfig, updates: int) -> float:
@@ -339,7 +344,7 @@ class Journal:
         """What was decided after update ``step``."""
         for entry in self._entries:
             if entry["step"] == step and "updates" in entry:
-                return Decision(**{name: entry[name] for name in Decision.model_fields})
+                return Decision(**{name: entry[name] for name in Decision.model_fields if name in entry})
         return None
 
     def append(self, entry: dict[str, Any]) -> None:

@@ -23,8 +23,9 @@ class TrainingConfig(Settings):
     budget: float | None = Field(default=None, gt=0, le=MOST_UPDATES)
     """Seconds of the whole run, in which the number of updates is decided anew from time to time: see
     `training.budget`."""
-    replanned: tuple[Literal["validate_every", "average"], ...] = ()
-    """Settings besides updates that are decided anew with it: those that the user left open."""
+    replanned: tuple[Literal["validate_every", "average", "sentences"], ...] = ()
+    """What is decided anew besides updates: settings that the user left open, and how many sentences a validation
+    translates."""
     batch_tokens: int = Field(default=4096, ge=1, le=MOST_BATCH)
     """Padded tokens per side in a batch: rows times the longer of the two widths."""
     accumulate: int = Field(default=1, ge=1, le=MOST_BATCH)

@@ -69,6 +69,8 @@ class TrainerInputs(Generic[Model]):
     """Maps pairs of the store to lines of the corpus, by file."""
     largest_batches: Callable[[], Sequence[Examples]] = tuple
     """Returns the batches that need most memory; they are tried before the first update."""
+    evaluate_part: Callable[[Model, int], Validation] | None = None
+    """Scores a model on one in so many sentences; None = it cannot be done."""
     flops: ModelFlops | None = None
     """Operations per token and the machine's peak, for the log; None = not reported."""
     rehearse: Callable[[Model], float] = lambda _: 0.0

@@ -40,6 +40,8 @@ class Decision(Settings):
     """Updates between validations, counted from the last one; the last update is validated, too."""
     average: float = Field(ge=0, lt=1)
     """Decay of the moving average of the weights."""
+    part: int = Field(default=1, ge=1)
+    """One in so many sentences is translated at the last validation, if that is the only one."""
     check: int = Field(ge=1)
     """The update after which the next decision is made."""
 

@@ -288,7 +288,11 @@ class Trainer(Generic[Model]):
         """
         started = self._clock()
         self.average.model.eval()
-        result = inputs.evaluate(self.average.model)
+        part = 1 if self.state.plan is None else self.state.plan.part
+        if part > 1 and inputs.evaluate_part is not None:
+            result = inputs.evaluate_part(self.average.model, part)
+        else:
+            result = inputs.evaluate(self.average.model)
         if not (math.isfinite(result.loss) and math.isfinite(result.score)):
             raise self._diverged(f"the loss of the validation set is {result.loss:.4g}, its score {result.score:.4g}")
         state, seconds = self.state, self._clock() - started

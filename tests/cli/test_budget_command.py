@@ -1,0 +1,89 @@
+"""``multihead train --budget`` by the clock: beside other work, and killed.
+
+These tests take minutes and a quiet machine; `tests/training/test_budget.py` has the same on simulated ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.conftest import Numbers
+
+pytestmark = pytest.mark.proof
+
+BUDGET = 30.0
+HOG = "import time\nend = time.monotonic() + 120\nwhile time.monotonic() < end: pass"
+"""A program that keeps a processor busy."""
+
+
+@pytest.fixture
+def flags(numbers: Numbers) -> list[str]:
+    """A small network with everything random; the length is decided by the clock."""
+    settings: dict[str, Any] = {**numbers.train, **numbers.settings, "held_out": 30, "dropout": 0.2, "seed": 9}
+    settings |= {"bpe_dropout": 0.1, "width": 64, "inner": 128, "batch_tokens": 1024}
+    del settings["average"]
+    return numbers.flags({**settings, "budget": f"{BUDGET:g}s"})
+
+
+def start(output, flags):
+    command = [sys.executable, "-m", "multihead", "train", "--output", str(output), *flags]
+    return subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+
+def decisions(output):
+    lines = [json.loads(line) for line in (output / "plan.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [line for line in lines if "updates" in line]
+
+
+@pytest.mark.parametrize("hogs", [0, 2])
+def test_a_budget_holds_beside_other_work_from_its_middle_on(flags, tmp_path, hogs):
+    """``hogs`` busy processes for each processor, so everything takes up to three times as long."""
+    if os.getloadavg()[0] > 0.5 * len(os.sched_getaffinity(0)):
+        pytest.skip("other work is being done on this machine already")
+    began, others = time.monotonic(), []
+    process = start(tmp_path / "run", flags)
+    try:
+        time.sleep(BUDGET / 2)
+        assert process.poll() is None
+        others = [subprocess.Popen([sys.executable, "-c", HOG]) for _ in range(hogs * len(os.sched_getaffinity(0)))]
+        assert process.wait(10 * BUDGET) == 0
+        seconds = time.monotonic() - began
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+    found = decisions(tmp_path / "run")
+    print(f"\n{hogs} hogs: {seconds:.1f} s of {BUDGET:g}; updates planned: {[line['updates'] for line in found]}")
+    assert (0.85 if hogs else 0.95) * BUDGET <= seconds <= (1.15 if hogs else 1.05) * BUDGET
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_killed_at_random_its_decisions_are_repeated(numbers, flags, tmp_path, seed):
+    """SIGKILL twice; the folder that it leaves, trained again without its checkpoints, ends with the same bytes."""
+    draw, run = random.Random(seed), tmp_path / "run"
+    for _ in range(2):
+        process = start(run, flags)
+        time.sleep(draw.uniform(0.2, 0.5) * BUDGET)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait(60) == -signal.SIGKILL
+    assert start(run, flags).wait(10 * BUDGET) == 0
+    again = tmp_path / "again"
+    shutil.copytree(run, again, ignore=shutil.ignore_patterns("checkpoints", "best", "log*", "timing.jsonl"))
+    assert start(again, flags).wait(20 * BUDGET) == 0
+    ends = [numbers.contents(folder, without=("timing.jsonl", "log.txt", "plan.jsonl")) for folder in (run, again)]
+    newest = max(path.name for path in (run / "checkpoints").iterdir())
+    kept = [{k: v for k, v in end.items() if not k.startswith("checkpoints/") or newest in k} for end in ends]
+    assert kept[0] == kept[1]
+    plans = (run / "log.txt").read_text(encoding="utf-8").count("are planned")
+    print(f"\n{newest} updates, {len(decisions(run))} decisions, {plans} of them new plans")
