@@ -5,7 +5,7 @@ TARGET ?= en
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: setup demo test test-crash check proofs format tree wasm clean
+.PHONY: setup demo test test-crash test-hostile check proofs format tree wasm clean
 
 setup: $(INSTALLED)
 
@@ -25,6 +25,10 @@ test: check
 # A training is killed 200 times at random moments; what it ends with is compared bit for bit.
 test-crash: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s -m proof tests/cli/test_crash.py
+
+# The long form of the tests against hostile files, sizes and clients.
+test-hostile: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s -m hostile
 
 check: setup
 	$(BIN)/ruff check .
