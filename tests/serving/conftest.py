@@ -10,7 +10,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,12 @@ pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
 pytest.importorskip("uvicorn", reason="the extra 'serve' is not installed")
 pytest.importorskip("prometheus_client", reason="the extra 'serve' is not installed")
 
-import uvicorn
-
 from multihead import Translator
 from multihead.models.config import TransformerConfig
 from multihead.models.transformer import Transformer
-from multihead.serving.app import make_app
+from multihead.serving.connections import Connections
 from multihead.serving.scheduler import Scheduler
-from multihead.serving.server import HttpProtocol, bind
+from multihead.serving.server import Server, bind
 from multihead.serving.settings import ServeSettings
 
 JSON = {"Content-Type": "application/json"}
@@ -127,6 +124,7 @@ class Serving:
     client: Client
     log: list[str]
     loop: asyncio.AbstractEventLoop
+    connections: Connections
 
 
 class Servers:
@@ -151,9 +149,7 @@ class Servers:
 
         async def live() -> None:
             scheduler = Scheduler(ServeSettings(**settings), sources or load, threads, log.append)
-            http: Any = partial(HttpProtocol, head_timeout=scheduler.settings.send_time)
-            config = uvicorn.Config(make_app(scheduler, token), log_config=None, lifespan="off", ws="none", http=http)
-            server = uvicorn.Server(config)
+            server = Server(scheduler, token)
             shared.update(scheduler=scheduler, server=server, loop=asyncio.get_running_loop())
             await scheduler.start_loading()
             ready.set()
@@ -171,7 +167,13 @@ class Servers:
             assert not thread.is_alive()
 
         self._ends.append(end)
-        return Serving(shared["scheduler"], Client(listening.getsockname()[1]), log, shared["loop"])
+        return Serving(
+            shared["scheduler"],
+            Client(listening.getsockname()[1]),
+            log,
+            shared["loop"],
+            shared["server"].open_connections,
+        )
 
     def end(self) -> None:
         for end in self._ends:
@@ -210,8 +212,8 @@ def client(serving: Serving) -> Client:
 
 @pytest.fixture(scope="session")
 def endless(translator: Translator) -> Callable[[], Translator]:
-    """A model whose translations take tens of thousands of steps, so that they are still running when a test looks."""
-    return lambda: translator.searching(min_length=30_000)
+    """A model whose translations take thousands of steps, so that they are still running when a test looks."""
+    return lambda: translator.searching(min_length=16_000)
 
 
 @pytest.fixture(scope="session")

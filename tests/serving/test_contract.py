@@ -99,7 +99,7 @@ def provoked(path: str, servers: Servers, models: dict[str, Callable[[], Transla
     client = usual.client
     yield "200", client.ask("POST", path, GOOD, JSON)
     yield "400", client.ask("POST", path, b"{", JSON)
-    head = f"POST {path} HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
     yield "408", client.raw(head.encode() + b"{")
     yield "413", client.ask("POST", path, b" " * 301, JSON)
     yield "415", client.ask("POST", path, GOOD, {"Content-Type": "text/plain"})

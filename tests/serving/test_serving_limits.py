@@ -118,7 +118,7 @@ NO_HTTP = {
     "bytes": b"\0\xff\r\n\r\n",
     "no version": b"GET /\r\nx\r\n\r\n",
     "JSON": b"{}\n\n",
-    "for a proxy": b"CONNECT h:80 HTTP/1.1\r\nHost: h\r\n\r\n",
+    "for a proxy": b"CONNECT h:80 HTTP/1.1\r\nHost: localhost\r\n\r\n",
 }
 
 
@@ -132,12 +132,11 @@ def test_what_is_no_http_is_refused_in_the_same_form(line: bytes, client: Client
 @pytest.mark.parametrize(
     ("begun", "more"),
     [
-        (b"GET / HTTP/1.1\r\nHost: h\r\nX: ", b"a"),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: ", b"a"),
         (b"GET /", b"a"),
-        (b"GET / HTTP/1.1\r\nHost: h\r\n", b"Xx: a\r\n"),
-        (b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: ", b"a"),
+        (b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: ", b"a"),
     ],
-    ids=["a long header", "a long address", "many headers", "a long trailer"],
+    ids=["a long header", "a long address", "a long trailer"],
 )
 def test_a_head_without_end_is_not_kept(begun: bytes, more: bytes, client: Client) -> None:
     def heard(endless: socket.socket, seconds: float) -> bytes:
@@ -168,8 +167,8 @@ def test_a_wish_for_another_protocol_is_passed_over(client: Client) -> None:
 
 def test_requests_that_came_together_are_answered_in_turn(client: Client) -> None:
     body = b'{"text": "eins"}'
-    head = b"POST /translate HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: 16\r\n"
-    last = b"GET /health HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+    head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 16\r\n"
+    last = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     with socket.create_connection(("127.0.0.1", client.port), timeout=10) as piped:
         piped.sendall((head + b"\r\n" + body) * 3 + last)
         answered = b"".join(iter(lambda: piped.recv(65_536), b""))
@@ -289,7 +288,7 @@ def test_a_slow_request_is_closed(translator: Translator, servers: Servers) -> N
     """Neither for the head of a request nor for its body; a connection used before may idle longer."""
     client = servers.start(lambda: translator, send_time=0.2).client
     with socket.create_connection(("127.0.0.1", client.port), timeout=10) as silent:
-        silent.sendall(b"POST /translate HTTP/1.1\r\nHost: h")
+        silent.sendall(b"POST /translate HTTP/1.1\r\nHost: localhost")
         assert silent.recv(4096) == b""
     resting = http.client.HTTPConnection("127.0.0.1", client.port, timeout=10)
     for _ in range(2):
@@ -297,7 +296,7 @@ def test_a_slow_request_is_closed(translator: Translator, servers: Servers) -> N
         assert resting.getresponse().read()
         threading.Event().wait(0.5)
     resting.close()
-    head = b"POST /translate HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
+    head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
     reply = client.raw(head + b"{")
     assert (reply.status, reply.json["error"]) == (408, "body_too_slow")
     check_form(reply)

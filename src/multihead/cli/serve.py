@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -90,6 +91,7 @@ def serve(
     search = {name: value for name, value in options.items() if value is not None}
     sources = find_models(folders, search, device, settings)
     sys.setswitchinterval(_SWITCH_INTERVAL)
+    _allow_files()
     if threads is not None:
         torch.set_num_threads(threads)
     search_threads = torch.get_num_threads()
@@ -105,6 +107,8 @@ def serve(
         scheduler = asyncio.run(server.serve(make_scheduler, listening, token))
     if scheduler.load_error is not None:
         raise scheduler.load_error
+    if scheduler.abandoned:
+        os._exit(0)  # the thread that loads a model cannot be ended
     return 0
 
 
@@ -144,6 +148,16 @@ def parse_models(given: Sequence[str]) -> dict[tuple[str, str] | None, Path]:
             raise ConfigurationError(f"{text}: these languages have a model already: {folders[languages]}")
         folders[languages[0], languages[1]] = Path(folder)
     return folders
+
+
+def _allow_files() -> None:
+    """Allow this process as many open files as its user may have: each connection is one."""
+    import resource
+
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed != most:
+        with contextlib.suppress(ValueError, OSError):  # some systems have a lower limit of their own
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _say(line: str) -> None:

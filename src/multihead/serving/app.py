@@ -22,8 +22,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from multihead import __version__
-from multihead.serving.bodies import MULTIPART, URL_ENCODED, media_type, read_object
+from multihead.serving.bodies import MULTIPART, URL_ENCODED, call_for, media_type, read_object
 from multihead.serving.error_responses import ApiError, time_exceeded
+from multihead.serving.hosts import hosts_of
 from multihead.serving.libretranslate import LibreTranslate
 from multihead.serving.libretranslate_schema import FrontendSettings, Language, is_libretranslate
 from multihead.serving.loaded_model import LoadedModel
@@ -46,6 +47,7 @@ from multihead.serving.openapi import (
 )
 from multihead.serving.page_files import load_page_files
 from multihead.serving.requests import check_request, on_disconnect, read_request
+from multihead.serving.responses import dump_texts
 from multihead.serving.scheduler import Flight, Scheduler
 from multihead.serving.schema import (
     ApiRequest,
@@ -103,7 +105,8 @@ def make_app(scheduler: Scheduler, token: str | None = None) -> ASGIApp:
     app.add_exception_handler(Exception, api.raise_unhandled)
     publish_schema(app, None if token is None else PUBLIC_PATHS)
     counted = [*got, "/translate", "/translate/stream", "/translate_file", "/detect", "/", "/docs", "/openapi.json"]
-    whole = ApiMiddleware(app, scheduler, counted, token, {("POST", "/translate"): api.translate})
+    direct = {("POST", "/translate"): api.translate}
+    whole = ApiMiddleware(app, scheduler, counted, token, direct, hosts_of(scheduler.settings))
     return allow_origins(whole, scheduler.settings.cors_origin)
 
 
@@ -141,8 +144,10 @@ class Api:
             return await self.libretranslate.translate_fields(fields, request)
         if token_missing(request):
             raise unauthorized()
-        texts = await self.translate_texts(check_request(fields), request)
-        return _json_response(TranslateResponse(translations=texts, seconds=time.perf_counter() - began))
+        asked = await call_for(request, partial(check_request, fields))
+        texts = await self.translate_texts(asked, request)
+        answer = TranslateResponse(translations=texts, seconds=time.perf_counter() - began)
+        return Response(await dump_texts(answer, texts, self.scheduler.settings), media_type="application/json")
 
     async def translate_texts(self, content: ApiRequest, request: Request) -> list[TranslatedText]:
         """Translate within the time limit, while the client waits.
@@ -233,7 +238,7 @@ class Api:
         raise error
 
 
-def _json_response(content: TranslateResponse | StatusResponse | InfoResponse) -> Response:
+def _json_response(content: StatusResponse | InfoResponse) -> Response:
     return Response(content.model_dump_json(), media_type="application/json")
 
 

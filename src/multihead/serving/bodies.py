@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 from pydantic_core import from_json
@@ -22,6 +23,8 @@ from starlette.requests import ClientDisconnect, Request
 from multihead.serving.error_responses import ApiError
 from multihead.serving.settings import ServeSettings
 
+T = TypeVar("T")
+
 JSON = "application/json"
 URL_ENCODED = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
@@ -31,6 +34,9 @@ MAX_FIELDS = 1_000
 
 _DISCARD_SECONDS = 1.0
 """Time for which the rest of a body that is too large is read and discarded."""
+
+_INLINE_BYTES = 20_000
+"""Size of bodies that are parsed in the event loop's thread; more would delay other requests."""
 
 _CLOSE = {"Connection": "close"}
 
@@ -103,7 +109,7 @@ async def read_object(request: Request, settings: ServeSettings, kind: str | Non
     kind = media_type(request) if kind is None else kind
     if kind != JSON:
         raise ApiError(415, "unsupported_media_type", f"Content-Type: expected {JSON}, got {kind or 'none'!r}")
-    return parse_object(await read_body(request, settings))
+    return await _parse(parse_object, await read_body(request, settings))
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
@@ -154,8 +160,20 @@ async def read_form(request: Request, settings: ServeSettings) -> Form:
         ApiError: 400, 408 or 413.
         ClientDisconnect: the client disconnected before the body was complete.
     """
-    form = parse_form(request.headers, await read_body(request, settings))
+    form = await _parse(partial(parse_form, request.headers), await read_body(request, settings))
     return Form([*form.fields, *_url_decode(request.scope["query_string"])], form.files)
+
+
+async def _parse(parse: Callable[[bytes], T], body: bytes) -> T:
+    """Parse a body, in a thread if it is large."""
+    return parse(body) if len(body) <= _INLINE_BYTES else await asyncio.to_thread(parse, body)
+
+
+async def call_for(request: Request, function: Callable[[], T]) -> T:
+    """Call a function whose time grows with the body, in a thread if the body is large or its size not announced."""
+    announced = request.headers.get("content-length", "")
+    small = announced.isdecimal() and int(announced[:20]) <= _INLINE_BYTES
+    return function() if small else await asyncio.to_thread(function)
 
 
 def parse_form(headers: Mapping[str, str], body: bytes) -> Form:

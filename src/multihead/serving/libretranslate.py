@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import PurePath
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -18,7 +19,7 @@ from starlette.responses import Response
 
 from multihead.errors import FormatError, InputError, MissingDependencyError
 from multihead.serving import requests
-from multihead.serving.bodies import JSON, MULTIPART, FormFile, media_type, read_form, read_object
+from multihead.serving.bodies import JSON, MULTIPART, FormFile, call_for, media_type, read_form, read_object
 from multihead.serving.documents import Ask, html_document, translate_documents
 from multihead.serving.downloads import Downloads
 from multihead.serving.error_responses import ApiError, time_exceeded
@@ -114,7 +115,7 @@ class LibreTranslate:
         """Translate the texts of a JSON object."""
         with libretranslate_errors():
             self._check_key(fields, request)
-            asked = check_fields(LibreTranslateRequest, fields)
+            asked = await call_for(request, partial(check_fields, LibreTranslateRequest, fields))
             return json_response(await self._within_limit(self._answer(asked, request)))
 
     async def _answer(self, asked: LibreTranslateRequest, request: Request) -> LibreTranslateResponse:
@@ -185,7 +186,8 @@ class LibreTranslate:
                 try:
                     found += await self._translate(own, request)
                 except ApiError as error:
-                    if not own.alignment or not error.message.startswith("alignment"):
+                    too_large = error.error == "answer_too_large" or error.message.startswith("alignment")
+                    if not own.alignment or not too_large:
                         raise
                     # Too large to be aligned: the tags are placed by the position of the words.
                     found += await self._translate(own.model_copy(update={"alignment": False}), request)

@@ -228,7 +228,7 @@ def check_fields(kind: type[Fields], content: Mapping[str, Any]) -> Fields:
     if missing:
         raise ApiError(422, "invalid_request", f"{missing[0]}: expected, and missing or empty")
     try:
-        return build(kind, {str(name): value for name, value in content.items()}, "the request")
+        return build(kind, {name: content[name] for name in kind.model_fields if name in content}, "the request")
     except ConfigurationError as error:
         raise ApiError(422, "invalid_request", str(error)) from None
 

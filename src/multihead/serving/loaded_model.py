@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -14,6 +13,7 @@ from multihead.errors import MultiheadError
 from multihead.judging.analysis import analyze_tokens
 from multihead.serving.queue import CallInLoop, Job, SentenceQueue
 from multihead.serving.search_threads import SearchThread, UncompiledSearchThread
+from multihead.serving.work_thread import WorkThread
 from multihead.translating.searching import Constraints, symbols_of, uncompiled_reason
 from multihead.translating.translator import Translator
 
@@ -58,8 +58,8 @@ class LoadedModel:
                 SearchThread(engine, symbols, limit, *queues, call_in_loop) for _ in range(threads)
             ]
         self._uncompiled_thread = UncompiledSearchThread(translator, self._uncompiled_queue, call_in_loop)
-        self._executor = ThreadPoolExecutor(1, "inspection")
-        for thread in (*self._compiled_threads, self._uncompiled_thread):
+        self._work_thread = WorkThread("inspection")
+        for thread in (*self._compiled_threads, self._uncompiled_thread, self._work_thread):
             thread.start()
 
     @property
@@ -95,16 +95,39 @@ class LoadedModel:
         for queue in (self._compiled_queue, self._uncompiled_queue):
             queue.cancel(job)
 
-    async def run_in_slices(self, function: Callable[[slice], list[T]], count: int) -> list[T]:
-        """Concatenate ``function(slice)`` over slices of ``count`` sentences, computed in a single thread.
+    async def run_in_slices(
+        self,
+        function: Callable[[slice], list[T]],
+        costs: Sequence[float],
+        check: Callable[[list[T]], None] | None = None,
+    ) -> list[T]:
+        """Concatenate ``function(slice)`` over slices of sentences, computed in a single thread.
 
-        Requests take turns between slices. Cancelling the coroutine leaves at most the running slice to finish.
+        Between slices, the request with the least left to do goes on. Cancelling the coroutine leaves at most the
+        running slice to finish.
+
+        Args:
+            function: called with slices of up to `SLICE_SENTENCES` sentences.
+            costs: an estimate for each sentence, in any unit.
+            check: called with the results so far; may raise.
         """
         results: list[T] = []
-        for start in range(0, count, SLICE_SENTENCES):
-            call = partial(function, slice(start, start + SLICE_SENTENCES))
-            results += await asyncio.get_running_loop().run_in_executor(self._executor, call)
+
+        def call(part: slice) -> None:
+            results.extend(function(part))
+            if check is not None:
+                check(results)
+
+        starts = range(0, len(costs), SLICE_SENTENCES)
+        parts = [partial(call, slice(start, start + SLICE_SENTENCES)) for start in starts]
+        await self._work_thread.call_all(parts, [sum(costs[start:]) for start in starts])
         return results
+
+    async def run_last(self, function: Callable[[], T]) -> T:
+        """The result of a function that completes a request: it goes before everything else in that thread."""
+        results: list[T] = []
+        await self._work_thread.call_all([lambda: results.append(function())], [0.0])
+        return results[0]
 
     async def close(self) -> None:
         """End the threads once their sentences are done."""
@@ -114,7 +137,7 @@ class LoadedModel:
         # Closed last: a compiled search may still move sentences to this queue.
         self._uncompiled_queue.close()
         await asyncio.to_thread(self._uncompiled_thread.join)
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._work_thread.close()
 
 
 def _has_attention(translator: Translator) -> bool:

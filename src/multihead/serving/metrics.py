@@ -38,6 +38,9 @@ class SlidingRate:
             self._sum -= self._counts.popleft()[1]
 
 
+CLOSED = ("head_too_slow", "answer_not_taken", "too_many", "too_many_bytes")
+"""Why a connection is closed before its time."""
+
 _BUCKETS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 
@@ -58,6 +61,12 @@ class Metrics:
         self.disconnects = Counter(
             "multihead_clients_gone", "Requests whose client did not wait for the answer.", registry=registry
         )
+        self.closed = Counter(
+            "multihead_connections_closed", "Connections whose client did not do its part, by reason.", ["reason"],
+            registry=registry,
+        )  # fmt: skip
+        for reason in CLOSED:
+            self.closed.labels(reason)
         self.sentences = Counter("multihead_sentences", "Sentences translated.", registry=registry)
         self.tokens = Counter("multihead_tokens", "Tokens of translations, end symbols counted.", registry=registry)
         self.reloads = Counter(

@@ -1,4 +1,4 @@
-"""What surrounds every request: token, headers, metrics, error responses."""
+"""What surrounds requests: host, token, headers, metrics, errors."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from multihead.serving.error_responses import ApiError
+from multihead.serving.hosts import AllowedHosts
 from multihead.serving.libretranslate_schema import LibreTranslateError
 from multihead.serving.scheduler import Scheduler
 
@@ -59,6 +60,7 @@ class ApiMiddleware:
         token: required of clients; None admits every client.
         direct: endpoints called without the application, by method and path. The application's routing takes a fifth of
             the Python time of a request.
+        hosts: the names of this server.
     """
 
     def __init__(
@@ -68,7 +70,9 @@ class ApiMiddleware:
         counted: Collection[str],
         token: str | None,
         direct: Mapping[tuple[str, str], Endpoint],
+        hosts: AllowedHosts,
     ) -> None:
+        self._hosts = hosts
         self._app, self._scheduler, self._counted, self._direct = app, scheduler, frozenset(counted), direct
         self._token = token
 
@@ -86,6 +90,7 @@ class ApiMiddleware:
 
         path = scope["path"] if scope["path"] in self._counted else "other"
         try:
+            self._hosts.check(scope)
             self._check_token(scope)
             await self._respond(scope, receive, send_with_headers)
         except ClientDisconnect:

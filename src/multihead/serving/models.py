@@ -23,6 +23,7 @@ from multihead.serving.languages import match
 from multihead.serving.loaded_model import LoadedModel, weight_bytes
 from multihead.serving.metrics import Metrics
 from multihead.serving.schema import ModelState
+from multihead.serving.work_thread import call_in_daemon, finish_all
 from multihead.translating.translator import Translator
 
 RETRY_SECONDS = 10.0
@@ -142,7 +143,7 @@ class ServedModel:
         """
         old, context = self.loaded, self._context
         try:
-            translator = await asyncio.to_thread(self._source.load)
+            translator = await call_in_daemon(self._source.load)
             call_in_loop = partial(_call_soon, asyncio.get_running_loop())
             new = LoadedModel(self.generation + 1, translator, context.threads, context.longest, call_in_loop)
         except Exception as error:  # whatever it is, the old model stays
@@ -384,11 +385,17 @@ class Models:
                     if not self.closed and (not self.lazy or model.loaded is not None):
                         await model.load()
 
-    async def close(self) -> None:
-        """End all threads; called without requests."""
+    async def close(self, seconds: float) -> bool:
+        """End all threads; called without requests.
+
+        Args:
+            seconds: time for models that are being loaded; after it they are given up.
+
+        Returns:
+            Whether none was given up.
+        """
         self.closed = True
-        loads = [model.loading for model in self.all if model.loading is not None]
-        if loads:
-            await asyncio.wait(loads)
+        complete = await finish_all([model.loading for model in self.all if model.loading is not None], seconds)
         for loaded in self.loaded:
             await loaded.close()
+        return complete

@@ -52,6 +52,7 @@ ERROR_EXAMPLES = {
         "too_many_texts": "got 200 texts; at most 100 are taken at once",
         "too_many_sentences": "got 900 sentences; at most 500 are taken at once",
         "beam_too_wide": "beam: got 40; at most 16 is taken",
+        "answer_too_large": "the answer would take more than 10,000,000 bytes: send less at once, or ask for less",
         "unsupported_languages": "no model translates from fr to ja; this server has de-en, en-de",
         "detection_unavailable": "py3langid is not installed: pip install 'multihead[detect]'",
     },

@@ -11,6 +11,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from typing import Any
 
 from starlette.requests import Request
@@ -18,7 +20,7 @@ from starlette.types import Receive
 
 from multihead.configuration import build
 from multihead.errors import ConfigurationError, InputError, MultiheadError
-from multihead.serving.bodies import read_object
+from multihead.serving.bodies import call_for, read_object
 from multihead.serving.error_responses import ApiError
 from multihead.serving.glossary import MAX_FOUND, find_phrases
 from multihead.serving.queue import BatchKey, Phrases
@@ -28,6 +30,9 @@ from multihead.translating.lengths import SplitLine, most_tokens, split_long_lin
 from multihead.translating.request import TranslationRequest, check_n_best
 from multihead.translating.searching import Constraints, check_room, encode_constraints
 from multihead.translating.translator import Translator
+
+_MAX_UNKNOWN, _MAX_NAME = 3, 60
+"""Unknown fields named in an error, and characters of such a name; to look for a similar name takes long."""
 
 MAX_ALIGNMENT_WEIGHTS = 4_000_000
 """Approximate maximum for all alignments of a request; each weight is a number in memory and in JSON."""
@@ -40,7 +45,8 @@ async def read_request(request: Request, settings: ServeSettings) -> ApiRequest:
         ApiError: 400, 408, 413, 415 or 422.
         ClientDisconnect: the client disconnected before the body was complete.
     """
-    return check_request(await read_object(request, settings))
+    fields = await read_object(request, settings)
+    return await call_for(request, partial(check_request, fields))
 
 
 def check_request(content: Mapping[str, Any]) -> ApiRequest:
@@ -49,8 +55,10 @@ def check_request(content: Mapping[str, Any]) -> ApiRequest:
     Raises:
         ApiError: 422.
     """
+    known = {name: value for name, value in content.items() if name in ApiRequest.model_fields}
+    unknown = islice((name for name in content if name not in known), _MAX_UNKNOWN)
     try:
-        return build(ApiRequest, {str(name): value for name, value in content.items()}, "the request")
+        return build(ApiRequest, {**known, **{name[:_MAX_NAME]: None for name in unknown}}, "the request")
     except ConfigurationError as error:
         raise ApiError(422, "invalid_request", str(error)) from None
 

@@ -6,14 +6,19 @@ attention and alternatives are computed (`inspect_results`).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+
+from pydantic import BaseModel
+from pydantic_core import to_json
 
 from multihead.decoding.hypothesis import Hypothesis
 from multihead.judging.analysis import PairAnalysis, analyze_tokens
 from multihead.judging.guard import GuardedTranslation, assess, retry
 from multihead.judging.guard_signs import GuardMode, GuardSettings
+from multihead.serving.error_responses import ApiError
 from multihead.serving.queue import Job
 from multihead.serving.requests import PreparedRequest, TextLine
 from multihead.serving.schema import (
@@ -24,11 +29,17 @@ from multihead.serving.schema import (
     TranslatedText,
     WordAlignment,
 )
+from multihead.serving.settings import ServeSettings
 from multihead.text.sentences import join_translations
 from multihead.translating.lengths import SplitLine, join_parts
 from multihead.translating.request import TranslationRequest
 from multihead.translating.searching import Translation
 from multihead.translating.translator import Translator
+
+_INLINE_BYTES = 20_000
+"""Size of texts that are written as JSON in the event loop's thread; more would delay other requests."""
+
+_ALTERNATIVE = len('{"text":"","probability":0.0123456789012},')
 
 
 def partial_text(prepared: PreparedRequest, job: Job, translator: Translator) -> str:
@@ -94,6 +105,76 @@ def inspect_results(
     rows = [row[:-1] for row in prepared.rows[part]]
     tokens = [result.tokens for result in results[part]]
     return analyze_tokens(translator, rows, tokens, prepared.request.alternatives)
+
+
+def check_size(size: int, limit: int) -> None:
+    """Check the size of an answer.
+
+    Raises:
+        ApiError: 422.
+    """
+    if size > limit:
+        message = f"the answer would take more than {limit:,} bytes: send less at once, or ask for less about it"
+        raise ApiError(422, "answer_too_large", message)
+
+
+async def dump_texts(content: BaseModel, texts: Sequence[TranslatedText], settings: ServeSettings) -> bytes:
+    """The JSON of an answer with these texts, made in a thread if it is large.
+
+    Raises:
+        ApiError: 422, it is too large.
+    """
+    size = sum(len(one.text) * (1 + len(one.n_best)) + len(one.source) for one in texts)
+    if size <= _INLINE_BYTES and not any(one.alignment or one.alternatives for one in texts):
+        dumped = to_json(content)
+    else:
+        dumped = await asyncio.to_thread(to_json, content)
+    check_size(len(dumped), settings.max_answer)
+    return dumped
+
+
+def text_bytes(request: ApiRequest, results: Sequence[SentenceResult]) -> int:
+    """About the bytes of an answer without alignment and alternatives: texts, and their translations."""
+    written = sum(len(one.text) for result in results for one in result.translations)
+    return sum(map(len, request.texts)) + 2 * written  # the first translation is there twice
+
+
+def costs(prepared: PreparedRequest, results: Sequence[SentenceResult]) -> list[float]:
+    """The relative cost of inspecting each sentence: its tokens, and those of the alternatives."""
+    per_token = 1 + prepared.request.alternatives
+    return [float(len(row) + len(one.tokens) * per_token) for row, one in zip(prepared.rows, results, strict=True)]
+
+
+class InspectionSizes:
+    """About the bytes of the alignments and alternatives of an answer, as far as they are known.
+
+    The alignment of a text is a matrix of all its target words by all its source words.
+    """
+
+    def __init__(self, prepared: PreparedRequest) -> None:
+        lines = iter(prepared.lines)
+        counts = [sum(len(next(lines).texts) for line in own if not line.empty) for own in prepared.text_lines]
+        self._text_of = [text for text, count in enumerate(counts) for _ in range(count)]
+        self._sources, self._targets = [0] * len(counts), [0] * len(counts)
+        self._aligned, self._known, self._size = prepared.request.alignment, 0, 0
+
+    def add(self, inspected: Sequence[PairAnalysis]) -> int:
+        """The bytes of the sentences so far.
+
+        Args:
+            inspected: the sentences so far, in order.
+        """
+        for one in inspected[self._known :]:
+            text = self._text_of[self._known]
+            self._known += 1
+            self._sources[text] += len(one.source_words)
+            self._targets[text] += len(one.words)
+            self._size += sum(_ALTERNATIVE + len(other.text) for word in one.words for other in word.alternatives)
+            self._size += 3 * sum(map(len, one.weights or ()))  # other weights than zero have more digits
+        if not self._aligned:
+            return self._size
+        zeros = sum(source * target for source, target in zip(self._sources, self._targets, strict=True))
+        return self._size + len(b"0.0,") * zeros
 
 
 def build_texts(

@@ -16,15 +16,18 @@ from functools import partial
 from typing import Any, TypeVar
 
 from multihead.errors import MultiheadError
+from multihead.judging.analysis import PairAnalysis
 from multihead.serving import requests, responses
 from multihead.serving.error_responses import ApiError, internal_error, retry_later, server_stopped
 from multihead.serving.loaded_model import LoadedModel
+from multihead.serving.log import Log
 from multihead.serving.metrics import Metrics, SlidingRate
 from multihead.serving.models import LoadingContext, Models, ModelSource, ServedModel
 from multihead.serving.queue import Job
 from multihead.serving.requests import PreparedRequest
 from multihead.serving.schema import ApiRequest, GuardChoice, TranslatedText
 from multihead.serving.settings import ServeSettings
+from multihead.serving.work_thread import finish_all
 from multihead.translating.translator import Translator
 
 _INLINE_SIZE = 4000
@@ -67,18 +70,30 @@ class ActiveRequest:
         """The translation of the first text as far as it is known."""
         return responses.partial_text(self.prepared, self.job, self.model.translator)
 
-    async def build_texts(self, default_guard: GuardChoice) -> list[TranslatedText]:
-        """The translations of a finished job, with everything the request asks for."""
-        request, translator, run_in_slices = self.prepared.request, self.model.translator, self.model.run_in_slices
-        results = await _run(request, partial(responses.collect_results, self.prepared, self.job, translator))
-        mode, inspected, count = request.guard or default_guard, None, len(results)
+    async def build_texts(self, default_guard: GuardChoice, max_answer: int) -> list[TranslatedText]:
+        """The translations of a finished job, with everything the request asks for.
+
+        Raises:
+            ApiError: 422, they would take more than ``max_answer`` bytes.
+        """
+        prepared, model = self.prepared, self.model
+        request, translator = prepared.request, model.translator
+        results = await _run(request, partial(responses.collect_results, prepared, self.job, translator))
+        responses.check_size(responses.text_bytes(request, results), max_answer)
+        mode = request.guard or default_guard
         if mode != "off":
-            judge = partial(responses.judge_results, self.prepared, results, translator, mode)
-            results = await run_in_slices(judge, count)
-        if request.alignment or request.alternatives:
-            inspect = partial(responses.inspect_results, self.prepared, results, translator)
-            inspected = await run_in_slices(inspect, count)
-        return await _run(request, partial(responses.build_texts, self.prepared, results, inspected))
+            judge = partial(responses.judge_results, prepared, results, translator, mode)
+            results = await model.run_in_slices(judge, responses.costs(prepared, results))
+        if not request.alignment and not request.alternatives:
+            return await _run(request, partial(responses.build_texts, prepared, results, None))
+        inspect = partial(responses.inspect_results, prepared, results, translator)
+        sizes, costs = responses.InspectionSizes(prepared), responses.costs(prepared, results)
+
+        def check(found: list[PairAnalysis]) -> None:
+            responses.check_size(sizes.add(found), max_answer)
+
+        inspected = await model.run_in_slices(inspect, costs, check)
+        return await model.run_last(partial(responses.build_texts, prepared, results, inspected))
 
 
 class Scheduler:
@@ -100,12 +115,15 @@ class Scheduler:
         say: Callable[[str], None],
         collect_garbage: Callable[[], object] = gc.collect,
     ) -> None:
-        self.settings, self.say, self.metrics = settings, say, Metrics()
-        context = LoadingContext(threads, settings.max_tokens + 1, self.metrics, say, collect_garbage)
+        self.settings, self.metrics, self.say = settings, Metrics(), Log(say)
+        context = LoadingContext(threads, settings.max_tokens + 1, self.metrics, self.say, collect_garbage)
         sources = load if isinstance(load, Sequence) else [ModelSource(load)]
         self.models = Models(sources, context, settings.memory_bytes, settings.pivot or ())
         self.draining = False
         """Whether the server is shutting down: no request is admitted, no model is loaded."""
+        self.abandoned = False
+        """Whether a model was still being loaded when the server ended."""
+        self._ends_at = math.inf
         self._active: set[ActiveRequest] = set()
         self._flights: set[Flight] = set()
         self._sentences, self._tokens = SlidingRate(), SlidingRate()
@@ -282,7 +300,7 @@ class Scheduler:
     async def _finish(self, active: ActiveRequest) -> list[TranslatedText]:
         try:
             await active.job.done
-            texts = await active.build_texts(self.settings.guard)
+            texts = await active.build_texts(self.settings.guard, self.settings.max_answer)
         except ApiError:
             raise
         except MultiheadError as error:
@@ -319,24 +337,35 @@ class Scheduler:
         if not self.draining:
             await self.load_model()
 
+    def drain(self) -> None:
+        """Admit no more requests; those in flight have the seconds of `ServeSettings.drain`."""
+        loop = asyncio.get_running_loop()
+        self.draining, self._ends_at = True, loop.time() + self.settings.drain
+        loop.call_later(self.settings.drain, self.abort_all)
+
     def abort_all(self) -> None:
         """Answer every request in flight with 503, because the time to drain is over."""
         for flight in self._flights:
             flight.abort(server_stopped())
 
     async def close(self) -> None:
-        """End the model's threads; called without requests in flight."""
+        """End the models' threads; called without requests in flight."""
         self.draining = True
-        if self._loads:
-            await asyncio.wait(list(self._loads))
-        await self.models.close()
+        now = asyncio.get_running_loop().time()
+        ends_at = min(self._ends_at, now + self.settings.drain)
+        loaded = await finish_all(list(self._loads), max(ends_at - now, 0))
+        closed = await self.models.close(max(ends_at - asyncio.get_running_loop().time(), 0))
+        self.abandoned = not (loaded and closed)
+        if self.abandoned:
+            self.say("a model was still being loaded")
 
 
 async def _run(request: ApiRequest, function: Callable[[], T]) -> T:
     """Call a function whose time grows with the request, in a thread if the request is large."""
     size = (sum(map(len, request.texts)) + len(request.prefix or "")) * request.n_best
     if request.glossary:
-        size *= len(request.glossary)
+        phrases = sum(len(term) + sum(map(len, wanted)) for term, wanted in request.glossary.items())
+        size = (size + phrases) * len(request.glossary)
     return function() if size <= _INLINE_SIZE else await asyncio.to_thread(function)
 
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from multihead.configuration import Settings
+from multihead.errors import shown
 from multihead.serving.glossary import MAX_TERMS
 
 GuardChoice = Literal["off", "mark", "retry"]
@@ -68,15 +69,17 @@ class ApiRequest(Settings):
     def _check_text(cls, value: Any) -> Any:
         return check_texts(value)
 
-    @field_validator("glossary")
+    @field_validator("glossary", mode="before")
     @classmethod
-    def _check_glossary(cls, value: dict[str, str | list[str]] | None) -> dict[str, str | list[str]] | None:
+    def _check_glossary(cls, value: Any) -> Any:
+        if value is not None and not isinstance(value, dict):
+            raise ValueError("expected an object of terms and phrases")
         if value is not None and len(value) > MAX_TERMS:
             raise ValueError(f"at most {MAX_TERMS} terms are taken")
         for term, wanted in (value or {}).items():
-            phrases = [wanted] if isinstance(wanted, str) else wanted
-            if not term.strip() or not phrases or not all(phrase.strip() for phrase in phrases):
-                raise ValueError(f"expected characters in each term and phrase, got {term!r}: {wanted!r}")
+            phrases = wanted if isinstance(wanted, list) else [wanted]
+            if not term.strip() or not phrases or not all(isinstance(one, str) and one.strip() for one in phrases):
+                raise ValueError(f"expected characters in each term and phrase, got {shown(term)}: {shown(wanted)}")
         return value
 
     @model_validator(mode="after")

@@ -21,6 +21,8 @@ class ServeSettings(Settings):
     """File with the token that clients must send (Authorization: Bearer ...); or set MULTIHEAD_TOKEN. [none]"""
     max_body: int = Field(default=1_000_000, ge=100)
     """Maximum bytes of a request body; more is status 413."""
+    max_answer: int = Field(default=10_000_000, ge=10_000)
+    """Maximum bytes of an answer; what would take more is status 422."""
     max_characters: int = Field(default=5_000, ge=1)
     """Maximum characters of a text or prefix; more is status 422."""
     max_texts: int = Field(default=100, ge=1)
@@ -35,6 +37,10 @@ class ServeSettings(Settings):
     """Maximum requests in flight; more is status 429. Divided by requests per second, it is the longest wait."""
     send_time: float = Field(default=10.0, gt=0)
     """Seconds a client has to send a request; a late body is status 408, a late head closes the connection."""
+    take_time: float = Field(default=30.0, gt=0)
+    """Seconds a client has to take an answer, or an event of a stream; then the connection is closed."""
+    connections: int = Field(default=1_000, ge=1)
+    """Maximum open connections; above it, those are closed that have waited longest for their client."""
     time_limit: float = Field(default=30.0, gt=0)
     """Seconds a request may take; more is status 503."""
     drain: float = Field(default=30.0, ge=0)
@@ -43,6 +49,9 @@ class ServeSettings(Settings):
     """Maximum memory of the weights of several models, as 2GB or 500MB; the one used longest ago is unloaded. [none]"""
     pivot: tuple[str, ...] | None = None
     """Language through which pairs without a model are translated; can be repeated, in order of preference. [none]"""
+    allowed_host: tuple[str, ...] | None = None
+    """Name under which clients reach this server, as mt.example.org or *.example.org; can be repeated; * for all.
+    Addresses, localhost and --host are always allowed. [none]"""
     cors_origin: tuple[str, ...] | None = None
     """Origin whose pages may use this server, as https://example.org; can be repeated; * for all. [none]"""
     guard: GuardChoice = "off"
@@ -55,6 +64,14 @@ class ServeSettings(Settings):
             _bytes_of(value)
         return value
 
+    @field_validator("allowed_host")
+    @classmethod
+    def _check_hosts(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        for name in value or ():
+            if name != "*" and not re.fullmatch(r"(\*\.)?[^*:/?#@\s]+", name):
+                raise ValueError(f"expected a name such as mt.example.org, without a port, got {name!r}")
+        return value
+
     @field_validator("cors_origin")
     @classmethod
     def _check_origins(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
@@ -62,6 +79,11 @@ class ServeSettings(Settings):
             if origin != "*" and not re.fullmatch(r"https?://[^/?#\s]+", origin):
                 raise ValueError(f"expected an origin such as https://example.org, without a path, got {origin!r}")
         return value
+
+    @property
+    def held_bytes(self) -> int:
+        """Maximum bytes of all unfinished requests and unread answers."""
+        return max(64_000_000, 4 * (self.max_body + self.max_answer))
 
     @property
     def memory_bytes(self) -> int | None:

@@ -8,16 +8,16 @@ event: error      data: {"error": ..., "message": ...}
 from __future__ import annotations
 
 import asyncio
-import json
 from functools import partial
 
-from pydantic import BaseModel
+from pydantic_core import to_json
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from multihead.serving.error_responses import ApiError, time_exceeded
 from multihead.serving.requests import on_disconnect
+from multihead.serving.responses import dump_texts
 from multihead.serving.scheduler import ActiveRequest, Flight, Scheduler
 from multihead.serving.schema import ApiRequest
 
@@ -55,8 +55,9 @@ class EventStream(Response):
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                 started = True
                 await self._send_progress(active, send)
-                (text,) = await self._scheduler.finish(active)
-                await _send_event(send, "done", text)
+                texts = await self._scheduler.finish(active)
+                data = await dump_texts(texts[0], texts, self._scheduler.settings)
+                await send(_event_message("done", data))
         except ClientDisconnect:
             self._scheduler.metrics.disconnects.inc()
         except TimeoutError:
@@ -77,21 +78,17 @@ class EventStream(Response):
             text = active.partial_text
             if text != sent and not job.done.done():
                 sent = text
-                await send(_event_message("partial", json.dumps({"text": text}, ensure_ascii=False)))
+                await send(_event_message("partial", to_json({"text": text})))
                 await asyncio.wait({job.done}, timeout=MIN_INTERVAL)
 
     async def _send_error(self, error: ApiError, started: bool, scope: Scope, receive: Receive, send: Send) -> None:
         self._scheduler.metrics.refused.labels(error.error).inc()
         if started:
-            await _send_event(send, "error", error.body)
+            await send(_event_message("error", error.body.model_dump_json().encode()))
         else:
             await error.response()(scope, receive, send)
 
 
-async def _send_event(send: Send, name: str, content: BaseModel) -> None:
-    await send(_event_message(name, content.model_dump_json()))
-
-
-def _event_message(name: str, data: str) -> dict[str, object]:
+def _event_message(name: str, data: bytes) -> dict[str, object]:
     """An event; ``data`` is one line, because JSON escapes line breaks."""
-    return {"type": "http.response.body", "body": f"event: {name}\ndata: {data}\n\n".encode(), "more_body": True}
+    return {"type": "http.response.body", "body": b"event: %b\ndata: %b\n\n" % (name.encode(), data), "more_body": True}

@@ -1,0 +1,149 @@
+"""Connections: exact limits of heads, requests sent ahead, upgrades, and answers that nobody takes."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from multihead import Translator
+from multihead.serving import server
+from multihead.serving.http_protocol import MAX_AHEAD, MAX_HEAD, MAX_HEADERS
+
+Client = Any
+Servers = Any
+
+UPGRADE = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
+MATRIX = {"text": "\n".join(["eins zwei drei vier fünf sechs sieben acht neun zehn " * 2] * 6), "alignment": True}
+
+
+def head(size: int) -> bytes:
+    """A head of so many bytes, as the parser counts them."""
+    begun = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX: "
+    counted = len(begun) - len(b"GET  HTTP/1.1\r\n") + len(b"\r\n")
+    return begun + b"a" * (size - counted) + b"\r\n\r\n"
+
+
+def test_a_head_of_the_limit_passes_and_a_byte_more_does_not(client: Client) -> None:
+    assert client.raw(head(MAX_HEAD)).status == 200
+    for size in (MAX_HEAD + 1, 70_000, 120_000):
+        reply = client.raw(head(size))
+        assert (reply.status, reply.json["error"]) == (431, "head_too_large")
+
+
+def test_headers_are_counted(client: Client) -> None:
+    def ask(count: int) -> Any:
+        return client.raw(b"GET /health HTTP/1.1\r\nConnection: close\r\n" + b"a: b\r\n" * (count - 1) + b"\r\n")
+
+    assert ask(MAX_HEADERS).status == 200
+    reply = ask(MAX_HEADERS + 1)
+    assert (reply.status, reply.json["error"]) == (431, "head_too_large")
+
+
+def everything(port: int, sent: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as line:
+        line.sendall(sent)
+        return b"".join(iter(lambda: line.recv(65_536), b""))
+
+
+def test_as_many_upgrades_as_requests_ahead_are_answered(client: Client) -> None:
+    last = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    assert everything(client.port, UPGRADE * MAX_AHEAD + last).count(b"HTTP/1.1 200 OK") == MAX_AHEAD + 1
+
+
+@pytest.mark.parametrize("request_", [UPGRADE, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"])
+def test_more_requests_ahead_close_the_connection(request_: bytes, servers: Servers, translator: Translator) -> None:
+    serving = servers.start(lambda: translator)
+    before = len(serving.log)
+    assert everything(serving.client.port, request_ * 600).count(b"HTTP/1.1 200 OK") <= MAX_AHEAD + 1
+    assert serving.log[before:] == []
+    assert serving.client.get("/health").status == 200
+
+
+def test_what_follows_a_request_in_hand_is_not_its_answer(client: Client) -> None:
+    """What cannot be parsed comes before the answer; it must not be taken for it."""
+    body = json.dumps({"text": "eins zwei"}).encode()
+    sent = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    sent += b"Content-Length: %d\r\n\r\n" % len(body) + body + b"\0\xff\r\n\r\n"
+    assert b"malformed_http" not in everything(client.port, sent)
+
+
+@pytest.fixture
+def small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel holds little of an answer."""
+    monkeypatch.setattr(server, "_SEND_BUFFER", 4096)
+
+
+@contextlib.contextmanager
+def unread(port: int, path: str) -> Iterator[socket.socket]:
+    """A client that asks and does not read."""
+    body = json.dumps(MATRIX).encode()
+    with socket.socket() as line:
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        line.connect(("127.0.0.1", port))
+        head = f"POST {path} HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        line.sendall(head.encode() + body)
+        yield line
+
+
+@pytest.mark.parametrize("path", ["/translate", "/translate/stream"])
+def test_an_answer_that_nobody_takes_is_given_up(
+    path: str, translator: Translator, servers: Servers, small_buffers: None
+) -> None:
+    client = servers.start(lambda: translator, take_time=0.3).client
+    assert len(client.post(path, **MATRIX).body) > 50_000
+    with unread(client.port, path):
+        client.until('multihead_connections_closed_total{reason="answer_not_taken"}', 1)
+        client.until("multihead_requests_in_hand", 0)
+        assert client.metric("multihead_held_bytes") < 1_000
+        assert client.metric("multihead_connections") == 1
+
+
+def test_a_slow_client_that_takes_its_answer_gets_all_of_it(
+    translator: Translator, servers: Servers, small_buffers: None
+) -> None:
+    client = servers.start(lambda: translator, take_time=20).client
+    with unread(client.port, "/translate") as line:
+        answer = http.client.HTTPResponse(line)
+        answer.begin()
+        got = b""
+        while part := answer.read(10_000):
+            got += part
+            time.sleep(0.02)
+    assert json.loads(got)["translations"] == client.post(**MATRIX).json["translations"]
+
+
+def test_unread_answers_of_all_clients_are_limited(
+    translator: Translator, servers: Servers, small_buffers: None
+) -> None:
+    """The one that has waited longest is given up; a client that reads gets its answer."""
+    serving = servers.start(lambda: translator, take_time=60)
+    client, whole = serving.client, serving.client.post(**MATRIX).json["translations"]
+    size = serving.connections.most_bytes = 3 * len(json.dumps(whole))
+    with contextlib.ExitStack() as lines:
+        for _ in range(6):
+            lines.enter_context(unread(client.port, "/translate"))
+            assert client.post(**MATRIX).json["translations"] == whole
+        client.until("multihead_requests_in_hand", 0)
+        assert serving.connections.held <= size
+        assert client.metric('multihead_connections_closed_total{reason="too_many_bytes"}') >= 1
+
+
+def test_a_connection_that_sends_without_end_is_closed(translator: Translator, servers: Servers) -> None:
+    """A body that no endpoint reads: it keeps the connection open no longer than a head may take."""
+    client = servers.start(lambda: translator, send_time=0.3).client
+    with socket.create_connection(("127.0.0.1", client.port), timeout=30) as line:
+        line.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000\r\n\r\n")
+        assert b"200 OK" in line.recv(65_536)
+        began = time.monotonic()
+        with contextlib.suppress(OSError):  # a reset, or a broken pipe
+            while time.monotonic() - began < 20:
+                line.sendall(b" " * 1_000)
+                time.sleep(0.05)
+        assert time.monotonic() - began < 20
