@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from multihead import train
 from multihead.attention import RelativeBias
 from multihead.errors import ConfigurationError, FormatError
 from multihead.interop.formats import opening
@@ -244,3 +245,32 @@ def test_every_distance_has_their_bucket(buckets: int, distance: int, causal: bo
     bias = RelativeBias(2, buckets=buckets, max_distance=distance, causal=causal)
     theirs = T5Attention._relative_position_bucket(distances, not causal, buckets, distance)
     assert torch.equal(bias.bucket(distances), theirs)
+
+
+def test_it_is_fine_tuned_with_its_subwords(learned: tuple[Any, Path], foreign: Any, tmp_path: Path) -> None:
+    """Relative positions and norms learn, padding, the first input of the decoder, stays; the folder is ours then."""
+    for side, english in (("de", False), ("en", True)):
+        lines = foreign.sentences(90, 7, english=english)
+        for name, part in (("own", lines[:60]), ("valid", lines[60:])):
+            (tmp_path / f"{name}.{side}").write_text("".join(f"{line}\n" for line in part), encoding="utf-8")
+    texts = {
+        f"{name}{side}": tmp_path / f"{'valid' if name else 'own'}.{code}"
+        for name in ("", "valid_")
+        for side, code in (("source", "de"), ("target", "en"))
+    }
+    said: list[str] = []
+    settings: dict[str, Any] = {"updates": 12, "warmup": 2, "learning_rate": 2e-3, "threads": 1, "seed": 1}
+    run = train(from_model=learned[1], output=tmp_path / "run", **texts, **settings, say=said.append)
+    assert any("nothing is resized" in line for line in said)
+    before, after = opening.read_foreign(learned[1], Languages()), run.translator().bundle
+    assert after.source_tokenizer.digest == before.source_tokenizer.digest
+    assert after.model.config == before.config.model_copy(
+        update={name: getattr(after.model.config, name) for name in before.config.training_only}
+    )
+    weights = dict(after.model.named_parameters())
+    changed = {name for name, weight in weights.items() if not torch.equal(weight, before.weights[name])}
+    assert changed == weights.keys()
+    table = "source_embedding.table.weight"
+    assert torch.equal(weights[table][0], before.weights[table][0])
+    assert before.weights[table][0].any()
+    assert run.translator().translate(foreign.sentences(2))
