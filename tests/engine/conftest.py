@@ -40,7 +40,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "fairseq's positions": {"norm": "pre", "sinusoid": "fairseq", "tie_output": False, "output_bias": True},
     "no source end": {"source_end": False, "embedding_norm": True},
     "RMS norms, tanh GELU": {"norm_kind": "rms", "feed_forward": "gelu_tanh", "embedding_norm": True},
-    "relative positions, gated tanh GELU, pre-norm by RMS, no biases": {
+    "T5": {
         "norm": "pre", "norm_kind": "rms", "feed_forward": "geglu_tanh", "feed_forward_bias": False, "key_dim": 8,
         "attention_bias": False, "positions": "relative", "embedding_scale": "projection", "value_dim": 8,
     },

@@ -116,7 +116,7 @@ def rounded(x: torch.Tensor, precision: str, rows: bool) -> torch.Tensor:
     return (x / scale).round() * scale
 
 
-@pytest.mark.parametrize("name", ["pre-norm", "odd widths, no biases", "geglu, normed embeddings"])
+@pytest.mark.parametrize("name", ["pre-norm", "odd widths, no biases", "geglu, normed embeddings", "T5"])
 @pytest.mark.parametrize("precision", ["bfloat16", "int8"])
 def test_a_precision_rounds_both_sides_of_every_product_and_what_is_kept(
     drawn: Any, name: str, precision: Any, monkeypatch: pytest.MonkeyPatch
