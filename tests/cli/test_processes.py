@@ -170,10 +170,13 @@ def test_a_fault_of_one_is_said_once_and_all_end(launched, tmp_path):
 def test_the_pace_that_the_updates_are_chosen_by_is_that_of_all(launched):
     """With --budget instead of --updates, every process takes part in the measurement."""
     place = launched.flags.index("--updates")
-    launched.flags[place : place + 2] = ["--budget", "4"]
+    launched.flags[place : place + 2] = ["--budget", "40"]
     launched.start(2)
     assert launched.end() == 0, launched.said()
-    assert "what fits into 4 s at" in launched.said()
+    assert "what fits into 40 s at" in launched.said()
+    lines = [json.loads(line) for line in (launched.run / "plan.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert any("updates" in line for line in lines)  # the first process decides, and the other follows
+    assert f"{lines[-1]['step']:08d}" == max(path.name for path in (launched.run / "checkpoints").iterdir())
 
 
 @pytest.mark.parametrize("command", [["pointer", "train", "sort"], ["translate", "model"], ["demo"]])
