@@ -154,9 +154,9 @@ def library(folder: Path, texts: list[str], chosen: Namespace, beam: int, model:
     ]
 
 
-def fuzz(served: Served, size: str, requests: int) -> list[dict[str, Any]]:
-    """Invalid requests, six rounds: memory rises until every cache is full; growth is that of the last round."""
-    turns = [served.do("fuzz", requests=requests, clients=16, seed=seed) for seed in (6, 5, 4, 3, 2, 1)]
+def fuzz(served: Served, size: str, requests: int, rounds: int) -> list[dict[str, Any]]:
+    """Rounds of invalid requests: memory rises until every cache is full; growth is that of the last round."""
+    turns = [served.do("fuzz", requests=requests, clients=16, seed=seed) for seed in range(rounds, 0, -1)]
     levels = ", ".join(f"{turn['memory'] / 2**20:,.0f}" for turn in turns)
     print(f"{size}: {levels} MiB of memory after each {requests:,} requests, three in four bad")
     growth = _growth(turns[-2], turns[-1])
@@ -248,7 +248,7 @@ def _faulty(row: dict[str, Any]) -> bool:
 def measure(chosen: Namespace, size: str, folder: Path) -> list[dict[str, Any]]:
     """Rows of one model."""
     write_model(folder, size, chosen.steps)
-    texts, threads, rows = sentences(64), torch.get_num_threads(), []
+    texts, threads, rows = sentences(8 if chosen.quick else 64), torch.get_num_threads(), []
     for beam in chosen.beams if "load" in chosen.phases else ():
         served = Served(folder, texts, threads, beam, chosen.queue, chosen.precision)
         rows += load(served, f"{size}, beam {beam}", chosen.seconds)
@@ -256,7 +256,7 @@ def measure(chosen: Namespace, size: str, folder: Path) -> list[dict[str, Any]]:
         rows += library(folder, texts, chosen, beam, f"{size}, beam {beam}")
     if {"fuzz", "kill"} & set(chosen.phases):
         served = Served(folder, texts, threads, 5, 128, chosen.precision)
-        rows += fuzz(served, size, chosen.requests) if "fuzz" in chosen.phases else []
+        rows += fuzz(served, size, chosen.requests, 2 if chosen.quick else 6) if "fuzz" in chosen.phases else []
         rows += kill(served, size, chosen.kills) if "kill" in chosen.phases else []
         served.end()
     return rows

@@ -129,7 +129,9 @@ def begin(chosen: Namespace, file: Path) -> list[Contender]:
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, (os.environ.get("MULTIHEAD_PEERS"), *sys.path))),
     }
-    wanted = [("multihead", fast, False), ("multihead", "float32", False)]
+    wanted = [("multihead", fast, False)]
+    if chosen.size != "toy" or chosen.losses:
+        wanted.append(("multihead", "float32", False))
     if not chosen.losses:
         peers = ["torch.nn.Transformer"]
         if importlib.util.find_spec("transformers") or os.environ.get("MULTIHEAD_PEERS"):
@@ -183,7 +185,7 @@ def turns(
     """Speed of each contender, and its ratio to the best peer as its users run it."""
     for contender in contenders:
         contender.run(max(2, min(chosen.updates, 4)))
-        contender.peak = contender.ask("peak")["peak"]
+        contender.peak = contender.ask(f"peak {256 if chosen.size == 'toy' else 2048}")["peak"]
     for turn in range(chosen.rounds):
         for contender in contenders[turn % len(contenders) :] + contenders[: turn % len(contenders)]:
             found = contender.run(chosen.updates)

@@ -1,8 +1,9 @@
 """One contender of `training.py`: trains on request and reports the time.
 
 The allocator's settings and the threads of a process belong to it alone, so contenders that differ in them cannot share
-one. Lines on standard input: ``run N`` trains N updates on the next batches; ``peak`` measures the matrix products of
-this process's precision. Each is answered by a line of JSON. The peers' own code is not here: they are imported.
+one. Lines on standard input: ``run N`` trains N updates on the next batches; ``peak N`` measures products of N x N
+matrices in this process's precision. Each is answered by a line of JSON. The peers' own code is not here: they are
+imported.
 """
 
 from __future__ import annotations
@@ -159,8 +160,8 @@ def contender(name: str, sizes: dict[str, Any], settings: TrainingConfig) -> Upd
     return common_loop(model, logits, settings)
 
 
-def peak(precision: str, size: int = 2048, rounds: int = 5) -> float:
-    """Operations per second of a large matrix product in this contender's precision."""
+def peak(precision: str, size: int, rounds: int = 5) -> float:
+    """Operations per second of a matrix product in this contender's precision."""
     kind = torch.bfloat16 if precision == "bfloat16" else torch.float32
     one, other = torch.randn(size, size, dtype=kind), torch.randn(size, size, dtype=kind)
     torch.mm(one, other)
@@ -184,7 +185,7 @@ def main() -> None:
     for line in sys.stdin:
         word, _, number = line.strip().partition(" ")
         if word == "peak":
-            print(json.dumps({"peak": peak(precision)}), flush=True)
+            print(json.dumps({"peak": peak(precision, int(number))}), flush=True)
             continue
         losses, tokens, started, worked = [], 0, time.perf_counter(), time.process_time()
         for _ in range(int(number)):
