@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from itertools import chain, pairwise
 from pathlib import Path
@@ -41,13 +42,18 @@ def module_name(path: Path) -> str:
 
 
 FILES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
-TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FILES.items()}
 
 
+@cache
+def tree_of(module: str) -> ast.Module:
+    return ast.parse(FILES[module].read_text(encoding="utf-8"))
+
+
+@cache
 def imports_of(module: str) -> list[Import]:
     return [
         Import(target, node.lineno, at_start)
-        for node, at_start in _statements(TREES[module], at_start=True)
+        for node, at_start in _statements(tree_of(module), at_start=True)
         for target in _targets(module, node)
     ]
 
@@ -75,9 +81,6 @@ def _targets(module: str, node: ast.Import | ast.ImportFrom) -> Iterator[str]:
     for alias in node.names:
         full = f"{node.module}.{alias.name}"
         yield full if full in FILES else node.module if node.module in FILES else node.module.split(".")[0]
-
-
-IMPORTS = {module: imports_of(module) for module in FILES}
 
 
 def declared_order() -> list[tuple[str, ...]]:
@@ -133,7 +136,7 @@ def arrows_up(source: str, targets: list[Import]) -> list[str]:
 
 @pytest.mark.parametrize("module", FILES)
 def test_imports_point_down(module: str) -> None:
-    assert arrows_up(module, IMPORTS[module]) == []
+    assert arrows_up(module, imports_of(module)) == []
 
 
 def test_an_arrow_up_or_sideways_is_seen() -> None:
@@ -146,7 +149,7 @@ def test_an_arrow_up_or_sideways_is_seen() -> None:
 
 
 def test_no_imports_in_a_circle() -> None:
-    graph = {module: {i.target for i in IMPORTS[module] if i.target in FILES} for module in FILES}
+    graph = {module: {i.target for i in imports_of(module) if i.target in FILES} for module in FILES}
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -159,7 +162,7 @@ def reached(start: str) -> dict[str, str]:
     while waiting:
         module = waiting.pop()
         parents = [module.rsplit(".", depth)[0] for depth in range(1, module.count(".") + 1)]
-        wanted = [i.target for i in IMPORTS[module] if i.at_start]
+        wanted = [i.target for i in imports_of(module) if i.at_start]
         for target in (*parents, *wanted):
             if target not in found:
                 found[target] = module
@@ -170,8 +173,8 @@ def reached(start: str) -> dict[str, str]:
 @pytest.mark.parametrize("module", [name for name in FILES if name.startswith("multihead.text")])
 def test_text_never_needs_torch(module: str) -> None:
     # `multihead` itself imports its names lazily; all imports of modules below it count.
-    names = {target for i in IMPORTS[module] if i.target in FILES for target in reached(i.target)}
-    assert "torch" not in names | {i.target for i in IMPORTS[module]}
+    names = {target for i in imports_of(module) if i.target in FILES for target in reached(i.target)}
+    assert "torch" not in names | {i.target for i in imports_of(module)}
 
 
 @pytest.mark.parametrize("start", ["multihead", "multihead.cli.main"])
@@ -194,7 +197,7 @@ def test_help_of_every_command_leaves_torch_alone() -> None:
 @pytest.mark.parametrize("module", FILES)
 def test_every_file_opens_with_a_line_that_fits_the_tree(module: str) -> None:
     """`make tree` draws ARCHITECTURE.md's tree from these lines."""
-    first, *_ = (ast.get_docstring(TREES[module]) or "").splitlines() or [""]
+    first, *_ = (ast.get_docstring(tree_of(module)) or "").splitlines() or [""]
     assert 0 < len(first) <= 72, (
         f"{module}: the first line of the docstring has {len(first)} characters, at most 72 fit"
     )
@@ -215,7 +218,7 @@ def test_the_public_names() -> None:
     assert multihead.__version__ == importlib.metadata.version("multihead")
     for_type_checkers = {
         alias.name: node.module
-        for node in ast.walk(TREES["multihead"])
+        for node in ast.walk(tree_of("multihead"))
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("multihead.")
         for alias in node.names
     }
@@ -231,6 +234,6 @@ def test_a_name_that_is_not_public_is_refused_with_those_that_are() -> None:
 
 def test_the_attention_library_exports_what_it_imports() -> None:
     attention = importlib.import_module("multihead.attention")
-    nodes = [node for node in TREES["multihead.attention"].body if isinstance(node, ast.ImportFrom)]
+    nodes = [node for node in tree_of("multihead.attention").body if isinstance(node, ast.ImportFrom)]
     assert sorted(alias.name for node in nodes for alias in node.names) == sorted(attention.__all__)
     assert all(getattr(attention, name) is not None for name in attention.__all__)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 
 import pytest
-import sacremoses
 
 from multihead.errors import DataError, FormatError, MissingDependencyError
 from multihead.text.foreign import SpecialIds
@@ -21,6 +20,8 @@ def prepared(steps: Preparation) -> PreparedTokenizer:
 
 
 def test_moses_is_the_library() -> None:
+    import sacremoses
+
     text = "Mr. O'Neil said: well-known."
     for split in (False, True):
         steps = Preparation(moses="en", split_dashes=split, lowercase=True)
@@ -35,6 +36,8 @@ def test_moses_is_the_library() -> None:
 
 def test_normalizing_is_what_joeynmt_does() -> None:
     """NFKC, plain quotes, single spaces, none before punctuation: before encoding, and the last two after decoding."""
+    import sacremoses
+
     steps = Preparation(normalize=True)
     assert steps.apply(" “ﬁne”  \u200b’x’\u3000! ") == "\"fine\" 'x'!"
     assert steps.undo("well  known .") == "well known."

@@ -19,14 +19,14 @@ from multihead.attention.torch_compatible.functional import multi_head_attention
 from multihead.attention.torch_compatible.module import MultiheadAttention
 
 pytest.importorskip("expecttest", reason="PyTorch's test tools need it")
-# Not imported at the top: it needs expecttest, and this part of PyTorch may move.
-from torch.testing._internal.common_methods_invocations import op_db
-from torch.testing._internal.common_modules import module_db
+# Those tools are not imported at the top: that takes seconds, which every process of a test run would spend.
 
 CPU = torch.device("cpu")
 
 
 def operator_samples(name: str, requires_grad: bool) -> list[Any]:
+    from torch.testing._internal.common_methods_invocations import op_db
+
     (info,) = (info for info in op_db if info.name == name)
     torch.manual_seed(0)
     samples = list(info.sample_inputs(CPU, torch.float64, requires_grad=requires_grad))
@@ -47,6 +47,8 @@ def same(ours: tuple[Tensor | None, ...], theirs: tuple[Tensor | None, ...]) -> 
 
 
 def module_samples(training: bool, dtype: torch.dtype) -> Iterator[Any]:
+    from torch.testing._internal.common_modules import module_db
+
     (info,) = (info for info in module_db if info.module_cls is nn.MultiheadAttention)
     torch.manual_seed(0)
     yield from info.module_inputs_func(info, device=CPU, dtype=dtype, requires_grad=True, training=training)
