@@ -18,9 +18,15 @@ demo: setup
 	$(if $(filter zh,$(SOURCE) $(TARGET)),$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[zh]")
 	$(BIN)/multihead demo --source-language $(SOURCE) --target-language $(TARGET)
 
-# As many files at a time as there are cores (but not more than 4), each on one thread.
-test: check
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# As many files at a time as there are cores (but not more than 4), each on one thread. mypy runs beside them. The tests
+# start hundreds of processes, so compiled modules are kept, whatever the environment says.
+test: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	@$(BIN)/mypy & types=$$!; \
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile \
+		--no-loadscope-reorder; tests=$$?; \
+	wait $$types && exit $$tests
 
 # A training is killed 200 times at random moments; what it ends with is compared bit for bit.
 test-crash: setup
