@@ -127,3 +127,8 @@ def test_a_given_model_is_validated_before_the_first_update():
     plan = first_plan(settings())
     assert validation_due(plan, 0, -1)
     assert not validation_due(plan, 0, 0)
+
+
+@pytest.mark.parametrize(("replanned", "updates", "part"), [(("sentences",), 3, 8), (("sentences",), 9, 1), ((), 3, 1)])
+def test_a_run_too_short_to_measure_a_validation_translates_few_sentences(replanned, updates, part):
+    assert first_plan(settings(updates=updates, replanned=replanned)).part == part

@@ -38,16 +38,14 @@ from multihead.configuration import MOST_UPDATES
 from multihead.files import fsync, write_errors, write_text
 from multihead.training.checkpoint import RunState
 from multihead.training.config import TrainingConfig
-from multihead.training.plan import Decision, Plan, last_validation, validations
+from multihead.training.plan import PARTS, Decision, Plan, last_validation, validations
 from multihead.training.progress import format_duration
 
 JOURNAL = "plan.jsonl"
 _TARGET, _TOLERANCE = 0.985, 0.015
 """Where in the budget a run is planned to end, and how far from there it may be expected without a new plan."""
 _VALIDATING = 0.1
-"""Maximum share of the remaining time that validations take ..."""
-_PARTS = 8
-"""... which a single one keeps to by translating fewer sentences, though not fewer than one in so many."""
+"""Maximum share of the remaining time that validations take; a single one translates fewer sentences to keep to it."""
 _CHECK = 0.02
 """Share of the budget between checks."""
 _FRESH = 0.15
@@ -98,7 +96,7 @@ def choose(config: TrainingConfig, plan: Plan, step: int, validated_at: int, cos
     if "validate_every" in config.replanned:
         count = _count_validations(config, plan, step, validated_at, costs)
         if count == 1 and validated_at == 0 and "sentences" in config.replanned:
-            part = min(max(math.ceil(costs.validation / (_VALIDATING * config.budget)), 1), _PARTS)
+            part = min(max(math.ceil(costs.validation / (_VALIDATING * config.budget)), 1), PARTS)
             costs = replace(costs, validation=costs.validation / part)
         updates = step + max(int((left - count * costs.validation) / costs.update), 0)
     else:

@@ -29,6 +29,8 @@ _FIRST_CHECK = 50
 """The pace is first measured after this part of the estimated updates."""
 _FEWEST = 5
 """... or after so many updates, if a quarter of the run is not shorter."""
+PARTS = 8
+"""At least one in so many sentences is translated at a validation."""
 
 
 class Decision(Settings):
@@ -64,6 +66,7 @@ def first_plan(config: TrainingConfig) -> Plan:
         updates=config.updates,
         validate_every=config.validate_every,
         average=config.average,
+        part=PARTS if "sentences" in config.replanned and config.updates <= _FEWEST else 1,  # nothing can be measured
         check=max(config.updates // _FIRST_CHECK, min(_FEWEST, -(-config.updates // 4))),
         start=peak,
         virtual=peak,
