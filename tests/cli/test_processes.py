@@ -122,7 +122,37 @@ def test_two_processes_are_stopped_by_a_signal_to_one_and_one_goes_on(numbers, s
     said = []
     numbers.learn(launched.run, **settings, say=said.append)
     assert said[0] == f"going on after update {step} of 40"
+    assert not any(line.startswith("  other ") for line in said)  # it computes both shares: see the next test
     assert_same_run(numbers, alone, launched.run)
+
+
+@pytest.mark.proof
+def test_a_run_of_two_that_one_finishes_ends_with_the_same_weights(numbers, settings, launched, tmp_path):
+    """Bit for bit; one that began alone and that two finish says that it does not."""
+    launched.start(2)
+    assert launched.end() == 0, launched.said()
+    other = Launched(numbers, tmp_path / "other", settings)
+    (tmp_path / "other").mkdir()
+    other.start(2)
+    assert other.wait_for("14/40  epoch")
+    os.kill(other.workers()[0], signal.SIGTERM)
+    assert other.end() != 0
+    numbers.learn(other.run, **settings)
+    for name in ("model", "optimizer"):
+        one, two = (job.run / "checkpoints" / "00000040" / f"{name}.safetensors" for job in (launched, other))
+        assert one.read_bytes() == two.read_bytes()
+    third = Launched(numbers, tmp_path / "third", settings)
+    (tmp_path / "third").mkdir()
+    third.start(1)
+    assert third.wait_for("14/40  epoch")
+    os.kill(third.agent.pid, signal.SIGTERM)
+    third.end()
+    third.start(2)
+    assert third.end() == 0
+    (line,) = (line for line in third.said().splitlines() if line.startswith("  other "))
+    assert line == (
+        "  other processes: 1, now 2: the weights may differ in their last digits from those of an uninterrupted run"
+    )
 
 
 @pytest.mark.proof

@@ -1,4 +1,4 @@
-"""A child that os.fork() made after a search or an update searches and trains on, with one thread, and does not hang."""
+"""A child that os.fork() made after a search or an update searches and trains with one thread, and does not hang."""
 
 from __future__ import annotations
 

@@ -200,6 +200,49 @@ def found(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(SIZE)]
 
 
+class Half(splitting.SingleProcess):
+    """One of two processes; the second one receives the gradients of the first."""
+
+    def __init__(self, rank, received=None):
+        super().__init__(configuration.Launch(rank=rank, size=2))
+        self.received, self.sent = received or [], []
+
+    def sum_gradients(self, parameters):
+        parameters = list(parameters)
+        self.sent.append([None if p.grad is None else p.grad.clone() for p in parameters])
+        if self.rank == 1:
+            for parameter, other in zip(parameters, self.received.pop(0), strict=True):
+                if parameter.grad is not None or other is not None:
+                    one, two = (torch.zeros_like(parameter) if g is None else g for g in (other, parameter.grad))
+                    parameter.grad = one + two
+
+
+@pytest.mark.parametrize("changes", SETTINGS.values(), ids=SETTINGS)
+def test_one_process_makes_the_updates_of_two_bit_for_bit(toy, changes):
+    groups = [(range(9), (20, 21)), (range(12),), ((4,),)]
+
+    def train(processes):
+        model, config = toy.model(dropout=0.3), toy.config(**changes)
+        optimizer = build_optimizer(model, config)
+        for step, own in enumerate(groups, start=1):
+            train_step(
+                model, optimizer, [toy.batch(*g) for g in own], config, step, 1e-2, processes=processes[step - 1]
+            )
+        return model.state_dict()
+
+    gradients = []
+    for _ in groups:  # the first of the two goes ahead by one update at a time
+        first = Half(0)
+        train([*(Half(1, [g]) for g in gradients), first, *([first] * 3)][: len(groups)])
+        gradients.append(first.sent[0])
+    weights = train([Half(1, [g]) for g in gradients])
+    both = splitting.with_shares(SINGLE_PROCESS, 2)
+    assert both.own_shares == (0, 1)
+    for name, weight in train([both] * 3).items():
+        assert torch.equal(weight, weights[name]), name
+    assert splitting.with_shares(SINGLE_PROCESS, 3) is splitting.with_shares(SINGLE_PROCESS, 0) is SINGLE_PROCESS
+
+
 @pytest.mark.parametrize(("name", "changes"), SETTINGS.items())
 def test_three_processes_make_the_updates_of_one(toy, found, name, changes):
     """Loss, hits, norm and weights with dropout; bitwise equal among the processes."""

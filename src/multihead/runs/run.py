@@ -26,15 +26,16 @@ import torch
 
 from multihead import work_folder
 from multihead.bundle import weights_digest
-from multihead.configuration import Settings, require_device
+from multihead.configuration import Settings, processor_flags, require_device
 from multihead.data.order import Array
+from multihead.kernels.linear import library_for_this_processor
 from multihead.kernels.native import load_kernels
 from multihead.planning.settings import BaseRunConfig, GivenModel
 from multihead.training.budget import Pacer
 from multihead.training.checkpoint import Checkpoint, RunState, save
 from multihead.training.context import RunContext, TrainerInputs, Validation
 from multihead.training.progress import ModelFlops, RunLog, SilentLog
-from multihead.training.splitting import Examples, Model
+from multihead.training.splitting import Examples, Model, Processes
 from multihead.training.tensorboard import TensorBoard
 from multihead.training.trainer import Trainer
 
@@ -259,6 +260,7 @@ def _train(kind: RunKind[Chosen, Config, Data, Model], config: Config, data: Dat
         log.copy_to(TensorBoard(folder, after=trainer.state.logged))
     if checkpoint is not None:
         _report_start(kind, config, trainer, log)
+    _report_surroundings(trainer, computed_by(config.training.device, processes), log)
     batches, judge = kind.batches(config, data, trainer.state.position), kind.judge(config, data)
     state = trainer.run(
         TrainerInputs(
@@ -287,6 +289,32 @@ def _report_start(
     now = installed_versions()
     if config.versions != now:
         log.say(f"  begun with {config.versions}, now {now}: the result may differ in its last digits")
+
+
+def _report_surroundings(trainer: Trainer[Any], now: dict[str, str], log: RunLog) -> None:
+    """Say if the last updates were computed by something else, and note what computes the next ones."""
+    before = trainer.state.computed_by
+    changed = [name for name in now if before and before.get(name) != now[name]]
+    if changed and not (changed == ["processes"] and trainer.keeps_shares):
+        parts = [f"{name}: {before.get(name, 'unknown')}, now {now[name]}" for name in changed]
+        differ = "the weights may differ in their last digits from those of an uninterrupted run"
+        log.say(f"  other {'; '.join(parts)}: {differ}")
+    trainer.state = trainer.state.model_copy(update={"computed_by": now})
+
+
+def computed_by(device: str, processes: Processes) -> dict[str, str]:
+    """What the last digits of an update depend on, besides the versions."""
+    if device.startswith("cuda"):
+        instructions = torch.cuda.get_device_name()
+    else:
+        special = {"avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8"} & processor_flags()
+        instructions = " ".join((torch.backends.cpu.get_cpu_capability(), *sorted(special)))
+        instructions += f", products by {library_for_this_processor()}"
+    return {
+        "processes": str(processes.size),
+        "threads each": str(torch.get_num_threads()),
+        "instructions": instructions,
+    }
 
 
 def _outcome(kind: RunKind[Chosen, Config, Data, Model], state: RunState) -> str:

@@ -77,6 +77,10 @@ class RunState(Settings):
     """The last updates that were skipped."""
     room: int | None = None
     """Maximum number of cells that fit into memory; larger batches are split; None = no limit."""
+    shares: int = 0
+    """Number of shares into which the rows of each batch are divided (`training.splitting`); 0 in older checkpoints."""
+    computed_by: dict[str, str] = Field(default_factory=dict)
+    """What the last digits of the weights depend on: the processes, threads and instructions of the last updates."""
     plan: Plan | None = None
     """The current plan of a run with a budget."""
 

@@ -14,8 +14,8 @@ and first row.
 The limit is stored in the state of the run (`RunState.room`), so a resumed run splits the same batches. A limit found
 after the last checkpoint has to be found again.
 
-With several processes, each computes some rows of every batch. `Processes` is what one of them sees of the others,
-and `SINGLE_PROCESS` is a run without others. The processes that torchrun starts are in `training.parallel`.
+With several processes, each computes a share of the rows of every batch. `Processes` is what one of them sees of the
+others, and `SINGLE_PROCESS` is a run without others. The processes that torchrun starts are in `training.parallel`.
 """
 
 from __future__ import annotations
@@ -226,13 +226,23 @@ class Processes(ABC):
         return max(1, total // self.launch.local_size)
 
     def split_rows(self, batch: Examples) -> list[Examples]:
-        """The rows of each process in order, without processes that get no rows."""
-        ranges = (row_range(len(batch), rank, self.size) for rank in range(self.size))
+        """The rows of each share in order, without shares that get no rows."""
+        ranges = (row_range(len(batch), share, self.shares) for share in range(self.shares))
         return [_part(batch, start, stop) for start, stop in ranges if stop > start]
 
-    def own_rows(self, batch: Examples) -> tuple[Examples | None, int]:
-        """The rows of this process (None if it gets none), and the number of the first one."""
-        start, stop = row_range(len(batch), self.rank, self.size)
+    @property
+    def shares(self) -> int:
+        """Number of shares into which the rows of a batch are divided: one for each process."""
+        return self.size
+
+    @property
+    def own_shares(self) -> Sequence[int]:
+        """The shares of this process."""
+        return (self.rank,)
+
+    def own_rows(self, batch: Examples, share: int | None = None) -> tuple[Examples | None, int]:
+        """The rows of a share, by default this process's (None if it gets none), and the number of the first one."""
+        start, stop = row_range(len(batch), self.rank if share is None else share, self.shares)
         return (_part(batch, start, stop) if stop > start else None), start
 
     def attempt(self, work: Callable[[], T]) -> list[T]:
@@ -275,6 +285,26 @@ class SingleProcess(Processes):
 
 
 SINGLE_PROCESS = SingleProcess(Launch())
+
+
+class BothShares(SingleProcess):
+    """One process that computes the shares of two, one after the other: it continues their run bit for bit.
+
+    A sum of two gradients does not depend on their order. Of more, the order in which processes add them is not known.
+    """
+
+    @property
+    def shares(self) -> int:
+        return 2
+
+    @property
+    def own_shares(self) -> Sequence[int]:
+        return (0, 1)
+
+
+def with_shares(processes: Processes, shares: int) -> Processes:
+    """The processes, dividing batches into so many shares as before where they can; 0 = as many as there are."""
+    return BothShares(processes.launch) if (processes.size, shares) == (1, 2) else processes
 
 
 def row_range(rows: int, rank: int, size: int) -> tuple[int, int]:

@@ -23,8 +23,8 @@ from __future__ import annotations
 import hashlib
 import math
 import statistics
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -34,6 +34,8 @@ from multihead.kernels import random
 from multihead.training.checkpoint import RunState
 from multihead.training.config import TrainingConfig
 from multihead.training.splitting import SINGLE_PROCESS, Examples, Processes, Trainable, sequence_loss, split_to_fit
+
+T = TypeVar("T")
 
 _MEDIAN_WINDOW = 64
 """Number of norms that the median is taken of."""
@@ -143,14 +145,15 @@ def train_step(
     for group in optimizer.param_groups:
         group["lr"] = rate
     tokens = sum(batch.target_tokens for batch in batches)
-    # sums_of_processes[rank][part]: loss, nll and hits of that process's rows of that batch
-    sums_of_processes = processes.attempt(
-        lambda: [
-            _backward(model, batch, config, (step, part), tokens, max_cells, processes)
-            for part, batch in enumerate(batches)
-        ]
-    )
-    parts = [_add(*shares) for shares in zip(*sums_of_processes, strict=True)]
+
+    def share_of(share: int) -> list[tuple[float, float, int]]:
+        numbered = enumerate(processes.own_rows(batch, share) for batch in batches)
+        return [_backward(model, rows, config, (step, part), tokens, max_cells) for part, rows in numbered]
+
+    # sums_of_shares[share][part]: loss, nll and hits of that share of the rows of that batch
+    sums_of_processes = processes.attempt(lambda: _in_turn(share_of, processes.own_shares, model))
+    sums_of_shares = [sums for own in sums_of_processes for sums in own]
+    parts = [_add(*shares) for shares in zip(*sums_of_shares, strict=True)]
     losses = [loss for loss, _, _ in parts]
     processes.sum_gradients(model.parameters())
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip or math.inf).item()
@@ -171,32 +174,50 @@ def try_batch(
 ) -> None:
     """Run a batch forward and backward to see whether it fits into memory; changes no weight."""
     model.train()
-    processes.attempt(lambda: _backward(model, batch, config, (0, 0), batch.target_tokens, max_cells, processes))
+
+    def share_of(share: int) -> tuple[float, float, int]:
+        return _backward(model, processes.own_rows(batch, share), config, (0, 0), batch.target_tokens, max_cells)
+
+    processes.attempt(lambda: _in_turn(share_of, processes.own_shares, model))
+
+
+def _in_turn(compute: Callable[[int], T], shares: Sequence[int], model: Trainable) -> list[T]:
+    """Compute shares one after the other; their gradients are added as `Processes.sum_gradients` adds them."""
+    found = [compute(shares[0])]
+    for share in shares[1:]:
+        parameters = [parameter for _, parameter in model.named_parameters()]
+        before = [parameter.grad for parameter in parameters]
+        for parameter in parameters:
+            parameter.grad = None
+        found.append(compute(share))
+        for parameter, gradient in zip(parameters, before, strict=True):
+            if gradient is not None or parameter.grad is not None:
+                one, other = (torch.zeros_like(parameter) if g is None else g for g in (gradient, parameter.grad))
+                parameter.grad = one.add_(other)
+    return found
 
 
 def _backward(
     model: Trainable,
-    batch: Examples,
+    share: tuple[Examples | None, int],
     config: TrainingConfig,
     place: tuple[int, int],
     tokens: int,
     max_cells: int | None,
-    processes: Processes,
 ) -> tuple[float, float, int]:
-    """Add the gradient of this process's rows of a batch; return their sums of loss, nll and hits.
+    """Add the gradient of a share of the rows of a batch; return their sums of loss, nll and hits.
 
     Args:
         model: accumulates the gradient in its parameters.
-        batch: the whole batch.
+        share: the rows, if there are any, and the number of the first one in the batch.
         config: precision, smoothing and seed are read.
         place: (step, part), for the random seed.
         tokens: target tokens of the whole update, in all processes: the gradient is divided by it.
         max_cells: as in `train_step`.
-        processes: as in `train_step`.
     """
     loss = nll = 0.0
     hits = 0
-    rows, first_row = processes.own_rows(batch)
+    rows, first_row = share
     seed = step_seed(config.seed, *place)
     for piece in split_to_fit(rows, max_cells) if rows is not None else ():
         # Two sources of randomness: our kernels derive each mask from the seed and the row's number in the whole

@@ -30,7 +30,15 @@ from multihead.training.optimizer import Average, build_optimizer, learning_rate
 from multihead.training.parallel import PeerEnded
 from multihead.training.plan import Decision, Plan, first_plan, follow, place, validation_due
 from multihead.training.progress import ModelFlops, RunLog, format_duration, format_lines
-from multihead.training.splitting import SINGLE_PROCESS, Examples, Model, Processes, can_probe_memory, retry_in_pieces
+from multihead.training.splitting import (
+    SINGLE_PROCESS,
+    Examples,
+    Model,
+    Processes,
+    can_probe_memory,
+    retry_in_pieces,
+    with_shares,
+)
 from multihead.training.step import (
     RejectedUpdateError,
     StepSums,
@@ -82,6 +90,10 @@ class Trainer(Generic[Model]):
         self.state = RunState()
         if checkpoint is not None:
             self._restore(checkpoint)
+        before, self.processes = self.state.shares, with_shares(processes, self.state.shares)
+        self._set_state(shares=self.processes.shares)
+        self.keeps_shares = self.state.shares == before
+        """Whether batches are divided as they were before the run was resumed: then its updates are the same."""
         if config.budget is not None:
             self._set_plan(self.state.plan or first_plan(config))
         self._writer = CheckpointWriter(self.checkpoints, config.keep_checkpoints)
