@@ -202,6 +202,15 @@ def test_where_all_pairs_are_too_long(tmp_path, numbers):
 # ------------------------------------------------------------------------------------------ what is written
 
 
+def test_a_pair_that_is_too_long_for_any_vocabulary_teaches_none(tmp_path, numbers):
+    pairs = numbers.pairs(300, 7)
+    plain, _ = prepared(tmp_path / "plain", **numbers.write(tmp_path, "plain", pairs), seed=1)
+    word = "abcdefghijkl" * 10_000  # its pieces would be the most frequent
+    ours, _ = prepared(tmp_path / "long", **numbers.write(tmp_path, "long", [*pairs, (word, "x")]), seed=1)
+    assert ours.source_tokenizer.digest == plain.source_tokenizer.digest
+    assert [row[1:3] for row in left_out(tmp_path / "long")] == [["301", "more than 256 subwords"]]
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_one_vocabulary_or_two(tmp_path, numbers, shared):
     found, choices = prepared(tmp_path / "run", shared_vocabulary=shared, **numbers.train)

@@ -30,6 +30,10 @@ from multihead.text.vocabulary import (
 LONGEST = 24
 """Maximum number of characters per token: longer ones are repetitions (a row of dashes, a whole sentence)."""
 
+LONGEST_PIECE = 1000
+"""Maximum number of characters that are counted as one piece. The library's time grows with the square of a piece's
+length, so a longer one is cut; only the pairs at the cuts are lost."""
+
 NEVER_LEARNED = frozenset(f" {MARK}\r\n")
 """Characters without entries: a space becomes a mark; a literal mark and line breaks become bytes, so that forbidding
 the bytes LF and CR prevents a search from emitting line breaks."""
@@ -50,7 +54,8 @@ def learn(lines: Iterable[str], vocab_size: int, specials: Specials, coverage: f
             f"vocab_size is {vocab_size}, but {FIRST_CHARACTER} special symbols and bytes and {len(kept)} "
             f"characters need {FIRST_CHARACTER + len(kept)}: raise vocab_size{other_remedy(counts, coverage, room)}"
         )
-    learned = learn_merges(without(corpus, counts.keys() - set(kept)), room, min_frequency)
+    long = any(len(line) >= LONGEST_PIECE for line in corpus)
+    learned = learn_merges(without(corpus, counts.keys() - set(kept)), room, min_frequency, long)
     reserved = (*specials.strings, *BYTE_TOKENS)
     merges = possible_merges(learned, kept, frozenset(reserved))
     # Two merges can have the same result ("a"+"bc", "ab"+"c"); the dictionary keeps the first place.
@@ -111,16 +116,19 @@ def without(corpus: Sequence[str], characters: Iterable[str]) -> Iterator[str]:
     return (pattern.sub("\n", line) for line in corpus)
 
 
-def learn_merges(lines: Iterable[str], vocab_size: int, min_frequency: int) -> list[tuple[str, str]]:
-    """The merges for a vocabulary of this size, which includes the characters of the lines."""
+def learn_merges(
+    lines: Iterable[str], vocab_size: int, min_frequency: int, long: bool = False
+) -> list[tuple[str, str]]:
+    """The merges for a vocabulary of this size, which includes the characters of the lines.
+
+    ``long``: whether a line has `LONGEST_PIECE` characters.
+    """
     backend = tokenizers.Tokenizer(models.BPE())
     backend.normalizer = spaces_to_marks()
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split("\n", "removed"),
-            pre_tokenizers.Split(tokenizers.Regex(PATTERN), "isolated"),
-        ]
-    )
+    splits = [pre_tokenizers.Split("\n", "removed"), pre_tokenizers.Split(tokenizers.Regex(PATTERN), "isolated")]
+    if long:
+        splits.append(pre_tokenizers.Split(tokenizers.Regex(rf"[\s\S]{{1,{LONGEST_PIECE}}}"), "isolated"))
+    backend.pre_tokenizer = pre_tokenizers.Sequence(splits)
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size, min_frequency=min_frequency, max_token_length=LONGEST, show_progress=False
     )

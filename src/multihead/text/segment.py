@@ -31,6 +31,9 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _STEP = _GOLDEN << 32
 """Counters have the place in the sentence in their lower 32 bits and the step in the upper ones."""
 _WORD = (1 << 64) - 1
+_LONGEST_PIECE = 1000
+"""Maximum number of characters that are merged as one piece. A step merges one pair of each piece and looks at all of
+its pairs, so the time grows with the square of a piece's length; a longer one is cut."""
 _NEVER = 1 << 31
 """The rank of a pair without a merge."""
 
@@ -79,7 +82,7 @@ class Segmenter:
             return [list(sentence) for sentence in ids]
         tokens, piece, sentence = self._pieces(ids)
         symbols, token = self._characters.look_up(tokens)
-        piece, sentence = piece[token], sentence[token]
+        piece, sentence = _cut(piece[token]), sentence[token]
         starts = np.searchsorted(sentence, np.arange(len(ids)))
         place = np.arange(len(symbols)) - starts[sentence]
         streams = scramble(*(_words(part) for part in (self._seed, epoch, side)), _words(keys))
@@ -148,6 +151,14 @@ class _Characters:
         token = np.repeat(np.arange(len(tokens)), counts)
         first = self._starts[tokens] - (np.cumsum(counts) - counts)
         return self._flat[first[token] + np.arange(len(token))], token
+
+
+def _cut(piece: Integers) -> Integers:
+    """Ascending numbers of pieces, such that none has more than `_LONGEST_PIECE` characters."""
+    new = np.diff(piece, prepend=-1) != 0
+    place = np.arange(len(piece))
+    within = place - np.maximum.accumulate(np.where(new, place, 0))
+    return np.cumsum(new | (within % _LONGEST_PIECE == 0)) - 1
 
 
 def merge_with_dropout(

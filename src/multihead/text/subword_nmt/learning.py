@@ -190,10 +190,12 @@ def _places(word: Word, pair: Pair) -> list[int]:
 
 
 def _joined(word: Word, places: list[int], new: str) -> Word:
-    symbols = list(word)
-    for place in reversed(places):
-        symbols[place : place + 2] = [new]
-    return tuple(symbols)
+    symbols: list[str] = []
+    end = 0
+    for place in places:
+        symbols += (*word[end:place], new)
+        end = place + 2
+    return (*symbols, *word[end:])
 
 
 def _joined_by_expression(word: Word, pair: Pair) -> Word:

@@ -12,6 +12,7 @@ Codes files are read in `codes`; codes are learned in `learning`.
 
 from __future__ import annotations
 
+import heapq
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -114,7 +115,8 @@ class SubwordNMT:
         return parts
 
     def _segment(self, word: str, dropped: Callable[[], bool] | None) -> Iterator[str]:
-        units = _merged(self._codes.symbols(word), self._ranks, dropped)
+        symbols = self._codes.symbols(word)
+        units = _merged(symbols, self._ranks) if dropped is None else _merged_at_random(symbols, self._ranks, dropped)
         units = [*units[:-1], units[-1].removesuffix(END)]
         units = units if units[-1] else units[:-1]
         last = len(units) - 1
@@ -165,12 +167,47 @@ def read_vocabulary(lines: Iterable[str], threshold: int | None = None, name: st
     return frozenset(units)
 
 
-def _merged(symbols: list[str], ranks: dict[tuple[str, str], int], dropped: Callable[[], bool] | None) -> Sequence[str]:
-    """The symbols after all merges; each step joins all places of the pair of lowest rank, from the left."""
+def _merged(symbols: list[str], ranks: dict[tuple[str, str], int]) -> Sequence[str]:
+    """The symbols after all merges; each step joins all places of the pair of lowest rank, from the left.
+
+    A place is looked at when its pair changes, so a word of n characters takes n log n steps.
+    """
+    # Linked list of places, each with its symbol; a place behind the last ends every search.
+    before, after = list(range(-1, len(symbols))), list(range(1, len(symbols) + 2))
+    symbols = [*symbols, ""]
+    waiting: dict[int, list[int]] = {}
+    heap: list[int] = []
+
+    def look_at(place: int) -> None:
+        rank = ranks.get((symbols[place], symbols[after[place]]))
+        if rank is not None and rank not in waiting:
+            heapq.heappush(heap, rank)
+        if rank is not None:
+            waiting.setdefault(rank, []).append(place)
+
+    for place in range(len(symbols) - 1):
+        look_at(place)
+    while heap:
+        lowest = heapq.heappop(heap)
+        for place in sorted(waiting.pop(lowest)):
+            other = after[place]
+            if ranks.get((symbols[place], symbols[other])) != lowest:  # joined since it was looked at
+                continue
+            symbols[place], symbols[other] = symbols[place] + symbols[other], ""
+            after[place], before[after[other]] = after[other], place
+            look_at(place)
+            if before[place] >= 0:
+                look_at(before[place])
+    return [symbol for symbol in symbols if symbol]
+
+
+def _merged_at_random(
+    symbols: list[str], ranks: dict[tuple[str, str], int], dropped: Callable[[], bool]
+) -> Sequence[str]:
+    """The same if each possible merge is dropped at random in each step."""
     while len(symbols) > 1:
         possible = [(ranks[pair], place) for place, pair in enumerate(pairwise(symbols)) if pair in ranks]
-        if dropped is not None:
-            possible = [merge for merge in possible if not dropped()]
+        possible = [merge for merge in possible if not dropped()]
         if not possible:
             break
         best = min(possible)[0]
