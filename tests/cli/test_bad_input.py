@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 
 from multihead.cli import main as main_module
 from multihead.cli import process
@@ -308,6 +309,21 @@ def test_how_a_command_ends(call, monkeypatch, error, status, said):
     ended = call("translate", "run")
     assert ended.status == status
     assert ended.err.strip().split("\n") == [f"multihead: {said}"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB"), None],
+    ids=["Python", "GPU", "CPU"],
+)
+def test_too_little_memory_is_said_in_one_line(call, monkeypatch, error):
+    def fails(*_args, **_options):
+        if error is not None:
+            raise error
+        torch.empty(1 << 60, dtype=torch.uint8)
+
+    monkeypatch.setattr(main_module.multihead, "main", fails)
+    one_line(call("score"), 1, "not enough memory", "shorter lines")
 
 
 def test_a_mistake_of_ours_keeps_its_traceback(call, monkeypatch):

@@ -15,7 +15,7 @@ from multihead.decoding.beam import beam_search
 from multihead.decoding.search import Search, wu
 from multihead.decoding.task import SearchTask
 from multihead.errors import ConfigurationError, InputError
-from multihead.judging.score import Perplexity, ScoredPair, forced_log_probabilities, score
+from multihead.judging.score import LONGEST, Perplexity, ScoredPair, forced_log_probabilities, score
 from multihead.models.transformer import Transformer
 from multihead.text.tokenizer import BytePairTokenizer
 from multihead.translating.searching import symbols_of
@@ -110,6 +110,12 @@ def test_the_probabilities_of_all_strings_add_up(translator: Translator) -> None
     going = math.fsum(math.exp(first) * -math.expm1(end) for first, end in found[1:])
     assert ended + going == pytest.approx(1, abs=1e-5)
     assert ended > 0 < going
+
+
+def test_a_pair_whose_attention_would_take_gigabytes_is_refused(translator: Translator) -> None:
+    short, long = "eins", "eins " * LONGEST
+    with pytest.raises(InputError, match=r"pair 2 of 2 has .* split it into sentences"):
+        score(translator, [short, long], [short, short])
 
 
 def test_perplexity_is_its_equation(translator: Translator, numbers: Any) -> None:

@@ -91,9 +91,19 @@ def main(arguments: Sequence[str] | None = None, began: float | None = None) -> 
         return 128 + signal.SIGPIPE
     except MultiheadError as error:
         return _fail(str(error), error.exit_status)
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        return _fail("not enough memory for this input; give shorter lines, or smaller batches (--batch-tokens)", 1)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return _fail(f"{where}{error.strerror or error}", 1)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether it is PyTorch's error of a GPU or a CPU (which has no class of its own), or Python's."""
+    said = str(error)
+    return isinstance(error, MemoryError) or "out of memory" in said or "DefaultCPUAllocator: " in said
 
 
 def _fail(message: str, status: int) -> int:

@@ -31,6 +31,9 @@ from multihead.text.tokenizer import Tokenizer
 from multihead.translating.searching import symbols_of
 from multihead.translating.translator import Translator
 
+LONGEST = 1 << 14
+"""Maximum number of tokens of a side of a pair. Its attention weights then take 1 GB in each head and layer."""
+
 
 @dataclass(frozen=True, eq=False)
 class PairBatch:
@@ -78,9 +81,16 @@ def pair_batches(
 
     Raises:
         ConfigurationError: ``batch_tokens`` is below 1.
+        InputError: a side has more than `LONGEST` tokens.
     """
     if batch_tokens < 1:
         raise ConfigurationError(f"batch_tokens must be a number of at least 1, got {batch_tokens}")
+    for place, pair in enumerate(zip(sources, targets, strict=True), 1):
+        if max(map(len, pair)) > LONGEST:
+            raise InputError(
+                f"pair {place} of {len(sources)} has {len(pair[0]):,} source and {len(pair[1]):,} target tokens, and a "
+                f"side may have {LONGEST:,}, as attention takes the square of that: split it into sentences"
+            )
     device = model.output.weight.device
     lengths = [max(len(source), len(target)) + 1 for source, target in zip(sources, targets, strict=True)]
     for places in batches_by_tokens(lengths, batch_tokens):

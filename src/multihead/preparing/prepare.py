@@ -131,14 +131,14 @@ def keep_vocabulary(choices: Choices, source: Tokenizer, target: Tokenizer) -> V
 
 
 def learn_vocabulary(
-    choices: Choices, files: TextFiles, held_out: Sequence[Set[int]], max_tokens: int, say: Callable[[str], None]
+    choices: Choices, files: TextFiles, held_out: Sequence[Set[int]], say: Callable[[str], None]
 ) -> Vocabulary:
     """Learn one vocabulary from both sides of the text, or one from each, without the held-out pairs.
 
     From more than a million pairs it takes the beginning of each corpus, in proportion to its share of an epoch. Pairs
-    that have more than ``max_tokens`` subwords in any vocabulary teach nothing, unless there are no others.
+    that have more than max_tokens subwords in any vocabulary teach nothing, unless there are no others.
     """
-    found, most = list(_sample(files, held_out)), max_tokens * LONGEST
+    found, most = list(_sample(files, held_out)), _choose_longest(choices) * LONGEST
     pairs = [pair for pair in found if max(len(pair.source), len(pair.target)) <= most] or found
     size = choose_vocabulary(choices, len(pairs))
     shared = choices.take("shared_vocabulary", lambda: (True, "names and numbers are alike on both sides"))
@@ -157,6 +157,10 @@ def learn_vocabulary(
     say(f"learning two vocabularies of {size:,} subwords from {len(pairs):,} pairs")
     source, target = (Tokenizer.learn(side, size, **options) for side in sides)
     return Vocabulary(source, target, decisions)
+
+
+def _choose_longest(choices: Choices) -> int:
+    return choices.take("max_tokens", lambda: (256, "longer ones cost much and teach little"))
 
 
 def _sample(files: TextFiles, held_out: Sequence[Set[int]]) -> Iterator[Pair]:
@@ -195,11 +199,11 @@ def write_data(
     with write_errors(data):
         data.mkdir()
     held_out = choose_held_out(choices, files)
-    shortest = choices.take("min_tokens", lambda: (1, "whatever is there may teach something"))
-    longest = choices.take("max_tokens", lambda: (256, "longer ones cost much and teach little"))
-    vocabulary = given or learn_vocabulary(choices, files, held_out, longest, context.say)
+    vocabulary = given or learn_vocabulary(choices, files, held_out, context.say)
     vocabulary.source.save(data / "source.tokenizer.json")
     vocabulary.target.save(data / "target.tokenizer.json")
+    shortest = choices.take("min_tokens", lambda: (1, "whatever is there may teach something"))
+    longest = _choose_longest(choices)
     store = _CorpusWriter(vocabulary, range(shortest, longest + 1), context.stop_signal)
     with ParallelWriter(data / "train", len(vocabulary.source), len(vocabulary.target)) as writer:
         corpora = [store.write(corpus, held, writer) for corpus, held in zip(files.train, held_out, strict=True)]
