@@ -4,7 +4,9 @@ Three comparisons, of which each can fail:
 
     tokenizer           every line becomes the same ids, and every translation the same text
     log-probabilities   log p(y_t | y_<t, x) of every token of our translations (teacher forcing): largest and mean
-                        difference; the largest is at most what the format allows
+                        difference; the largest is at most what the format allows. Both sides have the same rounded
+                        weights and compute in float32, so the bound does not grow with a quantization; a program's
+                        products of integers are checked one by one (`runtimes.onnx_integers`)
     translations        greedy and beam search by the other program's rules: equal, or a near tie (`near_ties`); whole
                         texts by a program whose search cannot be set
 
@@ -36,7 +38,7 @@ from multihead.interop.comparing import (
 from multihead.interop.formats.parts import TranslatorParts
 from multihead.interop.lines import Lines
 from multihead.interop.our_side import OurSide
-from multihead.interop.runtimes import EngineRuntime, Rules, Runtime, TextRuntime, TokenizerRuntime
+from multihead.interop.runtimes import EngineRuntime, IntegerRuntime, Rules, Runtime, TextRuntime, TokenizerRuntime
 
 FILE = "certificate.json"
 
@@ -206,6 +208,8 @@ def _compare_models(
             f"the log-probability of a token differs by {scores.largest:.3g}, of all on average by {scores.mean:.3g}; "
             f"at most {scores.allowed:g} is allowed"
         )
+    if isinstance(other, IntegerRuntime):
+        problems += other.wrong_products(sources, targets)[:1]
     searches = [*checks["searches"]]
     if isinstance(other, TextRuntime):
         say(f"translating {len(sources)} texts by {other.name}")

@@ -119,8 +119,7 @@ def find_format(name: str) -> Format:
                 onnxruntime.open_folder,
                 onnx.QUANTIZATIONS,
                 onnx.represented,
-                onnx.allowed,
-                arithmetic="float32; with int8, products of integers",
+                open_as_used=onnxruntime.open_as_used,
             )
         case "sentencepiece":
             from multihead.interop.formats import sentencepiece

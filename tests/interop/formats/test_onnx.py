@@ -16,7 +16,7 @@ from multihead.interop.certificate import Terms, certify
 from multihead.interop.formats import onnx as format_
 from multihead.interop.formats.parts import TranslatorParts
 from multihead.interop.lines import Lines
-from multihead.interop.runtimes.onnxruntime import OnnxRuntime, OnnxStepper, open_folder
+from multihead.interop.runtimes.onnxruntime import OnnxRuntime, OnnxStepper, open_as_used, open_folder
 
 MakeParts = Callable[..., TranslatorParts]
 
@@ -111,9 +111,54 @@ def test_int8(tmp_path: Path, make_parts: MakeParts) -> None:
     ours = torch.tensor(open_folder(tmp_path, parts, "int8").score(source, target))
     format_.write(rounded, tmp_path / "large" / "onnx")
     exact = torch.tensor(open_folder(tmp_path / "large" / "onnx", rounded, "float32").score(source, target))
-    torch.testing.assert_close(ours, exact, rtol=0, atol=0.3)
-    certificate = certify(rounded, open_folder(tmp_path, parts, "int8"), Terms("onnx", LINES, beam=2, allowed=1.0))
+    torch.testing.assert_close(ours, exact, rtol=0, atol=1e-5)
+    as_used, _ = open_as_used(tmp_path, parts)
+    torch.testing.assert_close(torch.tensor(as_used.score(source, target)), exact, rtol=0, atol=0.3)
+    certificate = certify(rounded, open_folder(tmp_path, parts, "int8"), Terms("onnx", LINES, beam=2))
     assert certificate.state == "passed", certificate.reason
+
+
+def twice_a_scale(model: Any) -> None:
+    """One of the rows of one matrix is twice as large."""
+    (scale,) = [one for one in model.graph.initializer if one.name == "decoder.1.feed_forward.contract.scale"]
+    values = onnx.numpy_helper.to_array(scale).copy()
+    values[3] *= 2
+    scale.raw_data = values.tobytes()
+
+
+def a_step_of_one_weight(model: Any) -> None:
+    (steps,) = [one for one in model.graph.initializer if one.name == "decoder.1.feed_forward.contract.steps"]
+    values = onnx.numpy_helper.to_array(steps).copy()
+    values[3, 5] ^= 64
+    steps.raw_data = values.tobytes()
+
+
+def a_zero_point(model: Any) -> None:
+    """The zero point of the inputs of one product is that of the weights, so only its integers are wrong."""
+    (*_, node) = [one for one in model.graph.node if one.op_type == "MatMulInteger"]
+    node.input[2] = "zero_point"
+
+
+def a_forgotten_scale(model: Any) -> None:
+    """The step of the inputs of one product is used twice."""
+    (*_, integers) = [one for one in model.graph.node if one.op_type == "DynamicQuantizeLinear"]
+    (factor,) = [one for one in model.graph.node if integers.output[1] in one.input]
+    factor.input[1] = integers.output[1]
+
+
+@pytest.mark.parametrize("plant", [twice_a_scale, a_step_of_one_weight, a_zero_point, a_forgotten_scale])
+def test_an_error_in_the_integers_fails_the_certificate(tmp_path: Path, make_parts: MakeParts, plant: Any) -> None:
+    """However small it is: no bound grows with what is measured."""
+    parts = make_parts(width=64, inner=128, norm="pre")
+    format_.write(parts, tmp_path, "int8")
+    for name in (format_.FIRST, format_.WITH_PAST):
+        path = tmp_path / "onnx" / format_.file_name(name, "int8")
+        model = onnx.load(path)
+        plant(model)
+        onnx.save(model, path)
+    runtime = open_folder(tmp_path, parts, "int8")
+    certificate = certify(format_.represented(parts, "int8"), runtime, Terms("onnx", LINES, beam=2))
+    assert certificate.state == "failed"
 
 
 def test_the_tokenizer_is_that_of_transformers(written: tuple[TranslatorParts, Path], hard_texts: list[str]) -> None:

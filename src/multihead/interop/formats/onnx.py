@@ -49,11 +49,6 @@ def file_name(name: str, quantization: str) -> str:
     return f"{name}{'_quantized' if quantization == 'int8' else ''}.onnx"
 
 
-def allowed(quantization: str) -> float:
-    """The largest difference of a log-probability: with int8 the products round their inputs, too."""
-    return 1.0 if quantization == "int8" else 1e-3
-
-
 def write(parts: TranslatorParts, folder: Path, quantization: str = "float32") -> None:
     """Write the folder: settings, tokenizers, four graphs and a card.
 

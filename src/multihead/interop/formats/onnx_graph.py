@@ -30,7 +30,8 @@ IR_VERSION = 8
 LARGEST = 2**31 - 1
 """Bytes of a file: the limit of its format."""
 
-_ZERO = 128
+ZERO = 128
+"""The integer of a weight of 0."""
 
 
 def import_onnx() -> Any:
@@ -111,7 +112,7 @@ class Graph:
         steps, scale = self._integers(name, table)
         rows = self.op("Cast", self.op("Gather", steps, ids), to=self._onnx.TensorProto.FLOAT)
         factor = self.op("Unsqueeze", self.op("Gather", scale, ids), self.ints(-1))
-        return self.op("Mul", self.op("Sub", rows, self.number(float(_ZERO))), factor)
+        return self.op("Mul", self.op("Sub", rows, self.number(float(ZERO))), factor)
 
     def linear(self, x: str, name: str, weight: Tensor, bias: Tensor | None) -> str:
         """x W^T + b for W [out, in]."""
@@ -182,13 +183,13 @@ class Graph:
         array = weight.detach().float().numpy()
         largest = np.abs(array).max(axis=1)
         scale = np.where(largest > 0, largest, 1.0).astype(np.float32) / np.float32(127)
-        steps = (np.rint(array / scale[:, None]) + _ZERO).astype(np.uint8)
+        steps = (np.rint(array / scale[:, None]) + ZERO).astype(np.uint8)
         return self._constant(f"{name}.steps", steps), self._constant(f"{name}.scale", scale)
 
     def _integer_product(self, x: str, name: str, weight: Tensor) -> str:
         steps, scale = self._integers(name, weight)
         rounded, factor, zero = self.ops("DynamicQuantizeLinear", 3, x)
-        middle = self._constant("zero_point", np.array(_ZERO, dtype=np.uint8))
+        middle = self._constant("zero_point", np.array(ZERO, dtype=np.uint8))
         product = self.op("MatMulInteger", rounded, self._transposed(steps), zero, middle)
         sums = self.op("Cast", product, to=self._onnx.TensorProto.FLOAT)
         return self.op("Mul", sums, self.op("Mul", factor, scale))

@@ -58,6 +58,14 @@ class Runtime(TokenizerRuntime, Protocol):
 
 
 @runtime_checkable
+class IntegerRuntime(Runtime, Protocol):
+    """A program that computes with integers; as a `Runtime` it has them in float32."""
+
+    def wrong_products(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[str]:
+        """The products of integers that differ from float32 by more than their rounding, one sentence each."""
+
+
+@runtime_checkable
 class TextRuntime(Protocol):
     """A program that translates whole texts by rules that cannot be changed."""
 

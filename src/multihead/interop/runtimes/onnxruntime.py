@@ -25,8 +25,12 @@ from multihead.interop.formats.onnx import ENCODER, FIRST, FOLDER, MERGED, WITH_
 from multihead.interop.formats.parts import TranslatorParts
 from multihead.interop.runtimes import Rules
 from multihead.interop.runtimes.batches import batches, chosen, pad
+from multihead.interop.runtimes.onnx_integers import check_products, in_float32, with_products
 
 Arrays = dict[str, NDArray[Any]]
+
+_CHECKED = 8
+"""Sentences on which integer products are checked."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +62,16 @@ class OnnxStepper:
     Args:
         folder: written by `multihead.interop.formats.onnx`.
         quantization: of its files.
+        in_float: multiply integers by their scales first, so that inputs are not rounded (`onnx_integers`).
         merged: run the merged decoder instead of the two others.
 
     Raises:
         MissingDependencyError: onnxruntime is not installed.
     """
 
-    def __init__(self, folder: Path, quantization: str = "float32", merged: bool = False) -> None:
+    def __init__(
+        self, folder: Path, quantization: str = "float32", merged: bool = False, in_float: bool = False
+    ) -> None:
         try:
             import onnxruntime
         except ImportError as error:
@@ -75,7 +82,8 @@ class OnnxStepper:
 
         def load(name: str) -> Any:
             path = folder / FOLDER / file_name(name, quantization)
-            return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+            model = in_float32(path.read_bytes()) if in_float else path
+            return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
         self._encoder = load(ENCODER)
         self._first = load(MERGED if merged else FIRST)
@@ -120,12 +128,13 @@ class OnnxRuntime:
     Args:
         stepper: the graphs.
         parts: our side, for the ids of the special symbols.
+        integers: the folder, if its files hold integers and the stepper has them in float32.
     """
 
     name = "onnxruntime"
 
-    def __init__(self, stepper: OnnxStepper, parts: TranslatorParts) -> None:
-        self._stepper, self.version = stepper, stepper.version
+    def __init__(self, stepper: OnnxStepper, parts: TranslatorParts, integers: Path | None = None) -> None:
+        self._stepper, self.version, self._integers = stepper, stepper.version, integers
         self._source, self._target = parts.source_tokenizer, parts.target_tokenizer
 
     def encode(self, texts: Sequence[str]) -> None:
@@ -155,6 +164,28 @@ class OnnxRuntime:
         return scores
 
     @torch.no_grad()
+    def wrong_products(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[str]:
+        """What is wrong with the integer products of encoder and decoders for the first sentences, in words."""
+        if self._integers is None:
+            return []
+        begin, pad_id = self._target.bos_id, self._source.pad_id
+        places, source, lengths = next(iter(batches(sources[:_CHECKED], pad_id)))
+        tokens = pad([[begin, *targets[place][:-1]] for place in places], pad_id)
+        state = self._stepper.start(source, lengths)
+        _, past = self._stepper.run(tokens, state)
+        first: Arrays = {"encoder_attention_mask": state.mask, "encoder_hidden_states": state.states}
+        feeds: dict[str, Arrays] = {
+            ENCODER: {"input_ids": source.numpy(), "attention_mask": state.mask},
+            FIRST: {**first, "input_ids": tokens.numpy()},
+            WITH_PAST: {
+                "encoder_attention_mask": state.mask,
+                "input_ids": tokens[:, -1:].numpy(),
+                **past.values,
+            },
+        }
+        return [wrong for name, fed in feeds.items() for wrong in _wrong_products(self._integers, name, fed)]
+
+    @torch.no_grad()
     def translate(self, sources: Sequence[Sequence[int]], search: Search) -> list[list[int]]:
         """Our greedy or beam search on the graphs."""
         target, found = self._target, [[0] for _ in sources]
@@ -176,4 +207,21 @@ def open_folder(folder: Path, parts: TranslatorParts, quantization: str) -> Onnx
     Raises:
         MissingDependencyError: onnxruntime is not installed.
     """
-    return OnnxRuntime(OnnxStepper(folder, quantization), parts)
+    rounded = quantization != "float32"
+    return OnnxRuntime(OnnxStepper(folder, quantization, in_float=rounded), parts, folder if rounded else None)
+
+
+def open_as_used(folder: Path, parts: TranslatorParts) -> tuple[OnnxRuntime, str]:
+    """The runtime of a folder of integers as they are, and the arithmetic of its products."""
+    return OnnxRuntime(OnnxStepper(folder, "int8"), parts), "products of integers"
+
+
+def _wrong_products(folder: Path, name: str, feeds: Arrays) -> list[str]:
+    import onnxruntime
+
+    content, products = with_products((folder / FOLDER / file_name(name, "int8")).read_bytes())
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    names = [one.name for one in session.get_outputs()]
+    fed = {one.name: feeds[one.name] for one in session.get_inputs()}
+    values = fed | dict(zip(names, session.run(names, fed), strict=True))
+    return [f"{name}: {wrong}" for wrong in check_products(products, values)]
