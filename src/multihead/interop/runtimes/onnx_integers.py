@@ -1,4 +1,4 @@
-"""Integer products of ONNX graphs: the same graphs in float32, and each product checked.
+"""Integer products of ONNX graphs: in float32, and each one checked.
 
 A graph with 8-bit integers rounds the inputs of its products as it runs, so its probabilities differ from those of its
 own weights by more than any useful bound. Two comparisons replace that one, and each has a bound of its own:
