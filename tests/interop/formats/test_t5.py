@@ -16,6 +16,7 @@ from multihead.attention import RelativeBias
 from multihead.errors import ConfigurationError, FormatError
 from multihead.interop.formats import opening
 from multihead.interop.formats.parts import Languages
+from multihead.interop.runtimes.transformers import TransformersRuntime
 from multihead.text.tokenizer import Tokenizer
 
 T5 = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
@@ -95,6 +96,13 @@ def test_a_trained_model_translates_as_theirs(learned: tuple[Any, Path], foreign
     sides.check_source([*foreign.sentences(20), "  zwei  Leerzeichen ", "漢字 läuft"])
     sides.check_target(foreign.sentences(20, english=True))
     sides.check_search(foreign.sentences(24, seed=3))
+
+
+def test_white_space_at_the_end_is_no_difference(learned: tuple[Any, Path], both_sides: Any) -> None:
+    parts = both_sides(*learned).parts
+    tokenizer = parts.target_tokenizer
+    row = [*tokenizer.encode("A dog"), tokenizer.vocabulary.index("▁")]
+    assert TransformersRuntime(learned[1], parts).decode([row]) == [tokenizer.decode(row)] == ["A dog"]
 
 
 @pytest.mark.parametrize("library", [False, True])

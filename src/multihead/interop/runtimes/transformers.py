@@ -22,6 +22,7 @@ from multihead.interop.formats.parts import TranslatorParts
 from multihead.interop.formats.transformers import TARGET
 from multihead.interop.runtimes import Rules
 from multihead.interop.runtimes.batches import batches, chosen, pad
+from multihead.text.sentencepiece import SentencePieceTokenizer
 
 
 class TransformersRuntime:
@@ -72,12 +73,16 @@ class TransformersRuntime:
         return [row[:-1] for row in rows]
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str] | None:
-        """The texts that ``AutoTokenizer`` gives; the ids of the language before them are no text."""
+        """The texts that ``AutoTokenizer`` gives; the ids of the language before them are no text.
+
+        White space around a text is left out where we leave it out, too.
+        """
         if self._tokenizers is None:
             return None
         before = list(self._target.prefix)
         plain = [list(row)[len(before) :] if list(row)[: len(before)] == before else list(row) for row in rows]
-        return [str(self._tokenizers[1].decode(row, skip_special_tokens=True)) for row in plain]
+        texts = [str(self._tokenizers[1].decode(row, skip_special_tokens=True)) for row in plain]
+        return [text.strip() for text in texts] if isinstance(self._target, SentencePieceTokenizer) else texts
 
     def rules(self, search: Search) -> Rules:
         """``generate`` follows our rules, except for hypotheses that reach the limit.
