@@ -96,12 +96,12 @@ async def slow_reader(line: Line) -> None:
 
 async def unread(line: Line) -> None:
     await line.send(post(MATRIX))
-    await asyncio.sleep(5)
+    await asyncio.sleep(60)
 
 
 async def unread_stream(line: Line) -> None:
     await line.send(post({**MATRIX, "text": MATRIX["text"][0]}, "/translate/stream"))
-    await asyncio.sleep(5)
+    await asyncio.sleep(60)
 
 
 async def killed(line: Line) -> None:
@@ -172,7 +172,7 @@ async def attack(port: int, seconds: float, connections: int) -> Counter[str]:
                 counts[f"{kind.__name__}: {type(error).__name__}"] += 1
             await asyncio.sleep(pause * random.random())
 
-    kinds = [(kind, 1.0) for kind in WORKERS * 2]
+    kinds = [(kind, 1.0) for kind in [*WORKERS * 2, *[unread, unread_stream] * 8]]
     holders = max(connections - len(kinds), len(HOLDERS))
     kinds += [(HOLDERS[place % len(HOLDERS)], 10.0) for place in range(holders)]
     await asyncio.gather(*(repeat(kind, pause) for kind, pause in kinds))

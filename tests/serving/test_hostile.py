@@ -224,7 +224,7 @@ def test_hostile_clients_take_nothing_from_others(start: Callable[..., Server], 
 def test_ten_minutes_of_hostile_clients(start: Callable[..., Server], wanted: dict[str, str]) -> None:
     seconds = float(os.environ.get("MULTIHEAD_HOSTILE_SECONDS", "600"))
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    server = start(min(most, 1_024))
+    server = start(min(most, 4_096))
     clients, levels = Clients(server.port, wanted), []
     attackers = attack(server, seconds, 2_000)
     began = time.monotonic()

@@ -12,15 +12,18 @@ from collections import OrderedDict
 from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from multihead.errors import SurroundingsError
 
-ACCEPTED_AT_ONCE = 16
-"""Connections accepted before the event loop does anything else. asyncio counts none of them until it has."""
+_ACCEPTED_AT_ONCE = (16, 256)
+"""Fewest and most connections accepted before the event loop does anything else."""
 
-_RESERVED_FILES = 48 + 4 * ACCEPTED_AT_ONCE
-"""Files for loading a model, and for connections that were accepted and not counted yet."""
+_UNCOUNTED = 4
+"""Times so many connections can be open without being counted yet: asyncio counts them two turns of the loop later."""
+
+_MODEL_FILES = 48
+"""Files for loading a model."""
 
 _FEWEST = 16
 """Connections without which a server is useless."""
@@ -119,21 +122,35 @@ class Connections:
         return False
 
 
-def connection_limit(wanted: int, say: Callable[[str], None]) -> int:
-    """Connections that this process can have open, at most ``wanted``; fewer ones are said.
+class ConnectionLimits(NamedTuple):
+    """What the number of files that a process may open allows."""
+
+    most: int
+    """Connections that can be open."""
+    accepted_at_once: int
+    """Connections accepted in a turn of the event loop; with few, new ones wait behind each other."""
+
+
+def connection_limits(wanted: int, say: Callable[[str], None]) -> ConnectionLimits:
+    """The limits for this process, with at most ``wanted`` open connections; fewer ones are said.
 
     Raises:
         SurroundingsError: the process may open so few files that it cannot serve.
     """
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    room = files - _open_files() - _RESERVED_FILES
-    if files == resource.RLIM_INFINITY or room >= wanted:
-        return wanted
+    fewest, most = _ACCEPTED_AT_ONCE
+    if files == resource.RLIM_INFINITY:
+        return ConnectionLimits(wanted, most)
+    room = files - _open_files() - _MODEL_FILES
+    at_once = min(max((room - wanted) // _UNCOUNTED, fewest), most)
+    room -= at_once * _UNCOUNTED
+    if room >= wanted:
+        return ConnectionLimits(wanted, at_once)
     if room < _FEWEST:
         needed = files + _FEWEST - room
         raise SurroundingsError(f"this process may open {files} files, too few to serve: expected {needed} (ulimit -n)")
     say(f"at most {room} connections, not {wanted}: this process may open {files} files (ulimit -n)")
-    return room
+    return ConnectionLimits(room, at_once)
 
 
 def _open_files() -> int:

@@ -21,7 +21,7 @@ import uvicorn
 
 from multihead.errors import SurroundingsError
 from multihead.serving.app import make_app
-from multihead.serving.connections import ACCEPTED_AT_ONCE, Connections, connection_limit
+from multihead.serving.connections import Connections, connection_limits
 from multihead.serving.http_protocol import HttpProtocol, Surroundings
 from multihead.serving.log import log_libraries
 from multihead.serving.scheduler import Scheduler
@@ -32,8 +32,8 @@ _SEND_SECONDS = 2.0
 _SEND_BUFFER = 262_144
 """Bytes of an answer that the kernel holds for each connection; by itself it takes megabytes."""
 
-_BACKLOG = 1024
-"""Connections that wait to be accepted."""
+_BACKLOG = 4096
+"""Connections that wait to be accepted. A client that finds no room tries again after one, three and seven seconds."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -102,8 +102,8 @@ class Server(uvicorn.Server):
 
     def __init__(self, scheduler: Scheduler, token: str | None) -> None:
         settings = scheduler.settings
-        most = connection_limit(settings.connections, scheduler.say)
-        self.open_connections = Connections(most, settings.held_bytes)
+        limits = connection_limits(settings.connections, scheduler.say)
+        self.open_connections = Connections(limits.most, settings.held_bytes)
         surroundings = Surroundings(settings, self.open_connections, scheduler.metrics)
         scheduler.metrics.add_gauge("multihead_connections", "Open connections.", self.open_connections.__len__)
         scheduler.metrics.add_gauge(
@@ -112,8 +112,8 @@ class Server(uvicorn.Server):
         protocol: Any = partial(HttpProtocol, surroundings=surroundings)
         config = uvicorn.Config(
             make_app(scheduler, token), log_config=None, access_log=False, lifespan="off", ws="none", http=protocol,
-            server_header=False, date_header=True, proxy_headers=False, timeout_keep_alive=30, backlog=ACCEPTED_AT_ONCE,
-            timeout_graceful_shutdown=max(int(settings.drain + _SEND_SECONDS), 1),
+            server_header=False, date_header=True, proxy_headers=False, timeout_keep_alive=30,
+            backlog=limits.accepted_at_once, timeout_graceful_shutdown=max(int(settings.drain + _SEND_SECONDS), 1),
         )  # fmt: skip
         super().__init__(config)
 
