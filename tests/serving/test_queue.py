@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from multihead import Translator
 from multihead.decoding.search import Search
-from multihead.serving.queue import BatchKey, Job, SentenceQueue
+from multihead.serving.queue import LARGE, BatchKey, Job, SentenceQueue
 from multihead.serving.requests import split_lines
 from multihead.serving.responses import block_diagonal, join_lines
 from multihead.serving.scheduler import SlidingRate
@@ -56,6 +56,21 @@ def test_each_job_has_its_turn(sizes: list[int]) -> None:
         assert rounds == sorted(rounds)
         assert sorted(id(one) for one in taken) == sorted(id(one) for job in made for one in job.sentences)
         assert len(queue) == 0
+
+    in_loop(test)
+
+
+def test_large_jobs_come_one_after_the_other_and_small_ones_between() -> None:
+    def test() -> None:
+        queue = SentenceQueue()
+        queue.register("one")
+        first, second, small = jobs(3 * LARGE, 2 * LARGE, 3)
+        for job in (first, second, small):
+            queue.put(job)
+        taken = [sentence.job for sentence in queue.take("one", 0, 1000) or []]
+        assert len(taken) == 5 * LARGE + 3
+        assert second not in taken[: 2 * LARGE + 3]  # the first one has become small by then
+        assert taken[:6].count(small) == 3
 
     in_loop(test)
 

@@ -1,7 +1,8 @@
 """Sentences between requests and searches, in a queue fair to requests.
 
 A `Job` holds the sentences of one request. Search threads take sentences from a `SentenceQueue`, one of each job in
-turn, so that a document of five hundred lines does not delay a single sentence. Cancelling a job removes its waiting
+turn, so that a document of five hundred lines does not delay a single sentence. Large jobs do not take turns with each
+other: all of them would end late, and under load after the time limit. Cancelling a job removes its waiting
 sentences at once; the searches drop its running sentences when they next look. Threads share nothing else: a queue has
 a lock, and results return through a function that runs a callback in the event loop (`CallInLoop`).
 """
@@ -19,6 +20,12 @@ from multihead.decoding.hypothesis import Hypothesis
 from multihead.decoding.search import Search
 
 _numbers = itertools.count()
+
+LARGE = 16
+"""Waiting sentences above which a job is large."""
+
+LARGE_TOKENS = 1_000
+"""Waiting source tokens above which a job is large."""
 
 CallInLoop = Callable[[Callable[[], None]], None]
 """Schedules a callback in the event loop's thread; called from any thread."""
@@ -81,7 +88,7 @@ class Job:
         streamed: bool,
         phrases: Sequence[Phrases] = (),
     ) -> None:
-        self.key, self.streamed = key, streamed
+        self.key, self.streamed, self.number = key, streamed, next(_numbers)
         self.sentences = [
             Sentence(self, row, [] if place else prefix, phrases[place] if phrases else [])
             for place, row in enumerate(rows)
@@ -190,7 +197,8 @@ class SentenceQueue:
     def _next(self, taker: object, capacity: int) -> list[Sentence]:
         taken: list[Sentence] = []
         while self._jobs:
-            job, waiting = next(iter(self._jobs.items()))
+            job = self._whose_turn()
+            waiting = self._jobs[job]
             load, beam = self._loads[taker], job.key.search.beam
             if load and (load + beam > capacity or load > min(self._loads.values())):
                 break
@@ -202,8 +210,22 @@ class SentenceQueue:
                 del self._jobs[job]
         return taken
 
+    def _whose_turn(self) -> Job:
+        """The next job in turn; of the large ones, only the first takes part."""
+        large = {job for job, waiting in self._jobs.items() if _is_large(waiting)}
+        first = min(large, key=_number, default=None)
+        return next(job for job in self._jobs if job is first or job not in large)
+
     def close(self) -> None:
         """Let takers end once nothing is left to take."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+
+
+def _is_large(waiting: Sequence[Sentence]) -> bool:
+    return len(waiting) > LARGE or sum(len(sentence.ids) for sentence in waiting) > LARGE_TOKENS
+
+
+def _number(job: Job) -> int:
+    return job.number
