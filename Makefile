@@ -5,7 +5,7 @@ TARGET ?= en
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: setup demo test test-crash test-hostile check proofs format tree wasm clean
+.PHONY: setup demo test test-crash test-hostile test-lowest check proofs format tree wasm clean
 
 setup: $(INSTALLED)
 
@@ -36,6 +36,12 @@ test-crash: setup
 test-hostile: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s -m hostile
 
+# The tests with the lowest versions that pyproject.toml allows. Their own warnings are no errors.
+test-lowest:
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-lowest.txt -e ".[demo,dev]"
+	OMP_NUM_THREADS=1 .venv-lowest/bin/python -m pytest -q -W default -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -58,4 +64,4 @@ wasm: setup
 	$(BIN)/python tools/build_wasm.py
 
 clean:
-	rm -rf .venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-lowest build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
