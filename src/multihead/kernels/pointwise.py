@@ -189,12 +189,12 @@ class _AddNorm(torch.autograd.Function):
             return (None,) * 7
         if grad_normed is None:
             gain = None  # only the sum has a gradient: the kernel skips the norm
-        library = library_for(*gradients)
+        library = library_for()
         assert library is not None
         width, count = like.shape[-1], like.numel()
         rows = count // max(1, width)
-        grad_total = None if grad_total is None else grad_total.contiguous()
-        grad_normed = None if grad_normed is None else grad_normed.contiguous()
+        grad_total = None if grad_total is None else grad_total.resolve_neg().contiguous()
+        grad_normed = None if grad_normed is None else grad_normed.resolve_neg().contiguous()
         wants_branch = ctx.has_branch and ctx.needs_input_grad[1]
         # Without a norm, the gradient of x is grad_total itself.
         grad_x = grad_total if gain is None else torch.empty_like(like, dtype=torch.float32)
@@ -298,10 +298,10 @@ class _Activation(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        library = library_for(*gradients)
+        library = library_for()
         assert library is not None
         saved, bias = ctx.saved_tensors
-        gradient = gradients[0].contiguous()
+        gradient = gradients[0].resolve_neg().contiguous()
         grad_x = torch.empty_like(gradient)
         count, width = gradient.numel(), gradient.shape[-1]
         grad_bias = gradient.new_empty(width, dtype=torch.float32) if ctx.has_bias else None

@@ -307,10 +307,10 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        library = library_for(*gradients)
+        library = library_for()
         assert library is not None
         query, key, value = ctx.saved_tensors
-        gradient, rows, (queries, keys) = _dense_rows(gradients[0]), ctx.rows, ctx.shapes
+        gradient, rows, (queries, keys) = _dense_rows(gradients[0].resolve_neg()), ctx.rows, ctx.shapes
         of_query = _empty_joined(query)
         of_key, of_value = _empty_joined(key, 2).unbind()
         dtype = gradient.dtype
@@ -334,7 +334,7 @@ def _addresses(shape: torch.Size, dtype: torch.dtype, *tensors: Tensor) -> tuple
     """
     for x in tensors:
         dense = x.stride(-1) == 1 or x.shape[-1] == 1
-        if x.shape != shape or x.dtype is not dtype or x.device.type != "cpu" or x.is_neg() or not dense:
+        if x.shape != shape or x.dtype is not dtype or not x.is_cpu or not dense:
             raise ShapeError(
                 f"the kernel for short sequences takes {dtype} {list(shape)} here, got {x.dtype} {list(x.shape)} on "
                 f"{x.device}"

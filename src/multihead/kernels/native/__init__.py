@@ -141,7 +141,7 @@ def library_for(*tensors: Tensor | None) -> ctypes.CDLL | None:
     for tensor in tensors:
         if tensor is None:
             continue
-        if type(tensor) not in _PLAIN or tensor.device.type != "cpu" or tensor.dtype not in TYPES or tensor.is_nested:
+        if type(tensor) not in _PLAIN or not tensor.is_cpu or tensor.dtype not in TYPES or tensor.is_nested:
             return None
         if tensor.layout is not torch.strided or tensor.is_neg():
             return None
@@ -173,13 +173,7 @@ def pointer(tensor: Tensor | None, count: int, dtype: torch.dtype) -> int | None
     """
     if tensor is None:
         return None
-    if (
-        tensor.dtype is not dtype
-        or tensor.numel() != count
-        or tensor.device.type != "cpu"
-        or not tensor.is_contiguous()
-        or tensor.is_neg()
-    ):
+    if tensor.dtype is not dtype or tensor.numel() != count or not tensor.is_cpu or not tensor.is_contiguous():
         raise ShapeError(
             f"a compiled kernel takes {count} contiguous numbers of {dtype} on the CPU, got a {tensor.dtype} tensor "
             f"{list(tensor.shape)} on {tensor.device}"
