@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from jaxtyping import config as jaxtyping_config
 
 from multihead.kernels import native as native_module
 
@@ -159,6 +160,23 @@ def compiled() -> WithoutKernels:
     return without_kernels
 
 
+@contextlib.contextmanager
+def disabled_checks() -> Iterator[None]:
+    """Calls are not compared with their signatures, which takes half of the time of an update of a small network."""
+    before = jaxtyping_config.jaxtyping_disable
+    jaxtyping_config.update("jaxtyping_disable", True)
+    try:
+        yield
+    finally:
+        jaxtyping_config.update("jaxtyping_disable", before)
+
+
+@pytest.fixture(scope="session")
+def without_checks() -> Callable[[], contextlib.AbstractContextManager[None]]:
+    """A context for long trainings; shorter ones check the same signatures."""
+    return disabled_checks
+
+
 @pytest.fixture
 def one_thread() -> Iterator[None]:
     """Run on one thread, which is faster for the small matrices of tests."""
@@ -212,7 +230,8 @@ def trained(numbers: Numbers, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("trained") / "run"
     options = {"updates": 250, "validate_every": 125, "log_every": 50, "dropout": 0.0, "smoothing": 0.0}
     files = {**numbers.train, **numbers.valid}
-    numbers.learn(output, **files, **{**numbers.settings, **options})
+    with disabled_checks():
+        numbers.learn(output, **files, **{**numbers.settings, **options})
     return output
 
 

@@ -7,6 +7,7 @@ import runpy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,14 +36,15 @@ def test_every_benchmark_is_run_here() -> None:
 
 
 @pytest.fixture
-def in_benchmarks(monkeypatch: pytest.MonkeyPatch, one_thread: None) -> Iterator[None]:
+def in_benchmarks(monkeypatch: pytest.MonkeyPatch, one_thread: None, without_checks: Any) -> Iterator[None]:
     """The working directory and the import path of a benchmark; what it imports from there is forgotten again."""
     monkeypatch.chdir(BENCHMARKS)
     monkeypatch.syspath_prepend(BENCHMARKS)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     for name, value in (("OMP_NUM_THREADS", "1"), ("PYTHONDONTWRITEBYTECODE", "1")):
         monkeypatch.setenv(name, value)
-    yield
+    with without_checks():
+        yield
     for path in BENCHMARKS.glob("*.py"):
         sys.modules.pop(path.stem, None)
 

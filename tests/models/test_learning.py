@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ TASKS: dict[str, Callable[[Ids], Ids]] = {
     "reverse": lambda ids: ids[::-1],
     "sort": lambda ids: tuple(sorted(ids)),
 }
+WithoutChecks = Callable[[], AbstractContextManager[None]]
 TRAINING = TrainingConfig(seed=SEED, updates=700, learning_rate=3e-3, warmup=70, smoothing=0.0)
 
 
@@ -61,10 +63,11 @@ def trained(task: Callable[[Ids], Ids], held_out: set[Ids], choose: random.Rando
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_a_task_is_learned(name: str) -> None:
+def test_a_task_is_learned(name: str, without_checks: WithoutChecks) -> None:
     task, choose = TASKS[name], random.Random(SEED)
     held_out = {draw(choose) for _ in range(HELD_OUT)}
-    model = trained(task, held_out, choose)
+    with without_checks():
+        model = trained(task, held_out, choose)
     sources = sorted(held_out)
     symbols = Symbols(BEGIN, END, forbidden=(PAD, BEGIN))
     found = greedy_search(model, *collate_source(sources, PAD, END), SearchTask(symbols, max_lengths=12))
@@ -130,9 +133,11 @@ def copied(norm: str, updates: int, rows: int) -> tuple[Transformer, list[Ids], 
 
 
 @pytest.mark.parametrize(("norm", "updates"), [("post", 140), ("pre", 80)])
-def test_six_layers_a_side_begin_to_copy(norm: str, updates: int) -> None:
+def test_six_layers_a_side_begin_to_copy(norm: str, updates: int, without_checks: WithoutChecks) -> None:
     """Better than any model that cannot use the source through all twelve layers."""
-    assert copied(norm, updates, 24)[2] < BLIND / 2
+    with without_checks():
+        *_, loss = copied(norm, updates, 24)
+    assert loss < BLIND / 2
 
 
 @pytest.mark.proof
