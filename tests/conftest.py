@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import json
 import os
 import random
 import shutil
@@ -20,6 +21,7 @@ import torch
 from jaxtyping import config as jaxtyping_config
 
 from multihead.kernels import native as native_module
+from multihead.sealed import manifest_of
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
@@ -125,6 +127,21 @@ class Numbers:
             for path in sorted(folder.rglob("*"))
             if path.name not in without
         }
+
+    @staticmethod
+    def seal_again(folder: Path) -> None:
+        """Write the manifest of a folder again after a change, as if the files had been written so."""
+        listed = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["files"]
+        content = manifest_of(folder, among={name.split("/")[0] for name in listed})
+        (folder / "manifest.json").write_bytes(content)
+
+    @staticmethod
+    def without_manifest(model: Path) -> Path:
+        """A model folder, made one of version 5: without a manifest, and with the checks of that time."""
+        (model / "manifest.json").unlink()
+        config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+        (model / "config.json").write_text(json.dumps({**config, "format_version": 5}), encoding="utf-8")
+        return model
 
     @staticmethod
     def flags(settings: dict[str, Any]) -> list[str]:

@@ -34,6 +34,12 @@ def model(trained: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(trained / "best", tmp_path / "model"))
 
 
+@pytest.fixture
+def old(model: Path, numbers: Numbers) -> Path:
+    """The same without a manifest, as version 5 wrote it."""
+    return numbers.without_manifest(model)
+
+
 def two_vocabularies():
     source = Tokenizer.learn(["eins zwei drei"] * 3, 270)
     target = Tokenizer.learn(["one two three four"] * 3, 275)
@@ -90,7 +96,8 @@ def test_what_stands_in_the_folder(tmp_path: Path) -> None:
     save_bundle(tmp_path / "model", two_vocabularies(), {"bleu": 12.5, "bleu_signature": "a|b"}, "Made by a test.")
     names = {path.name for path in (tmp_path / "model").iterdir()}
     tokenizers = {"source.tokenizer.json", "target.tokenizer.json"}
-    assert names == tokenizers | {"config.json", "model.safetensors", "generation.json", "metrics.json", "README.md"}
+    others = {"config.json", "model.safetensors", "generation.json", "metrics.json", "README.md", "manifest.json"}
+    assert names == tokenizers | others
     assert {path.name for path in tmp_path.iterdir()} == {"model"}
     card = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
     assert "Made by a test." in card
@@ -229,12 +236,40 @@ def test_what_an_old_folder_does_not_say_is_the_default() -> None:
 
 
 @pytest.mark.parametrize("version", [FORMAT_VERSION + 1, 0, -1, "1", None, 1.0])
-def test_a_version_that_is_not_known_is_refused(model: Path, version: object) -> None:
-    change(model / "config.json", format_version=version)
-    refused(model, f"format version {version!r}", f"versions 1 to {FORMAT_VERSION}", "newer multihead")
+def test_a_version_that_is_not_known_is_refused(old: Path, version: object) -> None:
+    change(old / "config.json", format_version=version)
+    refused(old, f"format version {version!r}", f"versions 1 to {FORMAT_VERSION}", "newer multihead")
 
 
 # ------------------------------------------------------------------------------------------ damage
+
+
+@pytest.mark.parametrize("name", ["config.json", "generation.json", "model.safetensors", "tokenizer.json"])
+def test_what_is_not_as_it_was_written_is_refused(model: Path, name: str) -> None:
+    content = bytearray((model / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (model / name).write_bytes(content)
+    refused(model, f"{name}: damaged, or changed since it was written", "manifest.json says", "copy the whole")
+    (model / name).write_bytes(content[:-1])
+    refused(model, f"{name}: damaged: it", "copy the whole")
+    (model / name).unlink()
+    refused(model, f"{name}: is missing", "copy the whole")
+
+
+def test_a_folder_without_its_manifest_is_refused(model: Path) -> None:
+    (model / "manifest.json").write_text("{}")
+    refused(model, "manifest.json: is missing or damaged", "copy the whole")
+    (model / "manifest.json").unlink()
+    refused(model, "manifest.json: is missing or damaged", "copy the whole")
+
+
+def test_files_that_are_not_used_may_change(model: Path, numbers: Numbers) -> None:
+    sources = [source for source, _ in numbers.pairs(5, 78)]
+    expected = Translator.load(model).translate(sources)
+    (model / "README.md").write_text("my model")
+    (model / ".gitattributes").write_text("* text")
+    (model / "vocab.txt").write_text("not its words")
+    assert Translator.load(model).translate(sources) == expected
 
 
 def change(path, **values):
@@ -242,17 +277,18 @@ def change(path, **values):
     path.write_text(json.dumps({**content, **values}), encoding="utf-8")
 
 
-def test_another_tokenizer_is_refused(model: Path) -> None:
+def test_another_tokenizer_is_refused(old: Path) -> None:
     """It has the same size, so only the hash can show it."""
-    size = len(Tokenizer.load(model / "tokenizer.json"))
+    size = len(Tokenizer.load(old / "tokenizer.json"))
     other = Tokenizer.learn(["ganz andere Wörter und Sätze mit jeder Menge von Silben, hier und dort"] * 3, size)
     assert len(other) == size
-    other.save(model / "tokenizer.json")
-    refused(model, "tokenizer.json", "not the tokenizer that this model was trained with", "copy the whole")
+    other.save(old / "tokenizer.json")
+    refused(old, "tokenizer.json", "not the tokenizer that this model was trained with", "copy the whole")
 
 
-def test_swapped_tokenizers_are_refused(tmp_path: Path) -> None:
+def test_swapped_tokenizers_are_refused(tmp_path: Path, numbers: Numbers) -> None:
     save_bundle(tmp_path, two_vocabularies(), {}, "Made by a test.")
+    numbers.without_manifest(tmp_path)
     source, target = (tmp_path / f"{side}.tokenizer.json" for side in ("source", "target"))
     content = source.read_bytes()
     source.write_bytes(target.read_bytes())
@@ -267,49 +303,49 @@ def test_a_damaged_tokenizer_is_refused(model: Path, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 7, 9, 40, -1, -1000])
-def test_a_flipped_bit_in_the_weights_is_seen(model: Path, place: int) -> None:
-    content = bytearray((model / "model.safetensors").read_bytes())
+def test_a_flipped_bit_in_the_weights_is_seen(old: Path, place: int) -> None:
+    content = bytearray((old / "model.safetensors").read_bytes())
     content[place] ^= 1
-    (model / "model.safetensors").write_bytes(content)
-    refused(model, "model.safetensors", "copy the whole model folder again")
+    (old / "model.safetensors").write_bytes(content)
+    refused(old, "model.safetensors", "copy the whole model folder again")
 
 
 @pytest.mark.parametrize("keep", [0, 4, 100, -1])
-def test_weights_cut_short_are_seen(model: Path, keep: int) -> None:
-    content = (model / "model.safetensors").read_bytes()
-    (model / "model.safetensors").write_bytes(content[:keep])
-    refused(model, "model.safetensors", "copy the whole model folder again")
+def test_weights_cut_short_are_seen(old: Path, keep: int) -> None:
+    content = (old / "model.safetensors").read_bytes()
+    (old / "model.safetensors").write_bytes(content[:keep])
+    refused(old, "model.safetensors", "copy the whole model folder again")
 
 
-def test_weights_of_another_model_of_the_same_shape_are_refused(model: Path) -> None:
-    tensors = {name: tensor + 0.01 for name, tensor in load_file(model / "model.safetensors").items()}
-    save_file(tensors, model / "model.safetensors")
-    refused(model, "not the weights that config.json was written with")
+def test_weights_of_another_model_of_the_same_shape_are_refused(old: Path) -> None:
+    tensors = {name: tensor + 0.01 for name, tensor in load_file(old / "model.safetensors").items()}
+    save_file(tensors, old / "model.safetensors")
+    refused(old, "not the weights that config.json was written with")
 
 
 @pytest.mark.parametrize("how", ["missing", "unknown", "of another shape"])
-def test_weights_are_matched_by_name_and_shape_even_in_a_folder_made_by_hand(model: Path, how: str) -> None:
+def test_weights_are_matched_by_name_and_shape_even_in_a_folder_made_by_hand(old: Path, how: str) -> None:
     """Such a folder has no hash to check."""
-    content = json.loads((model / "config.json").read_text())
+    content = json.loads((old / "config.json").read_text())
     del content["weights"]
-    (model / "config.json").write_text(json.dumps(content))
-    assert Translator.load(model).translate(["eins"])
-    tensors = load_file(model / "model.safetensors")
+    (old / "config.json").write_text(json.dumps(content))
+    assert Translator.load(old).translate(["eins"])
+    tensors = load_file(old / "model.safetensors")
     name = sorted(tensors)[0]
     tensor = tensors.pop(name)
     if how == "unknown":
         tensors |= {name: tensor, f"{name}.more": tensor.clone()}
     elif how == "of another shape":
         tensors[name] = torch.zeros(3, 3)
-    save_file(tensors, model / "model.safetensors")
-    refused(model, "not the weights that config.json describes", f"{how} ['{name}")
+    save_file(tensors, old / "model.safetensors")
+    refused(old, "not the weights that config.json describes", f"{how} ['{name}")
 
 
 @pytest.mark.parametrize("name", ["config.json", "generation.json"])
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b"null", b'{"model": 3}'])
-def test_a_damaged_description_is_refused(model: Path, name: str, content: bytes) -> None:
-    (model / name).write_bytes(content)
-    refused(model, str(model))
+def test_a_damaged_description_is_refused(old: Path, name: str, content: bytes) -> None:
+    (old / name).write_bytes(content)
+    refused(old, str(old))
 
 
 @pytest.mark.parametrize(
@@ -324,21 +360,21 @@ def test_a_damaged_description_is_refused(model: Path, name: str, content: bytes
         ({"tokenizers": {"tokenizer.json": 7}}, "not the tokenizer"),
     ],
 )
-def test_a_description_that_does_not_fit_is_refused(model: Path, values: dict[str, Any], said: str) -> None:
-    change(model / "config.json", **values)
-    refused(model, said)
+def test_a_description_that_does_not_fit_is_refused(old: Path, values: dict[str, Any], said: str) -> None:
+    change(old / "config.json", **values)
+    refused(old, said)
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "generation.json", "tokenizer.json"])
-def test_a_missing_part_is_named(model: Path, name: str) -> None:
-    (model / name).unlink()
-    refused(model, name)
+def test_a_missing_part_is_named(old: Path, name: str) -> None:
+    (old / name).unlink()
+    refused(old, name)
 
 
-def test_parts_for_people_may_be_missing(model: Path) -> None:
+def test_parts_for_people_may_be_missing(old: Path) -> None:
     for name in ("README.md", "metrics.json"):
-        (model / name).unlink()
-    assert Translator.load(model).translate(["eins"])
+        (old / name).unlink()
+    assert Translator.load(old).translate(["eins"])
 
 
 @pytest.mark.parametrize("kind", ["nowhere", "empty", "file", "other", "run"])
@@ -361,16 +397,16 @@ class Bomb:
         return (pytest.fail, ("a pickle was loaded",))
 
 
-def test_no_pickle_is_ever_loaded(model: Path) -> None:
-    torch.save({"weights": Bomb()}, model / "pytorch_model.bin")
-    assert Translator.load(model)
+def test_no_pickle_is_ever_loaded(old: Path) -> None:
+    torch.save({"weights": Bomb()}, old / "pytorch_model.bin")
+    assert Translator.load(old)
     for name in ("model.safetensors", "config.json", "tokenizer.json"):
-        content = (model / name).read_bytes()
-        (model / name).write_bytes(pickle.dumps(Bomb()))
-        refused(model, name)
-        torch.save(Bomb(), model / name)
-        refused(model, name)
-        (model / name).write_bytes(content)
+        content = (old / name).read_bytes()
+        (old / name).write_bytes(pickle.dumps(Bomb()))
+        refused(old, name)
+        torch.save(Bomb(), old / name)
+        refused(old, name)
+        (old / name).write_bytes(content)
 
 
 # ------------------------------------------------------------------------------------------ runs

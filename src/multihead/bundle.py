@@ -6,8 +6,10 @@
     generation.json        default settings of search
     metrics.json           scores on the validation set
     README.md              a model card
+    manifest.json          size and SHA-256 of every file
 
-`multihead.model_folder` defines the first two and the format version. Loading checks that all parts belong together.
+`multihead.model_folder` defines the first two and the format version, `multihead.sealed` the last. Loading opens the
+folder once and checks that all parts belong together.
 
 A folder that another program wrote is loaded, too: `multihead.interop.formats` reads it, and only this file knows that
 there are such folders.
@@ -16,11 +18,11 @@ there are such folders.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from multihead import model_folder
 from multihead.decoding.search import Search, refuse_unstored
 from multihead.errors import FormatError
 from multihead.files import sha256_of
@@ -32,9 +34,9 @@ from multihead.model_folder import (
     Rounding,
     architecture_of,
     load_weights,
+    open_model,
     parse_settings,
     read_config,
-    read_json,
     save_folder,
     write_json,
 )
@@ -42,8 +44,12 @@ from multihead.models.config import ARCHITECTURES, NetworkConfig, TransformerCon
 from multihead.models.network import Network
 from multihead.models.recurrent.network import RecurrentTranslator
 from multihead.models.transformer import Transformer
+from multihead.sealed import OpenFolder, read_stable
 from multihead.text.languages import Languages
 from multihead.text.tokenizer import BytePairTokenizer, Tokenizer
+
+if TYPE_CHECKING:
+    from multihead.interop.formats.opening import Format
 
 
 def build_network(config: NetworkConfig) -> Network:
@@ -51,7 +57,7 @@ def build_network(config: NetworkConfig) -> Network:
     return Transformer(config) if isinstance(config, TransformerConfig) else RecurrentTranslator(config)
 
 
-__all__ = ["FORMAT_VERSION", "Bundle", "load_bundle", "locate", "save_bundle", "weights_digest"]
+__all__ = ["FORMAT_VERSION", "Bundle", "load_bundle", "locate", "model_digest", "save_bundle", "weights_digest"]
 
 _SHARED, _SEPARATE = ("tokenizer.json",), ("source.tokenizer.json", "target.tokenizer.json")
 
@@ -70,7 +76,12 @@ class Bundle:
 
 
 def save_bundle(
-    folder: Path, bundle: Bundle, metrics: dict[str, Any], made_by: str, rounding: Rounding | None = None
+    folder: Path,
+    bundle: Bundle,
+    metrics: dict[str, Any],
+    made_by: str,
+    rounding: Rounding | None = None,
+    others: Mapping[str, bytes] | None = None,
 ) -> None:
     """Write a model folder atomically; an existing model is replaced.
 
@@ -80,6 +91,7 @@ def save_bundle(
         metrics: scores for metrics.json and the card.
         made_by: a sentence on the model's origin, for the card.
         rounding: quantization of the matrices (`multihead.model_folder`); None = float32.
+        others: other files to be written, by name.
 
     Raises:
         FormatError: the folder holds something that is not a model; it is left untouched.
@@ -95,6 +107,8 @@ def save_bundle(
         write_json(draft / "generation.json", bundle.generation.stored_values())
         write_json(draft / "metrics.json", metrics)
         (draft / "README.md").write_text(_card(bundle, metrics, made_by), encoding="utf-8")
+        for name, content in (others or {}).items():
+            (draft / name).write_bytes(content)
         return {
             "tokenizers": {name: tokenizer.digest for name, tokenizer in tokenizers.items()},
             "source_language": bundle.source_language,
@@ -116,18 +130,19 @@ def load_bundle(folder: Path, device: str = "cpu", languages: Languages | None =
         FormatError: the folder is none of these, something in it is missing or damaged, or a tokenizer is not the one
             that the model was trained with.
     """
-    folder = locate(folder)
-    if not _is_ours(folder):
-        return _load_foreign(folder, device, languages or Languages())
-    config = read_config(folder)
-    network_config = _network_config(config, folder)
-    generation = _read_search(folder / "generation.json")
-    digests = config.get("tokenizers")
-    if not isinstance(digests, dict) or tuple(sorted(digests)) not in (_SHARED, _SEPARATE):
-        raise FormatError(f"{folder / CONFIG}: damaged: it names no tokenizers; {COPY_AGAIN}")
-    tokenizers = [_read_tokenizer(folder / name, digests[name]) for name in sorted(digests)]
-    model = build_network(network_config)
-    load_weights(model, folder, config)
+    found = _find(folder)
+    if not isinstance(found, OpenFolder):
+        return _load_foreign(*found, device, languages or Languages())
+    with found:
+        config = read_config(found)
+        network_config = _network_config(config, found.path)
+        generation = _read_search(found)
+        digests = config.get("tokenizers")
+        if not isinstance(digests, dict) or tuple(sorted(digests)) not in (_SHARED, _SEPARATE):
+            raise FormatError(f"{found.path / CONFIG}: damaged: it names no tokenizers; {COPY_AGAIN}")
+        tokenizers = [_read_tokenizer(found, name, digests[name]) for name in sorted(digests)]
+        model = build_network(network_config)
+        load_weights(model, found, config)
     return Bundle(
         model.eval().to(device),
         tokenizers[0],
@@ -144,46 +159,80 @@ def locate(folder: Path) -> Path:
     Raises:
         FormatError: there is no model folder, or only a part of one.
     """
-    try:
-        return model_folder.locate(folder)
-    except FormatError as error:
-        from multihead.interop.formats import opening
-
-        if opening.recognize(folder) is None:
-            raise (opening.unsupported(folder) if opening.is_foreign(folder) else error) from None
-        return folder
+    found = _find(folder)
+    if not isinstance(found, OpenFolder):
+        return found[0]
+    found.close()
+    return found.path
 
 
 def weights_digest(folder: Path) -> str:
     """SHA-256 of the weights; for a model of another program, of all files of its folder."""
-    folder = locate(folder)
-    if _is_ours(folder):
-        return sha256_of(folder / WEIGHTS)
-    digests = [sha256_of(path) for path in sorted(folder.iterdir()) if path.is_file()]
+    found = _find(folder)
+    if isinstance(found, OpenFolder):
+        with found:
+            return found.digest(WEIGHTS)
+    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    digests = read_stable(folder, lambda: [sha256_of(files[name]) for name in sorted(files)])
     return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
-def _is_ours(folder: Path) -> bool:
-    """Whether multihead wrote this folder; also true if no other program is known to write such a folder.
+def model_digest(folder: Path) -> str:
+    """Identifies the model in a folder: a hash of its weights, sizes and tokenizers.
 
     Raises:
-        FormatError: another program wrote it, and multihead does not read its format.
+        FormatError: not a model folder.
     """
-    if (folder / CONFIG).is_file() and "format_version" in read_json(folder / CONFIG):
-        return True
+    found, described = _find(folder), ""
+    if isinstance(found, OpenFolder):
+        with found:
+            described = found.digest(CONFIG)
+    elif (folder / CONFIG).is_file():
+        described = sha256_of(folder / CONFIG)
+    return f"{described[:16]}-{weights_digest(folder)[:16]}"
+
+
+def _find(folder: Path) -> OpenFolder | tuple[Path, Format]:
+    """The opened folder of a model of ours, or the folder of another program and its format.
+
+    A folder counts as ours, too, if no other program is known to write such a folder.
+
+    Raises:
+        FormatError: there is no model folder, or only a part of one, or multihead does not read its format.
+    """
+    error: FormatError | None = None
+    try:
+        found = open_model(folder)
+        if found.entries is not None or "format_version" in _described(found):
+            return found
+        found.close()
+    except FormatError as raised:
+        error = raised
     from multihead.interop.formats import opening
 
-    if opening.recognize(folder) is not None:
-        return False
+    form = opening.recognize(folder)
+    if form is not None:
+        return folder, form
     if opening.is_foreign(folder):
-        raise opening.unsupported(folder)
-    return True
+        raise opening.unsupported(folder) from None
+    if error is not None:
+        raise error
+    return open_model(folder)
 
 
-def _load_foreign(folder: Path, device: str, languages: Languages) -> Bundle:
+def _described(folder: OpenFolder) -> dict[str, Any]:
+    """What config.json says; the folder is closed if it cannot be read."""
+    try:
+        return folder.read_json(CONFIG)
+    except FormatError:
+        folder.close()
+        raise
+
+
+def _load_foreign(folder: Path, form: Format, device: str, languages: Languages) -> Bundle:
     from multihead.interop.formats.opening import read_foreign
 
-    parts = read_foreign(folder, languages)
+    parts = read_foreign(folder, languages, form)
     return Bundle(
         parts.build(folder).to(device),
         parts.source_tokenizer,
@@ -216,8 +265,8 @@ def _network_config(config: dict[str, Any], folder: Path) -> NetworkConfig:
     )
 
 
-def _read_search(path: Path) -> Search:
-    values = read_json(path)
+def _read_search(folder: OpenFolder) -> Search:
+    path, values = folder.path / "generation.json", folder.read_json("generation.json")
     try:
         refuse_unstored(values)
     except ValueError as error:
@@ -225,12 +274,12 @@ def _read_search(path: Path) -> Search:
     return parse_settings(Search, values, path)
 
 
-def _read_tokenizer(path: Path, digest: object) -> Tokenizer:
-    tokenizer = Tokenizer.load(path)
+def _read_tokenizer(folder: OpenFolder, name: str, digest: object) -> Tokenizer:
+    tokenizer = Tokenizer.read(folder, name)
     if tokenizer.digest != digest:
         raise FormatError(
-            f"{path}: not the tokenizer that this model was trained with (its SHA-256 is {tokenizer.digest[:12]}..., "
-            f"config.json says {str(digest)[:12]}...); {COPY_AGAIN}"
+            f"{folder.path / name}: not the tokenizer that this model was trained with (its SHA-256 is "
+            f"{tokenizer.digest[:12]}..., config.json says {str(digest)[:12]}...); {COPY_AGAIN}"
         )
     return tokenizer
 

@@ -2,14 +2,15 @@
 
     config.json            format version, settings of the network, SHA-256 of the weights
     model.safetensors      the weights; no pickle is ever loaded
+    manifest.json          size and SHA-256 of every file (`multihead.sealed`)
 
 Other parts of a model (tokenizers, settings of search) are written and read by the modules that know them:
 `multihead.bundle` for translators, `runs.pointer.model` for pointer networks. They pass a function that writes them to
-`save_folder`, and read the settings with `read_config`.
+`save_folder`. To read a model they open the folder with `open_model`, and read the settings with `read_config`.
 
 `FORMAT_VERSION` is a promise: newer code reads every older folder, and uses the defaults for missing settings. Version
 2 added settings of networks and of search; version 3 added networks other than Transformers; version 4 added rounded
-weights, and is written only for those, so that older code can read all other folders.
+weights; version 5 added settings for models of other programs; version 6 added the manifest.
 
 Weights can be rounded to fewer bits, row by row of each matrix W:
 
@@ -26,25 +27,25 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Collection, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from multihead.configuration import Settings, SettingsType, build
 from multihead.errors import ConfigurationError, FormatError
-from multihead.files import DTYPES, atomic_folder, current_folder, sha256_of, write_tensors
-from multihead.sealed import MOST_JSON, OpenFolder, parse_json, read_file
+from multihead.files import DTYPES, atomic_folder, write_tensors
+from multihead.sealed import MANIFEST, MOST_JSON, OpenFolder, find_folder, parse_json, read_file, seal
 
 Rounding = Literal["bfloat16", "int8"]
 
 LARGEST = ":largest"
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
+_SEALED_SINCE = 6
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
@@ -80,58 +81,58 @@ def save_folder(
         if rounding is not None:
             matrices = [name for name, tensor in tensors.items() if tensor.dim() == 2 and _POSITIONS not in name]
             tensors = quantize_tensors(tensors, matrices, rounding)
-        write_tensors(draft / WEIGHTS, tensors)
-        config = {
-            "format_version": FORMAT_VERSION,
-            "model": settings.model_dump(mode="json"),
-            "weights": sha256_of(draft / WEIGHTS),
-        }
+        digest = write_tensors(draft / WEIGHTS, tensors)
+        config = {"format_version": FORMAT_VERSION, "model": settings.model_dump(mode="json"), "weights": digest}
         write_json(draft / CONFIG, config | write_parts(draft))
+        seal(draft, {WEIGHTS: digest})
 
 
 _POSITIONS = "positions."
 """Part of the parameter names of learned positions."""
 
 
-def locate(folder: Path) -> Path:
-    """The model folder: ``folder`` itself, or the best model of a run folder.
+def open_model(folder: Path) -> OpenFolder:
+    """Open the model folder: ``folder`` itself, or the best model of a run folder. The caller closes it.
 
     Raises:
         FormatError: there is no model folder, or only a part of one.
     """
-    if not folder.is_dir():
-        what = "is a file" if folder.exists() else "there is no such folder"
-        raise FormatError(f"{folder}: {what}; give the folder that `multihead train` wrote")
-    for candidate in (current_folder(folder / "best"), folder):
-        present = [name for name in (CONFIG, WEIGHTS) if (candidate / name).is_file()]
+    for candidate in (folder / "best", folder):
+        found = find_folder(candidate, COPY_AGAIN)
+        if found is None:
+            continue
+        present = [name for name in (CONFIG, WEIGHTS) if name in found]
         if len(present) == 2:
-            return candidate
+            return found
+        found.close()
         if present:
             missing = WEIGHTS if present == [CONFIG] else CONFIG
             raise FormatError(f"{candidate}: a model folder without its {missing}; {COPY_AGAIN}")
+    if not folder.is_dir():
+        what = "is a file" if folder.exists() else "there is no such folder"
+        raise FormatError(f"{folder}: {what}; give the folder that `multihead train` wrote")
     if (folder / "run.json").is_file():
         raise FormatError(f"{folder}: this run has no model yet: it was stopped before its first validation")
     raise FormatError(f"{folder}: not a model folder: it has no {CONFIG} and {WEIGHTS}")
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: OpenFolder) -> dict[str, Any]:
     """Read ``config.json``; its ``model`` holds the settings of the network.
 
-    Args:
-        folder: a model folder, as `locate` returns it.
-
     Raises:
-        FormatError: the file is damaged, or its version is newer than this code.
+        FormatError: the file is damaged, its version is newer than this code, or the folder has lost its manifest.
     """
-    config = read_json(folder / CONFIG)
+    config = folder.read_json(CONFIG)
     version = config.get("format_version")
-    if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
+    if type(version) is not int or not 1 <= version <= FORMAT_VERSION:
         raise FormatError(
-            f"{folder}: format version {version!r}; this multihead reads versions 1 to {FORMAT_VERSION}: "
+            f"{folder.path}: format version {version!r}; this multihead reads versions 1 to {FORMAT_VERSION}: "
             "a newer multihead wrote it, or the file is damaged"
         )
+    if folder.entries is None and version >= _SEALED_SINCE:
+        raise FormatError(f"{folder.path / MANIFEST}: is missing or damaged; {COPY_AGAIN}")
     if not isinstance(config.get("model"), dict):
-        raise FormatError(f"{folder / CONFIG}: damaged: it describes no model; {COPY_AGAIN}")
+        raise FormatError(f"{folder.path / CONFIG}: damaged: it describes no model; {COPY_AGAIN}")
     return config
 
 
@@ -140,11 +141,13 @@ def architecture_of(config: dict[str, Any]) -> str:
     return str(config["model"].get("architecture", "transformer"))
 
 
-def require_architecture(folder: Path, config: dict[str, Any], among: Collection[str], what: str, maker: str) -> str:
+def require_architecture(
+    folder: OpenFolder, config: dict[str, Any], among: Collection[str], what: str, maker: str
+) -> str:
     """Check that ``config.json`` describes a network of one of the kinds ``among``; return its kind.
 
     Args:
-        folder: the model folder, for the message.
+        folder: the model folder.
         config: the result of `read_config`.
         among: the accepted kinds.
         what: name of these kinds, for the message.
@@ -155,7 +158,7 @@ def require_architecture(folder: Path, config: dict[str, Any], among: Collection
     """
     architecture = architecture_of(config)
     if architecture not in among:
-        raise FormatError(f"{folder}: the network in it is '{architecture}', not a {what}, which `{maker}` makes")
+        raise FormatError(f"{folder.path}: the network in it is '{architecture}', not a {what}, which `{maker}` makes")
     return architecture
 
 
@@ -173,14 +176,14 @@ def parse_settings(cls: type[SettingsType], values: object, path: Path) -> Setti
         raise FormatError(f"{error}; the file is damaged: {COPY_AGAIN}") from None
 
 
-def load_weights(model: nn.Module, folder: Path, config: dict[str, Any]) -> None:
+def load_weights(model: nn.Module, folder: OpenFolder, config: dict[str, Any]) -> None:
     """Load the folder's weights into ``model`` by name; every name and shape must match.
 
     Raises:
         FormatError: the weights are damaged, not the ones that ``config`` was written with, or of another network.
     """
-    path = folder / WEIGHTS
-    tensors, parameters = _read_weights(path, config.get("weights")), dict(model.named_parameters())
+    path, parameters = folder.path / WEIGHTS, dict(model.named_parameters())
+    tensors = _read_weights(folder, config.get("weights"), parameters)
     missing, surplus = sorted(parameters.keys() - tensors.keys()), sorted(tensors.keys() - parameters.keys())
     shapes = [name for name in parameters.keys() & tensors.keys() if parameters[name].shape != tensors[name].shape]
     if missing or surplus or shapes:
@@ -190,23 +193,23 @@ def load_weights(model: nn.Module, folder: Path, config: dict[str, Any]) -> None
         )
     with torch.no_grad():
         for name, parameter in parameters.items():
-            parameter.copy_(tensors[name])
+            if tensors[name].data_ptr() != parameter.data_ptr():
+                parameter.copy_(tensors[name])
 
 
-def _read_weights(path: Path, digest: object) -> dict[str, Tensor]:
-    """Load the tensors of a file; rounded ones become float32.
+def _read_weights(folder: OpenFolder, digest: object, into: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Load the tensors of a model folder; rounded ones become float32.
 
     Args:
-        path: the file.
-        digest: its SHA-256 in config.json; None (in a folder that was made by hand) disables the check.
+        folder: the folder.
+        digest: their SHA-256 in config.json; None (in a folder that was made by hand) disables the check.
+        into: as for `read_tensors`.
 
     Raises:
         FormatError: the file is damaged or has another SHA-256.
     """
-    try:
-        actual, tensors = sha256_of(path), load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise FormatError(f"{path}: damaged or unreadable ({error}); {COPY_AGAIN}") from None
+    path, tensors = folder.path / WEIGHTS, read_tensors(folder, WEIGHTS, into)
+    actual = folder.digest(WEIGHTS)
     if digest is not None and actual != digest:
         raise FormatError(
             f"{path}: not the weights that {CONFIG} was written with, or damaged (their SHA-256 is {actual[:12]}..., "
@@ -298,7 +301,7 @@ class TensorPlace(NamedTuple):
     """The name of the type in PyTorch."""
     shape: tuple[int, ...]
     start: int
-    """Its first byte in the file."""
+    """Its first byte after the header."""
     end: int
 
 
@@ -312,39 +315,64 @@ def tensor_places(folder: OpenFolder, name: str) -> dict[str, TensorPlace]:
     Raises:
         FormatError: the file is missing, or its header does not describe exactly the bytes that are there.
     """
-    length = int.from_bytes(folder.read_start(name, 8), "little")
-    size, path = folder.size(name), folder.path / name
+    return _places(_header(folder, name), folder, name)
+
+
+def read_tensors(folder: OpenFolder, name: str, into: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+    """The tensors in a safetensors file.
+
+    Args:
+        folder: the folder of the file.
+        name: the file.
+        into: tensors to be overwritten by those of the same name, shape and type, which saves memory and time.
+
+    Raises:
+        FormatError: as `tensor_places`; or these are not the bytes that the manifest lists, which may leave ``into``
+            overwritten.
+    """
+    header, found = _header(folder, name), {}
+    for key, place in _places(header, folder, name).items():
+        dtype: torch.dtype = getattr(torch, place.dtype)
+        target = (into or {}).get(key)
+        if target is not None and target.dtype == dtype and target.shape == place.shape and target.is_cpu:
+            found[key] = target.detach() if target.is_contiguous() else torch.empty(place.shape, dtype=dtype)
+        else:
+            found[key] = torch.empty(place.shape, dtype=dtype)
+    again = bytearray(len(header))
+    rooms = (tensor.reshape(-1).view(torch.uint8).numpy().data for tensor in found.values() if tensor.numel())
+    folder.read_into(name, chain([memoryview(again)], rooms))
+    if again != header:
+        raise FormatError(f"{folder.path / name}: has changed while it was read; read it again")
+    return found
+
+
+def _header(folder: OpenFolder, name: str) -> bytearray:
+    """The length of the header and the header, at the beginning of a safetensors file."""
+    length, size = int.from_bytes(folder.read_start(name, 8), "little"), folder.size(name)
     if size < 8 or length > min(size - 8, _MOST_HEADER):
-        raise FormatError(f"{path}: damaged: its header has {length:,} bytes, the file {size:,}; {folder.remedy}")
-    return _parse_header(folder.read_start(name, 8 + length)[8:], size, path, folder.remedy)
+        described = f"its header has {length:,} bytes, the file {size:,}"
+        raise FormatError(f"{folder.path / name}: damaged: {described}; {folder.remedy}")
+    return folder.read_start(name, 8 + length)
 
 
-def read_tensors(folder: OpenFolder, name: str) -> dict[str, Tensor]:
-    """The tensors in a safetensors file; errors as `tensor_places`, and for bytes that the manifest does not list."""
-    tensor_places(folder, name)  # before memory is taken for them
-    content = folder.read_bytes(name, None)
-    begin = 8 + int.from_bytes(content[:8], "little")
-    places = _parse_header(content[8:begin], len(content), folder.path / name, folder.remedy)
-    return {key: _tensor(content, place) for key, place in places.items()}
-
-
-def _parse_header(header: bytes | bytearray, size: int, path: Path, remedy: str) -> dict[str, TensorPlace]:
-    """The places that a header describes; the tensors must fill a file of ``size`` bytes without gaps."""
-    described = parse_json(header, path)
+def _places(header: bytearray, folder: OpenFolder, name: str) -> dict[str, TensorPlace]:
+    """The places that a header describes, in their order; the tensors must fill the file without gaps."""
+    path, remedy = folder.path / name, folder.remedy
+    described = parse_json(header[8:], path, remedy)
     described.pop("__metadata__", None)
-    found = {name: _place_of(values) for name, values in described.items()}
-    places, begin, end = {}, 8 + len(header), 0
-    for name, place in sorted(found.items(), key=lambda item: (0, 0) if item[1] is None else item[1][2:]):
+    found = {key: _place_of(values) for key, values in described.items()}
+    places, end, size = {}, 0, folder.size(name) - len(header)
+    for key, place in sorted(found.items(), key=lambda item: (0, 0) if item[1] is None else item[1][2:]):
         if place is None or place.start != end:
-            raise FormatError(f"{path}: damaged: its header describes '{name:.80}' as no tensor can be; {remedy}")
-        places[name], end = place._replace(start=begin + place.start, end=begin + place.end), place.end
-    if begin + end != size:
-        raise FormatError(f"{path}: damaged: its tensors have {end:,} bytes, and there are {size - begin:,}; {remedy}")
+            raise FormatError(f"{path}: damaged: its header describes '{key:.80}' as no tensor can be; {remedy}")
+        places[key], end = place, place.end
+    if end != size:
+        raise FormatError(f"{path}: damaged: its tensors have {end:,} bytes, and there are {size:,}; {remedy}")
     return places
 
 
 def _place_of(values: object) -> TensorPlace | None:
-    """What an entry of a header describes, relative to the end of the header; None if it is impossible."""
+    """What an entry of a header describes; None if it is impossible."""
     match values:
         case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(start), int(end)]} if dtype in _TYPES:
             width = getattr(torch, _TYPES[dtype]).itemsize
@@ -352,12 +380,3 @@ def _place_of(values: object) -> TensorPlace | None:
             if sizes and 0 <= start <= end and math.prod(shape) * width == end - start:
                 return TensorPlace(_TYPES[dtype], tuple(shape), start, end)
     return None
-
-
-def _tensor(content: bytearray, place: TensorPlace) -> Tensor:
-    dtype: torch.dtype = getattr(torch, place.dtype)
-    if place.start == place.end:
-        return torch.empty(place.shape, dtype=dtype)
-    if place.start % dtype.itemsize:  # another program wrote the file
-        content, place = content[place.start : place.end], place._replace(start=0)
-    return torch.frombuffer(content, dtype=dtype, offset=place.start, count=math.prod(place.shape)).view(place.shape)

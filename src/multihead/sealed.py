@@ -23,17 +23,20 @@ import os
 import re
 import stat
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import repeat
 from pathlib import Path, PurePosixPath
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from multihead.errors import FormatError
+from multihead.errors import FormatError, MultiheadError
 from multihead.files import REPLACED, sha256_of, write_chunks
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+
+T = TypeVar("T")
 
 MANIFEST = "manifest.json"
 MOST_JSON, MOST_TEXT = 1 << 26, 1 << 28
@@ -68,7 +71,7 @@ def manifest_of(
     folder: Path,
     known: Mapping[str, str] | None = None,
     planned: Mapping[str, bytes] | None = None,
-    without: Collection[str] = (),
+    among: Collection[str] | None = None,
 ) -> bytes:
     """The content of the manifest of a folder.
 
@@ -76,16 +79,16 @@ def manifest_of(
         folder: the folder.
         known: the SHA-256 of files that were hashed when they were written; the others are read.
         planned: content of files that will be written next.
-        without: names in the folder (files or folders) that the manifest does not list.
+        among: the names in the folder (files or folders) that the manifest lists; None = all.
 
     Raises:
         OSError: the folder cannot be read.
     """
     entries = {name: Entry(len(text), hashlib.sha256(text).hexdigest()) for name, text in (planned or {}).items()}
-    skipped = {MANIFEST, *without}
     for path in folder.rglob("*"):
         name = path.relative_to(folder).as_posix()
-        if name.split("/")[0] not in skipped and name not in entries and path.is_file():
+        listed = name != MANIFEST and (among is None or name.split("/")[0] in among)
+        if listed and name not in entries and path.is_file():
             entries[name] = Entry(path.stat().st_size, (known or {}).get(name) or sha256_of(path))
     return _manifest_bytes(entries)
 
@@ -212,11 +215,22 @@ class OpenFolder:
         return part
 
     def __contains__(self, name: str) -> bool:
-        """Whether the manifest lists a file; in a folder without one, whether there is such a file."""
+        """Whether the manifest lists a file; in a folder without one, whether there is something but a folder."""
         if self.entries is not None:
             return self._prefix + name in self.entries
-        descriptor = self._try(self._prefix + name)
-        return descriptor is not None and stat.S_ISREG(os.fstat(descriptor).st_mode)
+        try:
+            return not stat.S_ISDIR(os.fstat(self._open(self._prefix + name)).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True  # reading it says what is wrong
+
+    def names(self) -> list[str]:
+        """The files that the manifest lists below this folder; without a manifest, what the folder holds."""
+        if self.entries is not None:
+            return [name.removeprefix(self._prefix) for name in self.entries if name.startswith(self._prefix)]
+        place = self._place / self._prefix if self._descriptor is None or self._prefix else self._descriptor
+        return sorted(os.listdir(place))  # noqa: PTH208 - a descriptor
 
     def size(self, name: str) -> int:
         """The bytes of a file.
@@ -246,46 +260,54 @@ class OpenFolder:
             raise FormatError(f"{path}: damaged: it has {size:,} bytes, {MANIFEST} says {entry.bytes:,}; {self.remedy}")
         return descriptor, size
 
-    def _blocks(self, name: str, room: memoryview) -> Iterator[memoryview]:
-        """The blocks of a file, one after the other in ``room``, and again from its beginning once it is full."""
-        descriptor, place = self._checked(name)[0], 0
-        try:
-            with io.FileIO(descriptor, closefd=False) as stream:
-                stream.seek(0)
-                while read := stream.readinto(room[place : place + _BLOCK]):
-                    yield room[place : place + read]
-                    place = (place + read) % len(room)
-        except OSError as error:
-            raise FormatError(f"{self.path / name}: cannot be read: {error.strerror}; {self.remedy}") from None
+    def read_into(self, name: str, rooms: Iterable[memoryview]) -> str:
+        """Fill ``rooms`` with the content of a file, one after the other; returns its SHA-256.
 
-    def _hash(self, name: str, room: memoryview) -> str:
-        """The SHA-256 of a file that is read into ``room``.
+        What was read may be used once this has returned.
 
         Raises:
-            FormatError: as `read_bytes`.
+            FormatError: as `size`; or it is not the file that the manifest lists.
         """
-        digest, size, listed = hashlib.sha256(), self.size(name), self._prefix + name
-        for block in self._blocks(name, room) if size else ():
-            digest.update(block)
-            size -= len(block)
+        descriptor, left = self._checked(name)
+        digest, listed = hashlib.sha256(), self._prefix + name
+        for room in self._filled(descriptor, name, rooms, left):
+            digest.update(room)
+            left -= len(room)
         actual = self._digests[listed] = digest.hexdigest()
         expected = actual if self.entries is None or listed == MANIFEST else self.entries[listed].sha256
-        if actual != expected or size:
+        if actual != expected or left:
             raise FormatError(
                 f"{self.path / name}: damaged, or changed since it was written (its SHA-256 is {actual[:12]}..., "
                 f"{MANIFEST} says {expected[:12]}...); {self.remedy}"
             )
         return actual
 
+    def _filled(self, descriptor: int, name: str, rooms: Iterable[memoryview], left: int) -> Iterator[memoryview]:
+        """The parts of the rooms, as they are filled with ``left`` bytes of a file."""
+        try:
+            with io.FileIO(descriptor, closefd=False) as stream:
+                stream.seek(0)
+                for room in rooms:
+                    place, end = 0, min(len(room), left)
+                    while place < end:
+                        read = stream.readinto(room[place : min(place + _BLOCK, end)])
+                        if not read:  # cut off meanwhile
+                            return
+                        yield room[place : place + read]
+                        place, left = place + read, left - read
+                    if not left:
+                        return
+        except OSError as error:
+            raise FormatError(f"{self.path / name}: cannot be read: {error.strerror}; {self.remedy}") from None
+
     def verify(self, name: str) -> str:
-        """The SHA-256 of a file, read in any case; errors as `read_bytes`."""
-        return self._hash(name, memoryview(bytearray(min(self.size(name), _BLOCK))))
+        """The SHA-256 of a file, read in any case; errors as `read_into`."""
+        return self.read_into(name, repeat(memoryview(bytearray(min(self.size(name), _BLOCK)))))
 
     def verify_all(self) -> None:
         """Compare every file below this folder with the manifest; errors as `read_bytes`."""
-        for name in self.entries or ():
-            if name.startswith(self._prefix):
-                self.verify(name.removeprefix(self._prefix))
+        for name in () if self.entries is None else self.names():
+            self.verify(name)
 
     def digest(self, name: str) -> str:
         """The SHA-256 of a file: the one in the manifest, or, without a manifest, that of its content."""
@@ -298,25 +320,23 @@ class OpenFolder:
         """The content of a file.
 
         Raises:
-            FormatError: as `size`; or it is not the file that the manifest lists, or larger than ``most``.
+            FormatError: as `read_into`; or it is larger than ``most``.
         """
         size = self.size(name)
         if most is not None and size > most:
             raise FormatError(f"{self.path / name}: has {size:,} bytes, and {most:,} at most are read; {self.remedy}")
         content = bytearray(size)
-        self._hash(name, memoryview(content))
+        self.read_into(name, [memoryview(content)])
         return content
 
-    def read_start(self, name: str, most: int) -> bytes:
+    def read_start(self, name: str, most: int) -> bytearray:
         """The first bytes of a file, not compared with the manifest; errors as `size`."""
-        start = b""
-        for block in self._blocks(name, memoryview(bytearray(min(_BLOCK, most or 1)))):
-            start += block[: most - len(start)]
-            if len(start) == most:
-                break
-        return start
+        descriptor, size = self._checked(name)
+        start = bytearray(min(most, size))
+        filled = sum(map(len, self._filled(descriptor, name, [memoryview(start)], len(start))))
+        return start[:filled]
 
-    def read_text(self, name: str, most: int = MOST_TEXT) -> str:
+    def read_text(self, name: str, most: int | None = MOST_TEXT) -> str:
         """The text in a file; errors as `read_bytes`, and for text that is not UTF-8."""
         try:
             return self.read_bytes(name, most).decode("utf-8")
@@ -325,7 +345,7 @@ class OpenFolder:
 
     def read_json(self, name: str, most: int = MOST_JSON) -> dict[str, Any]:
         """The object in a JSON file; errors as `read_bytes` and `parse_json`."""
-        return parse_json(self.read_bytes(name, most), self.path / name)
+        return parse_json(self.read_bytes(name, most), self.path / name, self.remedy)
 
     def mapped(self, name: str, dtype: np.dtype[Any], count: int) -> npt.NDArray[Any]:
         """An array mapped into memory from a file that holds nothing else; errors as `read_bytes`."""
@@ -407,6 +427,37 @@ def _open_once(path: Path, remedy: str) -> OpenFolder:
     raise _AbsentError
 
 
+def read_stable(folder: Path, read: Callable[[], T]) -> T:
+    """What ``read`` makes of the folder of another program, which has no manifest; read again if it changed meanwhile.
+
+    Raises:
+        FormatError: a file in it is a pipe or a device, or it changes all the time.
+    """
+    for _ in range(_ATTEMPTS // 10):
+        before, error = _state_of(folder), None
+        try:
+            found = read()
+        except (MultiheadError, OSError) as raised:
+            error = raised
+        if _state_of(folder) == before:
+            if error is not None:
+                raise error
+            return found
+    raise FormatError(f"{folder}: changes while it is read; stop what writes it, and read it again")
+
+
+def _state_of(folder: Path) -> dict[str, tuple[int, int, int]]:
+    """What tells whether a file was changed or replaced, for the files of a folder and of the folders in it."""
+    found = {}
+    for path in (*folder.glob("*"), *folder.glob("*/*")):
+        with contextlib.suppress(OSError):  # a link to nothing, or gone meanwhile
+            state = path.stat()
+            found[str(path)] = (state.st_ino, state.st_size, state.st_mtime_ns)
+            if not stat.S_ISREG(state.st_mode) and not stat.S_ISDIR(state.st_mode):
+                raise FormatError(f"{path}: is a pipe or a device, not a regular file; remove it")
+    return found
+
+
 # --------------------------------------------------------------------------- single files and formats
 
 
@@ -438,26 +489,28 @@ def _regular_size(descriptor: int, path: Path, remedy: str) -> int:
     return state.st_size
 
 
-def parse_json(content: bytes | bytearray, path: Path, deepest: int = DEEPEST) -> dict[str, Any]:
+def parse_json(content: bytes | bytearray, path: Path, remedy: str = "", deepest: int = DEEPEST) -> dict[str, Any]:
     """The object in the content of a JSON file.
 
     Args:
         content: of bounded size.
         path: its file, for messages.
+        remedy: what to do about damage, for messages.
         deepest: maximum depth of arrays and objects in each other.
 
     Raises:
         FormatError: it is not JSON, not an object, or too deep.
     """
-    too_deep = FormatError(f"{path}: damaged: JSON of a depth above {deepest}")
+    end = f"; {remedy}" if remedy else ""
+    too_deep = FormatError(f"{path}: damaged: JSON of a depth above {deepest}{end}")
     try:
         found = json.loads(content.decode("utf-8"))
     except RecursionError:
         raise too_deep from None
     except ValueError:
-        raise FormatError(f"{path}: damaged: not JSON") from None
+        raise FormatError(f"{path}: damaged: not JSON{end}") from None
     if not isinstance(found, dict):
-        raise FormatError(f"{path}: damaged: expected a JSON object")
+        raise FormatError(f"{path}: damaged: expected a JSON object{end}")
     level: list[Any] = [found]
     for _ in range(deepest):
         level = [

@@ -1,24 +1,34 @@
 """Folders of runs and of prepared text, and who may write there.
 
 A run has begun once its ``run.json`` exists, and a folder of `multihead prepare` is finished once its ``prepared.json``
-does. Until then a marker in the folder says that everything in it will be made again; an error during that time leaves
-nothing behind, not even the folder. Only one process at a time works in a folder (`locked`), and a folder that holds
-anything else is not touched. What a run consists of is in `runs.run`, what prepared text consists of in
-`preparing.prepared`.
+does. Before that file the manifest is written, which lists it and all data (`multihead.sealed`). Until then a marker in
+the folder says that everything in it will be made again; an error during that time leaves nothing behind, not even the
+folder. Only one process at a time works in a folder (`locked`), and a folder that holds anything else is not touched.
+What a run consists of is in `runs.run`, what prepared text consists of in `preparing.prepared`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar, get_args
 
 from multihead.configuration import Settings
 from multihead.errors import ConfigurationError, FormatError
-from multihead.files import is_unfinished, lock_holder, remove, remove_unfinished, take_lock, write_errors, write_text
+from multihead.files import (
+    atomic_file,
+    is_unfinished,
+    lock_holder,
+    remove,
+    remove_unfinished,
+    take_lock,
+    write_chunks,
+    write_errors,
+    write_text,
+)
+from multihead.sealed import MANIFEST, OpenFolder, manifest_of, open_folder
 
 _MARKER = ".multihead-preparing"
 RUN, PREPARED = "run.json", "prepared.json"
@@ -33,7 +43,9 @@ _KINDS = {
 """For each ``kind`` of run: the command that makes it, and the name of what it trains."""
 
 Config = TypeVar("Config", bound=Settings)
-_UNFINISHED_CONTENT = (_MARKER, "data", "left-out.tsv", "checkpoints")
+_SEALED = ("data", "left-out.tsv")
+"""Names besides the description that the manifest lists."""
+_UNFINISHED_CONTENT = (_MARKER, *_SEALED, "checkpoints", MANIFEST)
 """Names that may exist in a folder under construction."""
 _DESCRIPTIONS = {RUN: "a run", PREPARED: "what `multihead prepare` wrote"}
 _REMEDIES = {RUN: "Go on with it by `multihead train`", PREPARED: "Train from it by --data"}
@@ -147,28 +159,59 @@ def read(folder: Path, cls: type[Config]) -> Config | None:
     """
     if not is_begun(folder, RUN):
         return None
-    path = folder / RUN
     field = cls.model_fields.get("kind")
     kind = _DEFAULT_KIND if field is None else get_args(field.annotation)[0]
-    try:
-        text = path.read_text(encoding="utf-8")
-        found = json.loads(text).get("kind", _DEFAULT_KIND)
+    with open_work(folder) as opened:
+        found = opened.read_json(RUN).get("kind", _DEFAULT_KIND)
         if found != kind and found in _KINDS:
             raise ConfigurationError(
                 f"{folder}: holds a run of {_KINDS[found][0]}, not of a {_KINDS[kind][1]}; nothing was touched. "
                 "Choose a new folder"
             )
-        config = cls.model_validate_json(text)
-    except (OSError, ValueError, AttributeError) as error:
+        return parse(opened, RUN, cls, "a newer multihead began this run, go on with that")
+
+
+def open_work(folder: Path) -> OpenFolder:
+    """Open a run folder or a folder of prepared text.
+
+    Raises:
+        FormatError: it does not exist, or its manifest is damaged.
+    """
+    return open_folder(folder, _KEPT)
+
+
+_KEPT = (
+    "what a run is made of does not change once it has begun: restore the file from a copy, or begin anew in another "
+    "folder, with other settings if they are wanted (`multihead train --from-model` goes on from a trained model)"
+)
+
+
+def parse(folder: OpenFolder, name: str, cls: type[Config], newer: str) -> Config:
+    """Read `RUN` or `PREPARED`.
+
+    Args:
+        folder: the folder.
+        name: the file.
+        cls: its content; the default of ``format_version`` is the newest version that can be read, and since version
+            ``sealed_since`` the folder has a manifest.
+        newer: the end of the message for a newer version.
+
+    Raises:
+        FormatError: the file is damaged or of a newer version, or the folder has lost its manifest.
+    """
+    path, content = folder.path / name, folder.read_text(name)
+    try:
+        config = cls.model_validate_json(content)
+    except (ValueError, RecursionError) as error:
         raise FormatError(f"{path}: damaged or from another version: {str(error).splitlines()[0]}") from None
     version: int = getattr(config, "format_version", 0)
     newest: int = cls.model_fields["format_version"].default
     if not 1 <= version <= newest:
         known = "version 1" if newest == 1 else f"versions 1 to {newest}"
-        raise FormatError(
-            f"{path}: format version {version}; this multihead reads {known}: a newer multihead began this run, go on "
-            "with that"
-        )
+        raise FormatError(f"{path}: format version {version}; this multihead reads {known}: {newer}")
+    since: int = getattr(cls, "sealed_since", newest)
+    if version >= since and folder.entries is None:
+        raise FormatError(f"{folder.path / MANIFEST}: is missing or damaged; {folder.remedy}")
     return config
 
 
@@ -226,9 +269,21 @@ def _empty(folder: Path) -> None:
             remove(path)
 
 
-def write(folder: Path, config: Settings) -> None:
-    """Write ``run.json``: from here on the run resumes instead of being prepared again."""
-    write_text(folder / RUN, config.model_dump_json(indent=2) + "\n")
+def write(folder: Path, config: Settings, final: str = RUN, known: Mapping[str, str] | None = None) -> None:
+    """Write ``run.json`` (or `PREPARED`), after the manifest that lists it and all data.
+
+    From here on a run resumes instead of being prepared again.
+
+    Args:
+        folder: the folder.
+        config: the content of the file.
+        final: the file.
+        known: the SHA-256 of data files that were hashed before.
+    """
+    text = config.model_dump_json(indent=2) + "\n"
+    with atomic_file(folder / MANIFEST) as draft:
+        write_chunks(draft, [manifest_of(folder, known, {final: text.encode()}, _SEALED)])
+    write_text(folder / final, text)
 
 
 def remove_leftovers(folder: Path) -> None:

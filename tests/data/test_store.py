@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from multihead.data import store as store_module
 from multihead.data.store import ParallelStore, ParallelWriter, TokenStore, TokenStoreWriter
 from multihead.errors import FormatError, InputError, SurroundingsError
+from multihead.sealed import OpenFolder
 
 Lists = list[list[int]]
 SAMPLE: Lists = [[1, 2, 3], [], [65535], [0, 0], list(range(50))]
@@ -249,11 +250,9 @@ class TestDamage:
         def refuse(*_: object, **__: object) -> None:
             raise PermissionError(13, "Permission denied")
 
-        for owner, function in ((Path, "read_text"), (np, "memmap")):  # file modes do not stop the superuser
-            with monkeypatch.context() as patch:
-                patch.setattr(owner, function, refuse)
-                with pytest.raises(SurroundingsError, match=r"cannot be read \(Permission denied\); make it readable"):
-                    TokenStore.open(path)
+        monkeypatch.setattr(OpenFolder, "_open", refuse)  # file modes do not stop the superuser
+        with pytest.raises(FormatError, match=r"store\.json: cannot be read: Permission denied; delete the folder"):
+            TokenStore.open(path)
 
 
 def test_a_store_is_opened_where_it_stands_by_as_many_as_like(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ NETWORK = {
     "source_end": False,
     "dropout": 0.05,
 }
-"""New in version 5: settings of the Transformer for models of other programs."""
+"""Since version 5: settings of the Transformer for models of other programs."""
 RELATIVE = {
     "width": 12,
     "heads": 2,

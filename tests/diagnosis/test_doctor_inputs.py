@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,6 +15,9 @@ from multihead.diagnosis.inputs import check_unchanged, collect_inputs
 from multihead.planning.settings import CorpusRecord, TextFile, TrainSettings
 
 ROWS = [(f"ein Satz {n}", f"a sentence {n}") for n in range(30)]
+
+if TYPE_CHECKING:
+    from tests.conftest import Numbers
 
 
 def recorded(*paths: Path) -> CorpusRecord:
@@ -77,13 +80,14 @@ def test_a_run_knows_its_text_and_named_text_is_another(trained: Path, numbers: 
     assert [record.pairs for record in others] == [record.pairs for record in subject.records[1:]]
 
 
-def test_a_run_whose_text_is_another_says_so(trained: Path, tmp_path: Path) -> None:
+def test_a_run_whose_text_is_another_says_so(trained: Path, tmp_path: Path, numbers: Numbers) -> None:
     """The quick check does not read all text, so it does not compare it."""
     run = tmp_path / "run"
     shutil.copytree(trained, run)
     ((training, *_), *_) = [record.files for record in collect_inputs(run, TrainSettings(), (None, None)).records]
     description = (run / "run.json").read_text(encoding="utf-8")
     (run / "run.json").write_text(description.replace(training.sha256, "0" * 64), encoding="utf-8")
+    numbers.seal_again(run)
     (one,) = doctor(run).of("changed")
     assert (one.where, one.count, one.total, training.path in one.what) == (str(run), 1, 4, True)
     assert doctor(run, quick=True).of("changed") == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -21,6 +21,9 @@ from multihead.models.transformer import Transformer
 from multihead.translating.quantise import quantise
 from multihead.translating.shortlist import FILE, shortlist
 
+if TYPE_CHECKING:
+    from tests.conftest import Numbers
+
 TEXTS = ["eins zwei drei", "", "sieben acht", "zehn neun acht eins", "🎉"]
 
 
@@ -29,7 +32,8 @@ def test_the_same_search_to_the_last_bit(drawn: Any, kind: str, precision: Any, 
     model, asked = drawn.model(kind), {"max_lengths": 9, "beam": 3, "n_best": 3}
     model_folder.save_folder(tmp_path / "model", model, model.config, rounding=precision)
     again = Transformer(model.config).eval()
-    model_folder.load_weights(again, tmp_path / "model", model_folder.read_config(tmp_path / "model"))
+    with model_folder.open_model(tmp_path / "model") as folder:
+        model_folder.load_weights(again, folder, model_folder.read_config(folder))
     assert not torch.equal(again.output.weight, model.output.weight)
     found, expected = (
         Engine(one, precision).search(drawn.sentences(), *drawn.split(drawn.symbols, **asked)) for one in (again, model)
@@ -60,12 +64,12 @@ def test_the_shortlist_comes_along(trained: Path, tmp_path: Path) -> None:
     assert Translator.load(folder).searching(shortlist=True, precision="int8").translate(TEXTS)[0]
 
 
-def test_a_damaged_one_is_refused(trained: Path, tmp_path: Path) -> None:
+def test_a_damaged_one_is_refused(trained: Path, tmp_path: Path, numbers: Numbers) -> None:
     folder = quantise(trained, output=tmp_path / "small", say=lambda _: None)
     path = folder / "model.safetensors"
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with pytest.raises(FormatError, match="not the weights that config"):
+    with pytest.raises(FormatError, match="damaged, or changed since it was written"):
         Translator.load(folder)
     # A file that was put together wrongly, under a hash that fits.
     path.write_bytes(whole)
@@ -74,6 +78,7 @@ def test_a_damaged_one_is_refused(trained: Path, tmp_path: Path) -> None:
     write_tensors(path, {key: tensor for key, tensor in tensors.items() if key != name})
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     (folder / "config.json").write_text(json.dumps(config | {"weights": sha256_of(path)}), encoding="utf-8")
+    numbers.seal_again(folder)
     with pytest.raises(FormatError, match=r"damaged: .* not a largest number for each"):
         Translator.load(folder)
 

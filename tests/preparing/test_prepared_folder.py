@@ -71,13 +71,13 @@ def test_its_text_is_that_of_a_run(ready, whole, numbers):
     """Both ways write the same bytes."""
     assert numbers.contents(ready / "data") == numbers.contents(whole / "data")
     assert (ready / "left-out.tsv").read_bytes() == (whole / "left-out.tsv").read_bytes()
-    assert {path.name for path in ready.iterdir()} == {"prepared.json", "data", "left-out.tsv"}
+    assert {path.name for path in ready.iterdir()} == {"prepared.json", "data", "left-out.tsv", "manifest.json"}
 
 
 def test_a_run_from_it_is_the_run_from_the_text(ready, whole, numbers, model, tmp_path):
     before = numbers.contents(ready)
     numbers.learn(tmp_path / "run", data=ready, **model)
-    own = {"run.json", "left-out.tsv", *VARYING}
+    own = {"run.json", "left-out.tsv", "manifest.json", *VARYING}
     found = numbers.contents(tmp_path / "run", without=tuple(own))
     expected = {k: v for k, v in numbers.contents(whole, without=tuple(own)).items() if k.split("/")[0] != "data"}
     assert found == expected
@@ -135,7 +135,7 @@ def test_damage_is_named(ready, numbers, model, tmp_path, name):
     """Even if the file can still be read: one changed bit in the ids."""
     folder = shutil.copytree(ready, tmp_path / "ready")
     damage(folder, name)
-    expected = "data/train/.*is missing" if name == "left out" else f"{name}: has changed since it was written"
+    expected = "data/train/.*is missing" if name == "left out" else f"{name}: damaged, or changed since it was written"
     with pytest.raises(FormatError, match=expected):
         numbers.learn(tmp_path / "run", data=folder, **model)
     assert not (tmp_path / "run").exists()
@@ -193,6 +193,22 @@ def test_a_run_with_its_own_text_does_not_take_another(whole, ready, numbers):
         numbers.learn(whole, data=ready)
 
 
+def test_a_folder_of_version_1_is_read(numbers, model, tmp_path):
+    """It has no manifest, but the SHA-256 of each file in prepared.json."""
+    folder = shutil.copytree(Path(__file__).parent.parent / "run_folders" / "prepared-v1", tmp_path / "ready")
+    assert numbers.learn(tmp_path / "run", data=folder, **model).updates == SHORT["updates"]
+    damage(folder, "data/train/source/ids.bin")
+    with pytest.raises(FormatError, match=r"ids\.bin: has changed since it was written"):
+        numbers.learn(tmp_path / "other", data=folder, **model)
+
+
+def test_a_folder_without_its_manifest_is_refused(ready, numbers, model, tmp_path):
+    folder = shutil.copytree(ready, tmp_path / "ready")
+    (folder / "manifest.json").unlink()
+    with pytest.raises(FormatError, match=r"manifest\.json: is missing or damaged"):
+        numbers.learn(tmp_path / "run", data=folder, **model)
+
+
 # ------------------------------------------------------------------------------------------ making it
 
 
@@ -201,7 +217,7 @@ def test_a_manifest_that_is_none(ready, prepare, numbers, model, text, tmp_path,
     folder = shutil.copytree(ready, tmp_path / "ready")
     (folder / "prepared.json").write_bytes(content)
     for work in (lambda: numbers.learn(tmp_path / "run", data=folder, **model), lambda: prepare(folder, **text)):
-        with pytest.raises(FormatError, match=r"prepared\.json: damaged or from another version"):
+        with pytest.raises(FormatError, match=r"prepared\.json: damaged.*prepare the text again"):
             work()
 
 

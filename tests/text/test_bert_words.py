@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from multihead.errors import DataError, FormatError
-from multihead.text.bert_words import BERT_SPECIALS, HIDDEN, BpeWords, WordPieces, read_words
+from multihead.sealed import open_folder
+from multihead.text.bert_words import BERT_SPECIALS, HIDDEN, BertWords, BpeWords, WordPieces, read_words
 from multihead.text.tokenizer import Tokenizer
 
 LINES = ["A dog runs in the grass.", "The dogs run, don't they?", 'He said: "It\'s 25 ▁ pages, naïve!"', "x  y   z "]
@@ -102,21 +103,26 @@ def test_word_pieces(lowercase: bool) -> None:
     assert [words.show(i) for i in hidden] == ["a", "[MASK]", "run", "."]
 
 
+def words_in(folder: Path) -> BertWords:
+    with open_folder(folder, "copy it again") as opened:
+        return read_words(opened)
+
+
 @pytest.mark.parametrize("kind", ["subwords", "pieces"])
 def test_words_on_disk(kind: str, subwords: BpeWords, tmp_path: Path) -> None:
     words = subwords if kind == "subwords" else WordPieces(ENTRIES, lowercase=False)
     words.save(tmp_path)
-    again = read_words(tmp_path)
+    again = words_in(tmp_path)
     assert (type(again), again.digest, again.symbols) == (type(words), words.digest, words.symbols)
     assert again.encode(LINES) == words.encode(LINES)
 
 
 def test_what_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match="no words to be read here"):
-        read_words(tmp_path)
+    with pytest.raises(FormatError, match=r"tokenizer\.json: is missing"):
+        words_in(tmp_path)
     (tmp_path / "vocab.txt").write_text("a\nb\n")
     with pytest.raises(FormatError, match=r"vocab.txt: the vocabulary has no \[PAD\], \[UNK\]"):
-        read_words(tmp_path)
+        words_in(tmp_path)
     with pytest.raises(FormatError, match="an entry twice"):
         WordPieces([*ENTRIES, "dog"], lowercase=True)
     with pytest.raises(DataError, match="text 2 of 2 has a lone surrogate"):
@@ -149,7 +155,7 @@ def test_their_package_cuts_alike(lowercase: bool, transformers: Any, tmp_path: 
     theirs.save_pretrained(tmp_path / "again")
     (tmp_path / "again" / "vocab.txt").unlink(missing_ok=True)
     assert json.loads((tmp_path / "again" / "tokenizer.json").read_text())["model"]["type"] == "WordPiece"
-    assert read_words(tmp_path / "again").digest == words.digest
+    assert words_in(tmp_path / "again").digest == words.digest
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from multihead.errors import FormatError
+from multihead.sealed import seal
 from multihead.training import checkpoint as module
 from multihead.training.checkpoint import Checkpoint, LogWindow, RunState, load_newest, save
 
@@ -142,6 +144,27 @@ def test_a_manifest_of_another_kind_is_seen(two, tmp_path, content):
     goes_back(folder)
 
 
+def test_checkpoints_of_older_versions_are_read(two, tmp_path):
+    """Their manifest has the SHA-256 of each file, and nothing else; a flipped bit in it is seen, too."""
+    folder = shutil.copytree(two, tmp_path / "old")
+    for path in folder.iterdir():
+        files = sorted(file for file in path.iterdir() if file.name != "manifest.json")
+        hashes = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+        (path / "manifest.json").write_text(json.dumps(hashes, indent=1))
+    newest = max(folder.iterdir())
+    before, found = load_newest(two, refuse), load_newest(folder, refuse)
+    assert found.state == before.state
+    assert all(torch.equal(found.model[name], tensor) for name, tensor in before.model.items())
+    content = (newest / "manifest.json").read_bytes()
+    for place in range(0, len(content), 17):
+        changed = bytearray(content)
+        changed[place] ^= 1
+        (newest / "manifest.json").write_bytes(changed)
+        warnings = []
+        assert load_newest(folder, warnings.append).state.step < found.state.step
+        assert len(warnings) == 1
+
+
 def test_all_damaged_is_an_error_that_says_what_to_do(two, tmp_path):
     folder = tmp_path / "checkpoints"
     shutil.copytree(two, folder)
@@ -167,9 +190,7 @@ def test_a_state_of_another_version_is_said_to_be(tmp_path, monkeypatch):
     path = save(tmp_path, made(3), keep=1)
     state = json.loads((path / "state.json").read_text())
     (path / "state.json").write_text(json.dumps({**state, "something_new": 1}))
-    manifest = json.loads((path / "manifest.json").read_text())
-    manifest["state.json"] = module.sha256_of(path / "state.json")
-    (path / "manifest.json").write_text(json.dumps(manifest, indent=1))
+    seal(path)
     with pytest.raises(FormatError, match="another version"):
         load_newest(tmp_path, refuse)
 

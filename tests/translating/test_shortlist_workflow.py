@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
@@ -18,6 +19,9 @@ from multihead.text.tokenizer import Tokenizer
 from multihead.translating.shortlist import FILE, shortlist
 
 TEXTS = ["eins zwei drei", "", "sieben acht", "zehn neun acht eins"]
+
+if TYPE_CHECKING:
+    from tests.conftest import Numbers
 
 
 @pytest.fixture
@@ -44,7 +48,7 @@ def test_translations_are_made_of_what_it_names(run: Path) -> None:
     assert short.searching(coverage=0.1, beam=3).translate(TEXTS) == translator.searching(beam=3).translate(TEXTS)
 
 
-def test_it_is_one_of_its_models_subwords(run: Path, tmp_path: Path) -> None:
+def test_it_is_one_of_its_models_subwords(run: Path, tmp_path: Path, numbers: Numbers) -> None:
     best = Path(shutil.copytree(run / "best", tmp_path / "model"))
     with pytest.raises(ConfigurationError, match="has no pairs of text"):
         shortlist(best)
@@ -53,28 +57,31 @@ def test_it_is_one_of_its_models_subwords(run: Path, tmp_path: Path) -> None:
     assert Translator.load(best).searching(shortlist=True).translate(TEXTS) == Translator.load(run).translate(TEXTS)
     other = Tokenizer.learn(["other words"], 270)
     other.save(run / "data" / "target.tokenizer.json")
+    numbers.seal_again(run)
     with pytest.raises(ConfigurationError, match="not the subwords of the model"):
         shortlist(best, data=run)
 
 
-def test_without_one_or_with_a_damaged_one_it_says_what_to_do(run: Path) -> None:
+def test_without_one_or_with_a_damaged_one_it_says_what_to_do(run: Path, numbers: Numbers) -> None:
     short = Translator.load(run).searching(shortlist=True)
     with pytest.raises(ConfigurationError, match="make one by `multihead shortlist`"):
         short.translate(TEXTS)
     path = shortlist(run, say=lambda _: None)
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(FormatError, match=r"damaged .* make it again"):
+    with pytest.raises(FormatError, match=r"damaged.* make it again"):
         Translator.load(run).searching(shortlist=True).translate(TEXTS)
     path.write_bytes(whole)
     tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}  # it is mapped, and written again
     tensors["candidates"][-1] = len(short.bundle.target_tokenizer)
     write_tensors(path, tensors)
+    numbers.seal_again(run / "best")
     with pytest.raises(FormatError, match=r"damaged .* make it again"):
         Translator.load(run).searching(shortlist=True).translate(TEXTS)
     digest = bytes.fromhex(short.bundle.source_tokenizer.digest)
     assert digest in whole
     path.write_bytes(whole.replace(digest, bytes(32)))
+    numbers.seal_again(run / "best")
     with pytest.raises(ConfigurationError, match="other subwords"):
         Translator.load(run).searching(shortlist=True).translate(TEXTS)
 

@@ -270,7 +270,8 @@ def _load(path: Path, side: str | None, merges: int | None) -> Tokenizer | Codes
     from multihead.text.subword_nmt.codes import Codes
     from multihead.text.tokenizer import Tokenizer
 
-    path = _find_tokenizer(path, side or "source") if path.is_dir() else path
+    if path.is_dir():
+        return _load_from_folder(path, side or "source")
     try:
         with path.open("rb") as file:
             first = file.readline(1 << 16)
@@ -287,15 +288,20 @@ def _load(path: Path, side: str | None, merges: int | None) -> Tokenizer | Codes
 _WHAT = "a tokenizer.json, a model or run folder, or a codes file of subword-nmt"
 
 
-def _find_tokenizer(folder: Path, side: str) -> Path:
+def _load_from_folder(folder: Path, side: str) -> Tokenizer:
     """The tokenizer of a run or a model, as `bundle` and `preparing.prepare` lay them out."""
-    from multihead.files import current_folder
+    from multihead.sealed import find_folder
+    from multihead.text.tokenizer import Tokenizer
 
     names = ("tokenizer.json", f"{side}.tokenizer.json")
-    for home in (current_folder(folder / "best"), folder, folder / "data"):
-        for path in (home / name for name in names):
-            if path.is_file():
-                return path
+    for home, inner in ((folder / "best", ""), (folder, ""), (folder, "data/")):
+        found = find_folder(home, "copy the whole folder again")
+        if found is None:
+            continue
+        with found:
+            for name in (inner + name for name in names):
+                if name in found:
+                    return Tokenizer.read(found, name)
     raise FormatError(f"{folder}: there is no {' or '.join(names)} in it, nor in a folder best or data in it")
 
 

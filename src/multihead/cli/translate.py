@@ -161,7 +161,7 @@ class TranslateFlags:
 
     def digest(self, model: Path, languages: Languages) -> str:
         """Identifies all models, their languages, and how they are averaged."""
-        from multihead.lines.translate_file import model_digest
+        from multihead.bundle import model_digest
 
         digests = [model_digest(path) for path in (model, *self.others)]
         pair = "" if languages == Languages() else f" {languages.source}-{languages.target}"

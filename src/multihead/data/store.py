@@ -15,7 +15,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from multihead.errors import FormatError, InputError, SurroundingsError
+from multihead.sealed import OpenFolder, find_folder
 
 VERSION = 1  # newer code reads older versions
 
@@ -57,22 +58,15 @@ class TokenStore:
         return cls(flat.astype(np.uint32), np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))))
 
     @classmethod
-    def open(cls, path: str | Path) -> TokenStore:
-        """Map a store into memory.
+    def open(cls, path: str | Path | OpenFolder) -> TokenStore:
+        """Map a store into memory; in a folder with a manifest all its files are compared with that.
 
         Raises:
             FormatError: there is no store at ``path``, or it is damaged, truncated or from a newer version.
-            SurroundingsError: its files cannot be read.
         """
-        path = Path(path)
-        described = _read_description(path, _SIDE_FORMAT)
-        count, tokens, dtype = described.get("count"), described.get("tokens"), described.get("dtype")
-        if not isinstance(count, int) or not isinstance(tokens, int) or count < 0 or dtype not in ("<u2", "<u4"):
-            raise FormatError(f"{path / 'store.json'}: damaged description {described}; {_MAKE_AGAIN}")
-        offsets = _mapped(path / "offsets.bin", _OFFSET, count + 1)
-        if offsets[0] != 0 or offsets[-1] != tokens or (np.diff(offsets) < 0).any():
-            raise FormatError(f"{path / 'offsets.bin'}: the offsets do not fit the ids; {_MAKE_AGAIN}")
-        return cls(_mapped(path / "ids.bin", np.dtype(dtype), tokens), offsets)
+        with _opened(path, _SIDE_FORMAT) as folder:
+            dtype, offsets = _read_offsets(folder)
+            return cls(folder.mapped("ids.bin", dtype, int(offsets[-1])), offsets)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -172,19 +166,18 @@ class ParallelStore:
         return cls(TokenStore.from_lists(sources), TokenStore.from_lists(targets), lines)
 
     @classmethod
-    def open(cls, path: str | Path) -> ParallelStore:
-        """Map a store of pairs into memory.
+    def open(cls, path: str | Path | OpenFolder) -> ParallelStore:
+        """Map a store into memory.
 
         Raises:
-            FormatError: there is no store at ``path``, or it is damaged, truncated or from a newer version.
-            SurroundingsError: its files cannot be read.
+            FormatError: as `TokenStore.open`; or the two sides have different numbers of sequences.
         """
-        path = Path(path)
-        _read_description(path, _PAIR_FORMAT)
-        source, target = TokenStore.open(path / "source"), TokenStore.open(path / "target")
-        if len(source) != len(target):
-            raise FormatError(f"{path}: {len(source)} sources, {len(target)} targets; {_MAKE_AGAIN}")
-        return cls(source, target, _mapped(path / "lines.bin", _OFFSET, len(source)))
+        with _opened(path, _PAIR_FORMAT) as folder:
+            _read_description(folder, _PAIR_FORMAT)
+            source, target = TokenStore.open(folder.part("source")), TokenStore.open(folder.part("target"))
+            if len(source) != len(target):
+                raise FormatError(f"{folder.path}: {len(source)} sources, {len(target)} targets; {MAKE_AGAIN}")
+            return cls(source, target, folder.mapped("lines.bin", _OFFSET, len(source)))
 
     def __len__(self) -> int:
         return len(self.source)
@@ -235,7 +228,7 @@ class ParallelWriter:
             shutil.rmtree(self._partial, ignore_errors=True)
 
 
-_MAKE_AGAIN = "delete the folder and make it again from the corpus"
+MAKE_AGAIN = "delete the folder and make it again from the corpus"
 
 
 def flatten(sequences: Sequence[Sequence[int]]) -> tuple[Int64, Int64]:
@@ -244,34 +237,44 @@ def flatten(sequences: Sequence[Sequence[int]]) -> tuple[Int64, Int64]:
     return np.fromiter(chain.from_iterable(sequences), np.int64, int(lengths.sum())), lengths
 
 
-def _read_description(path: Path, form: str) -> dict[str, Any]:
-    file = path / "store.json"
-    try:
-        with _reading(file):
-            described = json.loads(file.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        raise FormatError(f"{path}: no {form} here (there is no store.json in it); check the path") from None
-    except ValueError:
-        raise FormatError(f"{file}: is not JSON; {_MAKE_AGAIN}") from None
-    if not isinstance(described, dict) or described.get("format") != form:
+def read_lengths(folder: OpenFolder) -> Int32:
+    """The lengths of the sequences of a store, whose ids are not read; errors as `TokenStore.open`."""
+    return np.diff(_read_offsets(folder)[1]).astype(np.int32)
+
+
+def _opened(path: str | Path | OpenFolder, form: str) -> AbstractContextManager[OpenFolder]:
+    """A folder to read from: an opened one stays open."""
+    if isinstance(path, OpenFolder):
+        return nullcontext(path)
+    found = find_folder(Path(path), MAKE_AGAIN)
+    if found is None:
+        raise FormatError(f"{path}: no {form} here (there is no such folder); check the path")
+    return found
+
+
+def _read_offsets(folder: OpenFolder) -> tuple[np.dtype[Any], Int64]:
+    """The type of the ids, and the offsets of the sequences."""
+    described = _read_description(folder, _SIDE_FORMAT)
+    count, tokens, dtype = described.get("count"), described.get("tokens"), described.get("dtype")
+    if type(count) is not int or type(tokens) is not int or count < 0 or dtype not in ("<u2", "<u4"):
+        raise FormatError(f"{folder.path / 'store.json'}: damaged description {described}; {MAKE_AGAIN}")
+    offsets = folder.mapped("offsets.bin", _OFFSET, count + 1)
+    if offsets[0] != 0 or offsets[-1] != tokens or (np.diff(offsets) < 0).any():
+        raise FormatError(f"{folder.path / 'offsets.bin'}: the offsets do not fit the ids; {MAKE_AGAIN}")
+    return np.dtype(dtype), offsets
+
+
+def _read_description(folder: OpenFolder, form: str) -> dict[str, Any]:
+    if "store.json" not in folder:
+        raise FormatError(f"{folder.path}: no {form} here (there is no store.json in it); check the path")
+    file, described = folder.path / "store.json", folder.read_json("store.json")
+    if described.get("format") != form:
         raise FormatError(f"{file}: does not describe a {form}; check the path")
     version = described.get("version")
-    if not isinstance(version, int) or version > VERSION:
+    if type(version) is not int or version > VERSION:
         known = f"this multihead reads versions up to {VERSION}"
         raise FormatError(f"{file}: is of version {version!r}, but {known}; install a newer multihead")
     return described
-
-
-def _mapped(file: Path, dtype: np.dtype[Any], count: int) -> npt.NDArray[Any]:
-    with _reading(file):
-        size = file.stat().st_size if file.is_file() else None
-    if size != count * dtype.itemsize:
-        got = "is missing" if size is None else f"has {size:,} bytes"
-        raise FormatError(f"{file}: {got}, expected {count * dtype.itemsize:,} bytes; {_MAKE_AGAIN}")
-    if count == 0:  # an empty file cannot be mapped
-        return np.empty(0, dtype)
-    with _reading(file):
-        return np.asarray(np.memmap(file, dtype, mode="r"))
 
 
 def _begin(path: Path) -> Path:
@@ -305,17 +308,6 @@ def _sync_folder(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-@contextmanager
-def _reading(file: Path) -> Iterator[None]:
-    try:
-        yield
-    except (FileNotFoundError, NotADirectoryError):
-        raise
-    except OSError as error:
-        message = f"{file}: cannot be read ({error.strerror or error})"
-        raise SurroundingsError(f"{message}; make it readable for this user, or mend the disk") from error
 
 
 @contextmanager

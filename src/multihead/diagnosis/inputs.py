@@ -201,7 +201,8 @@ def _from_prepared(folder: Path, settings: TrainSettings) -> DiagnosisInputs:
 
 
 def _load_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
-    source, target = (Tokenizer.load(folder / "data" / f"{side}.tokenizer.json") for side in ("source", "target"))
+    with work_folder.open_work(folder) as opened:
+        source, target = (Tokenizer.read(opened, f"data/{side}.tokenizer.json") for side in ("source", "target"))
     return source, target
 
 

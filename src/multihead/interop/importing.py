@@ -22,6 +22,7 @@ from multihead.interop.formats.parts import TranslatorParts
 from multihead.interop.hub import model_folder_of
 from multihead.interop.lines import certificate_lines
 from multihead.interop.runtimes import TokenizerRuntime
+from multihead.sealed import seal
 from multihead.text.languages import Languages
 
 _OF_TRANSFORMERS = ("marian", "m2m100", "mbart", "bart", "t5", "fsmt")
@@ -78,6 +79,7 @@ def import_model(
         made_by = f"The {form.name} model {model}, imported by multihead {version('multihead')}."
         save_bundle(draft, bundle, {}, made_by)
         add_certificate(draft, certificate)
+        seal(draft)
     say(f"{output}: {certificate.summary()}")
     return certificate
 

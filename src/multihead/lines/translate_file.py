@@ -13,14 +13,15 @@ from typing import Any
 
 import torch
 
-from multihead.bundle import locate, weights_digest
+from multihead.bundle import locate
 from multihead.data.text_files import TextScan, read_lines, scan
 from multihead.errors import DataError
-from multihead.files import sha256_of
 from multihead.lines import windows
 from multihead.lines.growing_file import growing_file
 from multihead.lines.side_files import SideFiles
 from multihead.lines.windows import LineOptions, translated
+from multihead.sealed import open_folder
+from multihead.translating.shortlist import AGAIN
 from multihead.translating.shortlist import FILE as SHORTLIST
 from multihead.translating.translator import Translator
 
@@ -36,16 +37,6 @@ def check_input(path: Path) -> TextScan:
         for _ in read_lines(path):  # raises the error at the line
             pass
     return found
-
-
-def model_digest(folder: Path) -> str:
-    """Identifies the model in a folder: a hash of its weights, sizes and tokenizers.
-
-    Raises:
-        FormatError: not a model folder.
-    """
-    config = locate(folder) / "config.json"
-    return "-".join(digest[:16] for digest in (sha256_of(config) if config.is_file() else "", weights_digest(folder)))
 
 
 def translate_file(
@@ -67,7 +58,7 @@ def translate_file(
 
     Args:
         translator: a loaded model.
-        model: identifies it (`model_digest`); for an ensemble all models, and how they are averaged.
+        model: identifies it (`bundle.model_digest`); for an ensemble all models, and how they are averaged.
         source: the file, as `check_input` scanned it.
         output: the file to write, which must not exist.
         options: how to translate, and what to write.
@@ -132,4 +123,5 @@ def _shortlist_of(translator: Translator, options: LineOptions) -> str | None:
     if folder is None or not options.request.search.shortlist:
         return None
     _ = translator.shortlist  # raises an error if there is none, or one for another model
-    return sha256_of(locate(folder) / SHORTLIST)[:16]
+    with open_folder(locate(folder), AGAIN) as found:
+        return found.digest(SHORTLIST)[:16]

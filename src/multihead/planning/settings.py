@@ -31,6 +31,9 @@ class BaseRunConfig(Settings):
     Each kind declares these fields itself, because their order is the order in the file.
     """
 
+    sealed_since: ClassVar[int] = 2
+    """Runs of this format version and later have a manifest."""
+
     if TYPE_CHECKING:
         format_version: int
         """Newer code reads older versions; the default is the newest."""
@@ -231,12 +234,14 @@ class GivenModel(Settings):
     """SHA-256 of its model.safetensors."""
 
 
-RUN_VERSION = 3
+RUN_VERSION = 4
 """Newest format version of run.json; older versions can be read."""
 
 
 class RunConfig(BaseRunConfig):
     """Everything decided about a run: run.json."""
+
+    sealed_since: ClassVar[int] = 4
 
     format_version: int = RUN_VERSION
     versions: dict[str, str]

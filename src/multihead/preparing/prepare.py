@@ -100,14 +100,15 @@ def _open_finished(folder: Path, settings: PrepareSettings, say: Callable[[str],
 
 def _write_manifest(folder: Path, choices: Choices, config: DataConfig) -> None:
     """Finish the preparation: the folder can be trained from once its manifest exists."""
+    files = data_digests(folder)
     manifest = Manifest(
         multihead=version("multihead"),
         asked=work_folder.given_settings(choices.settings),
         data=config,
         reasons=choices.reasons,
-        files=data_digests(folder),
+        files=files,
     )
-    write_text(folder / work_folder.PREPARED, manifest.model_dump_json(indent=2) + "\n")
+    work_folder.write(folder, manifest, work_folder.PREPARED, files)
 
 
 # --------------------------------------------------------------------------- subwords

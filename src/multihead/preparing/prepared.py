@@ -6,14 +6,16 @@
     FOLDER/data/valid.source.txt, valid.target.txt              their text, to translate and to score against
 
 `preparing.prepare` writes these files, either inside a run or ahead of one, in a folder that `multihead train --data`
-reads in place. The manifest of such a folder, ``prepared.json``, lists the SHA-256 of every data file; a run records
-the SHA-256 of the manifest. Both are checked when a run begins and each time it resumes.
+reads in place. ``prepared.json`` of such a folder lists the SHA-256 of every data file; a run records the SHA-256 of
+``prepared.json``. Every file is compared when a run begins and each time it resumes, with that and with the manifest of
+its folder (`multihead.sealed`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -24,12 +26,13 @@ from multihead.data.store import ParallelStore
 from multihead.errors import ConfigurationError, FormatError
 from multihead.files import sha256_of
 from multihead.planning.settings import Choices, DataConfig, PreparedFolder, PrepareSettings
+from multihead.sealed import OpenFolder, open_folder
 from multihead.text.segment import Segmenter
 from multihead.text.tokenizer import Tokenizer
 from multihead.training.config import TrainingConfig
-from multihead.work_folder import PREPARED, given_settings
+from multihead.work_folder import PREPARED, given_settings, open_work, parse
 
-MANIFEST_VERSION = 1
+MANIFEST_VERSION = 2
 """Newest format version of prepared.json; older versions can be read."""
 
 _REMEDY = "prepare the text again into a new folder"
@@ -111,27 +114,24 @@ class PreparedText:
 
 
 def open_prepared(folder: Path, config: DataConfig) -> PreparedText:
-    """Open the text stored in ``folder/data``.
+    """Open the text stored in ``folder/data``, compared with the manifest of the folder.
 
     Raises:
         FormatError: a file is missing or damaged.
     """
-    data = folder / "data"
+    with open_work(folder) as opened:
+        return _open(opened.part("data"), config)
+
+
+def _open(data: OpenFolder, config: DataConfig) -> PreparedText:
     return PreparedText(
         config,
-        Tokenizer.load(data / "source.tokenizer.json"),
-        Tokenizer.load(data / "target.tokenizer.json"),
-        ParallelStore.open(data / "train"),
-        ParallelStore.open(data / "valid"),
-        *(_read_lines(data / f"valid.{side}.txt") for side in ("source", "target")),
+        Tokenizer.read(data, "source.tokenizer.json"),
+        Tokenizer.read(data, "target.tokenizer.json"),
+        ParallelStore.open(data.part("train")),
+        ParallelStore.open(data.part("valid")),
+        *(data.read_text(f"valid.{side}.txt", None).split("\n")[:-1] for side in ("source", "target")),
     )
-
-
-def _read_lines(path: Path) -> list[str]:
-    try:
-        return path.read_bytes().decode("utf-8").split("\n")[:-1]
-    except (OSError, UnicodeDecodeError) as error:
-        raise FormatError(f"{path}: missing or damaged ({error}); start again in a new folder") from None
 
 
 # --------------------------------------------------------------------------- folders of `multihead prepare`
@@ -139,6 +139,9 @@ def _read_lines(path: Path) -> list[str]:
 
 class Manifest(Settings):
     """The content of prepared.json."""
+
+    sealed_since: ClassVar[int] = 2
+    """Folders of this format version and later have a manifest."""
 
     format_version: int = MANIFEST_VERSION
     multihead: str
@@ -158,19 +161,19 @@ def read_manifest(folder: Path) -> Manifest:
     Raises:
         FormatError: it is missing, damaged or of a newer version.
     """
-    path = folder / PREPARED
-    if not path.is_file():
+    if not (folder / PREPARED).is_file():
         why = "was prepared here to the end" if folder.is_dir() else "is there: no such folder"
         raise FormatError(f"{folder}: nothing {why}; give as --data what `multihead prepare --output` made")
-    try:
-        manifest = Manifest.model_validate_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise FormatError(f"{path}: damaged or from another version: {str(error).splitlines()[0]}; {_REMEDY}") from None
-    if not 1 <= manifest.format_version <= MANIFEST_VERSION:
-        raise FormatError(
-            f"{path}: format version {manifest.format_version}; this multihead reads 1 to {MANIFEST_VERSION}"
-        )
-    return manifest
+    with _open_folder(folder) as opened:
+        return _parse(opened)
+
+
+def _open_folder(folder: Path) -> OpenFolder:
+    return open_folder(folder, _REMEDY)
+
+
+def _parse(opened: OpenFolder) -> Manifest:
+    return parse(opened, PREPARED, Manifest, "install that")
 
 
 def use_folder(folder: Path, choices: Choices) -> PreparedText:
@@ -182,10 +185,10 @@ def use_folder(folder: Path, choices: Choices) -> PreparedText:
     """
     manifest = read_manifest(folder)
     _check_settings(folder, manifest, choices.settings)
-    _check_files(folder, manifest)
     choices.reasons |= manifest.reasons
-    origin = PreparedFolder(path=str(folder.absolute()), sha256=sha256_of(folder / PREPARED))
-    return open_prepared(folder, manifest.data.model_copy(update={"prepared": origin}))
+    with _open_folder(folder) as opened:
+        origin = PreparedFolder(path=str(folder.absolute()), sha256=opened.digest(PREPARED))
+        return _open_checked(opened, _parse(opened), manifest.data.model_copy(update={"prepared": origin}))
 
 
 def open_training_text(run: Path, config: DataConfig, moved: Path | None) -> PreparedText:
@@ -202,14 +205,14 @@ def open_training_text(run: Path, config: DataConfig, moved: Path | None) -> Pre
     if config.prepared is None:
         return open_prepared(run, config)
     folder = moved or Path(config.prepared.path)
-    manifest = read_manifest(folder)
-    if sha256_of(folder / PREPARED) != config.prepared.sha256:
-        raise FormatError(
-            f"{folder}: not the text that this run was begun with: {PREPARED} has changed. Give the right folder as "
-            "--data, or start a new run"
-        )
-    _check_files(folder, manifest)
-    return open_prepared(folder, config)
+    read_manifest(folder)  # says what is missing where nothing is
+    with _open_folder(folder) as opened:
+        if opened.verify(PREPARED) != config.prepared.sha256:
+            raise FormatError(
+                f"{folder}: not the text that this run was begun with: {PREPARED} has changed. Give the right folder "
+                "as --data, or start a new run"
+            )
+        return _open_checked(opened, _parse(opened), config)
 
 
 def _check_settings(folder: Path, manifest: Manifest, settings: Settings) -> None:
@@ -226,12 +229,14 @@ def _check_settings(folder: Path, manifest: Manifest, settings: Settings) -> Non
         )
 
 
-def _check_files(folder: Path, manifest: Manifest) -> None:
-    found = data_digests(folder)
+def _open_checked(opened: OpenFolder, manifest: Manifest, config: DataConfig) -> PreparedText:
+    """Open the text after comparing it with prepared.json, which is older than the manifest of the folder."""
+    found = data_digests(opened.path) if opened.entries is None else {n: e.sha256 for n, e in opened.entries.items()}
     for name, digest in manifest.files.items():
         if found.get(name) != digest:
             what = "has changed since it was written" if name in found else "is missing"
-            raise FormatError(f"{folder / name}: {what} (its SHA-256 stands in {PREPARED}); {_REMEDY}")
+            raise FormatError(f"{opened.path / name}: {what} (its SHA-256 stands in {PREPARED}); {_REMEDY}")
+    return _open(opened.part("data"), config)
 
 
 def data_digests(folder: Path) -> dict[str, str]:

@@ -28,9 +28,12 @@ from multihead import work_folder
 from multihead.bundle import weights_digest
 from multihead.configuration import Settings, processor_flags, require_device
 from multihead.data.order import Array
+from multihead.errors import FormatError
 from multihead.kernels.linear import library_for_this_processor
 from multihead.kernels.native import load_kernels
+from multihead.model_folder import read_config
 from multihead.planning.settings import BaseRunConfig, GivenModel
+from multihead.sealed import find_folder
 from multihead.training.budget import Pacer
 from multihead.training.checkpoint import Checkpoint, RunState, save
 from multihead.training.context import RunContext, TrainerInputs, Validation
@@ -250,6 +253,9 @@ def _train(kind: RunKind[Chosen, Config, Data, Model], config: Config, data: Dat
         processes=processes,
         pacer=pacer,
     )
+    resumed = checkpoint is not None
+    del checkpoint  # its tensors are not needed any more
+    _check_best(folder / "best", trainer, log)
     if trainer.finished:
         if processes.is_first:
             outcome = _outcome(kind, trainer.state)
@@ -258,7 +264,7 @@ def _train(kind: RunKind[Chosen, Config, Data, Model], config: Config, data: Dat
     log.rewind(trainer.state.logged)
     if config.training.tensorboard and processes.is_first:
         log.copy_to(TensorBoard(folder, after=trainer.state.logged))
-    if checkpoint is not None:
+    if resumed:
         _report_start(kind, config, trainer, log)
     _report_surroundings(trainer, computed_by(config.training.device, processes), log)
     batches, judge = kind.batches(config, data, trainer.state.position), kind.judge(config, data)
@@ -278,6 +284,28 @@ def _train(kind: RunKind[Chosen, Config, Data, Model], config: Config, data: Dat
     )
     log.say(f"done: {_outcome(kind, state)}")
     return state
+
+
+def _check_best(folder: Path, trainer: Trainer[Model], log: RunLog) -> None:
+    """Verify the best model of a run that goes on; without one, the next validated model counts as the best.
+
+    Raises:
+        FormatError: it is damaged; or it is missing, and the run is finished.
+    """
+    processes, is_there = trainer.processes, True
+    if processes.is_first and trainer.state.best_step:
+        found = find_folder(folder, "copy it again, or remove the folder: the next validated model takes its place")
+        is_there = found is not None
+        if found is not None:
+            with found:
+                read_config(found)
+                found.verify_all()
+    if processes.all_gather(is_there)[0]:
+        return
+    if trainer.finished:
+        raise FormatError(f"{folder}: is missing, and the run is finished; copy it back")
+    log.say(f"{folder} is missing: the next validated model counts as the best so far")
+    trainer.forget_best()
 
 
 def _report_start(

@@ -11,6 +11,8 @@ from typing import TypeVar
 from multihead.engine.weights import Precision
 from multihead.errors import MultiheadError
 from multihead.judging.analysis import analyze_tokens
+from multihead.model_folder import COPY_AGAIN
+from multihead.sealed import open_folder
 from multihead.serving.queue import CallInLoop, Job, SentenceQueue
 from multihead.serving.search_threads import SearchThread, UncompiledSearchThread
 from multihead.serving.work_thread import WorkThread
@@ -159,5 +161,6 @@ def weight_bytes(translator: Translator) -> int:
 
 def estimate_bytes(folder: Path, precision: Precision) -> int:
     """`weight_bytes` of a model that is not loaded, from the sizes of its files."""
-    sizes = [path.stat().st_size for path in folder.iterdir() if path.suffix in _WEIGHTS and path.is_file()]
+    with open_folder(folder, COPY_AGAIN) as found:
+        sizes = [found.size(name) for name in found.names() if Path(name).suffix in _WEIGHTS and name in found]
     return int(sum(sizes) * (1 + _PACKED[precision]))

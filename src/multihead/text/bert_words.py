@@ -23,6 +23,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from multihead.errors import FormatError
+from multihead.sealed import OpenFolder
 from multihead.text.tokenizer import BytePairTokenizer, Tokenizer
 from multihead.text.vocabulary import BYTE_TOKENS, FIRST_BYTE, MARK, Specials, check_unicode
 
@@ -237,27 +238,24 @@ def _write_description(folder: Path, values: dict[str, Any]) -> None:
     (folder / DESCRIPTION).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
 
-def read_words(folder: Path) -> BertWords:
+def read_words(folder: OpenFolder) -> BertWords:
     """The vocabulary of a model folder: multihead's, or a published model's ``vocab.txt`` or ``tokenizer.json``.
 
     Raises:
         FormatError: the folder has no vocabulary, or it is damaged.
     """
-    if (folder / WORD_PIECES).is_file():
-        try:
-            entries = (folder / WORD_PIECES).read_text(encoding="utf-8").removesuffix("\n").split("\n")
-        except (OSError, UnicodeDecodeError) as error:
-            raise FormatError(f"{folder / WORD_PIECES}: cannot be read ({error})") from None
-        described = _json(folder / DESCRIPTION) if (folder / DESCRIPTION).is_file() else {}
+    if WORD_PIECES in folder:
+        entries = folder.read_text(WORD_PIECES).removesuffix("\n").split("\n")
+        described = folder.read_json(DESCRIPTION) if DESCRIPTION in folder else {}
         # The first published models have no such setting, and were all uncased.
-        return _word_pieces(folder / WORD_PIECES, entries, described.get("do_lower_case", True))
-    content = _json(folder / SUBWORDS)
+        return _word_pieces(folder.path / WORD_PIECES, entries, described.get("do_lower_case", True))
+    content = folder.read_json(SUBWORDS)
     match content:
         case {"model": {"type": "WordPiece", "vocab": dict(ids)}}:
             entries = sorted(ids, key=lambda entry: int(ids[entry]))
             lowercase = (content.get("normalizer") or {}).get("lowercase", True)
-            return _word_pieces(folder / SUBWORDS, entries, lowercase)
-    return BpeWords(Tokenizer.load(folder / SUBWORDS))
+            return _word_pieces(folder.path / SUBWORDS, entries, lowercase)
+    return BpeWords(Tokenizer.read(folder, SUBWORDS))
 
 
 def _word_pieces(path: Path, entries: Sequence[str], lowercase: bool) -> WordPieces:
@@ -265,11 +263,3 @@ def _word_pieces(path: Path, entries: Sequence[str], lowercase: bool) -> WordPie
         return WordPieces(entries, lowercase=bool(lowercase))
     except FormatError as error:
         raise FormatError(f"{path}: {error}") from None
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise FormatError(f"{path}: there are no words to be read here ({error})") from None
-    return content if isinstance(content, dict) else {}

@@ -27,6 +27,7 @@ from pathlib import Path
 import tokenizers
 
 from multihead.errors import InputError
+from multihead.sealed import OpenFolder
 from multihead.text import learning, vocabulary
 from multihead.text.spans import Span, find_spans
 from multihead.text.vocabulary import (
@@ -109,6 +110,11 @@ class Tokenizer(ABC):
             SurroundingsError: the file cannot be read.
         """
         return vocabulary.load(Path(path), Tokenizer.from_json)
+
+    @staticmethod
+    def read(folder: OpenFolder, name: str) -> Tokenizer:
+        """The tokenizer in a file of a folder of ours; errors as in `load`, and for what its manifest does not list."""
+        return vocabulary.parse(folder.read_text(name), folder.path / name, Tokenizer.from_json)
 
     @staticmethod
     def from_json(text: str) -> Tokenizer:

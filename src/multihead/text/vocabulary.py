@@ -296,6 +296,11 @@ def load(path: Path, build: Callable[[str], Built]) -> Built:
         raise FormatError(f"{path}: this is not a tokenizer.json, as it is not UTF-8 text") from error
     except OSError as error:
         raise SurroundingsError(f"{path}: the tokenizer cannot be read ({error.strerror})") from error
+    return parse(text, path, build)
+
+
+def parse(text: str, path: Path, build: Callable[[str], Built]) -> Built:
+    """The tokenizer that ``build`` makes of the content of a file; its errors get the name of the file."""
     try:
         return build(text)
     except FormatError as error:

@@ -5,7 +5,7 @@
         average.safetensors      their moving average, if there is one
         optimizer.safetensors    state per parameter: Adam's two moments and step, or Muon's momentum
         state.json               progress of the run: a `RunState`
-        manifest.json            the SHA-256 of each file above; written last
+        manifest.json            size and SHA-256 of each file above (`multihead.sealed`); written last
 
 `load_newest` returns the newest checkpoint whose files match the manifest; it reports damaged ones and skips them.
 
@@ -31,12 +31,13 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 from pydantic import Field, ValidationError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from multihead.configuration import Settings
 from multihead.errors import FormatError
-from multihead.files import atomic_folder, remove_unfinished, sha256_of, write_chunks, write_errors, write_tensors
+from multihead.files import atomic_folder, remove_unfinished, write_chunks, write_errors, write_tensors
+from multihead.model_folder import read_tensors
+from multihead.sealed import MANIFEST, Entry, OpenFolder, open_folder, seal
 from multihead.training.plan import Plan
 
 
@@ -105,7 +106,9 @@ class Checkpoint(NamedTuple):
     optimizer: dict[str, Tensor]
 
 
-_PARTS = ("model", "average", "optimizer")
+_PARTS, _STATE = ("model", "average", "optimizer"), "state.json"
+_FILES = (*(f"{part}.safetensors" for part in _PARTS), _STATE)
+_REMEDY = "it is not used"
 
 
 def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
@@ -124,10 +127,8 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
                 f"{part}.safetensors": write_tensors(draft / f"{part}.safetensors", tensors)
                 for part, tensors in zip(_PARTS, checkpoint[1:], strict=True)
             }
-            hashes["state.json"] = write_chunks(
-                draft / "state.json", [checkpoint.state.model_dump_json(indent=1).encode()]
-            )
-            write_chunks(draft / "manifest.json", [_manifest(hashes)])
+            hashes[_STATE] = write_chunks(draft / _STATE, [checkpoint.state.model_dump_json(indent=1).encode()])
+            seal(draft, hashes)
         existing = _checkpoint_folders(folder)
         index = existing.index(path)
         for other in (*existing[:index], *existing[index + keep :]):
@@ -147,56 +148,89 @@ def load_newest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
     """
     remove_unfinished(folder)
     paths = _checkpoint_folders(folder)
+    damage = None
     for path in paths:
-        fault = _find_damage(path)
-        if fault is None:
-            return _read(path)
-        warn(f"{path}: damaged ({fault}); going back to the checkpoint before it")
-    if paths:
-        raise FormatError(f"{folder}: none of {len(paths)} checkpoints is intact; start the run again in a new folder")
+        try:
+            with _open(path) as opened:
+                return _read(opened)
+        except _DamagedError as error:
+            damage = error
+            warn(f"{damage}; going back to the checkpoint before it")
+    if damage is not None:
+        raise FormatError(
+            f"{folder}: none of {len(paths)} checkpoints is intact ({damage}); start the run again in a new folder"
+        )
     return None
 
 
 def intact_checkpoints(folder: Path) -> list[Path]:
     """The checkpoints that match their manifests, newest first; changes nothing."""
-    return [path for path in _checkpoint_folders(folder) if _find_damage(path) is None]
+    return [path for path in _checkpoint_folders(folder) if _is_intact(path)]
 
 
 def read_weights(path: Path, part: Literal["model", "average"]) -> dict[str, Tensor]:
-    """The weights of a checkpoint, or their moving average (empty if the run has none)."""
-    return load_file(path / f"{part}.safetensors")
+    """The weights of a checkpoint, or their moving average (empty if the run has none).
+
+    Raises:
+        FormatError: the checkpoint is damaged, or gone.
+    """
+    with _open(path) as opened:
+        return _tensors(opened, part)
 
 
-def _read(path: Path) -> Checkpoint:
+class _DamagedError(FormatError):
+    """A checkpoint is not as it was written."""
+
+
+def _open(path: Path) -> OpenFolder:
+    """Open a checkpoint with its manifest; that of older versions has one SHA-256 for each name, and no more."""
     try:
-        state = RunState.model_validate_json((path / "state.json").read_text(encoding="utf-8"))
+        opened = open_folder(path, _REMEDY)
+    except FormatError as error:
+        raise _DamagedError(str(error)) from None
+    if opened.entries is not None:
+        return opened
+    try:
+        found = opened.read_json(MANIFEST)
+        if bytes(opened.read_bytes(MANIFEST)) != json.dumps(dict(sorted(found.items())), indent=1).encode():
+            raise FormatError(f"{path / MANIFEST}: damaged: not as it was written; {_REMEDY}")
+        opened.entries = {name: Entry(opened.size(name), str(found[name])) for name in _FILES if name in found}
+    except FormatError as error:
+        opened.close()
+        raise _DamagedError(str(error)) from None
+    return opened
+
+
+def _is_intact(path: Path) -> bool:
+    try:
+        with _open(path) as opened:
+            for name in _FILES:
+                opened.verify(name)
+    except FormatError:
+        return False
+    return True
+
+
+def _read(opened: OpenFolder) -> Checkpoint:
+    try:
+        text = opened.read_text(_STATE)
+    except FormatError as error:
+        raise _DamagedError(str(error)) from None
+    try:
+        state = RunState.model_validate_json(text)
     except ValidationError as error:
         raise FormatError(
-            f"{path}: from another version of multihead ({error.error_count()} fields of state.json differ); "
+            f"{opened.path}: from another version of multihead ({error.error_count()} fields of state.json differ); "
             "go on with the version that run.json names, or start the run again in a new folder"
         ) from None
-    return Checkpoint(state, *(load_file(path / f"{part}.safetensors") for part in _PARTS))
+    return Checkpoint(state, *(_tensors(opened, part) for part in _PARTS))
 
 
-def _manifest(hashes: dict[str, str]) -> bytes:
-    return json.dumps(dict(sorted(hashes.items())), indent=1).encode()
-
-
-def _find_damage(path: Path) -> str | None:
-    """Describe how a checkpoint differs from its manifest; None if it is intact."""
+def _tensors(opened: OpenFolder, part: str) -> dict[str, Tensor]:
     try:
-        content = (path / "manifest.json").read_bytes()
-        manifest = json.loads(content.decode("utf-8"))
-        for name in (*(f"{part}.safetensors" for part in _PARTS), "state.json"):
-            if not isinstance(manifest, dict) or sha256_of(path / name) != manifest.get(name):
-                return f"{name} is not the file that manifest.json names"
-        if content != _manifest(manifest):
-            return "manifest.json is not as it was written"
-    except OSError as error:
-        return f"{Path(error.filename or path).name}: {error.strerror or error}"
-    except (ValueError, RecursionError):
-        return "manifest.json is not JSON"
-    return None
+        return read_tensors(opened, f"{part}.safetensors")
+    except FormatError as error:
+        raise _DamagedError(str(error)) from None
 
 
 def _checkpoint_folders(folder: Path) -> list[Path]:

@@ -113,6 +113,10 @@ class Trainer(Generic[Model]):
         parts = (None, None, None) if found is None else (found.model, found.average, found.optimizer)
         return Checkpoint(state, *map(processes.broadcast_tensors, parts))
 
+    def forget_best(self) -> None:
+        """Take the next validated model as the best so far: the model that was is lost."""
+        self._set_state(best_step=0, best_score=None, best_loss=None, without_gain=0)
+
     def run(self, inputs: TrainerInputs[Model]) -> RunState:
         """Train to the end, or until a signal: then save and raise.
 

@@ -21,14 +21,15 @@ from pathlib import Path
 
 import numpy as np
 
-from multihead.data.store import Int32, ParallelStore
-from multihead.errors import FormatError
+from multihead.data.store import MAKE_AGAIN, Int32, read_lengths
+from multihead.sealed import open_folder
 from multihead.text.sentences import Part, join_translations, split_text
 from multihead.text.tokenizer import Tokenizer
 from multihead.translating.searching import Translation
 
 _PAIRS = 100_000
 """Maximum number of pairs that are counted, evenly spread."""
+_PAIRS_OF_A_RUN = "data/train"
 _LEAST_SPREAD = 0.1
 _USUAL = 0.99
 
@@ -50,16 +51,18 @@ class Lengths:
 
 
 def lengths_of(folder: Path | None) -> Lengths:
-    """The lengths of the run that a folder is, or whose best model it is."""
+    """The lengths of the run that a folder is, or whose best model it is.
+
+    Raises:
+        FormatError: the run's data is damaged.
+    """
     for place in () if folder is None else (folder, folder.resolve().parent):
-        if not (place / "run.json").is_file():
-            continue
-        try:
-            store = ParallelStore.open(place / "data" / "train")
-        except FormatError:  # the run used a folder of prepared text, or its data was removed
-            continue
-        if len(store):
-            return counted(store.source.lengths + 1, store.target.lengths + 1)
+        if not ((place / "run.json").is_file() and (place / _PAIRS_OF_A_RUN).is_dir()):
+            continue  # no run, or it used a folder of prepared text, or its data was removed
+        with open_folder(place, MAKE_AGAIN) as run:
+            source, target = (read_lengths(run.part(f"{_PAIRS_OF_A_RUN}/{side}")) for side in ("source", "target"))
+        if len(source) == len(target) > 0:
+            return counted(source + 1, target + 1)
     return Lengths()
 
 

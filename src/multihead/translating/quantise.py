@@ -6,15 +6,17 @@ compiled search with the precision of the rounding finds the same as in the orig
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
 from multihead.bundle import load_bundle, locate, save_bundle
-from multihead.files import atomic_file, check_new_folder
-from multihead.model_folder import WEIGHTS, Rounding, read_json
+from multihead.files import check_new_folder
+from multihead.model_folder import COPY_AGAIN, WEIGHTS, Rounding
+from multihead.sealed import open_folder
 from multihead.translating import shortlist
+
+_METRICS = "metrics.json"
 
 
 def quantise(
@@ -44,11 +46,10 @@ def quantise(
         f"The model of {model} with {precision} weights, by multihead {version('multihead')}. What was measured is of "
         "the weights before they were rounded."
     )
-    metrics = folder / "metrics.json"  # a model of another program has none
-    save_bundle(output, bundle, read_json(metrics) if metrics.is_file() else {}, made_by, precision)
-    if (folder / shortlist.FILE).is_file():
-        with atomic_file(output / shortlist.FILE) as draft:
-            shutil.copyfile(folder / shortlist.FILE, draft)
+    with open_folder(folder, COPY_AGAIN) as found:
+        metrics = found.read_json(_METRICS) if _METRICS in found else {}  # a model of another program has none
+        others = {name: bytes(found.read_bytes(name, None)) for name in (shortlist.FILE,) if name in found}
+    save_bundle(output, bundle, metrics, made_by, precision, others)
     sizes = [(place / WEIGHTS).stat().st_size / 1e6 for place in (folder, output)]
     say(f"{output}: {sizes[1]:.1f} MB of weights instead of {sizes[0]:.1f}; translate with --precision {precision}")
     return output

@@ -19,21 +19,23 @@ It is a file of the model folder that records for which tokenizers it was made. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import shutil
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from torch import Tensor
 
 from multihead.bundle import Bundle, load_bundle, locate
-from multihead.data.store import Int64, ParallelStore
+from multihead.data.store import MAKE_AGAIN, Int64, ParallelStore
 from multihead.decoding.shortlist import Ids, Shortlist
 from multihead.errors import ConfigurationError, FormatError
-from multihead.files import atomic_file, write_tensors
+from multihead.files import atomic_file, atomic_folder, write_tensors
+from multihead.model_folder import COPY_AGAIN, read_tensors
+from multihead.sealed import MANIFEST, open_folder, seal
 from multihead.text.tokenizer import Tokenizer
 
 _CELLS = 4_000_000
@@ -107,7 +109,7 @@ def _cells(store: ParallelStore, chosen: Int64, source_vocab: int, target_vocab:
 
 FILE = "shortlist.safetensors"
 
-_AGAIN = "make it again by `multihead shortlist`"
+AGAIN = "make it again by `multihead shortlist`"
 
 
 def shortlist(
@@ -142,13 +144,26 @@ def shortlist(
     source, target = bundle.source_tokenizer, bundle.target_tokenizer
     made = choose(pairs, len(source), len(target), always, candidates, _shared(bundle), target.eos_id)
     names, digests = ("always", "starts", "candidates"), _digests(bundle)
-    path = folder / FILE
-    with atomic_file(path) as draft:
-        arrays = dict(zip(names, map(torch.from_numpy, made.arrays), strict=True))
-        write_tensors(draft, arrays | {name: torch.tensor(list(digest), dtype=torch.uint8) for name, digest in digests})
+    arrays = dict(zip(names, map(torch.from_numpy, made.arrays), strict=True))
+    path = _store(folder, arrays | {name: torch.tensor(list(digest), dtype=torch.uint8) for name, digest in digests})
     sizes = [len(made.of(pairs.source[place].tolist())) for place in range(0, len(pairs), -(-len(pairs) // 1000))]
     say(f"{path}: {np.mean(sizes):.0f} of {len(bundle.target_tokenizer)} target symbols for a sentence of the text")
     return path
+
+
+def _store(folder: Path, tensors: Mapping[str, Tensor]) -> Path:
+    """Write a shortlist into a model folder; a folder with a manifest is replaced by one that lists it, too."""
+    with open_folder(folder, COPY_AGAIN) as found:
+        entries = found.entries
+    if entries is None:
+        with atomic_file(folder / FILE) as draft:
+            write_tensors(draft, tensors)
+    else:
+        known = {name: entry.sha256 for name, entry in entries.items() if name != FILE}
+        with atomic_folder(folder) as draft:
+            shutil.copytree(folder, draft, dirs_exist_ok=True, ignore=lambda *_: {FILE, MANIFEST})
+            seal(draft, {**known, FILE: write_tensors(draft / FILE, tensors)})
+    return folder / FILE
 
 
 def choose(
@@ -192,16 +207,17 @@ def read(folder: Path | None, bundle: Bundle) -> Shortlist:
         raise ConfigurationError(
             f"{path or 'this model'}: there is no shortlist: make one by `multihead shortlist`, or search without"
         )
+    with open_folder(path.parent, AGAIN) as found:
+        tensors = read_tensors(found, FILE)
     try:
-        tensors = load_file(path)
         made = Shortlist(*(tensors[name].numpy() for name in ("always", "starts", "candidates")))
         same = all(tensors[name].tolist() == list(digest) for name, digest in _digests(bundle))
         if same:  # symbols of other subwords would not fit
             made.check(len(bundle.source_tokenizer), len(bundle.target_tokenizer))
-    except (OSError, SafetensorError, KeyError, ConfigurationError) as error:
-        raise FormatError(f"{path}: damaged ({error}); {_AGAIN}") from None
+    except (KeyError, ConfigurationError) as error:
+        raise FormatError(f"{path}: damaged ({error}); {AGAIN}") from None
     if not same:
-        raise ConfigurationError(f"{path}: made for other subwords than this model's; {_AGAIN}")
+        raise ConfigurationError(f"{path}: made for other subwords than this model's; {AGAIN}")
     return made
 
 
@@ -213,11 +229,14 @@ def _pairs(folder: Path, bundle: Bundle) -> ParallelStore:
             f"{folder}: has no pairs of text ({place / 'train'}): name a run, or a folder of `multihead prepare`, with "
             "--data"
         )
-    for side, digest in _digests(bundle):
-        path = place / f"{side}.tokenizer.json"
-        if bytes.fromhex(Tokenizer.load(path).digest) != digest:
-            raise ConfigurationError(f"{path}: not the subwords of the model; name the text that it was trained on")
-    store = ParallelStore.open(place / "train")
+    with open_folder(folder, MAKE_AGAIN) as found:
+        for side, digest in _digests(bundle):
+            name = f"data/{side}.tokenizer.json"
+            if bytes.fromhex(Tokenizer.read(found, name).digest) != digest:
+                raise ConfigurationError(
+                    f"{folder / name}: not the subwords of the model; name the text that it was trained on"
+                )
+        store = ParallelStore.open(found.part("data/train"))
     if not len(store):
         raise ConfigurationError(f"{place / 'train'}: holds no pairs")
     return store

@@ -19,9 +19,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from multihead.errors import FormatError
+from multihead.model_folder import COPY_AGAIN
 from multihead.models.bert import huggingface as bert_exchange
 from multihead.models.bert.config import BertConfig
 from multihead.models.bert.network import Bert
+from multihead.sealed import open_folder
 
 CONFIG = BertConfig(vocab=60, width=24, layers=2, heads=3, inner=40, max_positions=16, dropout=0.2)
 PEERS = Path(os.environ.get("MULTIHEAD_PEERS", Path(__file__).resolve().parents[3] / "peers"))
@@ -62,8 +64,13 @@ def same(one, other):
     return {n: t.tolist() for n, t in one.named_parameters()} == {n: t.tolist() for n, t in other.named_parameters()}
 
 
+def read(folder: Path) -> bert_exchange.Imported:
+    with open_folder(folder, COPY_AGAIN) as opened:
+        return bert_exchange.read(opened)
+
+
 def test_there_and_back(written):
-    again, missing = bert_exchange.read(written)
+    again, missing = read(written)
     assert (again.config, missing) == (CONFIG, ())
     assert same(again, ours())
 
@@ -75,7 +82,7 @@ def test_an_encoder_alone_and_names_of_old(written):
         tensors.update({n.replace("LayerNorm.weight", "LayerNorm.gamma"): t for n, t in kept.items()})
 
     change(written, encoder_only, architectures=["BertModel"])
-    again, missing = bert_exchange.read(written)
+    again, missing = read(written)
     assert missing == ("pooler", "words", "follows")
     with torch.no_grad():
         found, expected = (model.eval().encode(*read_by(model)).states for model in (again, ours()))
@@ -88,7 +95,7 @@ def test_copies_of_what_is_tied_may_stand_there(written):
         tensors["cls.predictions.decoder.bias"] = tensors.pop("cls.predictions.bias")
 
     change(written, copied)
-    assert same(bert_exchange.read(written).model, ours())
+    assert same(read(written).model, ours())
 
 
 @pytest.mark.parametrize(
@@ -107,13 +114,13 @@ def test_copies_of_what_is_tied_may_stand_there(written):
 def test_what_cannot_be_read(written, fields, tensors, words):
     change(written, lambda found: found.update(tensors), **fields)
     with pytest.raises(FormatError, match=words):
-        bert_exchange.read(written)
+        read(written)
 
 
 def test_damaged_weights_are_named(written):
     (written / "model.safetensors").write_bytes(b"nothing")
     with pytest.raises(FormatError, match=r"model.safetensors: damaged"):
-        bert_exchange.read(written)
+        read(written)
 
 
 # --------------------------------------------------------------------------- their package
@@ -163,7 +170,7 @@ def test_their_model_is_ours_with_their_weights(transformers, tmp_path):
     for parameter in theirs.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     theirs.save_pretrained(tmp_path)
-    model, missing = bert_exchange.read(tmp_path)
+    model, missing = read(tmp_path)
     assert missing == ()
     assert_equal_logits(model, theirs)
 

@@ -358,11 +358,13 @@ def test_a_model_with_word_pieces_is_kept_with_them(tmp_path):
     assert len(one.candidates[0]) == 3  # surplus entries of the model are not candidates
 
 
-def test_damaged_folders_are_named(tiny, tmp_path):
+def test_damaged_folders_are_named(tiny, tmp_path, numbers):
     bert = PretrainedBert.load(tiny)
     bert.save(tmp_path / "model")
     other = WordPieces(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], lowercase=True)
     other.save(tmp_path / "model")
+    assert PretrainedBert.load(tmp_path / "model").words.digest == bert.words.digest  # its manifest lists other files
+    numbers.without_manifest(tmp_path / "model")
     with pytest.raises(FormatError, match="not the words that this model was trained with"):
         PretrainedBert.load(tmp_path / "model")
     pointer = PointerConfig(width=8)

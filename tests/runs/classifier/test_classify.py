@@ -446,7 +446,7 @@ def test_evaluation_is_that_of_the_answers(learned, files):
     assert found.accuracy > 0.9
 
 
-def test_what_is_no_classifier_is_not_loaded(given, learned, tmp_path):
+def test_what_is_no_classifier_is_not_loaded(given, learned, tmp_path, numbers):
     with pytest.raises(FormatError, match="the network in it is 'bert', not a classifier"):
         DocumentClassifier.load(given)
     shutil.copytree(learned / "best", tmp_path / "model")
@@ -456,6 +456,7 @@ def test_what_is_no_classifier_is_not_loaded(given, learned, tmp_path):
     with pytest.raises(FormatError, match="damaged"):
         DocumentClassifier.load(tmp_path / "model")
     path.write_text(json.dumps(config | {"words": "0" * 64}), encoding="utf-8")
+    numbers.seal_again(path.parent)
     with pytest.raises(FormatError, match="not the words that this model was trained with"):
         DocumentClassifier.load(tmp_path / "model")
 

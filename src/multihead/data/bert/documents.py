@@ -23,6 +23,7 @@ from multihead.data.order import Array
 from multihead.data.store import TokenStore, TokenStoreWriter
 from multihead.data.text_files import NOT_UTF8, open_text, place_in_line, split_lines
 from multihead.errors import DataError, FormatError
+from multihead.sealed import OpenFolder
 
 _CHUNK = 1000
 """Number of documents that are encoded together."""
@@ -110,13 +111,14 @@ class DocumentStore:
         )
 
     @classmethod
-    def open(cls, path: Path) -> DocumentStore:
+    def open(cls, path: Path | OpenFolder) -> DocumentStore:
         """Map a store written by `write_documents` into memory.
 
         Raises:
             FormatError: there is no store, or it is damaged.
-            SurroundingsError: its files cannot be read.
         """
+        if isinstance(path, OpenFolder):
+            return cls.of(TokenStore.open(path.part("sentences")), TokenStore.open(path.part("documents")))
         return cls.of(TokenStore.open(path / "sentences"), TokenStore.open(path / "documents"))
 
     def __len__(self) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 from multihead.errors import FormatError, MultiheadError
 from multihead.interop.formats.parts import Languages, TranslatorParts
 from multihead.interop.formats.unsupported import describe
+from multihead.sealed import read_stable
 
 
 @dataclass(frozen=True)
@@ -76,16 +77,21 @@ def recognize(folder: Path) -> Format | None:
     return next((one for one in FORMATS if folder.is_dir() and one.recognizes(folder)), None)
 
 
-def read_foreign(folder: Path, languages: Languages) -> TranslatorParts:
+def read_foreign(folder: Path, languages: Languages, form: Format | None = None) -> TranslatorParts:
     """The model in a folder that another program wrote.
+
+    Args:
+        folder: the folder.
+        languages: source and target, for a model that has several.
+        form: its format, if `recognize` has been asked before.
 
     Raises:
         FormatError: no format recognizes the folder, or its reader refuses it.
     """
-    found = recognize(folder)
+    found = form or recognize(folder)
     if found is None:
         raise unsupported(folder)
-    return found.read(folder, languages)
+    return read_stable(folder, lambda: found.read(folder, languages))
 
 
 def is_foreign(folder: Path) -> bool:

@@ -13,15 +13,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from multihead.errors import FormatError
 from multihead.files import write_tensors
-from multihead.model_folder import CONFIG, COPY_AGAIN, WEIGHTS, parse_settings, read_json, write_json
+from multihead.model_folder import CONFIG, COPY_AGAIN, WEIGHTS, parse_settings, read_tensors, write_json
 from multihead.models.bert.config import BertConfig
 from multihead.models.bert.network import Bert
+from multihead.sealed import OpenFolder
 
 _FIELDS = {
     "vocab": "vocab_size",
@@ -89,15 +88,15 @@ def is_huggingface(config: dict[str, Any]) -> bool:
     return "model_type" in config and "format_version" not in config
 
 
-def read(folder: Path) -> Imported:
+def read(folder: OpenFolder) -> Imported:
     """Read a model from ``config.json`` and ``model.safetensors``; missing modules keep their initial values.
 
     Raises:
         FormatError: the files are damaged, of another kind of model, or use an unsupported setting.
     """
-    model = Bert(read_config(folder / CONFIG))
-    path = folder / WEIGHTS
-    tensors = _load(path)
+    model = Bert(read_config(folder))
+    path = folder.path / WEIGHTS
+    tensors = _load(folder)
     missing = []
     parameters = dict(model.named_parameters())
     with torch.no_grad():
@@ -134,13 +133,13 @@ def write(folder: Path, model: Bert) -> None:
     write_json(folder / CONFIG, {"architectures": ["BertForPreTraining"], "model_type": "bert", **fields, **_FIXED})
 
 
-def read_config(path: Path) -> BertConfig:
+def read_config(folder: OpenFolder) -> BertConfig:
     """Read our settings from Hugging Face's ``config.json``.
 
     Raises:
         FormatError: the file is damaged, or has an unsupported setting.
     """
-    config = read_json(path)
+    config, path = folder.read_json(CONFIG), folder.path / CONFIG
     kind = config.get("model_type")
     if kind != "bert":
         raise FormatError(f"{path}: describes a model of the type {kind!r}; expected 'bert'")
@@ -169,16 +168,14 @@ def _normalize_name(name: str) -> str:
     return f"bert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
 
 
-def _load(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file, each once, under normalized names.
+def _load(folder: OpenFolder) -> dict[str, Tensor]:
+    """The tensors of the folder, each once, under normalized names.
 
     Raises:
         FormatError: the file cannot be read, or two tensors that should be tied differ.
     """
-    try:
-        tensors = {_normalize_name(name): tensor for name, tensor in load_file(path).items()}
-    except (OSError, SafetensorError) as error:
-        raise FormatError(f"{path}: damaged or unreadable ({error}); {COPY_AGAIN}") from None
+    path = folder.path / WEIGHTS
+    tensors = {_normalize_name(name): tensor for name, tensor in read_tensors(folder, WEIGHTS).items()}
     tensors.pop("bert.embeddings.position_ids", None)  # 0, 1, 2, ...
     for name, original in _COPIES.items():
         copy = tensors.pop(name, None)

@@ -28,6 +28,7 @@ from multihead.files import atomic_folder
 from multihead.models.bert import huggingface
 from multihead.models.bert.config import BertConfig
 from multihead.models.bert.network import Bert
+from multihead.sealed import OpenFolder
 from multihead.text.bert_words import BertWords, read_words
 
 
@@ -54,17 +55,16 @@ class PretrainedBert:
             ConfigurationError: the device does not exist.
         """
         require_device(device)
-        folder = model_folder.locate(Path(path))
-        found = model_folder.read_json(folder / model_folder.CONFIG)
-        if huggingface.is_huggingface(found):
-            with torch.random.fork_rng(devices=[]):  # weights that the files lack are drawn
-                model, missing = huggingface.read(folder)
-            words = read_words(folder)
-        else:
-            model, words, missing = *_read_model_folder(folder), ()
+        with model_folder.open_model(Path(path)) as folder:
+            if huggingface.is_huggingface(folder.read_json(model_folder.CONFIG)):
+                with torch.random.fork_rng(devices=[]):  # weights that the files lack are drawn
+                    model, missing = huggingface.read(folder)
+                words = read_words(folder)
+            else:
+                model, words, missing = *_read_model_folder(folder), ()
         if len(words) > model.config.vocab:
             raise FormatError(
-                f"{folder}: {len(words)} words, but the model has {model.config.vocab}; {model_folder.COPY_AGAIN}"
+                f"{folder.path}: {len(words)} words, but the model has {model.config.vocab}; {model_folder.COPY_AGAIN}"
             )
         return cls(model.eval().to(device), words, missing)
 
@@ -105,15 +105,15 @@ class PretrainedBert:
         return padded.to(device), torch.tensor([len(row) for row in rows], device=device)
 
 
-def _read_model_folder(folder: Path) -> tuple[Bert, BertWords]:
+def _read_model_folder(folder: OpenFolder) -> tuple[Bert, BertWords]:
     config = model_folder.read_config(folder)
     model_folder.require_architecture(folder, config, ("bert",), "BERT", "multihead pretrain")
-    model = Bert(model_folder.parse_settings(BertConfig, config["model"], folder / model_folder.CONFIG))
+    model = Bert(model_folder.parse_settings(BertConfig, config["model"], folder.path / model_folder.CONFIG))
     model_folder.load_weights(model, folder, config)
     words = read_words(folder)
     if words.digest != config.get("words"):
         raise FormatError(
-            f"{folder}: these are not the words that this model was trained with (their SHA-256 is "
+            f"{folder.path}: these are not the words that this model was trained with (their SHA-256 is "
             f"{words.digest[:12]}..., config.json says {str(config.get('words'))[:12]}...); {model_folder.COPY_AGAIN}"
         )
     return model, words

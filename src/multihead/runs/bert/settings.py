@@ -19,7 +19,7 @@ from multihead.planning.sections import Chance, Machine, Output, Schedule, share
 from multihead.planning.settings import BaseRunConfig, Choices, TextFile, usual_average, usual_intervals
 from multihead.training.config import TrainingConfig
 
-RUN_VERSION = 1
+RUN_VERSION = 2
 """Newest format version of run.json; older versions can be read."""
 
 _MIN_DOCUMENTS = 4

@@ -25,6 +25,7 @@ from multihead.runs.bert.settings import PretrainSettings, PretrainText, choose_
 from multihead.text.bert_words import BERT_SPECIALS, SUBWORDS, BpeWords
 from multihead.text.tokenizer import Tokenizer
 from multihead.training.context import RunContext
+from multihead.work_folder import open_work
 
 _SAMPLE = 1_000_000
 """Sentences that a vocabulary is learned from; more take longer and change little."""
@@ -47,9 +48,10 @@ def open_text(folder: Path) -> StoredText:
     Raises:
         FormatError: a file is missing or damaged.
     """
-    data = folder / "data"
-    words = BpeWords(Tokenizer.load(data / SUBWORDS))
-    return StoredText(words, DocumentStore.open(data / "train"), DocumentStore.open(data / "valid"))
+    with open_work(folder) as opened:
+        data = opened.part("data")
+        words = BpeWords(Tokenizer.read(data, SUBWORDS))
+        return StoredText(words, DocumentStore.open(data.part("train")), DocumentStore.open(data.part("valid")))
 
 
 def store_text(settings: PretrainSettings, folder: Path, choices: Choices, context: RunContext) -> PretrainText:

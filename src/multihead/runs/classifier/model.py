@@ -76,21 +76,22 @@ class DocumentClassifier:
             ConfigurationError: the device does not exist.
         """
         require_device(device)
-        folder = model_folder.locate(Path(path))
-        config = model_folder.read_config(folder)
-        architecture = model_folder.require_architecture(
-            folder, config, _CONFIGS, "classifier", "multihead classify train"
-        )
-        file = folder / model_folder.CONFIG
-        reading = model_folder.parse_settings(DocumentFormat, config.get("reading"), file)
-        sizes = model_folder.parse_settings(_CONFIGS[architecture], config["model"], file)
-        words = read_words(folder)
-        if words.digest != config.get("words"):
-            raise FormatError(
-                f"{folder}: these are not the words that this model was trained with; {model_folder.COPY_AGAIN}"
+        with model_folder.open_model(Path(path)) as folder:
+            config = model_folder.read_config(folder)
+            architecture = model_folder.require_architecture(
+                folder, config, _CONFIGS, "classifier", "multihead classify train"
             )
-        model = build_classifier(sizes)
-        model_folder.load_weights(model, folder, config)
+            file = folder.path / model_folder.CONFIG
+            reading = model_folder.parse_settings(DocumentFormat, config.get("reading"), file)
+            sizes = model_folder.parse_settings(_CONFIGS[architecture], config["model"], file)
+            words = read_words(folder)
+            if words.digest != config.get("words"):
+                raise FormatError(
+                    f"{folder.path}: these are not the words that this model was trained with; "
+                    f"{model_folder.COPY_AGAIN}"
+                )
+            model = build_classifier(sizes)
+            model_folder.load_weights(model, folder, config)
         return cls(model.eval().to(device), words, reading)
 
     def save(self, folder: Path, metrics: dict[str, Any]) -> None:

@@ -113,7 +113,7 @@ class ClassifySettings(Files, ClassifyOptions):
 
 # --------------------------------------------------------------------------- what is decided
 
-RUN_VERSION = 1
+RUN_VERSION = 2
 """Newest format version of run.json; older versions can be read."""
 
 

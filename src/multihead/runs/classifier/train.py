@@ -59,6 +59,7 @@ from multihead.training.checkpoint import Checkpoint, RunState
 from multihead.training.context import RunContext, Validation
 from multihead.training.progress import RunLog
 from multihead.training.splitting import sequence_loss
+from multihead.work_folder import open_work
 
 
 class ClassifyResult(RunResult):
@@ -188,8 +189,10 @@ class ClassifyRun(RunKind[ClassifySettings, ClassifyRunConfig, StoredDocuments, 
 
     def open(self, config: ClassifyRunConfig) -> StoredDocuments:
         del config
-        data = self.folder / "data"
-        return StoredDocuments(read_words(data / "words"), *map(ParallelStore.open, (data / "train", data / "valid")))
+        with open_work(self.folder) as opened:
+            data = opened.part("data")
+            stores = (ParallelStore.open(data.part(name)) for name in ("train", "valid"))
+            return StoredDocuments(read_words(data.part("words")), *stores)
 
     def network(self, config: ClassifyRunConfig) -> Classifier:
         return build_classifier(config.model).to(config.training.device)

@@ -81,13 +81,15 @@ class Pointer:
             ConfigurationError: the device does not exist.
         """
         require_device(device)
-        folder = model_folder.locate(Path(path))
-        config = model_folder.read_config(folder)
-        model_folder.require_architecture(folder, config, ("pointer",), "pointer network", "multihead pointer train")
-        file = folder / model_folder.CONFIG
-        task = model_folder.parse_settings(Task, config.get("task"), file)
-        model = PointerNetwork(model_folder.parse_settings(PointerConfig, config["model"], file))
-        model_folder.load_weights(model, folder, config)
+        with model_folder.open_model(Path(path)) as folder:
+            config = model_folder.read_config(folder)
+            model_folder.require_architecture(
+                folder, config, ("pointer",), "pointer network", "multihead pointer train"
+            )
+            file = folder.path / model_folder.CONFIG
+            task = model_folder.parse_settings(Task, config.get("task"), file)
+            model = PointerNetwork(model_folder.parse_settings(PointerConfig, config["model"], file))
+            model_folder.load_weights(model, folder, config)
         return cls(model.eval().to(device), task)
 
     @classmethod

@@ -127,7 +127,7 @@ class Task(Settings):
 CORNERS = 3
 """The fewest points that have a hull."""
 
-RUN_VERSION = 1
+RUN_VERSION = 2
 """Newest format version of run.json; older versions can be read."""
 
 
