@@ -273,3 +273,54 @@ def test_a_header_longer_than_the_file_is_refused(tmp_path: Path, content: bytes
     (tmp_path / "x").write_bytes(content)
     with open_folder(tmp_path, REMEDY) as folder, pytest.raises(FormatError, match="x: damaged"):
         read_tensors(folder, "x")
+
+
+# --------------------------------------------------------------------------- folders of other programs
+
+
+def test_what_changes_while_it_is_read_is_read_again(tmp_path: Path) -> None:
+    (tmp_path / "one").write_text("1")
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "two").write_text("1")
+    reads = []
+
+    def read() -> str:
+        """The folder changes during the first two reads; the second one fails, too."""
+        content = (tmp_path / "one").read_text() + (tmp_path / "inner" / "two").read_text()
+        reads.append(content)
+        if len(reads) == 1:
+            (tmp_path / "inner" / "two").write_text("22")
+        elif len(reads) == 2:
+            (tmp_path / "one").write_text("333")
+            raise FormatError("a mixture")
+        return content
+
+    assert sealed.read_stable(tmp_path, read) == "33322"
+    assert reads == ["11", "122", "33322"]
+
+
+def test_what_changes_all_the_time_or_is_damaged_is_refused(tmp_path: Path) -> None:
+    def change() -> int:
+        return (tmp_path / "one").write_text("1" * len(list(tmp_path.iterdir()))) + touch()
+
+    def touch() -> int:
+        (tmp_path / str(len(list(tmp_path.iterdir())))).touch()
+        return 0
+
+    with pytest.raises(FormatError, match="changes while it is read"):
+        sealed.read_stable(tmp_path, change)
+
+    def damaged() -> None:
+        raise FormatError("damaged")
+
+    with pytest.raises(FormatError, match=r"^damaged$"):
+        sealed.read_stable(tmp_path, damaged)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
+def test_a_pipe_among_the_files_of_another_program_is_named(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "nothing")
+    assert sealed.read_stable(tmp_path, lambda: 1) == 1
+    os.mkfifo(tmp_path / "source.spm")
+    with pytest.raises(FormatError, match=r"source\.spm: is a pipe or a device"):
+        sealed.read_stable(tmp_path, lambda: 1)

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from torch import nn
 
+from multihead.bundle import load_bundle, model_digest, weights_digest
 from multihead.errors import FormatError, MultiheadError
+from multihead.interop.formats import opening
 from multihead.interop.formats.opening import FORMATS, read_foreign, recognize
 from multihead.interop.formats.parts import Languages
 
@@ -83,3 +85,27 @@ def test_the_error_names_the_program(eole: Path) -> None:
         FormatError, match=r"settings that Eole does not write \(TypeError: .*\); the folder is damaged"
     ):
         read_foreign(eole, Languages())
+
+
+def test_a_folder_is_recognized_once_a_load(eole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Path] = []
+    monkeypatch.setattr(opening, "recognize", lambda folder: asked.append(folder) or recognize(folder))
+    with pytest.raises(FormatError):
+        load_bundle(eole)
+    assert asked == [eole]
+
+
+def test_the_digest_of_a_folder_covers_the_folders_in_it(eole: Path) -> None:
+    before = model_digest(eole)
+    (eole / "target_tokenizer").mkdir()
+    (eole / "target_tokenizer" / "vocab.json").write_text("{}")
+    between = weights_digest(eole)
+    (eole / "target_tokenizer" / "vocab.json").write_text("[]")
+    assert len({before[17:], between[:16], weights_digest(eole)[:16]}) == 3
+    assert model_digest(eole)[:16] == before[:16]
+
+
+def test_a_folder_without_config_json_has_a_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "best.ckpt").write_bytes(b"weights")
+    monkeypatch.setattr(opening, "recognize", lambda _: FORMATS[-1])
+    assert model_digest(tmp_path) == f"-{weights_digest(tmp_path)[:16]}"
