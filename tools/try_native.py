@@ -207,6 +207,7 @@ def attention_case(draw: Draw) -> Case:
         lengths = [draw.size(20) for _ in range(batch)]
         others = lengths if causal else [draw.size(20) for _ in range(batch)]
         batch, queries, keys = 1, sum(lengths) + draw.some(3), sum(others) + draw.some(3)
+        keys = queries if causal else keys  # elsewhere a causal mask aligns the ends of the rows
         mask: Any = EndToEnd(torch.tensor(lengths), queries, torch.tensor(others), keys)
     else:
         keys = queries if causal else keys
