@@ -16,8 +16,9 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from multihead.errors import SurroundingsError
 
-_ACCEPTED_AT_ONCE = (16, 256)
-"""Fewest and most connections accepted before the event loop does anything else."""
+_ACCEPTED_AT_ONCE = (16, 64)
+"""Fewest and most connections accepted before the event loop does anything else. With more, a connection could be given
+up before its request is read."""
 
 _UNCOUNTED = 4
 """Times so many connections can be open without being counted yet: asyncio counts them two turns of the loop later."""
