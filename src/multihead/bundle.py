@@ -33,7 +33,7 @@ from multihead.model_folder import (
     WEIGHTS,
     Rounding,
     architecture_of,
-    load_weights,
+    load_network,
     open_model,
     parse_settings,
     read_config,
@@ -141,8 +141,7 @@ def load_bundle(folder: Path, device: str = "cpu", languages: Languages | None =
         if not isinstance(digests, dict) or tuple(sorted(digests)) not in (_SHARED, _SEPARATE):
             raise FormatError(f"{found.path / CONFIG}: damaged: it names no tokenizers; {COPY_AGAIN}")
         tokenizers = [_read_tokenizer(found, name, digests[name]) for name in sorted(digests)]
-        model = build_network(network_config)
-        load_weights(model, found, config)
+        model = load_network(network_config, lambda: build_network(network_config), found, config)
     return Bundle(
         model.eval().to(device),
         tokenizers[0],

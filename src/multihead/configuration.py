@@ -10,6 +10,7 @@ started. torch is imported only by the functions that need it, because commands 
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import tomllib
@@ -41,7 +42,7 @@ MOST_WIDTH = 1 << 16
 """Width of a state, a head, or the number of heads. The widest published states have 18,432 numbers."""
 MOST_INNER = 1 << 20
 """Hidden width of a feed-forward network. The widest published one has 73,728."""
-MOST_LAYERS = 1 << 10
+MOST_LAYERS = 1 << 9
 """Layers of an encoder or a decoder. The deepest published Transformer has 500 on each side."""
 MOST_TOKENS = 1 << 20
 """Tokens of a text, positions of a network. Books are shorter."""
@@ -148,6 +149,21 @@ def inspect_machine() -> Machine:
     found = sorted(flags & {"avx512_bf16", "amx_bf16"})
     name = f"{threads} processor threads" + (f" with {' and '.join(found)}" if found else "")
     return Machine(threads, "cpu", bool(found), name)
+
+
+def memory_of(device: str) -> int | None:
+    """The bytes of memory of a device; for the CPU what the machine has, or this process may use; None if unknown."""
+    if device.startswith("cuda"):
+        import torch
+
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    found = []
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    for place in ("memory.max", "memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):
+            found.append(int((Path("/sys/fs/cgroup") / place).read_text(encoding="ascii")))
+    return min(found, default=None)
 
 
 def require_device(name: str) -> None:

@@ -26,10 +26,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -48,6 +48,8 @@ FORMAT_VERSION = 6
 _SEALED_SINCE = 6
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
+
+NetworkType = TypeVar("NetworkType", bound=nn.Module)
 
 COPY_AGAIN = "copy the whole model folder again"
 """Advice for a damaged folder."""
@@ -176,21 +178,82 @@ def parse_settings(cls: type[SettingsType], values: object, path: Path) -> Setti
         raise FormatError(f"{error}; the file is damaged: {COPY_AGAIN}") from None
 
 
-def load_weights(model: nn.Module, folder: OpenFolder, config: dict[str, Any]) -> None:
-    """Load the folder's weights into ``model`` by name; every name and shape must match.
+def parameter_shapes(build: Callable[[], Any]) -> dict[str, torch.Size]:
+    """The shape of each parameter of a network, for which no memory is allocated and nothing is drawn."""
+    with torch.device("meta"):
+        return {name: parameter.shape for name, parameter in build().named_parameters()}
+
+
+def differing_shapes(settings: Settings, build: Callable[[], Any], stored: Mapping[str, Sequence[int]]) -> str | None:
+    """How stored tensors differ from the parameters of a network, in words; None if they do not.
+
+    Args:
+        settings: of the network. What it costs to compare is bounded by the number of tensors, whatever they say.
+        build: builds it.
+        stored: the shapes of the tensors.
+    """
+    layers = _count_layers(settings)
+    if layers > len(stored):
+        return f"it has {layers:,} layers, but there are {len(stored):,} tensors"
+    expected = parameter_shapes(build)
+    missing, surplus = sorted(expected.keys() - stored.keys()), sorted(stored.keys() - expected.keys())
+    shapes = [
+        f"{name} {list(stored[name])} instead of {list(shape)}"
+        for name, shape in expected.items()
+        if name in stored and list(stored[name]) != list(shape)
+    ]
+    if not (missing or surplus or shapes):
+        return None
+    return f"missing {missing[:3]}, unknown {surplus[:3]}, of another shape {', '.join(shapes[:3]) or 'none'}"
+
+
+def _count_layers(settings: Settings) -> int:
+    """All layers of a network, and of the networks in it."""
+    counts = (
+        _count_layers(value) if isinstance(value, Settings) else value if name.endswith("layers") else 0
+        for name, value in settings
+    )
+    return sum(counts)
+
+
+def load_network(
+    settings: Settings, build: Callable[[], NetworkType], folder: OpenFolder, config: dict[str, Any]
+) -> NetworkType:
+    """Build the network of a folder and load its weights; nothing is built unless their header agrees with it.
+
+    Args:
+        settings: of the network.
+        build: builds it.
+        folder: the model folder.
+        config: the result of `read_config`.
 
     Raises:
         FormatError: the weights are damaged, not the ones that ``config`` was written with, or of another network.
     """
-    path, parameters = folder.path / WEIGHTS, dict(model.named_parameters())
-    tensors = _read_weights(folder, config.get("weights"), parameters)
-    missing, surplus = sorted(parameters.keys() - tensors.keys()), sorted(tensors.keys() - parameters.keys())
-    shapes = [name for name in parameters.keys() & tensors.keys() if parameters[name].shape != tensors[name].shape]
-    if missing or surplus or shapes:
+    places = tensor_places(folder, WEIGHTS)
+    stored = {
+        name: place.shape
+        for name, place in places.items()
+        if not (name.endswith(LARGEST) and name.removesuffix(LARGEST) in places)
+    }
+    problem = differing_shapes(settings, build, stored)
+    if problem is not None:
         raise FormatError(
-            f"{path}: these are not the weights that config.json describes: "
-            f"missing {missing[:3]}, unknown {surplus[:3]}, of another shape {sorted(shapes)[:3]}"
+            f"{folder.path / WEIGHTS}: these are not the weights that {CONFIG} describes: {problem}; {COPY_AGAIN}"
         )
+    model = build()
+    _load_weights(model, folder, config)
+    return model
+
+
+def _load_weights(model: nn.Module, folder: OpenFolder, config: dict[str, Any]) -> None:
+    """Load the folder's weights into ``model`` by name.
+
+    Raises:
+        FormatError: the weights are damaged, not the ones that ``config`` was written with, or of another network.
+    """
+    parameters = dict(model.named_parameters())
+    tensors = _read_weights(folder, config.get("weights"), parameters)
     with torch.no_grad():
         for name, parameter in parameters.items():
             if tensors[name].data_ptr() != parameter.data_ptr():

@@ -26,16 +26,17 @@ import torch
 
 from multihead import work_folder
 from multihead.bundle import weights_digest
-from multihead.configuration import Settings, processor_flags, require_device
+from multihead.configuration import Settings, memory_of, processor_flags, require_device
 from multihead.data.order import Array
-from multihead.errors import FormatError
+from multihead.errors import ConfigurationError, FormatError
 from multihead.kernels.linear import library_for_this_processor
 from multihead.kernels.native import load_kernels
-from multihead.model_folder import read_config
+from multihead.model_folder import differing_shapes, parameter_shapes, read_config
 from multihead.planning.settings import BaseRunConfig, GivenModel
 from multihead.sealed import find_folder
 from multihead.training.budget import Pacer
 from multihead.training.checkpoint import Checkpoint, RunState, save
+from multihead.training.config import TrainingConfig
 from multihead.training.context import RunContext, TrainerInputs, Validation
 from multihead.training.progress import ModelFlops, RunLog, SilentLog
 from multihead.training.splitting import Examples, Model, Processes
@@ -226,6 +227,7 @@ def _begin(kind: RunKind[Chosen, Config, Data, Model]) -> tuple[Config, Data]:
     with work_folder.preparing(folder):
         data = new.prepare()
         config = new.decide(data)
+        require_memory(lambda: _described(kind, config), config.training)
         checkpoint = new.first_checkpoint(config)
         if checkpoint is not None:
             save(folder / "checkpoints", checkpoint, keep=1)
@@ -237,9 +239,12 @@ def _begin(kind: RunKind[Chosen, Config, Data, Model]) -> tuple[Config, Data]:
 def _train(kind: RunKind[Chosen, Config, Data, Model], config: Config, data: Data) -> RunState:
     """Train from the newest checkpoint, if there is one, and report the outcome."""
     folder, processes = kind.folder, kind.context.processes
-    model = kind.network(config)
     log = RunLog(folder, kind.context.say) if processes.is_first else SilentLog(folder, kind.context.say)
     checkpoint = Trainer.newest_checkpoint(folder, log.say, processes)
+    if checkpoint is not None:
+        _check_sizes(kind, config, checkpoint)
+    require_memory(lambda: _described(kind, config), config.training)
+    model = kind.network(config)
     pacer = None
     if config.training.budget is not None and processes.is_first:
         pacer = Pacer(folder, config.training, log.say, kind.context.started)
@@ -306,6 +311,52 @@ def _check_best(folder: Path, trainer: Trainer[Model], log: RunLog) -> None:
         raise FormatError(f"{folder}: is missing, and the run is finished; copy it back")
     log.say(f"{folder} is missing: the next validated model counts as the best so far")
     trainer.forget_best()
+
+
+def _described(kind: RunKind[Chosen, Config, Data, Model], config: Config) -> Model:
+    """The network of a run without memory for its parameters, on PyTorch's current device ``meta``."""
+    training = config.training.model_copy(update={"device": "meta"})
+    return kind.network(config.model_copy(update={"training": training}))
+
+
+def require_memory(build: Callable[[], Any], training: TrainingConfig) -> None:
+    """Check that a device has the memory for weights, gradients and what the optimizer keeps.
+
+    Args:
+        build: builds the network.
+        training: how it is trained.
+
+    Raises:
+        ConfigurationError: it has not; activations, which depend on the batch, come on top.
+    """
+    memory = memory_of(training.device)
+    parameters = sum(shape.numel() for shape in parameter_shapes(build).values())
+    copies = 2 + (1 if training.optimizer == "muon" else 2) + (training.average > 0)
+    needed = 4 * copies * parameters
+    if memory is not None and needed > memory:
+        raise ConfigurationError(
+            f"these settings need {needed / 2**30:,.0f} GB for a network of {parameters:,} parameters, its gradients "
+            f"and the optimizer, and {training.device} has {memory / 2**30:,.0f} GB: lower width, inner, the layers or "
+            "vocab_size"
+        )
+
+
+def _check_sizes(kind: RunKind[Chosen, Config, Data, Model], config: Config, checkpoint: Checkpoint) -> None:
+    """Check that a checkpoint is of the network that run.json describes, before that is built.
+
+    Raises:
+        FormatError: it is not.
+    """
+    problem = differing_shapes(
+        config.model,
+        lambda: _described(kind, config),
+        {name: tensor.shape for name, tensor in checkpoint.model.items()},
+    )
+    if problem is not None:
+        raise FormatError(
+            f"{kind.folder / work_folder.RUN}: the checkpoint is not of the model that it describes ({problem}); go on "
+            "with the version of multihead that it names, or start the run again in a new folder"
+        )
 
 
 def _report_start(

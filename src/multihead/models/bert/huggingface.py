@@ -17,7 +17,7 @@ from torch import Tensor
 
 from multihead.errors import FormatError
 from multihead.files import write_tensors
-from multihead.model_folder import CONFIG, COPY_AGAIN, WEIGHTS, parse_settings, read_tensors, write_json
+from multihead.model_folder import CONFIG, COPY_AGAIN, WEIGHTS, parameter_shapes, parse_settings, read_tensors, write_json
 from multihead.models.bert.config import BertConfig
 from multihead.models.bert.network import Bert
 from multihead.sealed import OpenFolder
@@ -94,30 +94,35 @@ def read(folder: OpenFolder) -> Imported:
     Raises:
         FormatError: the files are damaged, of another kind of model, or use an unsupported setting.
     """
-    model = Bert(read_config(folder))
-    path = folder.path / WEIGHTS
+    config, path = read_config(folder), folder.path / WEIGHTS
     tensors = _load(folder)
-    missing = []
-    parameters = dict(model.named_parameters())
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            theirs = _their_names(name)
-            found = [tensors.pop(name) for name in theirs if name in tensors]
-            part = name.split(".")[0]
-            if not found and part in _OPTIONAL:
-                missing.append(part)
-                continue
-            if len(found) < len(theirs):
-                raise FormatError(f"{path}: has no {theirs[len(found)]}; {COPY_AGAIN}")
-            joined = found[0] if len(found) == 1 else torch.cat(found)
-            if joined.shape != parameter.shape:
-                raise FormatError(
-                    f"{path}: {theirs[0]} has the shape {list(joined.shape)}, but {CONFIG} means "
-                    f"{list(parameter.shape)}; {COPY_AGAIN}"
-                )
-            parameter.copy_(joined)
+    if config.layers > len(tensors):
+        raise FormatError(
+            f"{folder.path / CONFIG}: num_hidden_layers is {config.layers:,}, and {WEIGHTS} has {len(tensors):,} tensors"
+        )
+    missing, joined = [], {}
+    for name, shape in parameter_shapes(lambda: Bert(config)).items():
+        theirs = _their_names(name)
+        found = [tensors.pop(name) for name in theirs if name in tensors]
+        part = name.split(".")[0]
+        if not found and part in _OPTIONAL:
+            missing.append(part)
+            continue
+        if len(found) < len(theirs):
+            raise FormatError(f"{path}: has no {theirs[len(found)]}; {COPY_AGAIN}")
+        joined[name] = found[0] if len(found) == 1 else torch.cat(found)
+        if joined[name].shape != shape:
+            raise FormatError(
+                f"{path}: {theirs[0]} has the shape {list(joined[name].shape)}, but {CONFIG} means {list(shape)}; "
+                f"{COPY_AGAIN}"
+            )
     if tensors:
         raise FormatError(f"{path}: has {len(tensors)} tensors that no BERT has, among them {sorted(tensors)[:3]}")
+    model = Bert(config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name in joined:
+                parameter.copy_(joined[name])
     return Imported(model, tuple(dict.fromkeys(missing)))
 
 

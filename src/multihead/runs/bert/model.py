@@ -108,8 +108,8 @@ class PretrainedBert:
 def _read_model_folder(folder: OpenFolder) -> tuple[Bert, BertWords]:
     config = model_folder.read_config(folder)
     model_folder.require_architecture(folder, config, ("bert",), "BERT", "multihead pretrain")
-    model = Bert(model_folder.parse_settings(BertConfig, config["model"], folder.path / model_folder.CONFIG))
-    model_folder.load_weights(model, folder, config)
+    sizes = model_folder.parse_settings(BertConfig, config["model"], folder.path / model_folder.CONFIG)
+    model = model_folder.load_network(sizes, lambda: Bert(sizes), folder, config)
     words = read_words(folder)
     if words.digest != config.get("words"):
         raise FormatError(

@@ -90,8 +90,7 @@ class DocumentClassifier:
                     f"{folder.path}: these are not the words that this model was trained with; "
                     f"{model_folder.COPY_AGAIN}"
                 )
-            model = build_classifier(sizes)
-            model_folder.load_weights(model, folder, config)
+            model = model_folder.load_network(sizes, lambda: build_classifier(sizes), folder, config)
         return cls(model.eval().to(device), words, reading)
 
     def save(self, folder: Path, metrics: dict[str, Any]) -> None:

@@ -88,8 +88,8 @@ class Pointer:
             )
             file = folder.path / model_folder.CONFIG
             task = model_folder.parse_settings(Task, config.get("task"), file)
-            model = PointerNetwork(model_folder.parse_settings(PointerConfig, config["model"], file))
-            model_folder.load_weights(model, folder, config)
+            sizes = model_folder.parse_settings(PointerConfig, config["model"], file)
+            model = model_folder.load_network(sizes, lambda: PointerNetwork(sizes), folder, config)
         return cls(model.eval().to(device), task)
 
     @classmethod

@@ -38,7 +38,7 @@ from multihead.planning.settings import Choices, RunConfig, TrainSettings
 from multihead.preparing.corpora import TextFiles, scan_files
 from multihead.preparing.prepare import keep_vocabulary, write_data
 from multihead.preparing.prepared import PreparedText, open_training_text, use_folder
-from multihead.runs.run import NewRun, given_model, installed_versions, log_decisions
+from multihead.runs.run import NewRun, given_model, installed_versions, log_decisions, require_memory
 from multihead.text.languages import Languages
 from multihead.training.checkpoint import Checkpoint, RunState
 from multihead.training.config import TrainingConfig
@@ -112,6 +112,7 @@ class NewTranslatorRun(NewRun[RunConfig, PreparedText]):
             text = text.model_copy(update=known)
 
         def pace(trial: TrainingConfig) -> Pace:
+            require_memory(lambda: build_network(model), trial)
             processes = self._context.processes
             self._context.say("measuring how fast this machine trains the model")
             self._context.use_threads(processes.threads_per_process(trial.threads))
