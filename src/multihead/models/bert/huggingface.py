@@ -17,7 +17,15 @@ from torch import Tensor
 
 from multihead.errors import FormatError
 from multihead.files import write_tensors
-from multihead.model_folder import CONFIG, COPY_AGAIN, WEIGHTS, parameter_shapes, parse_settings, read_tensors, write_json
+from multihead.model_folder import (
+    CONFIG,
+    COPY_AGAIN,
+    WEIGHTS,
+    parameter_shapes,
+    parse_settings,
+    read_tensors,
+    write_json,
+)
 from multihead.models.bert.config import BertConfig
 from multihead.models.bert.network import Bert
 from multihead.sealed import OpenFolder
@@ -98,7 +106,7 @@ def read(folder: OpenFolder) -> Imported:
     tensors = _load(folder)
     if config.layers > len(tensors):
         raise FormatError(
-            f"{folder.path / CONFIG}: num_hidden_layers is {config.layers:,}, and {WEIGHTS} has {len(tensors):,} tensors"
+            f"{folder.path / CONFIG}: {config.layers:,} layers, but {WEIGHTS} has {len(tensors):,} tensors"
         )
     missing, joined = [], {}
     for name, shape in parameter_shapes(lambda: Bert(config)).items():
