@@ -34,6 +34,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from multihead.configuration import Settings, SettingsType, build
 from multihead.errors import ConfigurationError, FormatError
@@ -180,8 +181,32 @@ def parse_settings(cls: type[SettingsType], values: object, path: Path) -> Setti
 
 def parameter_shapes(build: Callable[[], Any]) -> dict[str, torch.Size]:
     """The shape of each parameter of a network, for which no memory is allocated and nothing is drawn."""
-    with torch.device("meta"):
+    with torch.device("meta"), _WithoutValues():
         return {name: parameter.shape for name, parameter in build().named_parameters()}
+
+
+class _WithoutValues(TorchFunctionMode):
+    """Builds networks on the device ``meta`` without computing values.
+
+    What would draw or compute them does nothing: some of it is implemented in Python for this device, and the first
+    such call imports PyTorch's compiler, which takes seconds.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call ``func``, unless it sets values."""
+        kwargs = kwargs or {}
+        if func is torch.arange:
+            return torch.empty(len(range(*args)), dtype=torch.long)
+        if func in (torch.rand, torch.randn):
+            return torch.empty(*args, **kwargs)
+        if func is torch.linalg.qr:
+            return args[0], args[0]
+        name = getattr(func, "__name__", "")
+        if name.endswith("_") and not name.endswith(("__", "requires_grad_", "detach_")):
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
 
 
 def differing_shapes(settings: Settings, build: Callable[[], Any], stored: Mapping[str, Sequence[int]]) -> str | None:
@@ -204,7 +229,7 @@ def differing_shapes(settings: Settings, build: Callable[[], Any], stored: Mappi
     ]
     if not (missing or surplus or shapes):
         return None
-    return f"missing {missing[:3]}, unknown {surplus[:3]}, of another shape {', '.join(shapes[:3]) or 'none'}"
+    return f"missing {missing[:3]}, unknown {surplus[:3]}, of another shape {shapes[:3]}"
 
 
 def _count_layers(settings: Settings) -> int:

@@ -471,14 +471,16 @@ def read_file(path: Path, most: int = MOST_TEXT) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     except OSError as error:
         raise FormatError(f"{path}: cannot be read: {error.strerror}") from None
-    with io.FileIO(descriptor) as stream:
+    try:
         size = _regular_size(descriptor, path, "give a regular file")
         if size > most:
             raise FormatError(f"{path}: has {size:,} bytes, and {most:,} at most are read")
-        try:
+        with io.FileIO(descriptor, closefd=False) as stream:
             return stream.read(most)
-        except OSError as error:
-            raise FormatError(f"{path}: cannot be read: {error.strerror}") from None
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be read: {error.strerror}") from None
+    finally:
+        os.close(descriptor)
 
 
 def _regular_size(descriptor: int, path: Path, remedy: str) -> int:

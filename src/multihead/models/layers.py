@@ -65,7 +65,9 @@ class SinusoidalPositions(nn.Module):
     def __init__(self, width: int, layout: Sinusoid = "interleaved") -> None:
         super().__init__()
         self.width, self.layout = width, layout
-        self.register_buffer("table", sinusoid(torch.arange(_TABLE_LENGTH), width, layout), persistent=False)
+        positions = torch.arange(_TABLE_LENGTH)
+        table = torch.empty(_TABLE_LENGTH, width) if positions.is_meta else sinusoid(positions, width, layout)
+        self.register_buffer("table", table, persistent=False)
 
     def forward(self, positions: Int[Tensor, " length"], limit: int) -> Float[Tensor, "length width"]:
         """Encode positions below ``limit``, which is on the host so that a GPU need not synchronize."""

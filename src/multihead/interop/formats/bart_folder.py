@@ -22,7 +22,7 @@ from multihead.decoding.search import Search
 from multihead.errors import FormatError
 from multihead.interop.formats import bart_names
 from multihead.interop.formats.renaming import check_layers
-from multihead.model_folder import CONFIG, COPY_AGAIN, parse_settings, read_json
+from multihead.model_folder import CONFIG, COPY_AGAIN, parameter_shapes, parse_settings, read_json
 from multihead.models.config import TransformerConfig
 from multihead.models.layers import sinusoid
 from multihead.models.transformer import Transformer
@@ -195,8 +195,7 @@ def our_weights(
         FormatError: a weight is missing, or there is one that the network does not have.
     """
     found = bart_names.rename_back(tensors, config)
-    with torch.device("meta"):
-        wanted = [name for name, _ in Transformer(config).named_parameters()]
+    wanted = list(parameter_shapes(lambda: Transformer(config)))
     missing = [name for name in wanted if name not in found]
     if missing:
         theirs = dict(bart_names.modules(config)).get(missing[0].rpartition(".")[0], (missing[0],))

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from multihead.decoding.search import Search
 from multihead.errors import FormatError
+from multihead.model_folder import differing_shapes
 from multihead.models.config import TransformerConfig
 from multihead.models.transformer import Transformer
 from multihead.text.languages import Languages
@@ -59,19 +60,11 @@ class TranslatorParts:
             FormatError: names or shapes are not those of the network, or the tokenizers do not fit it.
         """
         self._check_tokenizers(origin)
-        with torch.device("meta"):
-            model = Transformer(self.config)
-        parameters = dict(model.named_parameters())
-        missing, surplus = sorted(parameters.keys() - self.weights.keys()), sorted(self.weights.keys() - parameters)
-        shapes = sorted(
-            f"{name} {list(self.weights[name].shape)} instead of {list(parameters[name].shape)}"
-            for name in parameters.keys() & self.weights.keys()
-            if parameters[name].shape != self.weights[name].shape
-        )
-        if missing or surplus or shapes:
+        stored = {name: tensor.shape for name, tensor in self.weights.items()}
+        problem = differing_shapes(self.config, lambda: Transformer(self.config), stored)
+        if problem is not None:
             raise FormatError(
-                f"{origin}: these are not the weights of the network that its settings describe: missing "
-                f"{missing[:3]}, unknown {surplus[:3]}, of another shape {shapes[:3]}"
+                f"{origin}: these are not the weights of the network that its settings describe: {problem}"
             )
         model = Transformer(self.config)
         with torch.no_grad():

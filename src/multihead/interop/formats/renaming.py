@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from multihead.errors import FormatError
+from multihead.model_folder import parameter_shapes
 from multihead.models.config import TransformerConfig
 from multihead.models.transformer import Transformer
 
@@ -102,9 +103,7 @@ def fit(weights: Mapping[str, Tensor], config: TransformerConfig) -> dict[str, T
         found.pop("target_embedding.table.weight", None)
     if config.tie_output:
         found.pop("output.weight", None)
-    with torch.device("meta"):
-        shapes = {name: parameter.shape for name, parameter in Transformer(config).named_parameters()}
-    for name, shape in shapes.items():
+    for name, shape in parameter_shapes(lambda: Transformer(config)).items():
         if name not in found and name.endswith(".bias"):
             found[name] = torch.zeros(shape)
         elif ".feed_forward." in name and not name.endswith("contract.bias") and name in found:
