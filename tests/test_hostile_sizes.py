@@ -8,6 +8,7 @@ their own, whose time and memory are limited, and changes every field of every f
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import os
 import random
@@ -370,14 +371,14 @@ def mutated(draw: random.Random, good: Any) -> Any:
             part = part[key]
         match draw.choice(["value", "value", "value", "less", "deeper", "more"]):
             case "value":
-                part[way[-1]] = draw.choice(VALUES)
+                part[way[-1]] = copy.deepcopy(draw.choice(VALUES))
             case "less":
                 del part[way[-1]]
             case "deeper":
                 for _ in range(draw.choice([1, 50, 200])):
                     part[way[-1]] = {"a": part[way[-1]]} if draw.random() < 0.5 else [part[way[-1]]]
             case "more" if isinstance(part, dict):
-                part[draw.choice(["x", "widht", "x" * 1000])] = draw.choice(VALUES)
+                part[draw.choice(["x", "widht", "x" * 1000])] = copy.deepcopy(draw.choice(VALUES))
     return found
 
 

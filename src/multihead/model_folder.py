@@ -37,7 +37,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from multihead.configuration import Settings, SettingsType, build
-from multihead.errors import ConfigurationError, FormatError
+from multihead.errors import ConfigurationError, FormatError, shown
 from multihead.files import DTYPES, atomic_folder, write_tensors
 from multihead.sealed import MANIFEST, MOST_JSON, OpenFolder, find_folder, parse_json, read_file, seal
 
@@ -129,7 +129,7 @@ def read_config(folder: OpenFolder) -> dict[str, Any]:
     version = config.get("format_version")
     if type(version) is not int or not 1 <= version <= FORMAT_VERSION:
         raise FormatError(
-            f"{folder.path}: format version {version!r}; this multihead reads versions 1 to {FORMAT_VERSION}: "
+            f"{folder.path}: format version {shown(version)}; this multihead reads versions 1 to {FORMAT_VERSION}: "
             "a newer multihead wrote it, or the file is damaged"
         )
     if folder.entries is None and version >= _SEALED_SINCE:
@@ -172,7 +172,7 @@ def parse_settings(cls: type[SettingsType], values: object, path: Path) -> Setti
         FormatError: the values are not valid settings of this class.
     """
     if not isinstance(values, dict):
-        raise FormatError(f"{path}: damaged: expected settings, got {values!r}; {COPY_AGAIN}")
+        raise FormatError(f"{path}: damaged: expected settings, got {shown(values)}; {COPY_AGAIN}")
     try:
         return build(cls, values, str(path))
     except ConfigurationError as error:

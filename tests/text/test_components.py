@@ -63,6 +63,12 @@ def last_id(index: int) -> Callable[[dict[str, Any]], None]:
 
 REPLACEMENT = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
 LEAF = 1 << 31
+PREFIXED = {
+    "type": "BPE",
+    "continuing_subword_prefix": "##",
+    "vocab": {"a": 0, "b": 1, "ab": 2},
+    "merges": [["a", "b"]],
+}
 
 BAD = [
     (pattern("(x+x+)+y"), "too many ways"),
@@ -81,6 +87,7 @@ BAD = [
     (precompiled(table([0] * 256, b"\xff\0")), "charsmap"),
     (precompiled(table([0] * 256, b"x" * 1000 + b"\0")), "more than 256 characters of one"),
     (lambda found: found.update(model={"type": "WordPiece", "max_input_chars_per_word": 10**9}), "max_input_chars"),
+    (lambda found: found.update(model=PREFIXED), "a merge lacks it"),
     (last_id(2**32 - 1), "ids up to 4,294,967,295"),
     (last_id(10**18), "cannot read"),
 ]

@@ -37,6 +37,7 @@ def check_content(content: Mapping[str, Any], known: Collection[str]) -> None:
     Raises:
         FormatError: it may take too long or too much memory to load or to use, or would end the process.
     """
+    _check_merges(content.get("model"))
     growth = 1
     for part in _parts(content):
         match part:
@@ -56,6 +57,19 @@ def check_content(content: Mapping[str, Any], known: Collection[str]) -> None:
                 f"its replacements can make more than {_MOST_GROWTH} characters of one: the file is damaged, or made "
                 "to exhaust memory"
             )
+
+
+def _check_merges(model: object) -> None:
+    """Check that the second part of each merge has the prefix that the library cuts off it.
+
+    Raises:
+        FormatError: one has not.
+    """
+    match model:
+        case {"continuing_subword_prefix": str(prefix), "merges": list(merges)} if prefix:
+            rights = (str(merge).split(" ")[-1] if isinstance(merge, str) else (merge or [""])[-1] for merge in merges)
+            if not all(isinstance(right, str) and right.startswith(prefix) for right in rights):
+                raise FormatError(f"continuing_subword_prefix is {shown(prefix)}, and a merge lacks it")
 
 
 def check_size(size: int, named: int) -> None:

@@ -200,13 +200,14 @@ def read(text: str) -> Parts:
 
 
 def _has_our_pattern(content: Mapping[str, Any]) -> bool:
-    """Whether everything that the library would search for is `PATTERN`, and there is no table of characters."""
+    """Whether all that the library would search for is `PATTERN`, without a table of characters or a prefix."""
     try:
         rest = json.dumps({part: value for part, value in content.items() if part != "model"})
     except RecursionError:
         raise refusal("its parts are nested too deeply") from None
     ours = json.dumps({"Regex": PATTERN})[1:-1]
-    return rest.count('"Regex"') == rest.count(ours) and '"Precompiled"' not in rest
+    plain = '"Precompiled"' not in rest and not content["model"].get("continuing_subword_prefix")
+    return plain and rest.count('"Regex"') == rest.count(ours)
 
 
 def library_error(error: BaseException) -> str:
