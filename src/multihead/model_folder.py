@@ -129,8 +129,8 @@ def read_config(folder: OpenFolder) -> dict[str, Any]:
     version = config.get("format_version")
     if type(version) is not int or not 1 <= version <= FORMAT_VERSION:
         raise FormatError(
-            f"{folder.path}: format version {shown(version)}; this multihead reads versions 1 to {FORMAT_VERSION}: "
-            "a newer multihead wrote it, or the file is damaged"
+            f"{folder.path / CONFIG}: format version {shown(version)}; this multihead reads versions 1 to "
+            f"{FORMAT_VERSION}: a newer multihead wrote it, or the file is damaged"
         )
     if folder.entries is None and version >= _SEALED_SINCE:
         raise FormatError(f"{folder.path / MANIFEST}: is missing or damaged; {COPY_AGAIN}")

@@ -115,6 +115,7 @@ def is_begun(folder: Path, final: str) -> bool:
 
     Raises:
         ConfigurationError: the folder is a file, or holds something else.
+        FormatError: the file is missing in a folder whose manifest lists it.
     """
     if nearest_existing(folder) != folder:
         return False
@@ -126,6 +127,10 @@ def is_begun(folder: Path, final: str) -> bool:
             f"{folder}: holds {_DESCRIPTIONS[other]}, not {_DESCRIPTIONS[final]}; nothing was touched. "
             f"{_REMEDIES[other]}, or choose a new folder"
         )
+    if (folder / MANIFEST).exists() and not (folder / _MARKER).exists():
+        with open_work(folder) as opened:
+            if final in opened:
+                raise FormatError(f"{folder / final}: is missing; {_KEPT}")
     expected = _UNFINISHED_CONTENT if (folder / _MARKER).exists() else ()
     if not all(path.name in expected or is_unfinished(path) for path in folder.iterdir()):
         raise ConfigurationError(

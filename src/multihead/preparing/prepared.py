@@ -26,7 +26,7 @@ from multihead.data.store import ParallelStore
 from multihead.errors import ConfigurationError, FormatError
 from multihead.files import sha256_of
 from multihead.planning.settings import Choices, DataConfig, PreparedFolder, PrepareSettings
-from multihead.sealed import OpenFolder, open_folder
+from multihead.sealed import MANIFEST, OpenFolder, open_folder
 from multihead.text.segment import Segmenter
 from multihead.text.tokenizer import Tokenizer
 from multihead.training.config import TrainingConfig
@@ -161,7 +161,7 @@ def read_manifest(folder: Path) -> Manifest:
     Raises:
         FormatError: it is missing, damaged or of a newer version.
     """
-    if not (folder / PREPARED).is_file():
+    if not (folder / PREPARED).exists() and not (folder / MANIFEST).exists():
         why = "was prepared here to the end" if folder.is_dir() else "is there: no such folder"
         raise FormatError(f"{folder}: nothing {why}; give as --data what `multihead prepare --output` made")
     with _open_folder(folder) as opened:
