@@ -59,7 +59,7 @@ class Connection:
         """Send a request."""
         if self._streams is None:
             self._streams = await asyncio.open_connection("127.0.0.1", self._port)
-        head = f"POST {path} HTTP/1.1\r\nHost: here\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
         self._streams[1].write(head.encode() + body)
         await self._streams[1].drain()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,7 +38,15 @@ def test_every_benchmark_is_run_here() -> None:
 
 @pytest.fixture
 def in_benchmarks(monkeypatch: pytest.MonkeyPatch, one_thread: None, without_checks: Any) -> Iterator[None]:
-    """The working directory and the import path of a benchmark; what it imports from there is forgotten again."""
+    """The working directory and import path of a benchmark; what it imports and starts does not outlive the test."""
+    started: list[subprocess.Popen[Any]] = []
+
+    class Recorded(subprocess.Popen[Any]):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            started.append(self)
+
+    monkeypatch.setattr(subprocess, "Popen", Recorded)
     monkeypatch.chdir(BENCHMARKS)
     monkeypatch.syspath_prepend(BENCHMARKS)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -45,6 +54,11 @@ def in_benchmarks(monkeypatch: pytest.MonkeyPatch, one_thread: None, without_che
         monkeypatch.setenv(name, value)
     with without_checks():
         yield
+    for process in started:
+        process.kill()
+        process.wait()
+        for stream in filter(None, (process.stdin, process.stdout, process.stderr)):
+            stream.close()
     for path in BENCHMARKS.glob("*.py"):
         sys.modules.pop(path.stem, None)
 
