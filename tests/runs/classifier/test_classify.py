@@ -504,7 +504,7 @@ def test_an_explanation_is_printed_and_written(typed, learned, files, tmp_path):
 def test_mistakes_are_a_line(typed, learned, quick_bert, files, tmp_path):
     for words, given, message in (
         (("predict", quick_bert, "--explain"), b"a\n", "train with --model hierarchical"),
-        (("predict", learned, "--html", tmp_path / "no" / "page.html"), b"a\n", "no such folder"),
+        (("predict", learned, "--html", tmp_path / "no" / "page.html"), b"a\n", "no folder"),
         (("predict", learned), b"a\ncaf\xe9\n", "standard input:2: not valid UTF-8"),
         (("predict", tmp_path / "none"), b"", "there is no such folder"),
         (("evaluate", learned, "--data", tmp_path / "none.tsv"), b"", "no such file"),
