@@ -26,7 +26,7 @@ from multihead.data.store import ParallelStore
 from multihead.errors import ConfigurationError, FormatError
 from multihead.files import sha256_of
 from multihead.planning.settings import Choices, DataConfig, PreparedFolder, PrepareSettings
-from multihead.sealed import MANIFEST, OpenFolder, open_folder
+from multihead.sealed import OpenFolder, find_folder, open_folder
 from multihead.text.segment import Segmenter
 from multihead.text.tokenizer import Tokenizer
 from multihead.training.config import TrainingConfig
@@ -161,11 +161,12 @@ def read_manifest(folder: Path) -> Manifest:
     Raises:
         FormatError: it is missing, damaged or of a newer version.
     """
-    if not (folder / PREPARED).exists() and not (folder / MANIFEST).exists():
-        why = "was prepared here to the end" if folder.is_dir() else "is there: no such folder"
+    found = find_folder(folder, _REMEDY)
+    if found is None or PREPARED not in found:
+        why = "is there: no such folder" if found is None else "was prepared here to the end"
         raise FormatError(f"{folder}: nothing {why}; give as --data what `multihead prepare --output` made")
-    with _open_folder(folder) as opened:
-        return _parse(opened)
+    with found:
+        return _parse(found)
 
 
 def _open_folder(folder: Path) -> OpenFolder:

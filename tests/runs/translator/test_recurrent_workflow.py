@@ -153,7 +153,7 @@ def test_it_has_no_mean_with_a_transformer(learned, trained, tmp_path):
         average(learned, trained, output=tmp_path / "mean", say=lambda _: None)
 
 
-def test_a_network_of_the_future_is_named(learned, tmp_path):
+def test_a_network_of_the_future_is_named(learned, tmp_path, numbers):
     config = json.loads((learned / "best" / "config.json").read_text(encoding="utf-8"))
     config["model"]["architecture"] = "mamba"
     folder = tmp_path / "model"
@@ -161,5 +161,6 @@ def test_a_network_of_the_future_is_named(learned, tmp_path):
     for path in (learned / "best").iterdir():
         (folder / path.name).write_bytes(path.read_bytes())
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    numbers.seal_again(folder)
     with pytest.raises(FormatError, match="describes a network 'mamba', but there are transformer, recurrent"):
         Translator.load(folder)
