@@ -85,13 +85,14 @@ def test_options_of_the_search_reach_it(call, trained, translator):
         assert call("translate", trained, *flags, given=given).text.split("\n")[:-1] == expected
 
 
-def test_a_translation_that_may_be_cut_is_named(call, trained, tmp_path):
+def test_a_translation_that_may_be_cut_is_named(call, trained, tmp_path, numbers):
     import shutil
 
     model = shutil.copytree(trained / "best", tmp_path / "model")
     generation = json.loads((model / "generation.json").read_text(encoding="utf-8"))
     generation |= {"length_factor": 1e-9, "length_margin": 1}
     (model / "generation.json").write_text(json.dumps(generation), encoding="utf-8")
+    numbers.seal_again(model)
     ended = call("translate", model, given=b"\neins zwei\n")
     assert ended.status == 0
     assert ended.err == "line 2: the translation reached the length limit and may be cut\n"

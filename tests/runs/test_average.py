@@ -166,7 +166,7 @@ def test_another_dropout_does_not_matter(run, numbers, tmp_path):
         (["run/best"], {"last": 2}, FormatError, "is a model, not a run"),
         (["run", "nowhere"], {}, FormatError, "no such folder"),
         (["run", "run"], {"output": "run"}, ConfigurationError, "exists already; nothing was overwritten"),
-        (["run", "run"], {"output": "run/run.json"}, ConfigurationError, "exists already; nothing was overwritten"),
+        (["run", "run"], {"output": "run/run.json"}, ConfigurationError, "is a file; give the name of a new folder"),
     ],
 )
 def test_what_cannot_be_asked(run, numbers, tmp_path, folders, options, error, said):

@@ -13,13 +13,16 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from multihead import Translator
 from multihead.errors import SurroundingsError
 from multihead.serving.server import bind
+
+if TYPE_CHECKING:
+    from tests.conftest import Numbers
 
 Clients = Callable[[int], Any]
 
@@ -82,7 +85,7 @@ def model(trained: Path, tmp_path: Path) -> Path:
 
 
 def test_it_reloads_while_serving_and_drains(
-    start: Callable[..., Process], model: Path, client: Any, tmp_path: Path
+    start: Callable[..., Process], model: Path, client: Any, tmp_path: Path, numbers: Numbers
 ) -> None:
     serving = start(model, "--port", 0, "--drain", 30, "--threads", 2)
     port = int(serving.until("listening at").rstrip("/\n").rpartition(":")[2])
@@ -105,6 +108,7 @@ def test_it_reloads_while_serving_and_drains(
         asker.start()
     search = model / "generation.json"
     search.write_text(json.dumps({**json.loads(search.read_text()), "beam": 2}))
+    numbers.seal_again(model)
     serving.process.send_signal(signal.SIGHUP)
     serving.until("serving model 2")
     weights = (model / "model.safetensors").read_bytes()
@@ -137,12 +141,18 @@ def test_it_reloads_while_serving_and_drains(
 
 
 def test_several_models_serve_libretranslates_client(
-    start: Callable[..., Process], model: Path, client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: Callable[..., Process],
+    model: Path,
+    client: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    numbers: Numbers,
 ) -> None:
     libretranslatepy = pytest.importorskip("libretranslatepy", reason="LibreTranslate's client is not installed")
     other = Path(shutil.copytree(model, tmp_path / "other"))
     config = json.loads((other / "config.json").read_text())
     (other / "config.json").write_text(json.dumps({**config, "source_language": "en", "target_language": "fr"}))
+    numbers.seal_again(other)
     monkeypatch.setenv("MULTIHEAD_SERVE_MODELS", f"de-en={model} en-fr={other}")
     monkeypatch.setenv("MULTIHEAD_SERVE_PIVOT", "en")
     monkeypatch.setenv("MULTIHEAD_TOKEN", "abc")
