@@ -8,6 +8,7 @@ import shlex
 import tomllib
 import typing
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
