@@ -411,7 +411,8 @@ def open_folder(path: Path, remedy: str) -> OpenFolder:
 
 
 def _open_once(path: Path, remedy: str) -> OpenFolder:
-    for place in (path, path.with_name(f".{path.name}{REPLACED}")):
+    aside = [path.with_name(f".{path.name}{REPLACED}")] if path.name else []  # the current folder is never replaced
+    for place in (path, *aside):
         try:
             found = OpenFolder(path, place, remedy)
         except (FileNotFoundError, NotADirectoryError):

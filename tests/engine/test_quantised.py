@@ -31,9 +31,9 @@ TEXTS = ["eins zwei drei", "", "sieben acht", "zehn neun acht eins", "🎉"]
 def test_the_same_search_to_the_last_bit(drawn: Any, kind: str, precision: Any, tmp_path: Path) -> None:
     model, asked = drawn.model(kind), {"max_lengths": 9, "beam": 3, "n_best": 3}
     model_folder.save_folder(tmp_path / "model", model, model.config, rounding=precision)
-    again = Transformer(model.config).eval()
     with model_folder.open_model(tmp_path / "model") as folder:
-        model_folder.load_weights(again, folder, model_folder.read_config(folder))
+        config = model_folder.read_config(folder)
+        again = model_folder.load_network(model.config, lambda: Transformer(model.config).eval(), folder, config)
     assert not torch.equal(again.output.weight, model.output.weight)
     found, expected = (
         Engine(one, precision).search(drawn.sentences(), *drawn.split(drawn.symbols, **asked)) for one in (again, model)

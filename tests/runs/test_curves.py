@@ -102,7 +102,7 @@ def test_what_cannot_be_drawn_is_refused(run, tmp_path):
     cases = [
         ([folder], "there.png", ConfigurationError, "exists already"),
         ([folder], "x.jpg", InputError, "PNG, SVG or PDF"),
-        ([folder], "nowhere/x.png", InputError, "does not exist"),
+        ([folder], "nowhere/x.png", InputError, "there is no folder"),
         ([tmp_path / "nothing"], "x.png", ConfigurationError, "no run that has begun to train"),
         ([tmp_path / "empty"], "x.png", ConfigurationError, "no run that has begun to train"),
         ([tmp_path / "begun"], "x.png", InputError, "nothing has been logged yet"),

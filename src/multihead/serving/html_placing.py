@@ -95,8 +95,12 @@ def _place(elements: Sequence[Element], source: Range, target: Range, words: _Wo
         for place, span in enumerate(words.spans):
             free[place] = free[place] and not _overlap(span, found)
     taken = [span for span, _ in placed]
+    place, last = target[0], None
     for number in points:
-        place = _outside(_point_of(elements[number], source, target, words), taken)
+        element = elements[number]
+        if last is None or element.start > last.end or element.spaced[0] or last.spaced[1]:
+            place = _outside(_point_of(element, source, target, words), taken)
+        last = element  # what touches it stands at the same place
         placed.append(((place, place), number))
     placed.sort(key=lambda one: (one[0][0], one[0][1] > one[0][0], one[1]))
     parts, end = [], target[0]
@@ -155,7 +159,10 @@ def _trim(element: Element, source: Range, found: Range, words: _Words) -> Range
 
 
 def _point_of(element: Element, source: Range, target: Range, words: _Words) -> int:
-    """Where something without words stands: before the word that follows it, or after the one before it."""
+    """Where something without words stands: before the word that follows it, or after the one before it.
+
+    It stands after the one before it if the source has a blank only on its other side.
+    """
     inside = [place for place, span in enumerate(words.spans) if target[0] <= span[0] and span[1] <= target[1]]
     read = [number for number, span in enumerate(words.source) if _overlap(span, source)]
     after = [number for number in read if words.source[number][0] >= element.start]
@@ -165,9 +172,9 @@ def _point_of(element: Element, source: Range, target: Range, words: _Words) -> 
     if not after:
         return target[1]
     following = [words.spans[place][0] for place in inside if words.owners[place] == after[0]]
-    if following:
-        return min(following)
     previous = [words.spans[place][1] for place in inside if before and words.owners[place] == before[-1]]
+    if following and not (previous and element.spaced == (False, True)):
+        return min(following)
     return max(previous, default=target[1])
 
 

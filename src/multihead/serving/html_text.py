@@ -220,7 +220,8 @@ def _segment(tokens: Sequence[Token]) -> Segment | None:
                 element.end = element.start
                 point, last = element, len(text)
         else:
-            element = Element(token.raw, "", len(text), len(text), spaced=(bool(text) and text[-1] in _BLANKS, False))
+            spaced = point is None and text[-1:] in (*_BLANKS,)
+            element = Element(token.raw, "", len(text), len(text), spaced=(spaced, False))
             stack[-1].children.append(element)
             if token.kind == "start" and token.name in _INLINE:
                 stack.append(element)

@@ -14,14 +14,12 @@ import pytest
 pytest.importorskip("fastapi", reason="the server is an extra: pip install 'multihead[serve]'")
 pytest.importorskip("selenium", reason="pages are tested in a real browser")
 
-import uvicorn
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
 from multihead import Translator
-from multihead.serving.app import make_app
 from multihead.serving.scheduler import Scheduler
-from multihead.serving.server import HttpProtocol, bind
+from multihead.serving.server import Server, bind
 from multihead.serving.settings import ServeSettings
 
 if TYPE_CHECKING:
@@ -49,10 +47,7 @@ class Served:
 
     async def _serve(self, listening: Any, ready: threading.Event) -> None:
         scheduler = Scheduler(ServeSettings(max_characters=self.longest), self._load, 1, lambda _: None)
-        app = make_app(scheduler, self._token)
-        self._server = uvicorn.Server(
-            uvicorn.Config(app, log_config=None, lifespan="off", ws="none", http=HttpProtocol)
-        )
+        self._server = Server(scheduler, self._token)
         await scheduler.start_loading()
         ready.set()
         await self._server.serve([listening])
