@@ -49,7 +49,7 @@ from multihead.models.transformer import Transformer
 WIDEST = 255
 """The widest beam: the number of a hypothesis is a byte."""
 
-_ROWS, _MANY_ROWS = 64, 128
+_ROWS, _MANY_ROWS = 64, 192
 """Maximum number of hypotheses in the batch of a thread, of a small and of a large network."""
 
 _LARGE = 8_000_000
@@ -61,7 +61,7 @@ MOST_WORKERS = 1024
 LONGEST = 1 << 30
 """The highest length limit of a translation."""
 
-_SLICE = 0.1
+_SLICE = 0.3
 """Seconds of compiled code between two returns to Python, which reports progress and handles interrupts."""
 
 _MOST_SECONDS = 1e6
