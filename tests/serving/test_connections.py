@@ -30,16 +30,16 @@ def lines(connections: Connections, *waits: Wait | None, held: int = 0) -> list[
 
 
 def test_the_one_that_waits_longest_goes_first_ones_before_kept_ones() -> None:
-    connections = Connections(5, 1000)
-    kept = lines(connections, Wait.NEXT, None, Wait.HEAD, Wait.BODY, Wait.HEAD)
-    order = [kept[2], kept[4], kept[3], kept[0]]
+    connections = Connections(6, 1000)
+    kept = lines(connections, Wait.FRESH, Wait.NEXT, None, Wait.HEAD, Wait.BODY, Wait.HEAD)
+    order = [kept[3], kept[5], kept[4], kept[1], kept[0]]
     for place, gone in enumerate(order):
         assert not gone.reason
         lines(connections, None)
         assert [line.reason for line in order[: place + 1]] == ["too_many"] * (place + 1)
-        assert len(connections) == 5
+        assert len(connections) == 6
     assert not connections.add(Line())  # every other one is being worked for
-    assert not kept[1].reason
+    assert not kept[2].reason
 
 
 def test_a_connection_that_begins_to_wait_anew_is_the_last_to_go() -> None:

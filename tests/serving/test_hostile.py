@@ -25,6 +25,7 @@ from typing import Any
 import pytest
 
 from multihead import Translator
+from multihead.serving.http_protocol import FRESH_TIME
 
 TEXTS = ["eins zwei drei", "vier", "fünf sechs sieben acht neun zehn", "null null", "neun acht", "sieben eins"]
 
@@ -69,13 +70,23 @@ class Server:
         return self.process.wait(PATIENCE)
 
 
+class LateError(Exception):
+    """The connection was closed, but the client had not sent its request in time: its thread was not running."""
+
+
 def ask(port: int, method: str, path: str, content: object = None) -> tuple[int, dict[str, str], bytes]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    body = None if content is None else json.dumps(content)
+    began, took = time.perf_counter(), float("inf")
     try:
-        body = None if content is None else json.dumps(content)
         connection.request(method, path, body, {"Content-Type": "application/json"})
+        took = time.perf_counter() - began
         answer = connection.getresponse()
         return answer.status, dict(answer.getheaders()), answer.read()
+    except ConnectionError as error:
+        if took < FRESH_TIME:
+            raise
+        raise LateError from error
     finally:
         connection.close()
 
@@ -85,7 +96,7 @@ class Seen:
     """What the well-behaved clients saw."""
 
     done: Counter[str] = field(default_factory=Counter)
-    """Requests answered rightly, and times that a client was asked to come again."""
+    """Requests answered rightly, times that a client was asked to come again, and that it did not send in time."""
     wrong: list[str] = field(default_factory=list)
     health: list[float] = field(default_factory=list)
     """Seconds that each answer of ``/health`` took, on a connection of its own."""
@@ -117,6 +128,8 @@ class Clients:
         while not self._over.is_set():
             try:
                 client(draw)
+            except LateError:
+                self.seen.done["too late"] += 1
             except Exception as error:  # whatever it is, the client lost an answer
                 self.seen.wrong.append(f"{client.__name__}: {error!r}")
             self._over.wait(0.05)

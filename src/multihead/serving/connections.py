@@ -1,8 +1,9 @@
 """Budgets of connections: how many are open, and how many bytes they hold.
 
 A connection waits for its client, or works for it. When a budget is exceeded, a connection that waits for its client is
-given up: first those that never sent a request, then unfinished bodies, unread answers, and connections kept alive; in
-each group the one that has waited longest. A client that sends its request and takes its answer is never given up.
+given up: first those that did not send a request in time, then unfinished bodies, unread answers, connections kept
+alive, and new ones; in each group the one that has waited longest. A client that sends its request and takes its answer
+is never given up.
 """
 
 from __future__ import annotations
@@ -39,9 +40,11 @@ class Wait(IntEnum):
     """The client takes an answer."""
     NEXT = 3
     """Another request on a connection that was kept alive."""
+    FRESH = 4
+    """The first bytes of a new connection."""
 
 
-_BY_BYTES = (Wait.BODY, Wait.TAKING, Wait.HEAD, Wait.NEXT)
+_BY_BYTES = (Wait.BODY, Wait.TAKING, Wait.HEAD, Wait.NEXT, Wait.FRESH)
 """The same where bytes are too many."""
 
 

@@ -32,6 +32,9 @@ MAX_HEADERS = 100
 MAX_AHEAD = 8
 """Maximum requests that a client may send on a connection before the first of them is answered."""
 
+FRESH_TIME = 0.5
+"""Seconds for which a new connection is the last to be given up: its client may be about to send."""
+
 _READ_AHEAD = 2 * 65_536
 """Bytes of a body that uvicorn holds at most beyond those that were asked for."""
 
@@ -66,6 +69,9 @@ class HttpProtocol(HttpToolsProtocol):
         """Bytes received of the body, as many as may be in memory."""
         self._unsent = 0
         """Bytes of answers that the client has not taken."""
+        self._fresh = True
+        """Whether the connection is new and nothing has come."""
+        self._began = self.loop.time()
         self._used = False
         """Whether a request was answered."""
 
@@ -87,6 +93,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
+        self._fresh = False
         self._raw_bytes += len(data)
         while data and not self.transport.is_closing():
             data = self._parse(data)
@@ -210,6 +217,8 @@ class HttpProtocol(HttpToolsProtocol):
             return Wait.TAKING
         if not self._idle:
             return Wait.BODY if self.cycle.more_body else None
+        if self._fresh:
+            return Wait.FRESH
         # uvicorn closes a resting connection after `timeout_keep_alive`, unless something has arrived since.
         return Wait.NEXT if self._used and self.timeout_keep_alive_task is not None else Wait.HEAD
 
@@ -220,8 +229,12 @@ class HttpProtocol(HttpToolsProtocol):
         if not self._surroundings.connections.update(self, wait, received + self._unsent):
             return
         self._stop_timer()
-        if wait is Wait.HEAD:
-            self._wait_timer = self.loop.call_later(self._settings.send_time, self._close_slow_head)
+        if wait is Wait.FRESH:
+            # The loop calls readers before timers, so a request that has arrived in time is seen before the timer ends.
+            self._wait_timer = self.loop.call_later(FRESH_TIME, self._end_fresh)
+        elif wait is Wait.HEAD:
+            began = self._began if self.cycle is None else self.loop.time()
+            self._wait_timer = self.loop.call_at(began + self._settings.send_time, self._close_slow_head)
         elif wait is Wait.TAKING:
             self._wait_timer = self.loop.call_later(self._settings.take_time, self.abort, "answer_not_taken")
 
@@ -229,6 +242,10 @@ class HttpProtocol(HttpToolsProtocol):
         if self._wait_timer is not None:
             self._wait_timer.cancel()
             self._wait_timer = None
+
+    def _end_fresh(self) -> None:
+        self._fresh = False
+        self._update()
 
     def _close_slow_head(self) -> None:
         self._surroundings.metrics.closed.labels("head_too_slow").inc()

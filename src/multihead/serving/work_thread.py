@@ -68,15 +68,15 @@ class WorkThread(threading.Thread):
     def run(self) -> None:
         """Call until closed; what waits then is not called."""
         while (request := self._next()) is not None:
+            raised: BaseException | None = None
             try:
                 request.parts[request.done]()
             except BaseException as error:
-                self._finish(request, error)
-            else:
-                if request.done + 1 == len(request.parts):
-                    self._finish(request, None)
+                raised = error
             request.done += 1
-            del request
+            if raised is not None or request.done == len(request.parts):
+                self._finish(request, raised)
+            del request, raised
 
     def _next(self) -> _Request | None:
         with self._changed:
@@ -87,6 +87,7 @@ class WorkThread(threading.Thread):
     def _finish(self, request: _Request, error: BaseException | None) -> None:
         with self._changed:
             self._waiting.discard(request)
+        request.parts = ()  # the thread keeps nothing of what is answered, such as a model that is being replaced
         request.deliver(error=error)
 
     def close(self) -> None:
