@@ -66,7 +66,8 @@ def test_cookies_are_never_allowed(servers: Servers, translator: Translator) -> 
         client = servers.start(lambda: translator, cors_origin=origins).client
         for reply in (preflight(client, ORIGIN), client.get("/info", Origin=ORIGIN, Cookie="a=b")):
             assert "access-control-allow-credentials" not in allowed(reply)
-            assert allowed(reply)["access-control-allow-origin"] == origins[0]
+            # starlette before 0.40 answers a cookie with the origin itself, which allows no more than "*"
+            assert allowed(reply)["access-control-allow-origin"] in (origins[0], ORIGIN)
 
 
 @pytest.mark.parametrize("origin", ["example.org", "https://example.org/", "https://", "ftp://example.org", ""])
