@@ -128,3 +128,9 @@ def test_what_is_not_toml_is_said_to_be(tmp_path: Path, content: str | bytes | N
         read_toml(path)
     assert str(caught.value).startswith(f"{path}: ")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no such device here")
+def test_a_file_without_end_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="/dev/zero: not a file of settings: it has more than 1,048,576 bytes"):
+        read_toml(Path("/dev/zero"))

@@ -106,14 +106,17 @@ def nearest(word: str, known: list[str]) -> str:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Read a TOML file.
+    """Read a TOML file, or a pipe as from ``<(command)``, which is read to its end.
 
     Raises:
-        ConfigurationError: the file is missing, unreadable or not TOML.
+        ConfigurationError: the file is missing, unreadable, not TOML, or larger than any settings are.
     """
     try:
         with path.open("rb") as stream:
-            return tomllib.load(stream)
+            content = stream.read(_MOST_TOML + 1)
+        if len(content) > _MOST_TOML:
+            raise ConfigurationError(f"{path}: not a file of settings: it has more than {_MOST_TOML:,} bytes")
+        return tomllib.loads(content.decode("utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{path}: not valid TOML: {shortened(str(error))}") from None
     except UnicodeDecodeError:
@@ -122,6 +125,10 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigurationError(f"{path}: not valid TOML: a number or a nesting without end") from None
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+_MOST_TOML = 1 << 20
+"""Maximum bytes of a TOML file."""
 
 
 @dataclass(frozen=True)

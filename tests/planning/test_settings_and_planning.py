@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import tomllib
@@ -215,6 +216,19 @@ def test_flags_override_the_file(received, tmp_path):
     (tmp_path / "a.toml").write_text(toml_of({"width": 64, "heads": 2, "tie_output": True}), encoding="utf-8")
     found = received("--config", tmp_path / "a.toml", "--width", "128", "--no-tie-output")
     assert (found.width, found.heads, found.tie_output) == (128, 2, False)
+
+
+@pytest.mark.skipif(not Path("/dev/fd").is_dir(), reason="pipes have no names here")
+def test_the_file_may_be_a_pipe(received):
+    """As in ``--config <(command)``."""
+    reader, writer = os.pipe()
+    os.write(writer, b"width = 64\nheads = 2\n")
+    os.close(writer)
+    try:
+        found = received("--config", f"/dev/fd/{reader}")
+    finally:
+        os.close(reader)
+    assert (found.width, found.heads) == (64, 2)
 
 
 def test_every_flag_has_a_sentence():
