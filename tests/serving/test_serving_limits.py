@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from multihead import Translator
 from multihead.serving import requests, responses
 from multihead.serving.app import HEADERS
+from multihead.serving.bodies import parse_object
 
 Client = Any
 Servers = Any
@@ -324,6 +325,13 @@ BODIES = st.one_of(
     ANYTHING.map(lambda content: json.dumps(content, ensure_ascii=False).encode("utf-8", "surrogatepass")),
     st.binary(max_size=60),
 )
+
+
+@given(texts=st.lists(st.text()), escaped=st.booleans())
+def test_a_body_is_parsed_to_the_text_that_was_sent(texts: list[str], escaped: bool) -> None:
+    """pydantic-core before 2.18.4 reads escaped characters as Latin-1."""
+    content = json.dumps({"text": texts}, ensure_ascii=escaped).encode()
+    assert parse_object(content) == {"text": texts}
 
 
 @settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
