@@ -37,10 +37,12 @@ test-hostile: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s -m hostile
 
 # The tests with the lowest versions that pyproject.toml allows. Their own warnings are no errors.
+# `make test-lowest TESTS=tests/serving` runs some of them.
+TESTS ?=
 test-lowest:
 	$(PYTHON) -m venv .venv-lowest
 	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-lowest.txt -e ".[demo,dev]"
-	OMP_NUM_THREADS=1 .venv-lowest/bin/python -m pytest -q -W default -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 .venv-lowest/bin/python -m pytest -q -W default -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(TESTS)
 
 check: setup
 	$(BIN)/ruff check .
