@@ -1,17 +1,18 @@
 """Folders of runs and of prepared text, and who may write there.
 
 A run has begun once its ``run.json`` exists, and a folder of `multihead prepare` is finished once its ``prepared.json``
-does. Before that file the manifest is written, which lists it and all data (`multihead.sealed`). Until then a marker in
-the folder says that everything in it will be made again; an error during that time leaves nothing behind, not even the
-folder. Only one process at a time works in a folder (`locked`), and a folder that holds anything else is not touched.
-What a run consists of is in `runs.run`, what prepared text consists of in `preparing.prepared`.
+does. Before that file the manifest is written, which lists it and all data (`multihead.sealed`); a run also gets a copy
+of it, from which `restore` writes it again. Until then a marker in the folder says that everything in it will be made
+again; an error during that time leaves nothing behind, not even the folder. Only one process at a time works in a
+folder (`locked`), and a folder that holds anything else is not touched. What a run consists of is in `runs.run`, what
+prepared text consists of in `preparing.prepared`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar, get_args
 
@@ -28,10 +29,11 @@ from multihead.files import (
     write_errors,
     write_text,
 )
-from multihead.sealed import MANIFEST, OpenFolder, manifest_of, open_folder
+from multihead.sealed import MANIFEST, OpenFolder, manifest_of, open_folder, read_file
 
 _MARKER = ".multihead-preparing"
 RUN, PREPARED = "run.json", "prepared.json"
+_COPY = "run.copy.json"
 _DEFAULT_KIND = "translator"
 """The kind of a run whose ``run.json`` names none."""
 _KINDS = {
@@ -43,7 +45,7 @@ _KINDS = {
 """For each ``kind`` of run: the command that makes it, and the name of what it trains."""
 
 Config = TypeVar("Config", bound=Settings)
-_SEALED = ("data", "left-out.tsv")
+_SEALED = ("data", "left-out.tsv", _COPY)
 """Names besides the description that the manifest lists."""
 _UNFINISHED_CONTENT = (_MARKER, *_SEALED, "checkpoints", MANIFEST)
 """Names that may exist in a folder under construction."""
@@ -130,7 +132,7 @@ def is_begun(folder: Path, final: str) -> bool:
     if (folder / MANIFEST).exists() and not (folder / _MARKER).exists():
         with open_work(folder) as opened:
             if final in opened:
-                raise FormatError(f"{folder / final}: is missing; {_KEPT}")
+                raise FormatError(f"{folder / final}: is missing; {opened.remedy}")
     expected = _UNFINISHED_CONTENT if (folder / _MARKER).exists() else ()
     if not all(path.name in expected or is_unfinished(path) for path in folder.iterdir()):
         raise ConfigurationError(
@@ -167,6 +169,8 @@ def read(folder: Path, cls: type[Config]) -> Config | None:
     field = cls.model_fields.get("kind")
     kind = _DEFAULT_KIND if field is None else get_args(field.annotation)[0]
     with open_work(folder) as opened:
+        if _has_copy(opened):
+            opened.remedy = _KEPT.format(copy=f"its copy {_COPY}")
         found = opened.read_json(RUN).get("kind", _DEFAULT_KIND)
         if found != kind and found in _KINDS:
             raise ConfigurationError(
@@ -176,17 +180,58 @@ def read(folder: Path, cls: type[Config]) -> Config | None:
         return parse(opened, RUN, cls, "a newer multihead began this run, go on with that")
 
 
+def restore(folder: Path, cls: type[Settings], say: Callable[[str], None]) -> None:
+    """Write a ``run.json`` that is missing or cannot be read again, from its copy; the folder is locked.
+
+    One that can be read but is not as it was written may be an edit of the user; `read` refuses it.
+
+    Args:
+        folder: what may be a run folder.
+        cls: the settings of the expected kind of run.
+        say: called with one line if the file is written.
+
+    Raises:
+        FormatError: the manifest is damaged.
+        SurroundingsError: the file cannot be written.
+    """
+    if (folder / _MARKER).exists() or not (folder / MANIFEST).is_file():
+        return
+    with open_work(folder) as opened:
+        if not _has_copy(opened) or _is_intact(opened, RUN) or not _is_intact(opened, _COPY):
+            return
+        try:
+            cls.model_validate_json(read_file(folder / RUN))
+        except (FormatError, ValueError, RecursionError):
+            what = "is damaged" if (folder / RUN).exists() else "is missing"
+            write_text(folder / RUN, opened.read_text(_COPY))
+            say(f"{folder / RUN} {what}: written again from {_COPY}, the copy that {MANIFEST} lists")
+
+
+def _is_intact(folder: OpenFolder, name: str) -> bool:
+    try:
+        folder.verify(name)
+    except FormatError:
+        return False
+    return True
+
+
+def _has_copy(folder: OpenFolder) -> bool:
+    """Whether the manifest of a run lists a copy of its description; runs of version 0.6 and older have none."""
+    entries = folder.entries or {}
+    return _COPY in entries and entries[_COPY] == entries.get(RUN)
+
+
 def open_work(folder: Path) -> OpenFolder:
     """Open a run folder or a folder of prepared text.
 
     Raises:
         FormatError: it does not exist, or its manifest is damaged.
     """
-    return open_folder(folder, _KEPT)
+    return open_folder(folder, _KEPT.format(copy="a copy"))
 
 
 _KEPT = (
-    "what a run is made of does not change once it has begun: restore the file from a copy, or begin anew in another "
+    "what a run is made of does not change once it has begun: restore the file from {copy}, or begin anew in another "
     "folder, with other settings if they are wanted (`multihead train --from-model` goes on from a trained model)"
 )
 
@@ -275,7 +320,7 @@ def _empty(folder: Path) -> None:
 
 
 def write(folder: Path, config: Settings, final: str = RUN, known: Mapping[str, str] | None = None) -> None:
-    """Write ``run.json`` (or `PREPARED`), after the manifest that lists it and all data.
+    """Write ``run.json`` (or `PREPARED`), after its copy and the manifest that lists it and all data.
 
     From here on a run resumes instead of being prepared again.
 
@@ -286,6 +331,8 @@ def write(folder: Path, config: Settings, final: str = RUN, known: Mapping[str, 
         known: the SHA-256 of data files that were hashed before.
     """
     text = config.model_dump_json(indent=2) + "\n"
+    if final == RUN:
+        write_text(folder / _COPY, text)
     with atomic_file(folder / MANIFEST) as draft:
         write_chunks(draft, [manifest_of(folder, known, {final: text.encode()}, _SEALED)])
     write_text(folder / final, text)

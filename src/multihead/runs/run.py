@@ -210,6 +210,7 @@ def execute(kind: RunKind[Chosen, Config, Data, Model], result: type[Result]) ->
 
 
 def _begin_or_resume(kind: RunKind[Chosen, Config, Data, Model]) -> tuple[Config, Data]:
+    work_folder.restore(kind.folder, kind.config_class, kind.context.say)
     config = work_folder.read(kind.folder, kind.config_class)
     if config is None:
         config, data = _begin(kind)

@@ -267,13 +267,54 @@ def test_other_versions_are_said(run, wishes, whole, tmp_path, numbers):
     assert torch.__version__ in said[1]
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"\xff", b"[]"])
-def test_a_damaged_run_is_refused(run, whole, tmp_path, content):
+DAMAGES = [b"", b"{}", b"\xff", b"[]", None]
+
+
+def damage(path: Path, content: bytes | None) -> None:
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+
+
+@pytest.mark.parametrize("content", DAMAGES)
+def test_a_lost_description_is_written_again_from_its_copy(run, whole, wishes, tmp_path, numbers, content):
+    output, said = tmp_path / "run", []
+    with pytest.raises(Interrupted):
+        run(output, 5, **wishes)
+    damage(output / "run.json", content)
+    run(output, said=said)
+    what = "missing" if content is None else "damaged"
+    assert said[0].startswith(f"{output / 'run.json'} is {what}: written again from run.copy.json")
+    assert numbers.contents(output, without=VARYING) == numbers.contents(whole, without=VARYING)
+
+
+@pytest.mark.parametrize("other", ["damaged", "absent", "of older versions"])
+@pytest.mark.parametrize("content", DAMAGES)
+def test_a_damaged_run_without_an_intact_copy_is_refused(run, whole, tmp_path, numbers, content, other):
     output = shutil.copytree(whole, tmp_path / "run")
-    (output / "run.json").write_bytes(content)
-    with pytest.raises(FormatError, match=r"run\.json: damaged.* restore the file from a copy") as caught:
+    if other == "damaged":
+        (output / "run.copy.json").write_text((output / "run.json").read_text(encoding="utf-8").replace("12", "13"))
+    else:
+        (output / "run.copy.json").unlink()
+        if other == "of older versions":
+            numbers.seal_again(output)
+    damage(output / "run.json", content)
+    before = numbers.contents(output)
+    with pytest.raises(FormatError, match=r"run\.json: (damaged|is missing).* restore the file from ") as caught:
         run(output)
     assert "\n" not in str(caught.value)
+    assert numbers.contents(output) == before
+
+
+def test_an_edited_description_is_not_overwritten(run, whole, tmp_path, numbers):
+    output = shutil.copytree(whole, tmp_path / "run")
+    text = (output / "run.json").read_text(encoding="utf-8")
+    assert '"learning_rate": 0.01' in text
+    (output / "run.json").write_text(text.replace('"learning_rate": 0.01', '"learning_rate": 0.02'), encoding="utf-8")
+    before = numbers.contents(output)
+    with pytest.raises(FormatError, match=r"run\.json: damaged, or changed.* from its copy run\.copy\.json, or begin"):
+        run(output)
+    assert numbers.contents(output) == before
 
 
 def test_lost_data_are_said_to_be(run, whole, wishes, tmp_path):
@@ -290,7 +331,7 @@ def test_lost_data_are_said_to_be(run, whole, wishes, tmp_path):
 def test_what_stands_in_a_run(whole, wishes):
     names = {path.name for path in whole.iterdir()}
     logs = {"log.txt", "log.jsonl", "timing.jsonl"}
-    assert names == {"run.json", "manifest.json", "data", "left-out.tsv", "checkpoints", "best"} | logs
+    assert names == {"run.json", "run.copy.json", "manifest.json", "data", "left-out.tsv", "checkpoints", "best"} | logs
     config = RunConfig.model_validate_json((whole / "run.json").read_text(encoding="utf-8"))
     asked = {
         name: str(value) if name.startswith(("source", "target", "valid_")) else value for name, value in wishes.items()
@@ -380,7 +421,8 @@ def test_the_measurement_changes_nothing_but_the_number(run, numbers, wishes, tm
     run(tmp_path / "given", updates=measured.updates, **given)
     plans = ("plan.jsonl", "state.json", "manifest.json")
     found, expected = (
-        numbers.contents(tmp_path / name, without=(*VARYING, "run.json", *plans)) for name in ("measured", "given")
+        numbers.contents(tmp_path / name, without=(*VARYING, "run.json", "run.copy.json", *plans))
+        for name in ("measured", "given")
     )
     assert found == expected
 

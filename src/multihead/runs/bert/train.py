@@ -3,6 +3,7 @@
 A run is a folder:
 
     run.json            every decision with its reason: a `PretrainRunConfig`; written once, before the first update
+    run.copy.json       a copy of it, in case it is lost (`work_folder.restore`)
     data/               subwords and stored documents (`runs.bert.text`)
     log.txt, log.jsonl, timing.jsonl
     checkpoints/        where the run resumes

@@ -3,6 +3,7 @@
 A run is a folder:
 
     run.json            every decision with its reason: a `ClassifyRunConfig`; written once, before the first update
+    run.copy.json       a copy of it, in case it is lost (`work_folder.restore`)
     data/               what training reads (`runs.classifier.data`)
     log.txt, log.jsonl, timing.jsonl
     checkpoints/        where the run resumes; of one that starts from a pre-trained encoder also where it started

@@ -3,6 +3,7 @@
 A run is a folder without text:
 
     run.json            every decision with its reason: a `PointerRunConfig`; written once, before the first update
+    run.copy.json       a copy of it, in case it is lost (`work_folder.restore`)
     log.txt, log.jsonl, timing.jsonl
     checkpoints/        where the run resumes
     best/               the model folder of the best validation so far

@@ -3,6 +3,7 @@
 A run is a folder:
 
     run.json            every decision with its reason: a `RunConfig`; written once, before the first update
+    run.copy.json       a copy of it, in case it is lost (`work_folder.restore`)
     data/               what training reads (`preparing.prepared`), unless it was prepared in another folder
     log.txt, log.jsonl, timing.jsonl
     plan.jsonl          of a run with a budget: its decisions on the way, and the time spent (`training.budget`)
