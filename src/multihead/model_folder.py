@@ -181,8 +181,13 @@ def parse_settings(cls: type[SettingsType], values: object, path: Path) -> Setti
 
 def parameter_shapes(build: Callable[[], Any]) -> dict[str, torch.Size]:
     """The shape of each parameter of a network, for which no memory is allocated and nothing is drawn."""
+    return {name: parameter.shape for name, parameter in without_values(build).named_parameters()}
+
+
+def without_values(build: Callable[[], NetworkType]) -> NetworkType:
+    """A network on the device ``meta``: with the shapes of its parameters, but neither memory nor values."""
     with torch.device("meta"), _WithoutValues():
-        return {name: parameter.shape for name, parameter in build().named_parameters()}
+        return build()
 
 
 class _WithoutValues(TorchFunctionMode):

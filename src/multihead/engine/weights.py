@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from multihead.attention import MultiHeadAttention
 from multihead.errors import ShapeError
 from multihead.kernels.native import Announce, Library, Native, load_library
-from multihead.model_folder import round_matrix
+from multihead.model_folder import round_matrix, without_values
 from multihead.models.config import GATED, Activation
 from multihead.models.layers import (
     DecoderLayer,
@@ -108,9 +108,10 @@ def _unsupported(model: Network) -> str | None:
         return "the weights are not float32 on a CPU"
     if _has_hooks(model):
         return "hooks watch its modules, which compiled code would not call"
-    if _module_types(model) != _module_types(_skeleton(model)):
+    skeleton = without_values(lambda: Transformer(model.config))
+    if _module_types(model) != _module_types(skeleton):
         return "modules in it are not a Transformer's own"
-    expected = {name: weight.shape for name, weight in _named(_skeleton(model))}
+    expected = {name: weight.shape for name, weight in _named(skeleton)}
     found = {name: weight.shape for name, weight in _named(model)}
     for name in (*expected, *found):
         if expected.get(name) != found.get(name):
@@ -285,12 +286,6 @@ def _named(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 def _has_hooks(model: nn.Module) -> bool:
     return any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
-
-
-def _skeleton(model: Transformer) -> Transformer:
-    """A model with the same settings and no data."""
-    with torch.device("meta"):
-        return Transformer(model.config)
 
 
 def _module_types(model: nn.Module) -> list[tuple[str, type[nn.Module]]]:
