@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from multihead.decoding.search import Search, refuse_unstored
-from multihead.errors import FormatError
+from multihead.errors import FormatError, shortened, shown
 from multihead.files import sha256_of
 from multihead.model_folder import (
     CONFIG,
@@ -59,6 +59,8 @@ def build_network(config: NetworkConfig) -> Network:
 
 __all__ = ["FORMAT_VERSION", "Bundle", "load_bundle", "locate", "model_digest", "save_bundle", "weights_digest"]
 
+_LONGEST_CODE = 100
+"""Characters of a language's code."""
 _SHARED, _SEPARATE = ("tokenizer.json",), ("source.tokenizer.json", "target.tokenizer.json")
 
 
@@ -141,14 +143,14 @@ def load_bundle(folder: Path, device: str = "cpu", languages: Languages | None =
         if not isinstance(digests, dict) or tuple(sorted(digests)) not in (_SHARED, _SEPARATE):
             raise FormatError(f"{found.path / CONFIG}: damaged: it names no tokenizers; {COPY_AGAIN}")
         tokenizers = [_read_tokenizer(found, name, digests[name]) for name in sorted(digests)]
+        languages_told = [_language(config, name, found) for name in ("source_language", "target_language")]
         model = load_network(network_config, lambda: build_network(network_config), found, config)
     return Bundle(
         model.eval().to(device),
         tokenizers[0],
         tokenizers[-1],
         generation,
-        config.get("source_language"),
-        config.get("target_language"),
+        *languages_told,
     )
 
 
@@ -259,9 +261,17 @@ def _network_config(config: dict[str, Any], folder: Path) -> NetworkConfig:
         if name == architecture:
             return parse_settings(cls, config["model"], folder / CONFIG)
     raise FormatError(
-        f"{folder / CONFIG}: describes a network '{architecture}', but there are {', '.join(ARCHITECTURES)}: "
-        "a newer multihead wrote it, or the file is damaged"
+        f"{folder / CONFIG}: describes a network '{shortened(architecture)}', but there are "
+        f"{', '.join(ARCHITECTURES)}: a newer multihead wrote it, or the file is damaged"
     )
+
+
+def _language(config: dict[str, Any], name: str, folder: OpenFolder) -> str | None:
+    """The code of a language, or None if it is not known."""
+    code = config.get(name)
+    if code is not None and not (isinstance(code, str) and code.isprintable() and len(code) <= _LONGEST_CODE):
+        raise FormatError(f"{folder.path / CONFIG}: damaged: {name} is {shown(code)}, not a language; {COPY_AGAIN}")
+    return code
 
 
 def _read_search(folder: OpenFolder) -> Search:

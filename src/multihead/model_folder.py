@@ -37,7 +37,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from multihead.configuration import Settings, SettingsType, build
-from multihead.errors import ConfigurationError, FormatError, shown
+from multihead.errors import ConfigurationError, FormatError, shortened, shown
 from multihead.files import DTYPES, atomic_folder, write_tensors
 from multihead.sealed import MANIFEST, MOST_JSON, OpenFolder, find_folder, parse_json, read_file, seal
 
@@ -161,7 +161,8 @@ def require_architecture(
     """
     architecture = architecture_of(config)
     if architecture not in among:
-        raise FormatError(f"{folder.path}: the network in it is '{architecture}', not a {what}, which `{maker}` makes")
+        found = shortened(architecture)
+        raise FormatError(f"{folder.path}: the network in it is '{found}', not a {what}, which `{maker}` makes")
     return architecture
 
 
@@ -362,8 +363,9 @@ def dequantize_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             tensor = tensor.float()
         if tensor.dtype == torch.int8:
             largest = tensors.get(name + LARGEST)
-            if largest is None or largest.dtype != torch.float32 or largest.shape != tensor.shape[:1]:
-                raise ValueError(f"{name} has bytes, but not a largest number for each of its {len(tensor)} rows")
+            fits = largest is not None and largest.dtype == torch.float32 and largest.shape == tensor.shape[:1]
+            if largest is None or not fits or tensor.dim() != 2:
+                raise ValueError(f"{name} {list(tensor.shape)} has bytes, but no rows with a largest number for each")
             tensor = _dequantize(tensor, largest)
         dequantized[name] = tensor
     return dequantized

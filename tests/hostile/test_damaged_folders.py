@@ -1,8 +1,8 @@
 """Damage to any file is named in one line with status 2, or the result is that of the undamaged folder, byte for byte.
 
 Bits are flipped, files cut off, swapped, edited, deleted, and replaced by pipes: in a finished run, in a stopped one,
-in prepared text and in a model folder. Logs are left out. `make test` tries a few cases of each, `make test-hostile`
-1,000.
+in prepared text and in folders of models. Logs are left out. `make test` tries a few cases of each, `make test-hostile`
+2,000.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from folders import GOOD
 from multihead.bundle import load_bundle
 from multihead.errors import Interrupted
 from multihead.preparing.prepare import prepare
@@ -63,6 +64,21 @@ def outcome_files(run: Path) -> list[Path]:
     return [*files_of(run / "best"), *files_of(newest), run / "log.jsonl"]
 
 
+OTHERS: dict[str, Callable[[Path], list[list[object]]]] = {
+    "shortlist": lambda model: [["translate", model, "--threads", 1, "--shortlist", "--max-length", 5]],
+    "pointer": lambda model: [["pointer", "sort", "--model", model, 3, 1, 2]],
+    "classifier": lambda model: [["classify", "predict", model]],
+    "BERT": lambda model: [["fill-mask", model, "A cat [MASK] on 12."]],
+}
+"""For other kinds of models: the command that reads them."""
+
+
+def made(kind: str, place: Path) -> Path:
+    """A good folder."""
+    GOOD[kind][0](place / kind)
+    return place / kind
+
+
 @pytest.fixture(scope="module")
 def subjects(numbers: Numbers, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Subject]:
     place = tmp_path_factory.mktemp("subjects")
@@ -91,6 +107,7 @@ def subjects(numbers: Numbers, tmp_path_factory: pytest.TempPathFactory) -> dict
             lambda data: outcome_files(data.parent / "run"),
         ),
         "model": Subject(place / "finished" / "best", lambda model: [translate(model)]),
+        **{kind: Subject(made(kind, place), commands) for kind, commands in OTHERS.items()},
     }
 
 
@@ -151,7 +168,7 @@ class Trial:
                 assert result.status == 2, (result.status, result.err)
                 assert "Traceback" not in result.err
                 return [*found, result.err.rstrip("\n").split("\n")[-1]]
-            found.append(result.out if words[0] == "translate" else b"")
+            found.append(b"" if words[0] == "train" else result.out)
         return [*found, *(path.read_bytes() for path in self.subject.results(copy))]
 
     def damaged(self, seed: int) -> str:
@@ -171,7 +188,7 @@ class Trial:
         return "harmless"
 
 
-KINDS = ["finished run", "stopped run", "prepared text", "model"]
+KINDS = ["finished run", "stopped run", "prepared text", "model", *OTHERS]
 
 
 @pytest.fixture
@@ -183,13 +200,13 @@ def trial(subjects: dict[str, Subject], call: Call, tmp_path: Path) -> Callable[
 @pytest.mark.parametrize("kind", KINDS)
 def test_some_damages(trial: Callable[[str], Trial], kind: str) -> None:
     tried = trial(kind)
-    ended = Counter(tried.damaged(seed) for seed in range(16 if kind == "model" else 4))
+    ended = Counter(tried.damaged(seed) for seed in range(8 if kind in ("model", "pointer") else 4))
     assert ended["named"]
 
 
 @pytest.mark.hostile
 @pytest.mark.parametrize("kind", KINDS)
-def test_1000_damages(trial: Callable[[str], Trial], kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_2000_damages(trial: Callable[[str], Trial], kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     """250 of each."""
     tried = trial(kind)
     ended = Counter(tried.damaged(seed) for seed in range(1000, 1250))

@@ -25,7 +25,8 @@ from torch import Tensor
 
 from multihead.data.batching import BatchStream
 from multihead.data.order import Array
-from multihead.data.store import ParallelStore
+from multihead.data.store import MAKE_AGAIN, ParallelStore
+from multihead.errors import FormatError
 from multihead.text.bert_words import HIDDEN, BertWords, Symbols
 
 MAX_DEPTH = 3
@@ -80,9 +81,15 @@ class StoredDocument(NamedTuple):
 
 
 def restore_document(source: Sequence[int], target: Sequence[int]) -> StoredDocument:
-    """The document of a source and target from `flatten_document`."""
-    label, count, *rest = target
+    """The document of a source and target from `flatten_document`.
+
+    Raises:
+        FormatError: the target does not describe the source.
+    """
+    label, count, *rest = target if len(target) > 1 else (0, 0, 0)
     sizes, lengths = rest[:count], rest[count:]
+    if len(sizes) != count or sum(sizes) != len(lengths) or sum(lengths) != len(source):
+        raise FormatError(f"a stored document has {len(source)} subwords, and others are described; {MAKE_AGAIN}")
     ends = np.cumsum(lengths).tolist()
     sentences = [list(source[end - length : end]) for end, length in zip(ends, lengths, strict=True)]
     places = [0, *np.cumsum(sizes).tolist()]
@@ -196,7 +203,7 @@ def collate_nested(
 
 
 def collate_segmented(
-    documents: Sequence[StoredDocument], most: int, symbols: Symbols, indices: Array | None = None
+    documents: Sequence[StoredDocument], most: int, symbols: Symbols, indices: Array | None = None, kinds: int = 2
 ) -> DocumentBatch:
     """A batch of documents for a BERT: ``[CLS] paragraph 1 [SEP] other paragraphs [SEP]``, segments 0 and 1.
 
@@ -208,6 +215,7 @@ def collate_segmented(
         most: maximum number of tokens per row, including special symbols.
         symbols: the ids of [CLS], [SEP] and padding.
         indices: the places of the documents in the store; by default 0, 1, ...
+        kinds: number of segments that the network tells apart; with one, both parts are segment 0.
     """
     rows = [_row(document.parts, most, symbols) for document in documents]
     width = max(len(ids) for ids, _ in rows)
@@ -215,7 +223,7 @@ def collate_segmented(
     segments = np.zeros_like(tokens)
     for row, (ids, first) in enumerate(rows):
         tokens[row, : len(ids)] = ids
-        segments[row, first : len(ids)] = 1
+        segments[row, first : len(ids)] = min(1, kinds - 1)
     return DocumentBatch(
         torch.from_numpy(tokens),
         torch.tensor([len(ids) for ids, _ in rows]),

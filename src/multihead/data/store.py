@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from multihead.errors import FormatError, InputError, SurroundingsError
+from multihead.errors import FormatError, InputError, SurroundingsError, shown
 from multihead.sealed import OpenFolder, find_folder
 
 VERSION = 1  # newer code reads older versions
@@ -76,6 +76,19 @@ class TokenStore:
         if not 0 <= index < len(self):
             raise IndexError(f"sequence {index} of a store with {len(self)}")
         return self._ids[self._offsets[index] : self._offsets[index + 1]]
+
+    def check_ids(self, vocab_size: int, path: Path) -> None:
+        """Check that all ids are entries of a vocabulary.
+
+        Raises:
+            FormatError: one is not; ``path`` is the folder of the store, for the message.
+        """
+        largest = int(self._ids.max(initial=0))
+        if largest >= vocab_size:
+            raise FormatError(
+                f"{path / 'ids.bin'}: ids up to {largest:,}, but those of the vocabulary end at {vocab_size - 1:,}; "
+                f"{MAKE_AGAIN}"
+            )
 
     def gather(self, indices: Int64) -> tuple[Int64, Int64]:
         """The concatenated ids of the sequences at ``indices``, and the length of each."""
@@ -179,6 +192,11 @@ class ParallelStore:
                 raise FormatError(f"{folder.path}: {len(source)} sources, {len(target)} targets; {MAKE_AGAIN}")
             return cls(source, target, folder.mapped("lines.bin", _OFFSET, len(source)))
 
+    def check_ids(self, source_vocab: int, target_vocab: int, path: Path) -> None:
+        """Check the ids of both sides, as `TokenStore.check_ids` does."""
+        self.source.check_ids(source_vocab, path / "source")
+        self.target.check_ids(target_vocab, path / "target")
+
     def __len__(self) -> int:
         return len(self.source)
 
@@ -257,9 +275,10 @@ def _read_offsets(folder: OpenFolder) -> tuple[np.dtype[Any], Int64]:
     described = _read_description(folder, _SIDE_FORMAT)
     count, tokens, dtype = described.get("count"), described.get("tokens"), described.get("dtype")
     if type(count) is not int or type(tokens) is not int or count < 0 or dtype not in ("<u2", "<u4"):
-        raise FormatError(f"{folder.path / 'store.json'}: damaged description {described}; {MAKE_AGAIN}")
+        raise FormatError(f"{folder.path / 'store.json'}: damaged description {shown(described)}; {MAKE_AGAIN}")
     offsets = folder.mapped("offsets.bin", _OFFSET, count + 1)
-    if offsets[0] != 0 or offsets[-1] != tokens or (np.diff(offsets) < 0).any():
+    decreases = (offsets[1:] < offsets[:-1]).any()  # differences could overflow
+    if offsets[0] != 0 or offsets[-1] != tokens or decreases:
         raise FormatError(f"{folder.path / 'offsets.bin'}: the offsets do not fit the ids; {MAKE_AGAIN}")
     return np.dtype(dtype), offsets
 
@@ -273,7 +292,7 @@ def _read_description(folder: OpenFolder, form: str) -> dict[str, Any]:
     version = described.get("version")
     if type(version) is not int or version > VERSION:
         known = f"this multihead reads versions up to {VERSION}"
-        raise FormatError(f"{file}: is of version {version!r}, but {known}; install a newer multihead")
+        raise FormatError(f"{file}: is of version {shown(version)}, but {known}; install a newer multihead")
     return described
 
 

@@ -51,11 +51,11 @@ class Shortlist:
         # Copies, so that the checked arrays cannot change, even if they map a file.
         self._starts: Ids = np.array(starts, dtype=np.int64).ravel()
         self._candidates: Ids = np.array(candidates, dtype=np.int64).ravel()
-        steps = np.diff(self._starts, prepend=0)
-        if not len(self._starts) or steps.min() < 0 or self._starts[0] or self._starts[-1] != len(self._candidates):
+        decreases = (self._starts[1:] < self._starts[:-1]).any()  # differences could overflow
+        if not len(self._starts) or decreases or self._starts[0] or self._starts[-1] != len(self._candidates):
             raise ConfigurationError(
-                f"a shortlist's starts grow from 0 to its {len(self._candidates)} candidates, got {self._starts[:5]} "
-                f"... {self._starts[-1:]}"
+                f"a shortlist's starts grow from 0 to its {len(self._candidates)} candidates, got "
+                f"{self._starts[:5].tolist()} ... {self._starts[-1:].tolist()}"
             )
         if min(self.always.min(initial=0), self._candidates.min(initial=0)) < 0:
             raise ConfigurationError("a shortlist's symbols are ids counted from 0, got a negative one")

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from multihead import work_folder
-from multihead.configuration import Settings
+from multihead.configuration import MOST_FACTOR, Settings
 from multihead.data.readers import format_of
 from multihead.decoding.search import StoredSearch
 from multihead.models.config import AnyNetworkConfig
@@ -167,9 +167,9 @@ class CorpusRecord(Settings):
 
     files: tuple[TextFile, ...]
     """Source and target, or one file of pairs."""
-    weight: float = 1.0
+    weight: float = Field(default=1.0, gt=0, le=MOST_FACTOR)
     """How often each of its pairs is seen in an epoch, on average."""
-    pairs: int
+    pairs: int = Field(ge=0)
     """Pairs in the store, which holds the corpora one after the other."""
     held_out: int = 0
     """Pairs held out for validation."""

@@ -124,14 +124,18 @@ def open_prepared(folder: Path, config: DataConfig) -> PreparedText:
 
 
 def _open(data: OpenFolder, config: DataConfig) -> PreparedText:
-    return PreparedText(
-        config,
-        Tokenizer.read(data, "source.tokenizer.json"),
-        Tokenizer.read(data, "target.tokenizer.json"),
-        ParallelStore.open(data.part("train")),
-        ParallelStore.open(data.part("valid")),
-        *(data.read_text(f"valid.{side}.txt", None).split("\n")[:-1] for side in ("source", "target")),
-    )
+    source, target = (Tokenizer.read(data, f"{side}.tokenizer.json") for side in ("source", "target"))
+    train, valid = (ParallelStore.open(data.part(name)) for name in ("train", "valid"))
+    for name, store in (("train", train), ("valid", valid)):
+        store.check_ids(len(source), len(target), data.path / name)
+    said = sum(corpus.pairs for corpus in config.corpora)
+    if said != len(train):
+        raise FormatError(f"{data.path / 'train'}: {len(train):,} pairs, but the corpora have {said:,}; {data.remedy}")
+    texts = {name: data.read_text(name, None).split("\n")[:-1] for name in ("valid.source.txt", "valid.target.txt")}
+    for name, lines in texts.items():
+        if len(lines) != len(valid):
+            raise FormatError(f"{data.path / name}: {len(lines):,} lines for {len(valid):,} pairs; {data.remedy}")
+    return PreparedText(config, source, target, train, valid, *texts.values())
 
 
 # --------------------------------------------------------------------------- folders of `multihead prepare`

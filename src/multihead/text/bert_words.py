@@ -248,18 +248,20 @@ def read_words(folder: OpenFolder) -> BertWords:
         entries = folder.read_text(WORD_PIECES).removesuffix("\n").split("\n")
         described = folder.read_json(DESCRIPTION) if DESCRIPTION in folder else {}
         # The first published models have no such setting, and were all uncased.
-        return _word_pieces(folder.path / WORD_PIECES, entries, described.get("do_lower_case", True))
+        return _word_pieces(folder.path / WORD_PIECES, entries, bool(described.get("do_lower_case", True)))
     content = folder.read_json(SUBWORDS)
     match content:
         case {"model": {"type": "WordPiece", "vocab": dict(ids)}}:
-            entries = sorted(ids, key=lambda entry: int(ids[entry]))
-            lowercase = (content.get("normalizer") or {}).get("lowercase", True)
-            return _word_pieces(folder.path / SUBWORDS, entries, lowercase)
+            if any(type(number) is not int for number in ids.values()) or sorted(ids.values()) != [*range(len(ids))]:
+                raise FormatError(f"{folder.path / SUBWORDS}: damaged: the ids are not 0, 1, 2, ...; {folder.remedy}")
+            normalizer = content.get("normalizer")
+            lowercase = normalizer.get("lowercase", True) if isinstance(normalizer, dict) else True
+            return _word_pieces(folder.path / SUBWORDS, sorted(ids, key=ids.__getitem__), bool(lowercase))
     return BpeWords(Tokenizer.read(folder, SUBWORDS))
 
 
 def _word_pieces(path: Path, entries: Sequence[str], lowercase: bool) -> WordPieces:
     try:
-        return WordPieces(entries, lowercase=bool(lowercase))
+        return WordPieces(entries, lowercase=lowercase)
     except FormatError as error:
         raise FormatError(f"{path}: {error}") from None

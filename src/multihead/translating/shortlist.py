@@ -108,6 +108,7 @@ def _cells(store: ParallelStore, chosen: Int64, source_vocab: int, target_vocab:
 
 
 FILE = "shortlist.safetensors"
+_NAMES = ("always", "starts", "candidates")
 
 AGAIN = "make it again by `multihead shortlist`"
 
@@ -143,9 +144,8 @@ def shortlist(
     pairs = _pairs(Path(data or model), bundle)
     source, target = bundle.source_tokenizer, bundle.target_tokenizer
     made = choose(pairs, len(source), len(target), always, candidates, _shared(bundle), target.eos_id)
-    names, digests = ("always", "starts", "candidates"), _digests(bundle)
-    arrays = dict(zip(names, map(torch.from_numpy, made.arrays), strict=True))
-    path = _store(folder, arrays | {name: torch.tensor(list(digest), dtype=torch.uint8) for name, digest in digests})
+    arrays = dict(zip(_NAMES, map(torch.from_numpy, made.arrays), strict=True))
+    path = _store(folder, arrays | {name: _bytes(digest) for name, digest in _digests(bundle)})
     sizes = [len(made.of(pairs.source[place].tolist())) for place in range(0, len(pairs), -(-len(pairs) // 1000))]
     say(f"{path}: {np.mean(sizes):.0f} of {len(bundle.target_tokenizer)} target symbols for a sentence of the text")
     return path
@@ -210,8 +210,8 @@ def read(folder: Path | None, bundle: Bundle) -> Shortlist:
     with open_folder(path.parent, AGAIN) as found:
         tensors = read_tensors(found, FILE)
     try:
-        made = Shortlist(*(tensors[name].numpy() for name in ("always", "starts", "candidates")))
-        same = all(tensors[name].tolist() == list(digest) for name, digest in _digests(bundle))
+        made = Shortlist(*(_ids(tensors, name) for name in _NAMES))
+        same = all(torch.equal(tensors[name], _bytes(digest)) for name, digest in _digests(bundle))
         if same:  # symbols of other subwords would not fit
             made.check(len(bundle.source_tokenizer), len(bundle.target_tokenizer))
     except (KeyError, ConfigurationError) as error:
@@ -219,6 +219,22 @@ def read(folder: Path | None, bundle: Bundle) -> Shortlist:
     if not same:
         raise ConfigurationError(f"{path}: made for other subwords than this model's; {AGAIN}")
     return made
+
+
+def _ids(tensors: Mapping[str, Tensor], name: str) -> Ids:
+    """A tensor of a shortlist.
+
+    Raises:
+        ConfigurationError: it does not hold integers of 64 bits.
+    """
+    if tensors[name].dtype != torch.int64:
+        raise ConfigurationError(f"{name} is of {tensors[name].dtype}, expected {torch.int64}")
+    ids: Ids = tensors[name].numpy()
+    return ids
+
+
+def _bytes(digest: bytes) -> Tensor:
+    return torch.tensor(list(digest), dtype=torch.uint8)
 
 
 def _pairs(folder: Path, bundle: Bundle) -> ParallelStore:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from multihead.errors import FormatError
+from multihead.errors import FormatError, shown
 from multihead.files import write_tensors
 from multihead.model_folder import (
     CONFIG,
@@ -118,12 +118,13 @@ def read(folder: OpenFolder) -> Imported:
             continue
         if len(found) < len(theirs):
             raise FormatError(f"{path}: has no {theirs[len(found)]}; {COPY_AGAIN}")
+        expected = [shape[0] // len(theirs), *shape[1:]]
+        for their, tensor in zip(theirs, found, strict=True):
+            if list(tensor.shape) != expected:
+                raise FormatError(
+                    f"{path}: {their} has the shape {list(tensor.shape)}, but {CONFIG} means {expected}; {COPY_AGAIN}"
+                )
         joined[name] = found[0] if len(found) == 1 else torch.cat(found)
-        if joined[name].shape != shape:
-            raise FormatError(
-                f"{path}: {theirs[0]} has the shape {list(joined[name].shape)}, but {CONFIG} means {list(shape)}; "
-                f"{COPY_AGAIN}"
-            )
     if tensors:
         raise FormatError(f"{path}: has {len(tensors)} tensors that no BERT has, among them {sorted(tensors)[:3]}")
     model = Bert(config)
@@ -155,10 +156,12 @@ def read_config(folder: OpenFolder) -> BertConfig:
     config, path = folder.read_json(CONFIG), folder.path / CONFIG
     kind = config.get("model_type")
     if kind != "bert":
-        raise FormatError(f"{path}: describes a model of the type {kind!r}; expected 'bert'")
+        raise FormatError(f"{path}: describes a model of the type {shown(kind)}; expected 'bert'")
     for name, value in _FIXED.items():
         if config.get(name, value) != value:
-            raise FormatError(f"{path}: {name} is {config[name]!r}; this multihead reads models with {value!r} only")
+            raise FormatError(
+                f"{path}: {name} is {shown(config[name])}; this multihead reads models with {value!r} only"
+            )
     return parse_settings(
         BertConfig, {ours: config[theirs] for ours, theirs in _FIELDS.items() if config.get(theirs) is not None}, path
     )

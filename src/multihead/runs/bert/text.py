@@ -51,7 +51,10 @@ def open_text(folder: Path) -> StoredText:
     with open_work(folder) as opened:
         data = opened.part("data")
         words = BpeWords(Tokenizer.read(data, SUBWORDS))
-        return StoredText(words, DocumentStore.open(data.part("train")), DocumentStore.open(data.part("valid")))
+        train, valid = (DocumentStore.open(data.part(name)) for name in ("train", "valid"))
+        for name, store in (("train", train), ("valid", valid)):
+            store.sentences.check_ids(len(words), data.path / name / "sentences")
+        return StoredText(words, train, valid)
 
 
 def store_text(settings: PretrainSettings, folder: Path, choices: Choices, context: RunContext) -> PretrainText:

@@ -29,7 +29,7 @@ from multihead.text.tokenizer import Tokenizer
 
 _CHUNK = 1_000
 """Documents encoded at a time."""
-_LARGEST = 1 << 31
+LARGEST = 1 << 31
 """Upper bound of the numbers that encode the shape of a document."""
 
 
@@ -123,7 +123,7 @@ def write_store(
         DataError: a document has no words; the message names its line.
     """
     indices = {label: index for index, label in enumerate(reading.labels)}
-    with ParallelWriter(path, len(words), _LARGEST) as writer:
+    with ParallelWriter(path, len(words), LARGEST) as writer:
         for start in range(0, len(documents), _CHUNK):
             chunk = documents[start : start + _CHUNK]
             rows = []

@@ -18,8 +18,10 @@ from multihead import model_folder
 from multihead.configuration import require_device
 from multihead.data.nested import DocumentBatch, Parts, StoredDocument, collate_nested, collate_segmented
 from multihead.data.order import Array, batches_by_tokens
+from multihead.data.store import MAKE_AGAIN
 from multihead.errors import ConfigurationError, FormatError, InputError
 from multihead.inspection.shades import ShadedDocument, WeightedText
+from multihead.models.bert.config import BertConfig
 from multihead.models.classifier.config import BertClassifierConfig, HierarchicalConfig
 from multihead.models.classifier.network import Classifier, build_classifier
 from multihead.runs.classifier.data import parts_of
@@ -85,6 +87,8 @@ class DocumentClassifier:
             reading = model_folder.parse_settings(DocumentFormat, config.get("reading"), file)
             sizes = model_folder.parse_settings(_CONFIGS[architecture], config["model"], file)
             words = read_words(folder)
+            if (problem := _disagreement(sizes, reading, words)) is not None:
+                raise FormatError(f"{file}: damaged: {problem}; {model_folder.COPY_AGAIN}")
             if words.digest != config.get("words"):
                 raise FormatError(
                     f"{folder.path}: these are not the words that this model was trained with; "
@@ -194,6 +198,20 @@ class DocumentClassifier:
         return [(text, stop - start) for text, start, stop in zip(texts, starts, [*starts[1:], len(ids)], strict=True)]
 
 
+def _disagreement(
+    sizes: HierarchicalConfig | BertClassifierConfig, reading: DocumentFormat, words: BertWords
+) -> str | None:
+    """Why a network cannot classify what is read like this, in words; None if it can."""
+    encoder = sizes if isinstance(sizes, HierarchicalConfig) else sizes.encoder
+    if len(reading.labels) != sizes.classes:
+        return f"{len(reading.labels):,} labels, but the network has {sizes.classes:,} classes"
+    if len(words) > encoder.vocab:
+        return f"{len(words):,} words, but the network has {encoder.vocab:,}"
+    if isinstance(encoder, BertConfig) and reading.max_tokens > encoder.max_positions:
+        return f"rows of max_tokens = {reading.max_tokens:,}, but the network has {encoder.max_positions:,} positions"
+    return None
+
+
 def collate_documents(
     config: HierarchicalConfig | BertClassifierConfig,
     words: BertWords,
@@ -201,10 +219,16 @@ def collate_documents(
     documents: Sequence[StoredDocument],
     indices: Array | None = None,
 ) -> DocumentBatch:
-    """A batch of documents, as a network with this configuration reads them."""
+    """A batch of documents, as a network with this configuration reads them.
+
+    Raises:
+        FormatError: a document is of a class that the network does not have.
+    """
+    if any(document.label >= config.classes for document in documents):
+        raise FormatError(f"a stored document is of none of the {config.classes} classes; {MAKE_AGAIN}")
     if isinstance(config, HierarchicalConfig):
         return collate_nested(documents, config.depth, config.padding_id, indices)
-    return collate_segmented(documents, reading.max_tokens, words.symbols, indices)
+    return collate_segmented(documents, reading.max_tokens, words.symbols, indices, config.encoder.segments)
 
 
 Words = Callable[[list[int]], list[tuple[str, int]]]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from multihead.configuration import MOST_BATCH, MOST_ENTRIES, MOST_TOKENS, Settings, build
 from multihead.errors import ConfigurationError
@@ -125,7 +125,7 @@ class DocumentFormat(Settings):
 
     labels: tuple[str, ...] = Field(min_length=2)
     """The classes, in the order of the network's outputs."""
-    separator: str | None = None
+    separator: str | None = Field(default=None, min_length=1)
     """The string between sentences; ``None``: sentences are detected."""
     language: str | None = None
     """The language by whose rules they are; "und" if it is not known. ``None``, in older folders: they end at marks
@@ -134,6 +134,12 @@ class DocumentFormat(Settings):
     """Maximum number of subwords of a sentence."""
     max_tokens: int = Field(default=256, ge=8, le=MOST_TOKENS)
     """Maximum number of tokens of a row of a BERT."""
+
+    @model_validator(mode="after")
+    def _differ(self) -> DocumentFormat:
+        if len(set(self.labels)) < len(self.labels):
+            raise ValueError("two labels are equal")
+        return self
 
 
 class ClassifyData(Settings):

@@ -34,7 +34,7 @@ from multihead.metrics.classification import Classification, score_predictions
 from multihead.models.classifier.config import BertClassifierConfig
 from multihead.models.classifier.network import BertClassifier, Classifier, build_classifier
 from multihead.runs.bert.model import PretrainedBert
-from multihead.runs.classifier.data import learn_words, read_split, write_store
+from multihead.runs.classifier.data import LARGEST, learn_words, read_split, write_store
 from multihead.runs.classifier.model import DocumentClassifier, collate_documents
 from multihead.runs.classifier.settings import (
     ClassifyFacts,
@@ -192,8 +192,11 @@ class ClassifyRun(RunKind[ClassifySettings, ClassifyRunConfig, StoredDocuments, 
         del config
         with open_work(self.folder) as opened:
             data = opened.part("data")
-            stores = (ParallelStore.open(data.part(name)) for name in ("train", "valid"))
-            return StoredDocuments(read_words(data.part("words")), *stores)
+            words = read_words(data.part("words"))
+            train, valid = (ParallelStore.open(data.part(name)) for name in ("train", "valid"))
+            for name, store in (("train", train), ("valid", valid)):
+                store.check_ids(len(words), LARGEST, data.path / name)
+            return StoredDocuments(words, train, valid)
 
     def network(self, config: ClassifyRunConfig) -> Classifier:
         return build_classifier(config.model).to(config.training.device)

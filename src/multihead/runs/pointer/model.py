@@ -89,6 +89,11 @@ class Pointer:
             file = folder.path / model_folder.CONFIG
             task = model_folder.parse_settings(Task, config.get("task"), file)
             sizes = model_folder.parse_settings(PointerConfig, config["model"], file)
+            if sizes.features != cls.problem_of(task).features:
+                raise FormatError(
+                    f"{file}: damaged: a network of {sizes.features} features for the problem '{task.problem}'; "
+                    f"{model_folder.COPY_AGAIN}"
+                )
             model = model_folder.load_network(sizes, lambda: PointerNetwork(sizes), folder, config)
         return cls(model.eval().to(device), task)
 

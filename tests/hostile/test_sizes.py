@@ -7,21 +7,15 @@ their own, whose time and memory are limited, and changes every field of every f
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import json
 import os
 import random
-import re
 import resource
 import shutil
-import signal
-import socket
 import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,72 +23,39 @@ from typing import Any
 import pytest
 import torch
 
-from multihead.bundle import Bundle, build_network, load_bundle, save_bundle
-from multihead.decoding.search import Search
+from folders import make_translator
+from multihead.bundle import load_bundle
 from multihead.errors import MultiheadError
 from multihead.model_folder import WEIGHTS
-from multihead.models.config import TransformerConfig
-from multihead.sealed import MANIFEST, seal
-from multihead.text.tokenizer import Tokenizer
-
-SECONDS, MEGABYTES = 2.0, 200
-HANGS = 30.0
-"""Seconds after which something hangs, on a machine that does other work, too."""
-LINES = ["The cat sat on the mat, 12 times.", "Ein Hund rennt über die Straße."] * 4
-Plant = Callable[[Path], object]
-
-
-@contextlib.contextmanager
-def alarm(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError in the block if it takes longer."""
-
-    def ring(_number: int, _frame: object) -> None:
-        raise TimeoutError(f"more than {seconds} s")
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+from planting import (
+    HANGS,
+    KINDS,
+    MEGABYTES,
+    SECONDS,
+    VALUES,
+    Plant,
+    Raw,
+    alarm,
+    change_fields,
+    content,
+    edit,
+    header,
+    one_line,
+    planted,
+    replaced,
+    tensor,
+)
 
 
 @pytest.fixture(scope="module")
 def translator(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small model folder."""
     folder = tmp_path_factory.mktemp("hostile") / "model"
-    tokenizer = Tokenizer.learn(LINES, 330)
-    sizes = {"width": 16, "heads": 2, "inner": 32, "encoder_layers": 1, "decoder_layers": 1}
-    config = TransformerConfig(source_vocab=len(tokenizer), target_vocab=len(tokenizer), **sizes)
-    torch.manual_seed(1)
-    save_bundle(folder, Bundle(build_network(config).eval(), tokenizer, tokenizer, Search()), {}, "a test")
+    make_translator(folder)
     return folder
 
 
 # --------------------------------------------------------------------------- what is planted
-
-
-def edit(name: str, *place: str, value: Any) -> Plant:
-    """Set a field of a JSON file; ``value`` may be the text of a number."""
-
-    def plant(folder: Path) -> None:
-        path = folder / name
-        content = part = json.loads(path.read_text(encoding="utf-8"))
-        for key in place[:-1]:
-            part = part[key]
-        part[place[-1]] = "@" if isinstance(value, Raw) else value
-        text = json.dumps(content, ensure_ascii=False)
-        path.write_text(text.replace('"@"', value.text) if isinstance(value, Raw) else text, encoding="utf-8")
-
-    return plant
-
-
-@dataclass(frozen=True)
-class Raw:
-    """A value as it stands in JSON."""
-
-    text: str
 
 
 def size(name: str, value: Any) -> Plant:
@@ -111,45 +72,6 @@ def vocabularies(value: int) -> Plant:
 
 def search(name: str, value: Any) -> Plant:
     return edit("generation.json", name, value=value)
-
-
-def content(name: str, data: bytes) -> Plant:
-    return lambda folder: (folder / name).write_bytes(data)
-
-
-def replaced(name: str, make: Callable[[Path], object]) -> Plant:
-    """Something else than a regular file."""
-
-    def plant(folder: Path) -> None:
-        (folder / name).unlink()
-        make(folder / name)
-
-    return plant
-
-
-def listening(path: Path) -> None:
-    """A socket; its path is short, as sockets' must be."""
-    with contextlib.chdir(path.parent), socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(path.name)
-
-
-KINDS: dict[str, Callable[[Path], object]] = {
-    "a pipe": os.mkfifo,
-    "a folder": os.mkdir,
-    "a socket": listening,
-    "a loop": lambda path: path.symlink_to(path.name),
-    "a device": lambda path: path.symlink_to("/dev/zero"),
-}
-
-
-def header(described: Any, data: bytes = bytes(64), length: int | None = None) -> Plant:
-    """A file of weights with this header."""
-    text = json.dumps(described).encode()
-    return content(WEIGHTS, struct.pack("<Q", len(text) if length is None else length) + text + data)
-
-
-def tensor(begin: int, end: int, *shape: int) -> dict[str, Any]:
-    return {"dtype": "F32", "shape": list(shape), "data_offsets": [begin, end]}
 
 
 def pattern(expression: str) -> Plant:
@@ -231,30 +153,6 @@ CASES: list[tuple[str, Plant, str]] = [
     ),
 ]
 """Name, what is planted into a model folder, and what the line says."""
-
-
-def planted(good: Path, folder: Path, plant: Plant, *, sealed: bool = True) -> Path:
-    """A copy with something planted; sealed again, or as versions before 6 wrote it."""
-    shutil.copytree(good, folder)
-    if not sealed:
-        edit("config.json", "format_version", value=5)(folder)
-    plant(folder)
-    (folder / MANIFEST).unlink()
-    if sealed:
-        regular = {path for path in folder.iterdir() if path.is_file() and not path.is_symlink()}
-        entries = [path for path in folder.iterdir() if path not in regular and path.is_symlink()]
-        assert len(entries) <= 1
-        with contextlib.suppress(OSError):  # what cannot be hashed is not listed
-            seal(folder)
-    return folder
-
-
-def one_line(error: MultiheadError, says: str) -> None:
-    text = str(error)
-    assert error.exit_status == 2, text
-    assert "\n" not in text
-    assert len(text) < 1500, text
-    assert re.search(says, text), text
 
 
 @pytest.mark.parametrize(("name", "plant", "says"), CASES, ids=[name for name, *_ in CASES])
@@ -344,44 +242,6 @@ def test_folders_of_other_programs_are_refused_in_one_line(tmp_path: Path, name:
 # --------------------------------------------------------------------------- every field
 
 
-NUMBERS = [0, -1, 1, 2, 7, 2**31, 2**32, 2**63, 10**12, 10**18, 10**40, -(10**18), 0.5, -0.5, 1e-320, 1e18, 1e308]
-OTHERS = [None, True, False, "", "x", "x" * 10_000, "9" * 5000, [], {}, [1] * 1000, {"a": {}}, "\ud800", "cuda:7"]
-VALUES = [*NUMBERS, *OTHERS]
-
-
-def places(value: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The way to every value in a value of JSON."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, part in inner:
-        yield (*before, key)
-        yield from places(part, (*before, key))
-
-
-def mutated(draw: random.Random, good: Any) -> Any:
-    """A copy of a value of JSON with one to three changes: another value, a deeper one, one less, one more."""
-    found = json.loads(json.dumps(good))
-    for _ in range(draw.choice([1, 1, 1, 2, 3])):
-        ways = list(places(found))
-        # the vocabulary has as many places as all others together
-        way = draw.choice([way for way in ways if len(way) < 3 or draw.random() < 0.05] or [()])
-        if not way:
-            break
-        part = found
-        for key in way[:-1]:
-            part = part[key]
-        match draw.choice(["value", "value", "value", "less", "deeper", "more"]):
-            case "value":
-                part[way[-1]] = copy.deepcopy(draw.choice(VALUES))
-            case "less":
-                del part[way[-1]]
-            case "deeper":
-                for _ in range(draw.choice([1, 50, 200])):
-                    part[way[-1]] = {"a": part[way[-1]]} if draw.random() < 0.5 else [part[way[-1]]]
-            case "more" if isinstance(part, dict):
-                part[draw.choice(["x", "widht", "x" * 1000])] = copy.deepcopy(draw.choice(VALUES))
-    return found
-
-
 def read_or_refuse(folder: Path, seconds: float) -> bool:
     """Whether a folder is read; anything but a line of ours fails the test."""
     try:
@@ -393,25 +253,19 @@ def read_or_refuse(folder: Path, seconds: float) -> bool:
     return True
 
 
-def fuzz(good: Path, work: Path, seed: int, seconds: float) -> bool:
+def fuzz(good: Path, work: Path, seed: int) -> bool:
     """Change one file of a folder, and read it."""
     draw = random.Random(seed)
     folder = planted(good, work, lambda _: None, sealed=False)
     name = draw.choice(["config.json", "config.json", "generation.json", "tokenizer.json", WEIGHTS])
+    change_fields(folder / name, draw)
     if name == WEIGHTS:
-        whole = (folder / name).read_bytes()
-        length = 8 + int.from_bytes(whole[:8], "little")
-        text = json.dumps(mutated(draw, json.loads(whole[8:length])), ensure_ascii=True).encode()
-        (folder / name).write_bytes(struct.pack("<Q", len(text)) + text + whole[length:])
         edit("config.json", "weights", value=None)(folder)
-    else:
-        text = json.dumps(mutated(draw, json.loads((folder / name).read_text(encoding="utf-8"))))
-        (folder / name).write_text(text.replace("1e-320", draw.choice(["1e-320", "1e999", "9" * 5000, "NaN"])))
-    return read_or_refuse(folder, seconds)
+    return read_or_refuse(folder, HANGS)
 
 
 def test_fields_changed_at_random(translator: Path, tmp_path: Path) -> None:
-    read = [fuzz(translator, tmp_path / str(seed), seed, HANGS) for seed in range(40)]
+    read = [fuzz(translator, tmp_path / str(seed), seed) for seed in range(40)]
     assert not all(read)
 
 
@@ -419,7 +273,7 @@ def test_fields_changed_at_random(translator: Path, tmp_path: Path) -> None:
 def test_fields_changed_at_random_for_long(translator: Path, tmp_path: Path) -> None:
     read = 0
     for seed in range(1000, 4000):
-        read += fuzz(translator, tmp_path / "folder", seed, HANGS)
+        read += fuzz(translator, tmp_path / "folder", seed)
         shutil.rmtree(tmp_path / "folder")
     assert 0 < read < 2500
 
@@ -528,7 +382,7 @@ def test_commands_end_at_once(translator: Path, tmp_path: Path, command: str) ->
         lines = found.said.splitlines()
         assert found.status == 2, (name, found)
         assert lines[-1].startswith("multihead: "), (name, found)
-        assert len(lines) <= 2, (name, found)
+        assert len(lines) <= (3 if command == "serve" else 2), (name, found)  # a server logs it, too
         assert "Traceback" not in found.said
         assert found.seconds < usual.seconds + SECONDS, (name, found, usual)
         assert found.megabytes < usual.megabytes + MEGABYTES, (name, found, usual)
