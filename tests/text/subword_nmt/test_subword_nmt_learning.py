@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import assume, example, given, settings
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from subword_nmt import learn_bpe
 
 from multihead.errors import ConfigurationError, InputError
+from multihead.text.subword_nmt import learning
 from multihead.text.subword_nmt.learning import learn
 
 MULTI30K = Path(__file__).resolve().parents[3].parent / "shared" / "data" / "multi30k"
@@ -33,12 +35,39 @@ LETTERS = st.sampled_from(["ab ", "a ", "abc  ", "abcdefgh  ", "ab\u00a0 ", "ab\
     lines=LETTERS.flatmap(lambda letters: st.lists(st.text(st.sampled_from(letters), max_size=40), max_size=30)),
     merges=st.sampled_from([3, 30, 250]),
     min_frequency=st.integers(1, 3),
+    long=st.sampled_from([1, 10, 200]),
 )
-@example(lines=["baa\u00a0ba\u00a0ba"], merges=30, min_frequency=1)
-@example(lines=["aaaaaaa aaa aa", "abcabcabc bcabc"], merges=50, min_frequency=1)
-def test_codes_are_the_package_s(lines: list[str], merges: int, min_frequency: int) -> None:
+@example(lines=["baa\u00a0ba\u00a0ba"], merges=30, min_frequency=1, long=1)
+@example(lines=["aaaaaaa aaa aa", "abcabcabc bcabc"], merges=50, min_frequency=1, long=200)
+@example(lines=["aaaaaaa aaa aa", "abcabcabc bcabc"], merges=50, min_frequency=1, long=1)
+def test_codes_are_the_package_s(lines: list[str], merges: int, min_frequency: int, long: int) -> None:
+    """Whichever words count as long."""
     assume(any(len(word) > 1 for line in lines for word in line.split(" ")))  # without a pair the package fails
-    assert learn(lines, merges, min_frequency).text() == package(lines, merges, min_frequency)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(learning, "_LONG", long)
+        assert learn(lines, merges, min_frequency).text() == package(lines, merges, min_frequency)
+
+
+def test_a_merge_in_a_long_word_takes_time_for_what_it_joins() -> None:
+    """Two words of equal pairs, one of them much longer: both are asked for as many symbols."""
+    touched = []
+    for length in (2_000, 20_000):
+        word = learning._LongWord((*"ab" * 10, *"c" * length))
+        counted = Counting(word._symbols)
+        word._symbols = counted
+        assert set(word.join(("a", "b"))[1]) == {("ab", "ab"), ("ab", "c")}
+        touched.append(counted.reads)
+    assert touched[0] == touched[1] < 200
+
+
+class Counting(list[Any]):
+    """A list that counts how often its items are read."""
+
+    reads = 0
+
+    def __getitem__(self, place: Any) -> Any:
+        self.reads += 1
+        return super().__getitem__(place)
 
 
 @pytest.mark.skipif(not MULTI30K.is_dir(), reason="Multi30k is not beside the repository (../shared/data/multi30k)")

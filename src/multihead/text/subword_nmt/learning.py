@@ -13,6 +13,9 @@ themselves follow the package exactly, including its quirks, since its codes are
   and its previous count is lost (this happens in small texts; Multi30k gives the same codes without it).
 * Symbols are found by a regular expression in which any white space (a tab, U+00A0, U+3000) ends a symbol.
 
+A word is searched from its start for each merge in it. For a long one this would take quadratic time, so `_LongWord`
+keeps the places of its pairs, and a merge takes time for what it joins. Long words with white space are the exception.
+
 A CR or LF within a line separates words like a space, since no codes file could contain it. Codes are applied in
 `segmenting`.
 """
@@ -34,6 +37,8 @@ Word = tuple[str, ...]
 _BREAKS = str.maketrans(dict.fromkeys(EDGES, " "))
 _MERGES_PER_ROUND = 100
 """Rare pairs are set aside again after this many merges."""
+_LONG = 200
+"""Words of this many symbols are `_LongWord`."""
 
 
 def learn(lines: Iterable[str], merges: int = 10_000, min_frequency: int = 2) -> Codes:
@@ -141,7 +146,7 @@ class _Text:
     """The distinct words as sequences of symbols, their frequencies, and the words of each pair."""
 
     def __init__(self, counted: dict[str, int]) -> None:
-        self._words: list[Word] = [(*word[:-1], word[-1] + END) for word in counted]
+        self._words: list[Word | _LongWord] = [(*word[:-1], word[-1] + END) for word in counted]
         self._weights = list(counted.values())
         self._spaced = {n for n, word in enumerate(counted) if any(map(str.isspace, word))}
         self._where: dict[Pair, dict[int, int]] = defaultdict(lambda: defaultdict(int))
@@ -150,29 +155,113 @@ class _Text:
         """The count of each pair; also records its words."""
         counts: dict[Pair, int] = defaultdict(int)
         for number, (word, weight) in enumerate(zip(self._words, self._weights, strict=True)):
+            assert isinstance(word, tuple)  # before the first merge
             for pair in pairwise(word):
                 counts[pair] += weight
                 self._where[pair][number] += 1
+            if len(word) >= _LONG and number not in self._spaced:
+                self._words[number] = _LongWord(word)
         return dict(counts)
 
     def merge(self, pair: Pair, statistics: _Statistics) -> None:
         """Join a pair in every word, and update the counts of its neighbors before and after."""
         containing = [number for number, times in self._where.pop(pair, {}).items() if times > 0]
-        new = "".join(pair)
         grown: set[Pair] = set()
         for number in containing:
-            old, weight = self._words[number], self._weights[number]
-            places = _places(old, pair)
-            word = _joined_by_expression(old, pair) if number in self._spaced else _joined(old, places, new)
-            self._words[number] = word
-            for lost in _neighbors_before(old, places):
+            weight = self._weights[number]
+            before, after = self._join(number, pair)
+            for lost in before:
                 statistics.add(lost, -weight)
                 self._where[lost][number] -= 1
-            for gained in _neighbors_after(word, new):
+            for gained in after:
                 statistics.add(gained, weight)
                 self._where[gained][number] += 1
                 grown.add(gained)
         statistics.push(grown)
+
+    def _join(self, number: int, pair: Pair) -> tuple[Iterable[Pair], Iterable[Pair]]:
+        """Join a pair in a word; returns the pairs that disappear, and those that contain the new symbol."""
+        old, new = self._words[number], "".join(pair)
+        if isinstance(old, _LongWord):
+            return old.join(pair)
+        places = _places(old, pair)
+        word = _joined_by_expression(old, pair) if number in self._spaced else _joined(old, places, new)
+        self._words[number] = word
+        return _neighbors_before(old, places), _neighbors_after(word, new)
+
+
+class _LongWord:
+    """A word as a linked list: the symbol at a place, and the places before and after it.
+
+    A symbol keeps the place of its first character. Pairs and symbols are found at the places that were noted for them,
+    of which those are skipped where something else is now.
+    """
+
+    def __init__(self, word: Word) -> None:
+        self._end = len(word)
+        self._symbols: list[str | None] = [*word]
+        self._before = list(range(-1, self._end - 1))
+        self._after = list(range(1, self._end + 1))
+        self._pairs: dict[Pair, list[int]] = defaultdict(list)
+        self._noted: dict[str, list[int]] = defaultdict(list)
+        for place, pair in enumerate(pairwise(word)):
+            self._pairs[pair].append(place)
+        for place, symbol in enumerate(word):
+            self._noted[symbol].append(place)
+
+    def join(self, pair: Pair) -> tuple[list[Pair], list[Pair]]:
+        """As `_Text._join`."""
+        new, places = "".join(pair), self._places(pair)
+        lost = list(self._neighbors_before(places))
+        for place in places:
+            second = self._after[place]
+            following = self._after[second]
+            self._symbols[place], self._symbols[second] = new, None
+            self._after[place] = following
+            if following < self._end:
+                self._before[following] = place
+        for place in places:
+            for first in (self._before[place], place):
+                if first >= 0 and self._after[first] < self._end:
+                    self._pairs[self._pair_at(first)].append(first)
+        noted = {place for place in (*self._noted[new], *places) if self._symbols[place] == new}
+        self._noted[new] = list(noted)
+        return lost, list(self._neighbors_after(noted, new))
+
+    def _pair_at(self, place: int) -> Pair:
+        first, second = self._symbols[place], self._symbols[self._after[place]]
+        assert first is not None
+        assert second is not None
+        return first, second
+
+    def _places(self, pair: Pair) -> list[int]:
+        """As the function `_places`."""
+        places, joined = [], -1
+        for place in sorted(set(self._pairs.pop(pair, ()))):
+            following = self._after[place]
+            present = self._symbols[place] == pair[0] and following < self._end and self._symbols[following] == pair[1]
+            if present and place != joined:
+                places.append(place)
+                joined = following
+        return places
+
+    def _neighbors_before(self, places: list[int]) -> Iterator[Pair]:
+        """As the function `_neighbors_before`."""
+        for place, next_place in pairwise([*places, -1]):
+            if self._before[place] >= 0:
+                yield self._pair_at(self._before[place])
+            second = self._after[place]
+            if self._after[second] not in (self._end, next_place):
+                yield self._pair_at(second)
+
+    def _neighbors_after(self, places: Iterable[int], new: str) -> Iterator[Pair]:
+        """As the function `_neighbors_after`."""
+        for place in places:
+            if self._before[place] >= 0:
+                yield self._pair_at(self._before[place])
+            following = self._after[place]
+            if following < self._end and self._symbols[following] != new:
+                yield self._pair_at(place)
 
 
 def _places(word: Word, pair: Pair) -> list[int]:
