@@ -18,6 +18,7 @@ from multihead.decoding.recording import Fate
 from multihead.engine.search import Engine
 from multihead.errors import ConfigurationError, InputError
 from multihead.inspection.explanation import format_percent
+from multihead.judging import alternatives
 from multihead.judging.align import align, starts_with_space
 from multihead.judging.analysis import PairAnalysis, analyze_pairs
 from multihead.judging.score import score
@@ -135,6 +136,17 @@ def test_a_batch_is_its_pairs_one_by_one(translator: Translator, recurrent: Tran
             assert (one.source_words, one.links) == (alone.source_words, alone.links)
             assert flat(one) == pytest.approx(flat(alone), abs=1e-4)
     assert analyze_pairs(translator, [], []) == []
+
+
+def test_long_sources_change_how_many_states_are_held_and_nothing_else(
+    translator: Translator, numbers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources, targets = map(list, zip(*numbers.pairs(4, 52), strict=True))
+    expected = analyze_pairs(translator, sources, targets)
+    monkeypatch.setattr(alternatives, "_CELLS", 1)
+    for one, other in zip(analyze_pairs(translator, sources, targets), expected, strict=True):
+        assert [[word.text for word in one.words]] == [[word.text for word in other.words]]
+        assert flat(one) == pytest.approx(flat(other), abs=1e-4)
 
 
 def flat(one: PairAnalysis) -> list[float]:

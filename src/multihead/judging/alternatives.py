@@ -30,8 +30,12 @@ from multihead.judging.score import PairBatch
 from multihead.models.network import Network
 from multihead.text.tokenizer import Tokenizer
 
-_MAX_TOKENS = 16  # maximum number of tokens added to a word; longer words are dropped
-_ROWS = 256  # minimum number of changes continued together; each has its own decoder state
+_MAX_TOKENS = 16
+"""Maximum number of tokens added to a word; longer words are dropped."""
+_ROWS = 256
+"""Number of changes from which on they are continued together; each has its own decoder state."""
+_CELLS = 1 << 15
+"""The same for their source positions: a state holds keys and values of its source."""
 
 
 class TopTokens(NamedTuple):
@@ -162,6 +166,7 @@ class AlternativeFinder:
         state = self._model.start(batch.source, batch.lengths)
         waiting: list[_Change] = []
         states: list[Any] = []
+        most = min(_ROWS, _CELLS // batch.source.size(1))
         for place in range(max(change.place for change in changes) + 1):
             _, state = self._model.step(tokens, state)
             tokens = targets[:, place].to(self._device)
@@ -169,7 +174,7 @@ class AlternativeFinder:
             if here:
                 waiting += here
                 states.append(state.select(torch.tensor([change.row for change in here], device=self._device)))
-            if len(waiting) >= _ROWS:
+            if waiting and len(waiting) >= most:
                 yield from self._continue(waiting, states)
                 waiting, states = [], []
         if waiting:
@@ -177,7 +182,9 @@ class AlternativeFinder:
 
     def _continue(self, changes: list[_Change], states: list[Any]) -> Iterator[_Change]:
         """Continue greedily until white space or the end follows; changes that do not become a word are dropped."""
-        state = reduce(lambda one, other: one.join(other), states)
+        while len(states) > 1:  # in pairs, so that none is copied once for each of the others
+            states = [reduce(lambda one, other: one.join(other), states[n : n + 2]) for n in range(0, len(states), 2)]
+        (state,) = states
         tokens = torch.tensor([change.token for change in changes], device=self._device)
         breaks = torch.tensor(self._breaks, device=self._device)
         for _ in range(_MAX_TOKENS):
