@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import gc
 import hashlib
 import io
 import json
@@ -17,16 +19,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import signatures
 import torch
 from jaxtyping import config as jaxtyping_config
-
-from multihead.kernels import native as native_module
-from multihead.sealed import manifest_of
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
 
     from multihead.runs.translator.train import TrainResult
+
+signatures.install()  # before anything of the package is imported
 
 WORDS = dict(
     zip(
@@ -52,6 +54,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the tests of the slowest files first."""
     last = len(SLOWEST)
     items.sort(key=lambda item: next((i for i, name in enumerate(SLOWEST) if str(item.path).endswith(name)), last))
+
+
+def pytest_collection_finish() -> None:
+    """Exclude what is collected here from garbage collections, which servers and commands ask for."""
+    import hypothesis  # noqa: F401  # it asks the collector for users of random generators when it is imported
+
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """No test cuts the power: `os.fsync` only looks whether the file is open."""
+
+    def checked(descriptor: int) -> None:
+        os.fstat(descriptor)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", checked)
+        yield
 
 
 SETTINGS: dict[str, Any] = {
@@ -131,6 +153,8 @@ class Numbers:
     @staticmethod
     def seal_again(folder: Path) -> None:
         """Write the manifest of a folder again after a change, as if the files had been written so."""
+        from multihead.sealed import manifest_of
+
         listed = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["files"]
         content = manifest_of(folder, among={name.split("/")[0] for name in listed})
         (folder / "manifest.json").write_bytes(content)
@@ -161,6 +185,8 @@ WithoutKernels = Callable[[], contextlib.AbstractContextManager[None]]
 @pytest.fixture
 def compiled() -> WithoutKernels:
     """A context without compiled kernels; skips the test if they cannot be built."""
+    from multihead.kernels import native as native_module
+
     found = native_module.load_kernels()
     if found.library is None:
         pytest.skip(found.reason)
@@ -233,23 +259,42 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
     chrome.quit()
 
 
+def made_once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """A folder that the first of the test processes makes, and the others wait for; none may change it."""
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent
+    folder, draft = base / name, base / f"{name}.draft"
+    with (base / f"{name}.lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            draft.mkdir()
+            make(draft)
+            draft.rename(folder)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def numbers(tmp_path_factory: pytest.TempPathFactory) -> Numbers:
-    folder = tmp_path_factory.mktemp("numbers")
-    for seed, (name, count) in enumerate((("train", 600), ("valid", 8), ("test", 20))):
-        Numbers.write(folder, name, Numbers.pairs(count, seed))
-    return Numbers(folder, SETTINGS)
+    def write(folder: Path) -> None:
+        for seed, (name, count) in enumerate((("train", 600), ("valid", 8), ("test", 20))):
+            Numbers.write(folder, name, Numbers.pairs(count, seed))
+
+    return Numbers(made_once(tmp_path_factory, "numbers", write), SETTINGS)
 
 
 @pytest.fixture(scope="session")
 def trained(numbers: Numbers, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run that translates number words; tests copy it before changing it."""
-    output = tmp_path_factory.mktemp("trained") / "run"
     options = {"updates": 250, "validate_every": 125, "log_every": 50, "dropout": 0.0, "smoothing": 0.0}
     files = {**numbers.train, **numbers.valid}
-    with disabled_checks():
-        numbers.learn(output, **files, **{**numbers.settings, **options})
-    return output
+
+    def train(folder: Path) -> None:
+        with disabled_checks():
+            numbers.learn(folder / "run", **files, **{**numbers.settings, **options})
+
+    made = made_once(tmp_path_factory, "trained", train)
+    return Path(shutil.copytree(made / "run", tmp_path_factory.mktemp("trained") / "run"))
 
 
 @dataclass(frozen=True)

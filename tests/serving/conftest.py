@@ -21,6 +21,7 @@ pytest.importorskip("uvicorn", reason="the extra 'serve' is not installed")
 pytest.importorskip("prometheus_client", reason="the extra 'serve' is not installed")
 
 from multihead import Translator
+from multihead.cli.process import collect_and_freeze
 from multihead.models.config import TransformerConfig
 from multihead.models.transformer import Transformer
 from multihead.serving.connections import Connections
@@ -183,7 +184,9 @@ class Servers:
 @pytest.fixture(scope="session")
 def translator(trained: Path) -> Translator:
     """A translator of number words, with the compiled search if there is a compiler."""
-    return Translator.load(trained).searching()
+    made = Translator.load(trained).searching()
+    collect_and_freeze()  # as the command does
+    return made
 
 
 @pytest.fixture
