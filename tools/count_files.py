@@ -27,32 +27,28 @@ import atexit, sys, threading
 from importlib.util import find_spec
 from pathlib import Path
 
-package, entered, seen = Path(find_spec("multihead").origin).parent, set(), set()
+package, entered = str(Path(find_spec("multihead").origin).parent) + "/", set()
 
 def importing(frame):
     while frame is not None:
-        if frame.f_code.co_name == "<module>" and Path(frame.f_code.co_filename).is_relative_to(package):
+        if frame.f_code.co_name == "<module>" and frame.f_code.co_filename.startswith(package):
             return True
         frame = frame.f_back
     return False
 
 def note(frame, event, argument):
     code = frame.f_code
-    if event == "call" and code.co_flags & {FUNCTION} and code not in seen:
-        path = Path(code.co_filename)
-        if not path.is_relative_to(package):
-            seen.add(code)
-        elif not importing(frame):
-            seen.add(code)
-            entered.add(path.relative_to(package).as_posix())
+    path = code.co_filename
+    if path.startswith(package) and path not in entered and code.co_flags & {FUNCTION} and not importing(frame):
+        entered.add(path)
 
 def start():
-    threading.setprofile(note)
-    sys.setprofile(note)
+    threading.settrace(note)
+    sys.settrace(note)
 
 def stop():
-    sys.setprofile(None)
-    Path(sys.argv[1]).write_text("\\n".join(sorted(entered)))
+    sys.settrace(None)
+    Path(sys.argv[1]).write_text("\\n".join(sorted(path.removeprefix(package) for path in entered)))
 """
 
 COMMAND = f"""{WATCH}
