@@ -7,7 +7,6 @@ package: it starts within milliseconds instead of seconds, so that most kills hi
 
 from __future__ import annotations
 
-import multiprocessing
 import random
 import signal
 import time
@@ -16,9 +15,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import processes
 import pytest
-
-from multihead.cli.main import main
 
 if TYPE_CHECKING:
     from tests.conftest import Numbers
@@ -51,17 +49,10 @@ def start(numbers: Numbers, tmp_path_factory: pytest.TempPathFactory) -> Callabl
     for name, count, weight in (("many", 60, 0.5), ("few", 20, 2.0)):
         files = numbers.write(folder, name, numbers.pairs(count, count))
         words += ["--corpus", f"{files['source']} {files['target']} weight={weight}"]
-    context = multiprocessing.get_context("forkserver")
-    # A third of the import time is what PyTorch imports for its first optimizer.
-    context.set_forkserver_preload(["multihead.cli.main", "multihead.runs.translator.train", "torch._dynamo"])
-    first = context.Process(target=abs, args=(1,))
-    first.start()
-    first.join(PATIENCE)
+    begin = processes.starter()
 
     def go(output):
-        process = context.Process(target=main, args=(["train", "--output", str(output), *words],))
-        process.start()
-        return process
+        return begin(["train", "--output", str(output), *words], folder / "stderr.txt")
 
     return go
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import processes
 import pytest
 
 from multihead.cli.process import StopSignal
@@ -27,24 +28,27 @@ PATIENCE = 120.0
 
 
 class Job:
-    """``multihead train`` in a separate process, always the same command."""
+    """``multihead train`` in a process of its own, always the same command."""
 
-    def __init__(self, numbers, folder, settings):
-        self.run, self.errors = folder / "run", folder / "stderr.txt"
-        self.command = [sys.executable, "-m", "multihead", "train", "--output", str(self.run)]
+    def __init__(self, numbers, start, folder, settings):
+        self.run, self.errors, self._start = folder / "run", folder / "stderr.txt", start
+        self.words = ["train", "--output", str(self.run)]
         self.flags = numbers.flags(settings)
 
-    def start(self, flags=None):
-        with self.errors.open("wb") as stream:
-            self.process = subprocess.Popen([*self.command, *(self.flags if flags is None else flags)], stderr=stream)
+    def start(self):
+        self.errors.unlink(missing_ok=True)
+        self.process = self._start([*self.words, *self.flags], self.errors)
 
     def said(self):
-        return self.errors.read_text(encoding="utf-8", errors="replace")
+        try:
+            return self.errors.read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return ""
 
     def wait_for(self, condition):
         """Wait until ``condition()`` is true or the process has ended; returns whether it is true."""
         deadline = time.monotonic() + PATIENCE
-        while self.process.poll() is None:
+        while self.process.exitcode is None:
             if condition():
                 return True
             if time.monotonic() > deadline:
@@ -56,8 +60,9 @@ class Job:
     def end(self, number=None):
         """Send a signal, if any, and wait; returns the exit status."""
         if number is not None:
-            self.process.send_signal(number)
-        return self.process.wait(PATIENCE)
+            os.kill(self.process.pid, number)
+        self.process.join(PATIENCE)
+        return self.process.exitcode
 
     def names(self, place=""):
         """Names in a folder of the run, at this moment."""
@@ -71,6 +76,11 @@ class Job:
         names = self.names("checkpoints")
         draft = any("unfinished" in name for name in names)
         return draft and any(name.isdecimal() and int(name) >= least for name in names)
+
+
+@pytest.fixture(scope="module")
+def start() -> Callable[[list[str], Path], BaseProcess]:
+    return processes.starter()
 
 
 @pytest.fixture(scope="module")
@@ -96,9 +106,9 @@ def assert_same_end(numbers, one, other):
     assert ends[0] == ends[1]
 
 
-def test_killed_while_preparing_keeping_and_saving(numbers, settings, uninterrupted, tmp_path):
+def test_killed_while_preparing_keeping_and_saving(numbers, settings, uninterrupted, start, call, tmp_path):
     """The best model is saved after the validation and before the checkpoint; a seed chooses the checkpoint."""
-    job, least = Job(numbers, tmp_path, settings), 4 * random.Random(4).randint(1, 6)
+    job, least = Job(numbers, start, tmp_path, settings), 4 * random.Random(4).randint(1, 6)
     moments = [
         lambda: "data" in job.names(),
         lambda: any(name.startswith(".best.unfinished") for name in job.names()),
@@ -108,14 +118,14 @@ def test_killed_while_preparing_keeping_and_saving(numbers, settings, uninterrup
         job.start()
         assert job.wait_for(moment), job.said()
         assert job.end(signal.SIGKILL) == -signal.SIGKILL
-    job.start()
-    assert job.end() == 0, job.said()
-    assert "going on after update" in job.said()
+    ended = call(*job.words, *job.flags)
+    assert ended.status == 0, ended.err
+    assert "going on after update" in ended.err
     assert_same_end(numbers, job.run, uninterrupted)
 
 
-def test_a_signal_saves_first_and_the_same_command_goes_on(numbers, settings, uninterrupted, tmp_path):
-    job, begins = Job(numbers, tmp_path, settings), ""
+def test_a_signal_saves_first_and_the_same_command_goes_on(numbers, settings, uninterrupted, start, call, tmp_path):
+    job, begins = Job(numbers, start, tmp_path, settings), ""
     for number, status in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
         job.start()
         assert job.wait_for(lambda: "/40  epoch" in job.said()), job.said()
@@ -128,9 +138,9 @@ def test_a_signal_saves_first_and_the_same_command_goes_on(numbers, settings, un
         step = int(line.split()[4].rstrip(";"))
         assert (job.run / "checkpoints" / f"{step:08d}").is_dir()
         begins = f"going on after update {step} of 40"
-    job.start(flags=[])  # --output is enough
-    assert job.end() == 0, job.said()
-    assert job.said().startswith(begins)
+    ended = call(*job.words)  # --output is enough
+    assert ended.status == 0, ended.err
+    assert ended.err.startswith(begins)
     assert_same_end(numbers, job.run, uninterrupted)
 
 
