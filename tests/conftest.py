@@ -41,11 +41,17 @@ WORDS = dict(
 SLOWEST = (
     "test_benchmarks.py",
     "models/test_learning.py",
-    "serving/test_models.py",
-    "serving/test_contract.py",
+    "test_pages.py",
     "cli/test_commands.py",
-    "cli/test_kill.py",
+    "translator/test_train_workflow.py",
+    "translator/test_recurrent_workflow.py",
     "examples/test_structured_attention.py",
+    "serving/test_models.py",
+    "hostile/test_damaged_folders.py",
+    "classifier/test_classify.py",
+    "formats/test_t5.py",
+    "test_main_path.py",
+    "serving/test_contract.py",
 )
 """Files that take longest. They are run first, so that one worker does not end long after the others."""
 

@@ -15,10 +15,14 @@ from collections.abc import Callable, Iterator
 from typing import Any, get_args, get_type_hints
 
 import jaxtyping
-from jaxtyping import AbstractArray, config
+from beartype import BeartypeConf, beartype
+from jaxtyping import AbstractArray, TypeCheckError, config
 
 jaxtyped = jaxtyping.jaxtyped
 """The decorator of jaxtyping."""
+
+_compared = beartype(conf=BeartypeConf(violation_type=TypeCheckError))
+"""A decorator that raises what `jaxtyped` raises, a TypeError."""
 
 
 class _Annotations:
@@ -53,7 +57,7 @@ def _checked_function(function: Any, typechecker: Callable[[Any], Any]) -> Any:
         return jaxtyped(function, typechecker=typechecker)
     function.__annotations__ = hints
     try:
-        compared = typechecker(function)
+        compared = _compared(function)
     finally:
         function.__annotations__ = written
     sizes = jaxtyped("context")
