@@ -11,12 +11,13 @@ import torch
 from safetensors.torch import load_file, save
 
 from multihead import files
-from multihead.errors import SurroundingsError
+from multihead.errors import FormatError, SurroundingsError
 from multihead.files import (
     atomic_file,
     atomic_folder,
     current_folder,
     is_unfinished,
+    read_stable,
     remove,
     remove_unfinished,
     sha256_of,
@@ -249,3 +250,54 @@ def test_what_the_system_writes_in_pieces_is_whole(tmp_path: Path, monkeypatch: 
 def test_the_hash_is_of_the_content(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"abc")
     assert sha256_of(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+# --------------------------------------------------------------------------- folders of other programs
+
+
+def test_what_changes_while_it_is_read_is_read_again(tmp_path: Path) -> None:
+    (tmp_path / "one").write_text("1")
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "two").write_text("1")
+    reads = []
+
+    def read() -> str:
+        """The folder changes during the first two reads; the second one fails, too."""
+        content = (tmp_path / "one").read_text() + (tmp_path / "inner" / "two").read_text()
+        reads.append(content)
+        if len(reads) == 1:
+            (tmp_path / "inner" / "two").write_text("22")
+        elif len(reads) == 2:
+            (tmp_path / "one").write_text("333")
+            raise FormatError("a mixture")
+        return content
+
+    assert read_stable(tmp_path, read) == "33322"
+    assert reads == ["11", "122", "33322"]
+
+
+def test_what_changes_all_the_time_or_is_damaged_is_refused(tmp_path: Path) -> None:
+    def change() -> int:
+        return (tmp_path / "one").write_text("1" * len(list(tmp_path.iterdir()))) + touch()
+
+    def touch() -> int:
+        (tmp_path / str(len(list(tmp_path.iterdir())))).touch()
+        return 0
+
+    with pytest.raises(FormatError, match="changes while it is read"):
+        read_stable(tmp_path, change)
+
+    def damaged() -> None:
+        raise FormatError("damaged")
+
+    with pytest.raises(FormatError, match=r"^damaged$"):
+        read_stable(tmp_path, damaged)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
+def test_a_pipe_among_the_files_of_another_program_is_named(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "nothing")
+    assert read_stable(tmp_path, lambda: 1) == 1
+    os.mkfifo(tmp_path / "source.spm")
+    with pytest.raises(FormatError, match=r"source\.spm: is a pipe or a device"):
+        read_stable(tmp_path, lambda: 1)

@@ -10,7 +10,7 @@ from types import ModuleType
 ROOT = Path(__file__).resolve().parent.parent
 TOOL = ROOT / "tools" / "count_files.py"
 
-LIMITS = {"train": 61, "translate": 29, "attention": 6}
+LIMITS = {"train": 62, "translate": 30, "attention": 6}
 """Ten updates of a prepared corpus, one translated line, and one call of `MultiHeadAttention`."""
 
 

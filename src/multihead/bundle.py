@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from multihead.decoding.search import Search, refuse_unstored
 from multihead.errors import FormatError, shortened, shown
-from multihead.files import sha256_of
+from multihead.files import read_stable, sha256_of
 from multihead.model_folder import (
     CONFIG,
     COPY_AGAIN,
@@ -44,7 +44,7 @@ from multihead.models.config import ARCHITECTURES, NetworkConfig, TransformerCon
 from multihead.models.network import Network
 from multihead.models.recurrent.network import RecurrentTranslator
 from multihead.models.transformer import Transformer
-from multihead.sealed import OpenFolder, read_stable
+from multihead.sealed import OpenFolder
 from multihead.text.languages import Languages
 from multihead.text.tokenizer import BytePairTokenizer, Tokenizer
 

@@ -20,14 +20,17 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from multihead.errors import ConfigurationError, SurroundingsError
+from multihead.errors import ConfigurationError, FormatError, MultiheadError, SurroundingsError
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+T = TypeVar("T")
 
 _UNFINISHED = ".unfinished"
 REPLACED = ".replaced"
@@ -300,3 +303,39 @@ def lock_holder(descriptor: int) -> str:
         return ""
     processes = [row[4] for row in rows if row[1] == "FLOCK" and row[5] == inode]
     return f" (process {processes[0]})" if processes and processes[0] != "0" else ""
+
+
+# --------------------------------------------------------------------------- folders of other programs
+
+_ATTEMPTS = 10
+
+
+def read_stable(folder: Path, read: Callable[[], T]) -> T:
+    """What ``read`` makes of the folder of another program, which has no manifest; read again if it changed meanwhile.
+
+    Raises:
+        FormatError: a file in it is a pipe or a device, or it changes all the time.
+    """
+    for _ in range(_ATTEMPTS):
+        before, error = _state_of(folder), None
+        try:
+            found = read()
+        except (MultiheadError, OSError) as raised:
+            error = raised
+        if _state_of(folder) == before:
+            if error is not None:
+                raise error
+            return found
+    raise FormatError(f"{folder}: changes while it is read; stop what writes it, and read it again")
+
+
+def _state_of(folder: Path) -> dict[str, tuple[int, int, int]]:
+    """What tells whether a file was changed or replaced, for the files of a folder and of the folders in it."""
+    found = {}
+    for path in (*folder.glob("*"), *folder.glob("*/*")):
+        with contextlib.suppress(OSError):  # a link to nothing, or gone meanwhile
+            state = path.stat()
+            found[str(path)] = (state.st_ino, state.st_size, state.st_mtime_ns)
+            if not stat.S_ISREG(state.st_mode) and not stat.S_ISDIR(state.st_mode):
+                raise FormatError(f"{path}: is a pipe or a device, not a regular file; remove it")
+    return found

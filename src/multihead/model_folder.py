@@ -25,11 +25,9 @@ matrix NAME is stored as int8, with its m as NAME + `LARGEST`. A row with m belo
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -38,8 +36,9 @@ from torch.overrides import TorchFunctionMode
 
 from multihead.configuration import Settings, SettingsType, build
 from multihead.errors import ConfigurationError, FormatError, shortened, shown
-from multihead.files import DTYPES, atomic_folder, write_tensors
+from multihead.files import atomic_folder, write_tensors
 from multihead.sealed import MANIFEST, MOST_JSON, OpenFolder, find_folder, parse_json, read_file, seal
+from multihead.tensor_files import read_tensors, tensor_places
 
 Rounding = Literal["bfloat16", "int8"]
 
@@ -365,7 +364,8 @@ def dequantize_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             largest = tensors.get(name + LARGEST)
             fits = largest is not None and largest.dtype == torch.float32 and largest.shape == tensor.shape[:1]
             if largest is None or not fits or tensor.dim() != 2:
-                raise ValueError(f"{name} {list(tensor.shape)} has bytes, but no rows with a largest number for each")
+                rows = tensor.shape[:1].numel()
+                raise ValueError(f"{name} has bytes, but not a largest number for each of its {rows} rows")
             tensor = _dequantize(tensor, largest)
         dequantized[name] = tensor
     return dequantized
@@ -384,94 +384,3 @@ def _dequantize(steps: Tensor, largest: Tensor) -> Tensor:
     """q m / 127; entries of magnitude 127 become exactly m, so that quantizing again finds the same m."""
     values = steps.float() * (largest / torch.full_like(largest, 127.0))[:, None]
     return torch.where(steps.abs() == 127, steps.sign() * largest[:, None], values)
-
-
-# --------------------------------------------------------------------------- safetensors
-
-
-class TensorPlace(NamedTuple):
-    """A tensor in a safetensors file."""
-
-    dtype: str
-    """The name of the type in PyTorch."""
-    shape: tuple[int, ...]
-    start: int
-    """Its first byte after the header."""
-    end: int
-
-
-_TYPES = {short: name.removeprefix("torch.") for name, short in DTYPES.items()}
-_MOST_HEADER = 1 << 26
-
-
-def tensor_places(folder: OpenFolder, name: str) -> dict[str, TensorPlace]:
-    """The tensors that a safetensors file holds, from its header; no more of the file is read.
-
-    Raises:
-        FormatError: the file is missing, or its header does not describe exactly the bytes that are there.
-    """
-    return _places(_header(folder, name), folder, name)
-
-
-def read_tensors(folder: OpenFolder, name: str, into: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
-    """The tensors in a safetensors file.
-
-    Args:
-        folder: the folder of the file.
-        name: the file.
-        into: tensors to be overwritten by those of the same name, shape and type, which saves memory and time.
-
-    Raises:
-        FormatError: as `tensor_places`; or these are not the bytes that the manifest lists, which may leave ``into``
-            overwritten.
-    """
-    header, found = _header(folder, name), {}
-    for key, place in _places(header, folder, name).items():
-        dtype: torch.dtype = getattr(torch, place.dtype)
-        target = (into or {}).get(key)
-        if target is not None and target.dtype == dtype and target.shape == place.shape and target.is_cpu:
-            found[key] = target.detach() if target.is_contiguous() else torch.empty(place.shape, dtype=dtype)
-        else:
-            found[key] = torch.empty(place.shape, dtype=dtype)
-    again = bytearray(len(header))
-    rooms = (tensor.reshape(-1).view(torch.uint8).numpy().data for tensor in found.values() if tensor.numel())
-    folder.read_into(name, chain([memoryview(again)], rooms))
-    if again != header:
-        raise FormatError(f"{folder.path / name}: has changed while it was read; read it again")
-    return found
-
-
-def _header(folder: OpenFolder, name: str) -> bytearray:
-    """The length of the header and the header, at the beginning of a safetensors file."""
-    length, size = int.from_bytes(folder.read_start(name, 8), "little"), folder.size(name)
-    if size < 8 or length > min(size - 8, _MOST_HEADER):
-        described = f"its header has {length:,} bytes, the file {size:,}"
-        raise FormatError(f"{folder.path / name}: damaged: {described}; {folder.remedy}")
-    return folder.read_start(name, 8 + length)
-
-
-def _places(header: bytearray, folder: OpenFolder, name: str) -> dict[str, TensorPlace]:
-    """The places that a header describes, in their order; the tensors must fill the file without gaps."""
-    path, remedy = folder.path / name, folder.remedy
-    described = parse_json(header[8:], path, remedy)
-    described.pop("__metadata__", None)
-    found = {key: _place_of(values) for key, values in described.items()}
-    places, end, size = {}, 0, folder.size(name) - len(header)
-    for key, place in sorted(found.items(), key=lambda item: (0, 0) if item[1] is None else item[1][2:]):
-        if place is None or place.start != end:
-            raise FormatError(f"{path}: damaged: its header describes '{key:.80}' as no tensor can be; {remedy}")
-        places[key], end = place, place.end
-    if end != size:
-        raise FormatError(f"{path}: damaged: its tensors have {end:,} bytes, and there are {size:,}; {remedy}")
-    return places
-
-
-def _place_of(values: object) -> TensorPlace | None:
-    """What an entry of a header describes; None if it is impossible."""
-    match values:
-        case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(start), int(end)]} if dtype in _TYPES:
-            width = getattr(torch, _TYPES[dtype]).itemsize
-            sizes = len(shape) <= 16 and all(type(size) is int and 0 <= size < 1 << 48 for size in shape)
-            if sizes and 0 <= start <= end and math.prod(shape) * width == end - start:
-                return TensorPlace(_TYPES[dtype], tuple(shape), start, end)
-    return None

@@ -10,7 +10,7 @@ opened again. Only regular files are read. A file that the manifest lists is rea
 and only then used; a file that it does not list is never read. Folders of older versions have no manifest: the modules
 that read them keep the checks of their time.
 
-JSON is bounded in size and depth. Tensors are read from such folders by `multihead.model_folder`.
+JSON is bounded in size and depth. Tensors are read from such folders by `multihead.tensor_files`.
 """
 
 from __future__ import annotations
@@ -23,20 +23,18 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import repeat
 from pathlib import Path, PurePosixPath
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from multihead.errors import FormatError, MultiheadError
+from multihead.errors import FormatError
 from multihead.files import REPLACED, sha256_of, write_chunks
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-
-T = TypeVar("T")
 
 MANIFEST = "manifest.json"
 MOST_JSON, MOST_TEXT = 1 << 26, 1 << 28
@@ -426,37 +424,6 @@ def _open_once(path: Path, remedy: str) -> OpenFolder:
             raise
         return found
     raise _AbsentError
-
-
-def read_stable(folder: Path, read: Callable[[], T]) -> T:
-    """What ``read`` makes of the folder of another program, which has no manifest; read again if it changed meanwhile.
-
-    Raises:
-        FormatError: a file in it is a pipe or a device, or it changes all the time.
-    """
-    for _ in range(_ATTEMPTS // 10):
-        before, error = _state_of(folder), None
-        try:
-            found = read()
-        except (MultiheadError, OSError) as raised:
-            error = raised
-        if _state_of(folder) == before:
-            if error is not None:
-                raise error
-            return found
-    raise FormatError(f"{folder}: changes while it is read; stop what writes it, and read it again")
-
-
-def _state_of(folder: Path) -> dict[str, tuple[int, int, int]]:
-    """What tells whether a file was changed or replaced, for the files of a folder and of the folders in it."""
-    found = {}
-    for path in (*folder.glob("*"), *folder.glob("*/*")):
-        with contextlib.suppress(OSError):  # a link to nothing, or gone meanwhile
-            state = path.stat()
-            found[str(path)] = (state.st_ino, state.st_size, state.st_mtime_ns)
-            if not stat.S_ISREG(state.st_mode) and not stat.S_ISDIR(state.st_mode):
-                raise FormatError(f"{path}: is a pipe or a device, not a regular file; remove it")
-    return found
 
 
 # --------------------------------------------------------------------------- single files and formats

@@ -36,8 +36,8 @@ from torch import Tensor
 from multihead.configuration import Settings
 from multihead.errors import FormatError
 from multihead.files import atomic_folder, remove_unfinished, write_chunks, write_errors, write_tensors
-from multihead.model_folder import read_tensors
 from multihead.sealed import MANIFEST, Entry, OpenFolder, open_folder, seal
+from multihead.tensor_files import read_tensors
 from multihead.training.plan import Plan
 
 

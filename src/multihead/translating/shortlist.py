@@ -34,8 +34,9 @@ from multihead.data.store import MAKE_AGAIN, Int64, ParallelStore
 from multihead.decoding.shortlist import Ids, Shortlist
 from multihead.errors import ConfigurationError, FormatError
 from multihead.files import atomic_file, atomic_folder, write_tensors
-from multihead.model_folder import COPY_AGAIN, read_tensors
+from multihead.model_folder import COPY_AGAIN
 from multihead.sealed import MANIFEST, open_folder, seal
+from multihead.tensor_files import read_tensors
 from multihead.text.tokenizer import Tokenizer
 
 _CELLS = 4_000_000

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from multihead.errors import FormatError, MultiheadError
+from multihead.files import read_stable
 from multihead.interop.formats.parts import Languages, TranslatorParts
 from multihead.interop.formats.unsupported import describe
-from multihead.sealed import read_stable
 
 
 @dataclass(frozen=True)

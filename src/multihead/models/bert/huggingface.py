@@ -23,12 +23,12 @@ from multihead.model_folder import (
     WEIGHTS,
     parameter_shapes,
     parse_settings,
-    read_tensors,
     write_json,
 )
 from multihead.models.bert.config import BertConfig
 from multihead.models.bert.network import Bert
 from multihead.sealed import OpenFolder
+from multihead.tensor_files import read_tensors
 
 _FIELDS = {
     "vocab": "vocab_size",
