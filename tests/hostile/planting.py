@@ -63,7 +63,7 @@ def edit(name: str, *place: str, value: Any) -> Plant:
         for key in place[:-1]:
             part = part[key]
         part[place[-1]] = "@" if isinstance(value, Raw) else value
-        text = json.dumps(content, ensure_ascii=False)
+        text = json.dumps(content)
         path.write_text(text.replace('"@"', value.text) if isinstance(value, Raw) else text, encoding="utf-8")
 
     return plant

@@ -6,6 +6,7 @@ as who plants it can do.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import resource
@@ -62,9 +63,11 @@ def planted(folder: Path, plant: Plant) -> None:
     plant(folder)
     config = folder / "config.json"
     if (folder / WEIGHTS).is_file() and config.is_file() and '"weights"' in config.read_text(encoding="utf-8"):
-        edit("config.json", "weights", value=None)(folder)
+        with contextlib.suppress(ValueError, TypeError):  # what was planted is no JSON, or no object
+            edit("config.json", "weights", value=None)(folder)
     if (folder / PREPARED).is_file() and '"files"' in (folder / PREPARED).read_text(encoding="utf-8"):
-        edit(PREPARED, "files", value=data_digests(folder))(folder)
+        with contextlib.suppress(ValueError, TypeError):
+            edit(PREPARED, "files", value=data_digests(folder))(folder)
     if (folder / MANIFEST).exists():
         (folder / MANIFEST).unlink()
         seal(folder)
