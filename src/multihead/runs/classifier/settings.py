@@ -22,6 +22,7 @@ from multihead.training.config import TrainingConfig
 from multihead.work_folder import given_settings
 
 ModelName = Literal["hierarchical", "bert"]
+_LANGUAGE = "^[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*$"
 
 # --------------------------------------------------------------------------- what users may set
 
@@ -45,7 +46,7 @@ class _Text(Settings):
     """Documents to hold out if there is no file of validation documents. [a tenth, 1,000 at most]"""
     separator: str | None = Field(default=None, min_length=1)
     """The string between sentences. [they end where ends of sentences are]"""
-    language: str | None = Field(default=None, pattern="^[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*$")
+    language: str | None = Field(default=None, pattern=_LANGUAGE)
     """The language of the texts, such as de: its rules say where sentences end. [und: unknown]"""
     max_words: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
     """Maximum subwords of a sentence; longer sentences are split. [64]"""
@@ -127,7 +128,7 @@ class DocumentFormat(Settings):
     """The classes, in the order of the network's outputs."""
     separator: str | None = Field(default=None, min_length=1)
     """The string between sentences; ``None``: sentences are detected."""
-    language: str | None = None
+    language: str | None = Field(default=None, pattern=_LANGUAGE)
     """The language by whose rules they are; "und" if it is not known. ``None``, in older folders: they end at marks
     (`text.sentences.split_at_marks`)."""
     max_words: int = Field(default=64, ge=1, le=MOST_TOKENS)
