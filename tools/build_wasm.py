@@ -20,7 +20,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 NATIVE = ROOT / "src" / "multihead" / "engine" / "native"
 MODULE = ROOT / "src" / "multihead" / "interop" / "formats" / "site" / "decoding.wasm"
-SOURCES = ("web.cpp", "decoding.cpp", "network.h", "products.h", "operands.h", "tiles.h", "webassembly.h")
+SOURCES = (
+    *("web.cpp", "decoding.cpp", "next_symbols.h", "network.h", "products.h", "operands.h", "tiles.h", "webassembly.h"),
+)
 
 FEATURES = "generic+simd128+nontrapping_fptoint+bulk_memory+sign_ext"
 """What all browsers have since 2023."""

@@ -32,9 +32,11 @@ from torch import Tensor
 
 from multihead.attention.backends.short import packed_short_attention, short_attention, takes
 from multihead.attention.masks import Causal, EndToEnd, Padding
+from multihead.decoding.ensemble import MEANS
 from multihead.decoding.search import Search, Symbols
 from multihead.decoding.shortlist import Shortlist
 from multihead.decoding.task import SearchTask
+from multihead.engine.ensemble import EngineEnsemble
 from multihead.engine.search import Engine
 from multihead.engine.weights import DECODING, PRECISIONS
 from multihead.errors import MultiheadError, SurroundingsError
@@ -256,26 +258,12 @@ def compare(case: Case, name: str) -> None:
 
 
 class EngineCase:
-    """A search of a drawn model, precision, batch and task."""
+    """A search of one or several drawn models, precision, batch and task."""
 
     def __init__(self, draw: Draw) -> None:
-        heads = draw.randint(1, 4)
-        settings: dict[str, Any] = {
-            "width": heads * 2 * draw.randint(1, 20), "heads": heads, "inner": draw.some(70),
-            "encoder_layers": draw.randint(1, 2), "decoder_layers": draw.randint(1, 2),
-            "source_vocab": draw.randint(5, 150), "target_vocab": draw.randint(5, 150),
-            "kv_heads": draw.choice([1, heads]), "norm": draw.choice(["pre", "post"]),
-            "feed_forward": draw.choice(["relu", "gelu", "silu", "reglu", "geglu", "swiglu"]),
-            "output_bias": draw.random() < 0.5, "tie_output": False, "tie_embeddings": False,
-            "embedding_norm": draw.random() < 0.3, "attention_bias": draw.random() < 0.5,
-        }  # fmt: skip
-        if draw.random() < 0.4:
-            settings |= {"key_dim": draw.choice([1, 5, 16]), "value_dim": draw.choice([1, 7, 16])}
-        if draw.random() < 0.3:
-            settings |= {"positions": "learned", "max_positions": draw.randint(1, 9)}
-        torch.manual_seed(draw.getrandbits(40))
-        self.model = Transformer(TransformerConfig(**settings)).eval()
-        target, source = settings["target_vocab"], settings["source_vocab"]
+        source, target = draw.randint(5, 150), draw.randint(5, 150)
+        self.models = [self.model(draw, source, target) for _ in range(draw.choice([1, 1, 2, 3]))]
+        self.mean, self.weights = draw.choice(MEANS), [draw.random() + 1e-9 for _ in self.models]
         self.precision = draw.choice(PRECISIONS)
         beam = draw.choice([1, 2, 3, 5, 17])
         stopping = draw.choice(["exact", "ahead", "patience"])
@@ -295,9 +283,30 @@ class EngineCase:
             self.shortlist = Shortlist(always, starts, [symbol for row in each for symbol in row])
         self.target, self.workers, self.dropped = target, draw.randint(2, 3), draw.randrange(40)
 
+    @staticmethod
+    def model(draw: Draw, source: int, target: int) -> Transformer:
+        """With these vocabularies."""
+        heads = draw.randint(1, 4)
+        settings: dict[str, Any] = {
+            "width": heads * 2 * draw.randint(1, 20), "heads": heads, "inner": draw.some(70),
+            "encoder_layers": draw.randint(1, 2), "decoder_layers": draw.randint(1, 2),
+            "source_vocab": source, "target_vocab": target, "source_end": draw.random() < 0.8,
+            "kv_heads": draw.choice([1, heads]), "norm": draw.choice(["pre", "post"]),
+            "feed_forward": draw.choice(["relu", "gelu", "silu", "reglu", "geglu", "swiglu"]),
+            "output_bias": draw.random() < 0.5, "tie_output": False, "tie_embeddings": False,
+            "embedding_norm": draw.random() < 0.3, "attention_bias": draw.random() < 0.5,
+        }  # fmt: skip
+        if draw.random() < 0.4:
+            settings |= {"key_dim": draw.choice([1, 5, 16]), "value_dim": draw.choice([1, 7, 16])}
+        if draw.random() < 0.3:
+            settings |= {"positions": "learned", "max_positions": draw.randint(1, 9)}
+        torch.manual_seed(draw.getrandbits(40))
+        return Transformer(TransformerConfig(**settings)).eval()
+
     def run(self, workers: int) -> dict[int, Any]:
         """What is found of each sentence; one is dropped while the search runs."""
-        engine, found = Engine(self.model, self.precision, self.shortlist), {}
+        engines, found = [Engine(model, self.precision, self.shortlist) for model in self.models], {}
+        engine = engines[0] if len(engines) == 1 else EngineEnsemble(engines, self.mean, self.weights)
         with engine.open(self.task, self.search, self.limit, workers) as running:
             for number, source in enumerate(self.sources):
                 running.add(number, source, self.limit, self.minimums[number])

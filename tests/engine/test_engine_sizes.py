@@ -142,13 +142,13 @@ def test_threads_that_share_a_search_take_turns(drawn: Any) -> None:
 def test_the_c_interface_refuses_sizes_whose_products_overflow() -> None:
     library = load_search_library().library
     assert library is not None
-    good = [0, 8, 2, 2, 4, 4, 8, 1, 1, 9, 9, 0, 0, 0, 0, 0, 0]
+    good = [0, 8, 2, 2, 4, 4, 8, 1, 1, 9, 9, 0, 0, 0, 0, 0, 0, 0]
     scales, tensors = (ctypes.c_float * 3)(1, 1, 1e-5), (ctypes.c_void_p * 1)()
     for place in range(1, 11):
         for size in (-1, 2**31 + 1, 2**62, -(2**63)):
             sizes = [*good[:place], size, *good[place + 1 :]]
             assert library.decoding_model((ctypes.c_int64 * len(sizes))(*sizes), scales, tensors) is None
-    for changes in ({2: 2**20, 4: 2**20}, {2: 3}, {0: 3}, {11: 8}, {1: 0}, {16: -1}, {16: 2**40}):
+    for changes in ({2: 2**20, 4: 2**20}, {2: 3}, {0: 3}, {11: 8}, {1: 0}, {16: -1}, {16: 2**40}, {17: 2}):
         sizes = [changes.get(place, size) for place, size in enumerate(good)]
         assert library.decoding_model((ctypes.c_int64 * len(sizes))(*sizes), scales, tensors) is None
 
@@ -157,15 +157,23 @@ def test_the_c_interface_refuses_impossible_searches(drawn: Any) -> None:
     engine = Engine(drawn.model())
     library = load_search_library().library
     assert library is not None
-    good, divisors = [2, 1, 0, 2, 3, 1, 64], (ctypes.c_double * 10)(*[1.0] * 10)
-    wrong = [(0, 0), (0, 256), (1, 0), (1, 3), (2, 3), (3, -1), (3, 90), (4, 2**40), (5, 0), (5, 2000), (6, 0)]
+    good, divisors = [1, 2, 1, 0, 2, 3, 1, 64, 0], (ctypes.c_double * 10)(*[1.0] * 10)
+    models, shortlists = (ctypes.c_void_p * 1)(engine.handle), (ctypes.c_void_p * 1)(None)
+
+    def opened_with(given: list[int]) -> int | None:
+        numbers, shares = (ctypes.c_int64 * 9)(*given), (ctypes.c_double * 1)(1.0)
+        search: int | None = library.decoding_search(
+            models, shortlists, shares, numbers, 1.0, None, 0, None, 0, divisors, 10
+        )
+        return search
+
+    wrong = [(1, 0), (1, 256), (2, 0), (2, 3), (3, 3), (4, -1), (4, 90), (5, 2**40), (6, 0), (6, 2000), (7, 0), (8, 2)]
     for place, value in wrong:
-        numbers = (ctypes.c_int64 * 7)(*[*good[:place], value, *good[place + 1 :]])
-        assert library.decoding_search(engine.handle, numbers, 1.0, None, 0, None, 0, divisors, 10, None) is None
-    opened = library.decoding_search(
-        engine.handle, (ctypes.c_int64 * 7)(*good), 1.0, None, 0, None, 0, divisors, 10, None
-    )
+        assert opened_with([*good[:place], value, *good[place + 1 :]]) is None
+    opened = opened_with(good)
     assert opened is not None
+    one, other = engine.positions(9)
+    assert library.decoding_positions(opened, 0, one.data_ptr(), len(one), other.data_ptr(), len(other)) == 0
     for words, limit, minimum in (([90], 9, 0), ([-1], 9, 0), ([4], 10, 0), ([4], 0, 0), ([4], 9, -1), ([], 9, 0)):
         row = (ctypes.c_int64 * len(words))(*words)
         assert library.decoding_add(opened, 1, row, len(words), limit, minimum) == 1

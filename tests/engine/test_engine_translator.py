@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from multihead import Translator
-from multihead.engine.search import Engine
+from multihead.engine.search import CompiledSearch
 from multihead.errors import ConfigurationError
 from multihead.kernels import native as natively
 from multihead.translating.searching import Translation
@@ -39,14 +41,14 @@ def plainly() -> Iterator[None]:
 def counted(patch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """How many sentences each compiled search was given."""
     calls: list[int] = []
-    search = Engine.search
+    search = CompiledSearch.search
 
-    def counting(self: Engine, sources: Any, *given: Any, **more: Any) -> Any:
+    def counting(self: CompiledSearch, sources: Any, *given: Any, **more: Any) -> Any:
         calls.append(len(sources))
         return search(self, sources, *given, **more)
 
     with patch.context() as within:
-        within.setattr(Engine, "search", counting)
+        within.setattr(CompiledSearch, "search", counting)
         yield calls
 
 
@@ -86,6 +88,39 @@ def test_what_it_has_not_is_searched_as_ever(translator: Translator, monkeypatch
         assert calls == []
         translator.translate(TEXTS, prefixes=[""] * 7, phrases=[[]] * 7)
         assert len(calls) == 1
+
+
+@pytest.mark.parametrize("mean", ["probabilities", "log-probabilities"])
+def test_an_ensemble_is_compiled(
+    trained: Path, translator: Translator, mean: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Translator.load(trained)
+    other.bundle.model.output.weight.data = other.bundle.model.output.weight.data * 0.7
+    with counted(monkeypatch) as calls:
+        both = translator.ensemble([other], mean)
+        found = both.n_best(TEXTS, 3, beam=3, min_length=1)
+        close(both.searching(precision="int8").n_best(TEXTS[:3], 1, beam=3), [row[:1] for row in found[:3]], 0.05)
+    assert calls == [len(TEXTS) - 1, 2]
+    with plainly():
+        ones = [Translator(one.bundle) for one in (translator, other)]
+        slow = ones[0].ensemble([ones[1]], mean)
+        assert not slow.compiled
+        close(found, slow.n_best(TEXTS, 3, beam=3, min_length=1))
+    other.bundle.model.output.weight.data = other.bundle.model.output.weight.data * 0.7
+    assert [[t.score for t in row] for row in both.n_best(TEXTS[:1], 3, beam=3)] != [[t.score for t in found[0]]]
+
+
+def test_an_ensemble_with_a_model_that_is_not_compiled_is_searched_in_pytorch(translator: Translator) -> None:
+    other = Translator(translator.bundle)
+    assert translator.ensemble([other]).compiled
+    hooked = copy.deepcopy(translator.bundle.model)
+    hooked.output.register_forward_hook(lambda *_: None)
+    watched = Translator(replace(translator.bundle, model=hooked))
+    both = translator.ensemble([watched])
+    assert not both.compiled
+    assert both.translate(TEXTS[:5]) == translator.translate(TEXTS[:5])
+    with pytest.raises(ConfigurationError, match=r"model 2 of the ensemble: hooks watch .*write float32"):
+        both.searching(precision="int8").translate(TEXTS[:1])
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "int8"])

@@ -12,9 +12,9 @@ Junczys-Dowmunt, Dwojak and Sennrich 2016, "The AMU-UEDIN submission to the WMT1
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float, Int, Shaped
@@ -22,6 +22,24 @@ from torch import Tensor
 
 from multihead.decoding.stepper import Attending, State, Stepper
 from multihead.errors import ConfigurationError, ShapeError
+
+Mean = Literal["probabilities", "log-probabilities"]
+
+MEANS: tuple[Mean, ...] = get_args(Mean)
+
+
+def scaled(weights: Sequence[float] | None, models: int) -> list[float]:
+    """A weight for each model, with the sum 1; by default all are equal.
+
+    Raises:
+        ConfigurationError: no model, or not one positive weight per model.
+    """
+    if not models:
+        raise ConfigurationError("an ensemble needs at least one model")
+    weights = [1.0] * models if weights is None else weights
+    if len(weights) != models or not all(0 < weight < float("inf") for weight in weights):
+        raise ConfigurationError(f"an ensemble of {models} models needs as many positive weights, got {list(weights)}")
+    return [weight / sum(weights) for weight in weights]
 
 
 @dataclass(frozen=True)
@@ -61,19 +79,16 @@ class Ensemble:
     def __init__(
         self,
         steppers: Sequence[Stepper[Any]],
-        mean: Literal["probabilities", "log-probabilities"] = "probabilities",
+        mean: Mean = "probabilities",
         weights: Sequence[float] | None = None,
     ) -> None:
-        if not steppers:
-            raise ConfigurationError("an ensemble needs at least one model")
-        weights = [1.0] * len(steppers) if weights is None else weights
-        if len(weights) != len(steppers) or not all(0 < weight < float("inf") for weight in weights):
-            raise ConfigurationError(
-                f"an ensemble of {len(steppers)} models needs as many positive weights, got {list(weights)}"
-            )
+        self._weights = scaled(weights, len(steppers))
         self._steppers = tuple(steppers)
-        self._mean = mean
-        self._weights = [weight / sum(weights) for weight in weights]
+        self.mean: Mean = mean
+
+    def each(self, change: Callable[[Stepper[Any]], Stepper[Any]]) -> Ensemble:
+        """The same mean of the changed models."""
+        return Ensemble([change(stepper) for stepper in self._steppers], self.mean, self._weights)
 
     def start(self, source: Shaped[Tensor, "batch source *features"], lengths: Int[Tensor, " batch"]) -> EnsembleState:
         """The states of all models before the first step."""
@@ -117,6 +132,6 @@ class Ensemble:
             raise ShapeError(f"the models of an ensemble need one vocabulary, got sizes {sizes}")
         rows = torch.stack(found)
         weights = torch.tensor(self._weights, dtype=rows.dtype, device=rows.device)[:, None, None]
-        if self._mean == "probabilities":
+        if self.mean == "probabilities":
             return (rows + weights.log()).logsumexp(dim=0)
         return (rows * weights).sum(dim=0).log_softmax(dim=1)

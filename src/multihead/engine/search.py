@@ -7,8 +7,8 @@ hypotheses whose probabilities differ less than that, the other one may win. bfl
 embeddings once, and the inputs of products; sums are float32, those of integers exact. The decoder's keys and values
 are then stored in bfloat16.
 
-engine/native/ computes a step (network.h, products.h). Other searches, restrictions, other networks and devices are
-left to `multihead.decoding`.
+engine/native/ computes a step (network.h, products.h). `engine.ensemble` lets several models search as one. Other
+searches, restrictions, other networks and devices are left to `multihead.decoding`.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ import math
 import operator
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from multihead.decoding.ensemble import MEANS, Mean
 from multihead.decoding.hypothesis import Hypothesis, make_hypothesis, refuse_nan
 from multihead.decoding.search import Search
 from multihead.decoding.shortlist import Shortlist
@@ -70,68 +72,33 @@ _STOPPING = ("exact", "ahead", "patience")
 """By number, as ``decoding_search`` takes them."""
 
 
-class Engine:
-    """A Transformer for the compiled search. It has a prepacked copy of the weights at the time of its construction.
+class Together(NamedTuple):
+    """The models of a search."""
 
-    Args:
-        model: the model.
-        precision: of the matrix products.
-        shortlist: restricts translations to its symbols for their source, as `decoding.shortlist.Shortlisted` does.
+    engines: Sequence[Engine]
+    shares: Sequence[float]
+    """A weight of each; their sum is 1."""
+    mean: Mean
+    """What is averaged if there are several."""
 
-    Raises:
-        ConfigurationError: the model is not supported, or the library cannot be built here.
-        SurroundingsError: not enough memory for the copy.
-    """
 
-    def __init__(self, model: Network, precision: Precision = "float32", shortlist: Shortlist | None = None) -> None:
-        reason = why_not(model)
-        if reason is not None:
-            raise ConfigurationError(f"the compiled search cannot be had: {reason}; use decoding.beam")
-        assert isinstance(model, Transformer)
-        library = load_search_library().library
-        assert library is not None
-        self.model, self.precision, self.shortlist, self._library = model, precision, shortlist, library
-        self.version = weights_version(model)
-        weights = model_weights(model, precision)
-        decoder = (*model.decoder.parameters(), model.output.weight)
-        self.rows = _MANY_ROWS if sum(tensor.numel() for tensor in decoder) >= _LARGE else _ROWS
+class CompiledSearch(ABC):
+    """The compiled search of one model, an `Engine`, or of several as one (`engine.ensemble`)."""
+
+    @property
+    @abstractmethod
+    def together(self) -> Together:
+        """The models that search together."""
+
+    @property
+    def rows(self) -> int:
         """Maximum number of hypotheses in the batch of a thread."""
-        self._tables = weights.tensors[0], weights.tensors[3 if model.config.embedding_norm else 1]  # not copied
-        self._tables_at = [table.data_ptr() for table in self._tables if table is not None]
-        self.config = model.config
-        self._positions: tuple[int, Tensor, Tensor] | None = None
-        handle: int | None = library.decoding_model(
-            _integers(weights.sizes),
-            (ctypes.c_float * len(weights.scales))(*weights.scales),
-            (ctypes.c_void_p * len(weights.tensors))(
-                *[
-                    None if tensor is None else pointer(tensor, tensor.numel(), torch.float32)
-                    for tensor in weights.tensors
-                ]
-            ),
-        )
-        self.handle = _handle(handle, "a second copy of the weights: use decoding.beam")
-        self.shortlist_handle: int | None = None
-        if shortlist is not None:
-            shortlist.check(model.config.source_vocab, model.config.target_vocab)
-            always, starts, more = shortlist.arrays
-            addresses = always.ctypes.data, len(always), starts.ctypes.data, more.ctypes.data
-            self.shortlist_handle = _handle(library.decoding_shortlist(self.handle, *addresses), "a shortlist")
-
-    def __del__(self) -> None:
-        if hasattr(self, "shortlist_handle"):
-            self._library.decoding_shortlist_free(self.shortlist_handle)
-        if hasattr(self, "handle"):
-            self._library.decoding_model_free(self.handle)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """A copy is built from the copied model."""
-        return Engine, (self.model, self.precision, self.shortlist)
+        return max(engine.own_rows for engine in self.together.engines)
 
     @property
     def current(self) -> bool:
-        """Whether the model still has the weights that were copied."""
-        return self.version == weights_version(self.model)
+        """Whether every model still has the weights that were copied."""
+        return all(engine.version == weights_version(engine.model) for engine in self.together.engines)
 
     def search(
         self,
@@ -195,9 +162,77 @@ class Engine:
                 f"the compiled search has beams up to {WIDEST}, one group, no restrictions, coverage or recorder, and "
                 f"stops by {', '.join(_STOPPING)}; use decoding.beam"
             )
+        for engine in self.together.engines:
+            engine.check_tables()
+        return RunningSearch(self, task, search, longest, min(thread_count(workers), MOST_WORKERS))
+
+
+class Engine(CompiledSearch):
+    """A Transformer for the compiled search. It has a prepacked copy of the weights at the time of its construction.
+
+    Args:
+        model: the model.
+        precision: of the matrix products.
+        shortlist: restricts translations to its symbols for their source, as `decoding.shortlist.Shortlisted` does.
+
+    Raises:
+        ConfigurationError: the model is not supported, or the library cannot be built here.
+        SurroundingsError: not enough memory for the copy.
+    """
+
+    def __init__(self, model: Network, precision: Precision = "float32", shortlist: Shortlist | None = None) -> None:
+        reason = why_not(model)
+        if reason is not None:
+            raise ConfigurationError(f"the compiled search cannot be had: {reason}; use decoding.beam")
+        assert isinstance(model, Transformer)
+        library = load_search_library().library
+        assert library is not None
+        self.model, self.precision, self.shortlist, self.library = model, precision, shortlist, library
+        self.version = weights_version(model)
+        weights = model_weights(model, precision)
+        decoder = (*model.decoder.parameters(), model.output.weight)
+        self.own_rows = _MANY_ROWS if sum(tensor.numel() for tensor in decoder) >= _LARGE else _ROWS
+        self._tables = weights.tensors[0], weights.tensors[3 if model.config.embedding_norm else 1]  # not copied
+        self._tables_at = [table.data_ptr() for table in self._tables if table is not None]
+        self.config = model.config
+        self._positions: tuple[int, Tensor, Tensor] | None = None
+        handle: int | None = library.decoding_model(
+            _integers(weights.sizes),
+            (ctypes.c_float * len(weights.scales))(*weights.scales),
+            (ctypes.c_void_p * len(weights.tensors))(
+                *[
+                    None if tensor is None else pointer(tensor, tensor.numel(), torch.float32)
+                    for tensor in weights.tensors
+                ]
+            ),
+        )
+        self.handle = _handle(handle, "a second copy of the weights: use decoding.beam")
+        self.shortlist_handle: int | None = None
+        if shortlist is not None:
+            shortlist.check(model.config.source_vocab, model.config.target_vocab)
+            always, starts, more = shortlist.arrays
+            addresses = always.ctypes.data, len(always), starts.ctypes.data, more.ctypes.data
+            self.shortlist_handle = _handle(library.decoding_shortlist(self.handle, *addresses), "a shortlist")
+
+    def __del__(self) -> None:
+        if hasattr(self, "shortlist_handle"):
+            self.library.decoding_shortlist_free(self.shortlist_handle)
+        if hasattr(self, "handle"):
+            self.library.decoding_model_free(self.handle)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy is built from the copied model."""
+        return Engine, (self.model, self.precision, self.shortlist)
+
+    @property
+    def together(self) -> Together:
+        """Itself alone."""
+        return Together((self,), (1.0,), "probabilities")
+
+    def check_tables(self) -> None:
+        """Raise ConfigurationError if the model's embeddings, which are not copied, were moved."""
         if self._tables_at != [table.data_ptr() for table in self._tables if table is not None]:
             raise ConfigurationError("the memory of the model's embeddings was released: make another Engine")
-        return RunningSearch(self, self._library, task, search, longest, min(thread_count(workers), MOST_WORKERS))
 
     def positions(self, longest: int) -> tuple[Tensor, Tensor]:
         """Position vectors of source and target: at least ``longest`` of each, or all learned ones."""
@@ -216,10 +251,10 @@ class Engine:
 class RunningSearch:
     """A search to which sentences are added, and which returns finished ones while it runs."""
 
-    def __init__(
-        self, engine: Engine, library: ctypes.CDLL, task: SearchTask, search: Search, longest: int, workers: int
-    ) -> None:
-        self._engine, self._library, self._symbols, self._longest = engine, library, task.symbols, longest
+    def __init__(self, compiled: CompiledSearch, task: SearchTask, search: Search, longest: int, workers: int) -> None:
+        self._engines, shares, mean = compiled.together
+        engine, self._symbols, self._longest = self._engines[0], task.symbols, longest
+        self._library = library = engine.library
         self.left = 0
         """Number of unfinished sentences."""
         self._process = os.getpid()
@@ -237,11 +272,13 @@ class RunningSearch:
         # A beam of 1 stops at its first end, so that it is greedy search.
         first_end = search.stopping == "exact" and search.beam == 1
         stopping, patience = ("patience", 1.0) if first_end else (search.stopping, search.patience)
-        numbers = [search.beam, task.n_best, _STOPPING.index(stopping), begin, end, workers, engine.rows]
+        numbers = search.beam, task.n_best, _STOPPING.index(stopping), begin, end, workers, compiled.rows
+        handles = [(one.handle, one.shortlist_handle) for one in self._engines]
         opened = library.decoding_search(
-            engine.handle, _integers(numbers), patience,
+            *((ctypes.c_void_p * len(handles))(*some) for some in zip(*handles, strict=True)),
+            (ctypes.c_double * len(shares))(*shares), _integers([len(handles), *numbers, MEANS.index(mean)]), patience,
             _integers(forbidden), len(forbidden), _integers(forced), len(forced),
-            pointer(divisors, longest + 1, torch.float64), longest + 1, engine.shortlist_handle,
+            pointer(divisors, longest + 1, torch.float64), longest + 1,
         )  # fmt: skip
         self._search: int | None = _handle(opened, "this search: use fewer threads or a lower length limit")
         self._reach = 0
@@ -249,11 +286,12 @@ class RunningSearch:
 
     def _set_positions(self, longest: int) -> None:
         """Pass the position vectors to the library, and keep them alive as long as the search."""
-        one, other = self._positions = self._engine.positions(longest)
+        self._positions = [engine.positions(longest) for engine in self._engines]
         self._reach, full = longest, torch.float32
-        addresses = pointer(one, one.numel(), full), len(one), pointer(other, other.numel(), full), len(other)
-        if self._library.decoding_positions(self._search, *addresses):
-            raise ShapeError(f"expected position vectors, got {list(one.shape)} and {list(other.shape)}")
+        for number, (one, other) in enumerate(self._positions):
+            addresses = pointer(one, one.numel(), full), len(one), pointer(other, other.numel(), full), len(other)
+            if self._library.decoding_positions(self._search, number, *addresses):
+                raise ShapeError(f"expected position vectors, got {list(one.shape)} and {list(other.shape)}")
 
     def __enter__(self) -> RunningSearch:
         return self
@@ -286,8 +324,6 @@ class RunningSearch:
             raise ConfigurationError(
                 f"expected 0 <= minimum < limit <= {self._longest}, got a minimum of {minimum} and a limit of {limit}"
             )
-        if not self._engine.config.source_end:
-            source = source[:-1] or source  # as `Transformer.read_lengths`
         with self._opened():
             if len(source) > self._reach:
                 self._set_positions(len(source))
@@ -421,7 +457,7 @@ class EngineCache:
         """The compiled search of a model, or the reason why there is none."""
         kind = precision, shortlist is not None
         found = self._made.get(kind)
-        if found is not None and found.model is model and found.current and _same(found.shortlist, shortlist):
+        if found is not None and found.model is model and found.current and same_shortlist(found.shortlist, shortlist):
             return found
         now = weights_version(model)
         if self._refused is not None and self._refused[0] is model and self._refused[1] == now:
@@ -444,7 +480,7 @@ class EngineCache:
         return self._graphs
 
 
-def _same(one: Shortlist | None, other: Shortlist | None) -> bool:
+def same_shortlist(one: Shortlist | None, other: Shortlist | None) -> bool:
     """Whether two shortlists are equal; two can be read from the same file."""
     if one is None or other is None or one is other:
         return one is other

@@ -1,8 +1,8 @@
 """What the compiled search needs: its C++ library and a model's weights.
 
-`native/decoding.cpp` holds the search (queue, threads, hypotheses) and `native/network.h` computes a step;
-`products.h`, `operands.h` and `tiles.h` multiply matrices in each precision. `multihead.kernels.native` builds
-them, and `multihead.engine.search` calls them.
+`native/decoding.cpp` holds the search (queue, threads, hypotheses), `network.h` computes a step and `next_symbols.h`
+the best symbols; `products.h`, `operands.h` and `tiles.h` multiply matrices in each precision.
+`multihead.kernels.native` builds them, and `multihead.engine.search` calls them.
 
 The weights are passed as sizes and a list of tensors, in the order in which ``decoding_model`` of decoding.cpp reads
 them. Only the names of a Transformer's parts are used here; `models.transformer` defines what is computed with them.
@@ -36,14 +36,14 @@ from multihead.models.layers import (
 from multihead.models.network import Network
 from multihead.models.transformer import Transformer
 
-_FILES = ("decoding.cpp", "network.h", "products.h", "operands.h", "tiles.h")
+_FILES = ("decoding.cpp", "next_symbols.h", "network.h", "products.h", "operands.h", "tiles.h")
 _SIGNATURES = {
     "decoding_model": "ppp:p",
     "decoding_model_free": "p",
-    "decoding_positions": "pplpl:l",
+    "decoding_positions": "plplpl:l",
     "decoding_shortlist": "pplpp:p",
     "decoding_shortlist_free": "p",
-    "decoding_search": "ppdplplplp:p",
+    "decoding_search": "ppppdplplpl:p",
     "decoding_search_free": "p",
     "decoding_add": "plplll:l",
     "decoding_drop": "pl:l",
@@ -156,6 +156,7 @@ def model_weights(model: Transformer, precision: Precision) -> ModelWeights:
         int(embedded),
         int(config.norm_kind == "rms"),
         config.relative_distance if config.positions == "relative" else 0,
+        int(not config.source_end),
     ]
     shapes, gated = _Shapes(*sizes[1:7]), config.feed_forward in GATED
     tensors: list[Tensor | None] = []

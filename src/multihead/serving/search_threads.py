@@ -29,7 +29,7 @@ from multihead.decoding.hypothesis import Hypothesis
 from multihead.decoding.restrictions import Restriction, Rows
 from multihead.decoding.search import Symbols
 from multihead.decoding.task import SearchTask
-from multihead.engine.search import Engine, RunningSearch
+from multihead.engine.search import CompiledSearch, RunningSearch
 from multihead.serving.queue import BatchKey, CallInLoop, Sentence, SentenceQueue
 from multihead.translating.searching import Constraints, build_restrictions, search_batch, symbols_of
 from multihead.translating.translator import Translator
@@ -73,7 +73,7 @@ class SearchThread(threading.Thread):
 
     def __init__(
         self,
-        engine: Engine,
+        engine: CompiledSearch,
         symbols: Symbols,
         longest: int,
         queue: SentenceQueue,

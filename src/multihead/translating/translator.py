@@ -27,7 +27,8 @@ from multihead.decoding.search import Search
 from multihead.decoding.shortlist import Shortlist, Shortlisted
 from multihead.decoding.stepper import Stepper
 from multihead.decoding.task import SearchTask
-from multihead.engine.search import Engine, EngineCache
+from multihead.engine.search import CompiledSearch, EngineCache
+from multihead.engine.weights import Precision
 from multihead.errors import ConfigurationError, InputError
 from multihead.text.languages import Languages
 from multihead.translating.attention import AttentionMap, attention_of
@@ -67,7 +68,7 @@ class Translator:
         self.folder = folder
         self._searching: Search | None = None
         self._engines = EngineCache()
-        self._others: tuple[Bundle, ...] = ()
+        self._others: tuple[tuple[Bundle, EngineCache], ...] = ()
         self._ensemble: Ensemble | None = None
 
     @classmethod
@@ -140,21 +141,21 @@ class Translator:
         Raises:
             ConfigurationError: another vocabulary or device; no other translator.
         """
-        bundles = [*self._bundles, *(bundle for other in others for bundle in other._bundles)]
         joined = copy(self)
-        joined._others = tuple(bundles[1:])
-        joined._ensemble = build_ensemble(bundles, mean)
+        joined._others = (*self._others, *(member for other in others for member in other._members))
+        joined._ensemble = build_ensemble([bundle for bundle, _ in joined._members], mean)
         return joined
 
     @property
     def reach(self) -> int | None:
         """Number of positions that the model tells apart, of an ensemble the smallest; None for any number."""
-        reaches = (bundle.model.max_positions for bundle in self._bundles)
+        reaches = (bundle.model.max_positions for bundle, _ in self._members)
         return min((reach for reach in reaches if reach is not None), default=None)
 
     @property
-    def _bundles(self) -> list[Bundle]:
-        return [self.bundle, *self._others]
+    def _members(self) -> list[tuple[Bundle, EngineCache]]:
+        """The models of the ensemble, or the only one."""
+        return [(self.bundle, self._engines), *self._others]
 
     def translate(
         self,
@@ -348,7 +349,7 @@ class Translator:
         language, drawn = self.bundle.target_language, request.sampling is not None
         return [[consensus(row, request.metric, drawn=drawn, language=language)] for row in results]
 
-    def _find_engine(self, search: Search, constraints: Constraints, samples: bool = False) -> Engine | None:
+    def _find_engine(self, search: Search, constraints: Constraints, samples: bool = False) -> CompiledSearch | None:
         """The compiled search, if it supports what is asked for.
 
         Raises:
@@ -356,21 +357,34 @@ class Translator:
         """
         reason: str | None = "samples are not drawn by compiled code" if samples else None
         reason = reason or uncompiled_reason(search, constraints)
-        reason = reason or ("ensembles are not compiled" if self._ensemble else None)
         shortlist = self.shortlist if search.shortlist and reason is None else None
-        engine = reason or self._engines.get(self.bundle.model, search.precision, shortlist)
-        if isinstance(engine, Engine):
+        engine = reason or self._get_engine(search.precision, shortlist)
+        if isinstance(engine, CompiledSearch):
             return engine
         if search.precision != "float32":
             raise ConfigurationError(f"precision {search.precision} cannot be had here: {engine}; write float32")
         return None
+
+    def _get_engine(self, precision: Precision, shortlist: Shortlist | None) -> CompiledSearch | str:
+        """The compiled search of the model or the ensemble, or the reason why there is none."""
+        engines = []
+        for number, (bundle, made) in enumerate(self._members, start=1):
+            engine = made.get(bundle.model, precision, shortlist)
+            if isinstance(engine, str):
+                return f"model {number} of the ensemble: {engine}" if self._ensemble else engine
+            engines.append(engine)
+        if self._ensemble is None:
+            return engines[0]
+        from multihead.engine.ensemble import EngineEnsemble
+
+        return EngineEnsemble(engines, self._ensemble.mean)
 
     def _search(
         self,
         ids: list[list[int]],
         request: TranslationRequest,
         constraints: Constraints,
-        engine: Engine | None,
+        engine: CompiledSearch | None,
         progress: Callable[[int], None] | None = None,
     ) -> list[list[Hypothesis]]:
         """The best hypotheses of sentences; the compiled search reports its own progress."""
@@ -402,9 +416,13 @@ class Translator:
     @property
     def stepper(self) -> Stepper[Any]:
         """What is searched step by step: the model or an ensemble, with the whole vocabulary or a shortlist."""
-        stepper = self._engines.stepper(self.bundle.model) if self._ensemble is None else self._ensemble
-        if not self._own.shortlist:
-            return stepper
+        if self._ensemble is not None:
+            return self._ensemble.each(self._within) if self._own.shortlist else self._ensemble
+        stepper = self._engines.stepper(self.bundle.model)
+        return self._within(stepper) if self._own.shortlist else stepper
+
+    def _within(self, stepper: Stepper[Any]) -> Stepper[Any]:
+        """A model with the shortlist."""
         return Shortlisted(stepper, self.shortlist, self.bundle.model.config.target_vocab)
 
     @property
@@ -413,7 +431,7 @@ class Translator:
         return self.engine is not None
 
     @property
-    def engine(self) -> Engine | None:
+    def engine(self) -> CompiledSearch | None:
         """The compiled search; None if the settings of this translator ask for something that is not compiled."""
         return self._find_engine(self._own, Constraints())
 

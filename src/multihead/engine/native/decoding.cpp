@@ -1,8 +1,9 @@
 // Greedy and beam search of many sentences in a running batch.
 //
 // Sentences wait in a queue, join the running batch when it has room for their beams, and leave it when they are done.
-// network.h computes a step. The search follows the rules of decoding/beam.py, candidate by
-// candidate, and is tested against it.
+// network.h computes a step, next_symbols.h the best symbols. The search follows the rules of decoding/beam.py,
+// candidate by candidate, and is tested against it. Several models can search together, each with its own state of a
+// sentence: an ensemble, as decoding/ensemble.py defines it.
 //
 // The interface is plain C functions on raw pointers, as in kernels.cpp. Each thread has a batch of its own; the
 // weights are shared. Small products gain more from this than from being split among threads. The result for a
@@ -11,19 +12,17 @@
 #include <atomic>
 #include <chrono>
 #include <deque>
-#include <limits>
 #include <functional>
 #include <mutex>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
-#include "network.h"
+#include "next_symbols.h"
 
 using namespace network;
 
 namespace {
 
-const float NOTHING = -std::numeric_limits<float>::infinity();
 #ifdef __wasm__
 struct Mutex {  // there is one thread
     void lock() {}
@@ -49,10 +48,14 @@ bool fits(const Work &work) {
 #endif
 }
 
-const i64 TILE = 4;    // panels of the vocabulary that are projected at a time
+const i64 TILE = 4;             // panels of the vocabulary that are projected at a time
+const i64 KEPT = (i64)1 << 19;  // logits that are kept for a mean of probabilities, if that is enough rows
+const i64 MOST_MODELS = 64;
+
+enum Mean { PROBABILITIES = 0, LOG_PROBABILITIES = 1 };
 
 struct Settings {
-    i64 beam, n_best, stop, begin, end, workers, capacity;  // stop: 0 exact, 1 ahead, 2 patience
+    i64 beam, n_best, stop, begin, end, workers, capacity, mean;  // stop: 0 exact, 1 ahead, 2 patience
     double patience;
     std::vector<i64> forbidden, forced;
     std::vector<double> divisors;  // [length], the length penalty
@@ -63,29 +66,6 @@ struct Hypothesis {
     float total;
     double score;
     bool finished;
-};
-
-// Columns of the output projection, and the symbol of each.
-struct Columns {
-    const Weights *weights = nullptr;
-    const i64 *symbols = nullptr;  // [panels * PANEL]; null: column n is symbol n
-    std::vector<i64> never;        // columns of forbidden symbols
-    i64 end = -1;                  // column of the end symbol, -1 if there is none
-
-    // The columns of a sorted list of symbols; pads the list to whole panels.
-    void of(const Weights &chosen, std::vector<i64> &sorted, const Settings &set) {
-        weights = &chosen, never.clear(), end = -1;
-        const auto last = sorted.begin() + chosen.out;
-        const auto place = [&](i64 symbol) {
-            const auto at = std::lower_bound(sorted.begin(), last, symbol);
-            return at == last || *at != symbol ? -1 : (i64)(at - sorted.begin());
-        };
-        for (i64 symbol : set.forbidden)
-            if (place(symbol) >= 0) never.push_back(place(symbol));
-        end = place(set.end);
-        sorted.resize(chosen.panels * PANEL, set.end);
-        symbols = sorted.data();
-    }
 };
 
 // Symbols that a translation may contain: some for every source, and candidates for each source symbol.
@@ -100,10 +80,11 @@ struct Shortlist {
 struct Sentence {
     i64 id, limit, minimum;
     Columns columns;  // with a shortlist, the candidates of its source
-    Weights weights;
+    std::vector<Weights> weights;
     std::vector<i64> symbols;
     std::vector<i64> source;
-    Cache cache;
+    std::vector<Cache> caches;  // of each model
+    i64 time = 0;               // symbols of its hypotheses
     i64 alive = 1;  // rows of the batch: 1 before the first step, then the beam
     std::vector<float> totals;              // [alive], log-probabilities; NOTHING for dead hypotheses
     std::vector<std::vector<i64>> history;  // [alive][time]
@@ -111,116 +92,52 @@ struct Sentence {
     std::vector<Hypothesis> found;
     i64 finished = 0;
     int fault = 0;  // 1: NaN; 2: no permitted symbol is possible
-};
 
-// The `most` largest of the values that are offered, descending; of equal ones the earlier first.
-struct Best {
-    std::vector<float> value;
-    std::vector<i64> index;
-    i64 count = 0, most = 0;
-    float bar = NOTHING;  // only larger values are kept
-
-    void clear(i64 places) {
-        most = places, count = 0, bar = NOTHING;
-        if ((i64)value.size() < most) value.resize(most), index.resize(most);
-    }
-    void offer(float v, i64 i) {
-        if (!(v > bar)) return;
-        i64 at = count < most ? count++ : most - 1;
-        for (; at && value[at - 1] < v; at--) value[at] = value[at - 1], index[at] = index[at - 1];
-        value[at] = v, index[at] = i;
-        if (count == most) bar = value[most - 1];
+    void advance() {
+        time++;
+        for (Cache &cache : caches) cache.time = time;
     }
 };
 
-static inline bool any_above(vf x, float bar) {
-#if defined(__AVX512F__)
-    return _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(bar), _CMP_GT_OQ) != 0;
-#elif defined(__wasm__)
-    return some_lane(x > bar);
-#else
-    bool any = false;
-    for (int i = 0; i < LANES; i++) any |= x[i] > bar;
-    return any;
-#endif
-}
-
-// Running log-softmax of a row over blocks of columns: largest logit, sums of exp(logit - largest), best columns.
-struct NextSymbols {
-    vf sums;  // of each lane: adding lanes up once a row, not once a block, takes 5% off a step
-    float most;
-    Best best;
-    bool no_end;
-
-    void clear(i64 places, bool end_is_forbidden) {
-        most = NOTHING, sums = vf{}, no_end = end_is_forbidden;
-        best.clear(places);
-    }
-
-    // logit - log_normalizer() is a log-probability.
-    float log_normalizer() const {
-        float sum = 0.f;
-        for (int i = 0; i < LANES; i++) sum += sums[i];
-        return most + logarithm(sum);
-    }
-
-    // Adds `count` logits, a multiple of LANES, of the columns from `first` on; overwrites those of forbidden symbols,
-    // after they have been summed: probabilities are not renormalized.
-    void see(float *logits, i64 first, i64 count, const Columns &of) {
-        vf tops = *(const vf *)logits;
-        for (i64 i = LANES; i < count; i += LANES) {
-            const vf x = *(const vf *)(logits + i);
-            tops = x > tops ? x : tops;
-        }
-        if (any_above(tops, most)) {
-            float top = tops[0];
-            for (int i = 1; i < LANES; i++) top = tops[i] > top ? tops[i] : top;
-            if (most != NOTHING) sums *= exponential(most - top);
-            most = top;
-        }
-        for (i64 i = 0; i < count; i += LANES) sums += exp_nonpositive(*(const vf *)(logits + i) - most);
-        if (!any_above(tops, best.bar)) return;
-        for (i64 column : of.never)
-            if (column >= first && column < first + count) logits[column - first] = NOTHING;
-        if (no_end && of.end >= first && of.end < first + count) logits[of.end - first] = NOTHING;
-        for (i64 i = 0; i < count; i += LANES) {
-            if (!any_above(*(const vf *)(logits + i), best.bar)) continue;
-            for (i64 j = i; j < i + LANES; j++) best.offer(logits[j], of.symbols ? of.symbols[first + j] : first + j);
-        }
-    }
+// A model that searches, alone or with others.
+struct Member {
+    const Model &model;
+    const Shortlist *shortlist;
+    float share;  // its weight; those of all members sum to 1
+    Positions sources, targets;
 };
 
 struct Search {
-    const Model &model;
+    std::vector<Member> members;
     Settings set;
-    const Shortlist *shortlist = nullptr;
-    Columns columns;  // of the whole vocabulary, or of the shortlist's symbols of every source
+    const Shortlist *shortlist = nullptr;  // of the first model; those of the others have the same symbols
+    Columns columns;                       // of the whole vocabulary, or of the shortlist's symbols of every source
     std::vector<i64> symbols;
-    Positions sources, targets;
     std::deque<std::unique_ptr<Sentence>> waiting;
     std::vector<std::unique_ptr<Sentence>> done;
     Mutex lock;
     std::vector<std::unique_ptr<struct Worker>> workers;
     std::atomic<i64> left{0};
 
-    explicit Search(const Model &model) : model(model) {}
     ~Search();
 };
 
 struct Worker {
     Search &search;
     const Settings &set;
-    Runner runner;
+    std::vector<Runner> runners;  // of each model
     std::vector<std::unique_ptr<Sentence>> active;
     std::vector<Row> rows;
     std::vector<NextSymbols> next;
+    std::vector<float> shifts;
     Block logits;
     Best best;
     std::vector<char> seen;
     double reordering = 0, stepping = 0;  // seconds
 
-    explicit Worker(Search &search)
-        : search(search), set(search.set), runner(search.model, search.sources, search.targets) {}
+    explicit Worker(Search &search) : search(search), set(search.set) {
+        for (const Member &one : search.members) runners.emplace_back(one.model, one.sources, one.targets);
+    }
 
     // Moves sentences from the queue to the batch, if there is room for enough of them to be worth a pass of the
     // encoder.
@@ -239,23 +156,32 @@ struct Worker {
             }
         }
         if (joining.empty()) return;
-        std::vector<i64> words, lengths;
+        for (Runner &runner : runners) encode(runner, joining);
         for (auto &one : joining) {
-            words.insert(words.end(), one->source.begin(), one->source.end());
-            lengths.push_back((i64)one->source.size());
-        }
-        auto memory = runner.encode(words.data(), lengths);
-        i64 first = 0;
-        for (auto &one : joining) {
-            Cache &cache = one->cache;
-            cache.memory = memory, cache.first = first, cache.source = (i64)one->source.size(), cache.width = set.beam;
-            cache.layers.resize(search.model.sizes.decoder_layers);
-            first += cache.source;
             one->totals.assign(1, 0.f);
             one->history.assign(1, {});
             one->scores.assign(set.n_best, (double)NOTHING);
             if (search.shortlist) choose(*one, *search.shortlist);
             active.push_back(std::move(one));
+        }
+    }
+
+    // Runs a model's encoder on sentences, and appends their caches.
+    void encode(Runner &runner, const std::vector<std::unique_ptr<Sentence>> &joining) {
+        std::vector<i64> words, lengths;
+        for (const auto &one : joining) {
+            const i64 length = std::max<i64>(1, (i64)one->source.size() - runner.s.unread);
+            words.insert(words.end(), one->source.begin(), one->source.begin() + length);
+            lengths.push_back(length);
+        }
+        auto memory = runner.encode(words.data(), lengths);
+        i64 first = 0;
+        for (size_t i = 0; i < joining.size(); i++) {
+            Cache cache;
+            cache.memory = memory, cache.first = first, cache.source = lengths[i], cache.width = set.beam;
+            cache.layers.resize(runner.s.decoder_layers);
+            first += cache.source;
+            joining[i]->caches.push_back(std::move(cache));
         }
     }
 
@@ -271,35 +197,113 @@ struct Worker {
             }
         for (i64 symbol : one.symbols) seen[symbol] = 0;
         std::sort(one.symbols.begin(), one.symbols.end());
-        one.weights.choose(search.model.output, from.words, one.symbols.data(), (i64)one.symbols.size(), NOTHING);
-        one.columns.of(one.weights, one.symbols, set);
+        one.weights.resize(search.members.size());
+        std::vector<const Weights *> chosen;
+        for (const Member &member : search.members) {
+            Weights &own = one.weights[chosen.size()];
+            const i64 *some = one.symbols.data(), count = (i64)one.symbols.size();
+            own.choose(member.model.output, member.shortlist->words, some, count, NOTHING);
+            chosen.push_back(&own);
+        }
+        one.columns.of(std::move(chosen), one.symbols, set.forbidden, set.end);
     }
 
-    // Logits of some columns for rows begin ... end - 1, a tile of columns for some rows at a time.
+    // Rows that a product takes at a time.
+    i64 rows_together() const {
+        const bool unit = runners[0].s.kind != FLOAT32 && tiles::used();
+        return unit ? 2 * DEEP : 4 * ROWS;
+    }
+
+    // Logits of some columns for rows begin ... end - 1, a tile of columns for some rows at a time; of several models
+    // their weighted mean.
     void project(const Columns &of, i64 begin, i64 end) {
-        const Weights &w = *of.weights;
-        const bool unit = w.kind != FLOAT32 && tiles::used();
-        const i64 stride = TILE * PANEL, together = unit ? 2 * DEEP : 4 * ROWS;  // rows
-        float *y = logits.get<float>(together * stride);  // [together][stride]
-        for (i64 panel = 0; panel < w.panels; panel += TILE) {
-            const i64 last = std::min(panel + TILE, w.panels);
+        const i64 panels = of.count() / PANEL, stride = TILE * PANEL, together = rows_together();
+        float *y = logits.get<float>((runners.size() > 1 ? 2 : 1) * together * stride);  // [together][stride]
+        for (i64 panel = 0; panel < panels; panel += TILE) {
+            const i64 last = std::min(panel + TILE, panels), count = (last - panel) * PANEL;
             for (i64 from = begin; from < end; from += together) {
                 const i64 to = std::min(from + together, end);
-                product(w, runner.scratch.rows, from, to, panel, last, y, stride, SET);
-                for (i64 r = from; r < to; r++)
-                    next[r].see(y + (r - from) * stride, panel * PANEL, (last - panel) * PANEL, of);
+                product(*of.weights[0], runners[0].scratch.rows, from, to, panel, last, y, stride, SET);
+                for (size_t m = 1; m < runners.size(); m++) {
+                    float *other = y + together * stride;
+                    product(*of.weights[m], runners[m].scratch.rows, from, to, panel, last, other, stride, SET);
+                    const float own = m == 1 ? search.members[0].share : 1.f, share = search.members[m].share;
+                    for (i64 at = 0; at < (to - from) * stride; at += stride) {
+#pragma omp simd
+                        for (i64 i = at; i < at + count; i++) y[i] = fused(share, other[i], own * y[i]);
+                    }
+                }
+                for (i64 r = from; r < to; r++) next[r].see(y + (r - from) * stride, panel * PANEL, count, of);
+            }
+        }
+    }
+
+    // Calls part(columns, from, to, place) for the columns of rows begin ... end - 1: those of all, and with a
+    // shortlist those of each sentence. place: of the first one among all columns of a row.
+    template <class Part>
+    void each_part(i64 begin, i64 end, const Part &part) {
+        part(search.columns, begin, end, 0);
+        if (!search.shortlist) return;
+        i64 first = 0;
+        for (auto &one : active) {
+            const i64 from = std::max(begin, first), to = std::min(end, first += one->alive);
+            if (from < to && one->columns.count()) part(one->columns, from, to, search.columns.count());
+        }
+    }
+
+    // The mean of the models' probabilities. All their normalizers must be known first, so that the logits of some rows
+    // are kept.
+    void average() {
+        const i64 models = (i64)runners.size(), count = (i64)rows.size();
+        i64 wide = 0;
+        for (auto &one : active) wide = std::max(wide, one->columns.count());
+        wide += search.columns.count() + LANES;  // rows are not a power of two apart, which caches dislike
+        const i64 some = std::min(count, std::max(KEPT / (models * wide), rows_together())), apart = some * wide;
+        float *kept = logits.get<float>(models * apart);  // [model][row][wide]
+        shifts.resize(models);
+        std::vector<Normalizer> sums;
+        for (i64 begin = 0; begin < count; begin += some) {
+            const i64 end = std::min(begin + some, count);
+            sums.assign(models * some, Normalizer());
+            each_part(begin, end, [&](const Columns &of, i64 from, i64 to, i64 place) {
+                for (i64 m = 0; m < models; m++)
+                    keep_logits(of, m, from, to, kept + m * apart + (from - begin) * wide + place, wide,
+                                &sums[m * some + from - begin]);
+            });
+            each_part(begin, end, [&](const Columns &of, i64 from, i64 to, i64 place) {
+                for (i64 r = from; r < to; r++) {
+                    next[r].shift = 0.f;
+                    for (i64 m = 0; m < models; m++) {
+                        shifts[m] = sums[m * some + r - begin].value() - logarithm(search.members[m].share);
+                        if (shifts[m] != shifts[m]) next[r].shift = shifts[m];
+                    }
+                    next[r].see({kept + (r - begin) * wide + place, models, apart, shifts.data()}, of);
+                }
+            });
+        }
+    }
+
+    // Writes a model's logits of some columns for rows begin ... end - 1, and adds them to the normalizers.
+    void keep_logits(const Columns &of, i64 model, i64 begin, i64 end, float *y, i64 stride, Normalizer *sums) {
+        const i64 panels = of.count() / PANEL, together = rows_together();
+        for (i64 panel = 0; panel < panels; panel += TILE) {
+            const i64 last = std::min(panel + TILE, panels);
+            for (i64 from = begin; from < end; from += together) {
+                const i64 to = std::min(from + together, end);
+                float *at = y + (from - begin) * stride + panel * PANEL;
+                product(*of.weights[model], runners[model].scratch.rows, from, to, panel, last, at, stride, SET);
+                for (i64 r = from; r < to; r++, at += stride) sums[r - begin].add(at, (last - panel) * PANEL);
             }
         }
     }
 
     void project() {
-        project(search.columns, 0, (i64)rows.size());
-        if (!search.shortlist) return;
-        i64 r = 0;
-        for (auto &one : active) {
-            project(one->columns, r, r + one->alive);
-            r += one->alive;
-        }
+        const i64 count = (i64)rows.size();
+#ifndef __wasm__  // whose searches have one model: to keep the module small
+        if (runners.size() > 1 && set.mean == PROBABILITIES) return average();
+#endif
+        each_part(0, count, [&](const Columns &of, i64 from, i64 to, i64) { project(of, from, to); });
+        for (i64 r = 0; r < count; r++) next[r].shift = next[r].normalizer.value();
     }
 
     static double since(std::chrono::steady_clock::time_point began) {
@@ -308,17 +312,11 @@ struct Worker {
 
     void step() {
         const auto began = std::chrono::steady_clock::now();
-        rows.clear();
-        for (auto &one : active) {
-            one->cache.grow(runner.s.kv() * (runner.s.kind == FLOAT32 ? 4 : 2));
-            for (i64 k = 0; k < one->alive; k++)
-                rows.push_back({&one->cache, k, one->cache.time ? one->history[k].back() : set.begin});
-        }
+        for (size_t m = 0; m < runners.size(); m++) step(runners[m], m);
         if (next.size() < rows.size()) next.resize(rows.size());
         i64 r = 0;
         for (auto &one : active)
-            for (i64 k = 0; k < one->alive; k++) next[r++].clear(2 * set.beam, one->minimum > one->cache.time);
-        runner.step(rows);
+            for (i64 k = 0; k < one->alive; k++) next[r++].clear(2 * set.beam, one->minimum > one->time);
         project();
         r = 0;
         for (auto &one : active) {
@@ -330,19 +328,32 @@ struct Worker {
         stepping += since(began);
     }
 
+    // Steps one of the models.
+    void step(Runner &runner, size_t model) {
+        rows.clear();
+        for (auto &one : active) {
+            Cache &cache = one->caches[model];
+            cache.grow(runner.s.kv() * (runner.s.kind == FLOAT32 ? 4 : 2));
+            for (i64 k = 0; k < one->alive; k++)
+                rows.push_back({&cache, k, one->time ? one->history[k].back() : set.begin});
+        }
+        runner.step(rows);
+    }
+
     void keep(Sentence &one, const Best &from, i64 rank, const NextSymbols *next, bool finished) {
         const i64 at = from.index[rank], parent = at / (2 * set.beam);
         const i64 token = next[parent].best.index[at % (2 * set.beam)];
         std::vector<i64> tokens = one.history[parent];
         if (!finished) tokens.push_back(token);
-        const double score = (double)from.value[rank] / set.divisors[one.cache.time];
+        const double score = (double)from.value[rank] / set.divisors[one.time];
         one.found.push_back({std::move(tokens), from.value[rank], score, finished});
     }
 
     // Extends the only hypothesis of a sentence by a forced symbol, at no cost: log p counts as 0.
     bool force(Sentence &one) {
-        one.history[0].push_back(set.forced[one.cache.time++]);
-        const bool cut = one.limit == one.cache.time;
+        one.history[0].push_back(set.forced[one.time]);
+        one.advance();
+        const bool cut = one.limit == one.time;
         if (cut) one.found.push_back({one.history[0], 0.f, 0., false});
         return cut;
     }
@@ -353,15 +364,16 @@ struct Worker {
         const i64 beam = set.beam, two = 2 * beam;
         best.clear(two);
         for (i64 k = 0; k < one.alive; k++) {
-            const float shift = next[k].log_normalizer();
+            const float shift = next[k].shift;
             if (shift != shift) one.fault = 1;
             if (one.totals[k] == NOTHING) continue;
             for (i64 j = 0; j < next[k].best.count; j++)
                 best.offer(one.totals[k] + (next[k].best.value[j] - shift), k * two + j);
         }
         if (one.fault) return true;
-        if (one.cache.time < (i64)set.forced.size()) return force(one);
-        const i64 length = ++one.cache.time;  // of the extended hypotheses
+        if (one.time < (i64)set.forced.size()) return force(one);
+        one.advance();
+        const i64 length = one.time;  // of the extended hypotheses
         std::vector<i64> parents, tokens;
         std::vector<float> totals;
         std::vector<i64> ranks;
@@ -393,7 +405,7 @@ struct Worker {
         one.history.swap(history);
         one.totals.swap(totals);
         one.alive = beam;
-        one.cache.follow(parents.data());
+        for (Cache &cache : one.caches) cache.follow(parents.data());
         reordering += since(began);
         return false;
     }
@@ -412,8 +424,8 @@ struct Worker {
         });
         if ((i64)one->found.size() > set.n_best) one->found.resize(set.n_best);
         if (one->found.empty() && !one->fault) one->fault = 2;
-        one->cache = Cache();
-        one->weights = Weights();
+        one->caches.clear();
+        one->weights.clear();
         one->history.clear();
         std::lock_guard<Mutex> guard(search.lock);
         search.done.push_back(std::move(one));
@@ -471,16 +483,19 @@ static bool are_possible(const Sizes &s) {
         if (size > most) return false;
     const auto is_in = [](i64 size, i64 least, i64 last) { return size >= least && size <= last; };
     return s.heads % s.kv_heads == 0 && is_in(s.kind, 0, 2) && is_in(s.activation, 0, GATED_TANH_GELU) &&
-           is_in(s.encoder_layers, 0, 1 << 20) && is_in(s.decoder_layers, 0, 1 << 20) && is_in(s.reach, 0, 1 << 20);
+           is_in(s.encoder_layers, 0, 1 << 20) && is_in(s.decoder_layers, 0, 1 << 20) && is_in(s.reach, 0, 1 << 20) &&
+           is_in(s.unread, 0, 1);
 }
 
 // Whether a sentence of `words` ids and translations of `limit` symbols need a number of bytes that 64 bits can hold.
-static bool are_possible(const Search &search, i64 words, i64 limit) {
-    const Sizes &s = search.model.sizes;
+// A model without position vectors cannot search.
+static bool are_possible(const Search &search, const Member &member, i64 words, i64 limit) {
+    const Sizes &s = member.model.sizes;
     const i64 most = (i64)1 << 40;  // of a row, in numbers
     const i64 row = std::max({s.width, s.inner, s.heads * (s.key + s.value) + s.kv(), (s.decoder_layers + 1) * s.kv()});
     i64 bytes;
     return words >= 1 && limit >= 1 && limit < (i64)search.set.divisors.size() && row < most &&
+           member.sources.count && member.targets.count &&
            !__builtin_mul_overflow(row * 16, words + 64, &bytes) &&
            !__builtin_mul_overflow(row * 16, limit + 64, &bytes) &&
            !__builtin_mul_overflow(bytes, search.set.beam, &bytes);
@@ -553,50 +568,80 @@ extern "C" void *decoding_shortlist(const void *model, const i64 *always, i64 co
 
 extern "C" void decoding_shortlist_free(void *shortlist) { delete (Shortlist *)shortlist; }
 
-// numbers: beam, n_best, stop, begin, end, workers, capacity. shortlist: one of this model, or null. Null if a number is
-// impossible or there is not enough memory.
-extern "C" void *decoding_search(const void *model, const i64 *numbers, double patience, const i64 *forbidden,
-                                 i64 forbiddens, const i64 *forced, i64 forceds, const double *divisors, i64 lengths,
-                                 const void *shortlist) {
-    const Model &m = *(const Model *)model;
-    const auto is_symbol = [&](i64 symbol) { return symbol >= 0 && symbol < m.sizes.target_vocab; };
-    const i64 beam = numbers[0], workers = numbers[5];
+// Whether several models can search together: one pair of vocabularies, one precision, positive shares, and shortlists
+// of the same symbols or none.
+static bool fit_together(const std::vector<Member> &members) {
+    const Member &first = members[0];
+    return std::all_of(members.begin(), members.end(), [&](const Member &one) {
+        const Sizes &s = one.model.sizes, &its = first.model.sizes;
+        if (!(one.share > 0.f) || one.share > 1.f || !one.shortlist != !first.shortlist) return false;
+        if (one.shortlist && (&one.shortlist->model != &one.model || one.shortlist->always != first.shortlist->always))
+            return false;
+        return s.source_vocab == its.source_vocab && s.target_vocab == its.target_vocab && s.kind == its.kind;
+    });
+}
+
+// numbers: number of models, beam, n_best, stop, begin, end, workers, capacity, mean. shares: the weights of the
+// models. shortlists: one of each model, or nulls. Null if a number is impossible, the models do not fit together, or
+// there is not enough memory.
+extern "C" void *decoding_search(const void *const *models, const void *const *shortlists, const double *shares,
+                                 const i64 *numbers, double patience, const i64 *forbidden, i64 forbiddens,
+                                 const i64 *forced, i64 forceds, const double *divisors, i64 lengths) {
+    const i64 count = *numbers++, beam = numbers[0], workers = numbers[5];
+    if (count < 1 || count > MOST_MODELS) return nullptr;
+    if (numbers[7] < PROBABILITIES || numbers[7] > LOG_PROBABILITIES) return nullptr;
+    const auto is_symbol = [&](i64 symbol) {
+        return symbol >= 0 && symbol < ((const Model *)models[0])->sizes.target_vocab;
+    };
     if (beam < 1 || beam > 255 || numbers[1] < 1 || numbers[1] > beam || numbers[2] < 0 || numbers[2] > 2) return nullptr;
     if (!is_symbol(numbers[3]) || !is_symbol(numbers[4]) || !std::all_of(forced, forced + forceds, is_symbol))
         return nullptr;
     if (workers < 1 || workers > 1024 || numbers[6] < 1 || forbiddens < 0 || lengths < 2) return nullptr;
     std::unique_ptr<Search> made;
+    bool fitting = true;
     const auto make = [&] {
-        made = std::make_unique<Search>(m);
-        made->set = {beam, numbers[1], numbers[2], numbers[3], numbers[4], workers, numbers[6], patience,
+        made = std::make_unique<Search>();
+        const float least = std::numeric_limits<float>::min();
+        for (i64 m = 0; m < count; m++)
+            made->members.push_back({*(const Model *)models[m], (const Shortlist *)shortlists[m],
+                                     shares[m] >= 0. ? std::max((float)shares[m], least) : 0.f, {}, {}});
+        if (!(fitting = fit_together(made->members))) return;
+        made->set = {beam, numbers[1], numbers[2], numbers[3], numbers[4], workers, numbers[6], numbers[7], patience,
                      {forbidden, forbidden + forbiddens}, {forced, forced + forceds}, {divisors, divisors + lengths}};
-        made->shortlist = (const Shortlist *)shortlist;
+        made->shortlist = made->members[0].shortlist;
+        std::vector<const Weights *> outputs;
+        for (const Member &one : made->members)
+            outputs.push_back(one.shortlist ? &one.shortlist->weights : &one.model.output);
         if (made->shortlist) {
             made->symbols = made->shortlist->always;
-            made->columns.of(made->shortlist->weights, made->symbols, made->set);
+            made->columns.of(outputs, made->symbols, made->set.forbidden, made->set.end);
         } else {
-            made->columns = {&m.output, nullptr, made->set.forbidden, made->set.end};
+            made->columns = {outputs, nullptr, made->set.forbidden, made->set.end};
         }
         for (i64 w = 0; w < workers; w++) made->workers.push_back(std::make_unique<Worker>(*made));
     };
-    return fits(make) ? made.release() : nullptr;
+    return fits(make) && fitting ? made.release() : nullptr;
 }
 
 extern "C" void decoding_search_free(void *search) { delete (Search *)search; }
 
-// Sets the position vectors, which remain the caller's; 1 if there are none. Must not be called while decoding_run runs.
-extern "C" i64 decoding_positions(void *search, const float *source, i64 sources, const float *target, i64 targets) {
+// Sets the position vectors of a model, which remain the caller's; 1 if there are none, or no such model. Must not be
+// called while decoding_run runs.
+extern "C" i64 decoding_positions(void *search, i64 model, const float *source, i64 sources, const float *target,
+                                  i64 targets) {
     Search &s = *(Search *)search;
-    if (sources < 1 || targets < 1) return 1;
-    s.sources = {source, sources}, s.targets = {target, targets};
+    if (model < 0 || model >= (i64)s.members.size() || sources < 1 || targets < 1) return 1;
+    s.members[model].sources = {source, sources}, s.members[model].targets = {target, targets};
     return 0;
 }
 
 // Appends a sentence to the queue; 1 if it is impossible or there is not enough memory.
 extern "C" i64 decoding_add(void *search, i64 id, const i64 *words, i64 count, i64 limit, i64 minimum) {
     Search &s = *(Search *)search;
-    const auto is_word = [&](i64 word) { return word >= 0 && word < s.model.sizes.source_vocab; };
-    if (!are_possible(s, count, limit) || minimum < 0 || !std::all_of(words, words + count, is_word)) return 1;
+    const auto is_word = [&](i64 word) { return word >= 0 && word < s.members[0].model.sizes.source_vocab; };
+    for (const Member &one : s.members)
+        if (!are_possible(s, one, count, limit)) return 1;
+    if (minimum < 0 || !std::all_of(words, words + count, is_word)) return 1;
     const auto append = [&] {
         auto one = std::make_unique<Sentence>();
         one->id = id, one->limit = limit, one->minimum = minimum;

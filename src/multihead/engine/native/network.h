@@ -86,7 +86,8 @@ enum Activation {
 struct Sizes {
     i64 kind, width, heads, kv_heads, key, value, inner, encoder_layers, decoder_layers, source_vocab, target_vocab,
         activation, pre, final_norm, embedding_norm, rms,
-        reach;  // distance from which on relative biases are the same; 0: there are none
+        reach,   // distance from which on relative biases are the same; 0: there are none
+        unread;  // ids at the end of a source that the encoder does not read if there are others: 0 or 1
     i64 q() const { return heads * key; }
     i64 k() const { return kv_heads * key; }
     i64 v() const { return kv_heads * value; }

@@ -84,7 +84,7 @@ struct WebSearch {
     void place(i64 longest) {
         for (auto &one : model.positions) one.reach(longest);
         const PositionTable &source = model.positions[0], &target = model.positions[1];
-        decoding_positions(search.get(), source.table.data(), source.count, target.table.data(), target.count);
+        decoding_positions(search.get(), 0, source.table.data(), source.count, target.table.data(), target.count);
     }
 };
 
@@ -136,9 +136,11 @@ EXPORT(search) WebSearch *web_search(WebModel *model, const int32_t *given, int3
     for (i64 length = 1; length <= longest; length++)
         divisors.push_back(std::pow(given[5] ? (double)(5 + length) / 6.0 : (double)length, alpha));
     const std::vector<i64> forbidden = widened(given + 7, count - 7);
-    const i64 numbers[] = {beam, 1, first_end ? 2 : given[1], given[2], given[3], 1, given[4]};
-    void *opened = decoding_search(model->model.get(), numbers, first_end ? 1.0 : patience, forbidden.data(),
-                                   (i64)forbidden.size(), nullptr, 0, divisors.data(), (i64)divisors.size(), nullptr);
+    const i64 numbers[] = {1, beam, 1, first_end ? 2 : given[1], given[2], given[3], 1, given[4], PROBABILITIES};
+    const void *models[] = {model->model.get()}, *shortlists[] = {nullptr};
+    const double shares[] = {1.0};
+    void *opened = decoding_search(models, shortlists, shares, numbers, first_end ? 1.0 : patience, forbidden.data(),
+                                   (i64)forbidden.size(), nullptr, 0, divisors.data(), (i64)divisors.size());
     if (!opened) __builtin_trap();
     auto made = std::make_unique<WebSearch>(WebSearch{*model, std::unique_ptr<Search>((Search *)opened)});
     made->place(longest);

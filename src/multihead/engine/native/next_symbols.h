@@ -1,0 +1,162 @@
+// The best next symbols of hypotheses, from logits of one model or several.
+//
+// Logits come in blocks of columns of the output projection, row by row. Everything is computed for each row alone.
+
+#pragma once
+
+#include <limits>
+#include "network.h"
+
+namespace network {
+
+const float NOTHING = -std::numeric_limits<float>::infinity();
+
+// Columns of the output projection, and the symbol of each.
+struct Columns {
+    std::vector<const Weights *> weights;  // of each model
+    const i64 *symbols = nullptr;          // [count()]; null: column n is symbol n
+    std::vector<i64> never;                // columns of forbidden symbols
+    i64 end = -1;                          // column of the end symbol, -1 if there is none
+
+    i64 count() const { return weights.empty() ? 0 : weights[0]->panels * PANEL; }
+
+    // The columns of a sorted list of symbols; pads the list to whole panels.
+    void of(std::vector<const Weights *> chosen, std::vector<i64> &sorted, const std::vector<i64> &forbidden,
+            i64 end_symbol) {
+        weights = std::move(chosen), never.clear(), end = -1;
+        const auto last = sorted.begin() + weights[0]->out;
+        const auto place = [&](i64 symbol) {
+            const auto at = std::lower_bound(sorted.begin(), last, symbol);
+            return at == last || *at != symbol ? -1 : (i64)(at - sorted.begin());
+        };
+        for (i64 symbol : forbidden)
+            if (place(symbol) >= 0) never.push_back(place(symbol));
+        end = place(end_symbol);
+        sorted.resize(count(), end_symbol);
+        symbols = sorted.data();
+    }
+};
+
+// The `most` largest of the values that are offered, descending; of equal ones the earlier first.
+struct Best {
+    std::vector<float> value;
+    std::vector<i64> index;
+    i64 count = 0, most = 0;
+    float bar = NOTHING;  // only larger values are kept
+
+    void clear(i64 places) {
+        most = places, count = 0, bar = NOTHING;
+        if ((i64)value.size() < most) value.resize(most), index.resize(most);
+    }
+    void offer(float v, i64 i) {
+        if (!(v > bar)) return;
+        i64 at = count < most ? count++ : most - 1;
+        for (; at && value[at - 1] < v; at--) value[at] = value[at - 1], index[at] = index[at - 1];
+        value[at] = v, index[at] = i;
+        if (count == most) bar = value[most - 1];
+    }
+};
+
+static inline bool any_above(vf x, float bar) {
+#if defined(__AVX512F__)
+    return _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(bar), _CMP_GT_OQ) != 0;
+#elif defined(__wasm__)
+    return some_lane(x > bar);
+#else
+    bool any = false;
+    for (int i = 0; i < LANES; i++) any |= x[i] > bar;
+    return any;
+#endif
+}
+
+// Running log of the sum of exp(logit) of a row: the largest logit, and sums of exp(logit - largest).
+struct Normalizer {
+    vf sums{};  // of each lane: adding lanes up once a row, not once a block, takes 5% off a step
+    float most = NOTHING;
+
+    float value() const {
+        float sum = 0.f;
+        for (int i = 0; i < LANES; i++) sum += sums[i];
+        return most + logarithm(sum);
+    }
+
+    // Adds `count` logits, a multiple of LANES; returns the largest of each lane.
+    vf add(const float *logits, i64 count) {
+        vf tops = *(const vf *)logits;
+        for (i64 i = LANES; i < count; i += LANES) {
+            const vf x = *(const vf *)(logits + i);
+            tops = x > tops ? x : tops;
+        }
+        if (any_above(tops, most)) {
+            float top = tops[0];
+            for (int i = 1; i < LANES; i++) top = tops[i] > top ? tops[i] : top;
+            if (most != NOTHING) sums *= exponential(most - top);
+            most = top;
+        }
+        for (i64 i = 0; i < count; i += LANES) sums += exp_nonpositive(*(const vf *)(logits + i) - most);
+        return tops;
+    }
+};
+
+// The logits of several models for the same row and columns, [model] `apart` numbers apart, and what is subtracted from
+// those of each model to make them log-probabilities plus the log of the model's weight.
+struct Mixture {
+    float *logits;
+    i64 models, apart;
+    const float *shifts;
+
+    vf at(i64 model, i64 i) const { return *(const vf *)(logits + model * apart + i) - shifts[model]; }
+    void forbid(i64 i) const {
+        for (i64 m = 0; m < models; m++) logits[m * apart + i] = NOTHING;
+    }
+};
+
+// The best symbols that may follow a hypothesis. Forbidden ones have a share of the probabilities, which are not
+// renormalized.
+struct NextSymbols {
+    Normalizer normalizer;
+    Best best;
+    float shift;  // best.value - shift are log-probabilities; NaN if a model gave NaN
+    bool no_end;
+
+    void clear(i64 places, bool end_is_forbidden) {
+        normalizer = Normalizer(), no_end = end_is_forbidden;
+        best.clear(places);
+    }
+
+    // Adds `count` logits, a multiple of LANES, of the columns from `first` on; overwrites those of forbidden symbols,
+    // after they have been summed.
+    void see(float *logits, i64 first, i64 count, const Columns &of) {
+        const vf tops = normalizer.add(logits, count);
+        if (!any_above(tops, best.bar)) return;
+        for (i64 column : of.never)
+            if (column >= first && column < first + count) logits[column - first] = NOTHING;
+        if (no_end && of.end >= first && of.end < first + count) logits[of.end - first] = NOTHING;
+        for (i64 i = 0; i < count; i += LANES) {
+            if (!any_above(*(const vf *)(logits + i), best.bar)) continue;
+            for (i64 j = i; j < i + LANES; j++) best.offer(logits[j], of.symbols ? of.symbols[first + j] : first + j);
+        }
+    }
+
+    // Adds all columns of several models: log p = log of the sum over m of exp(a_m), with a_m = logit_m - shift_m. It is
+    // at most max_m a_m + log M, so that few columns need more than that maximum.
+    void see(const Mixture &from, const Columns &of) {
+        for (i64 column : of.never) from.forbid(column);
+        if (no_end && of.end >= 0) from.forbid(of.end);
+        const float slack = logarithm((float)from.models) + 1e-3f;  // more than rounding
+        for (i64 i = 0; i < of.count(); i += LANES) {
+            vf top = from.at(0, i), sum = {};
+            for (i64 m = 1; m < from.models; m++) {
+                const vf x = from.at(m, i);
+                top = x > top ? x : top;
+            }
+            if (!any_above(top, best.bar - slack)) continue;
+            for (i64 m = 0; m < from.models; m++) sum += exp_nonpositive(from.at(m, i) - top);
+            for (i64 j = 0; j < LANES; j++)
+                if (top[j] > best.bar - slack)
+                    best.offer(top[j] + logarithm(sum[j]), of.symbols ? of.symbols[i + j] : i + j);
+        }
+    }
+};
+
+}  // namespace network
