@@ -9,6 +9,7 @@ one for each model. With a shortlist, each model's probabilities are normalized 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from multihead.decoding.ensemble import Mean, scaled
 from multihead.engine.search import CompiledSearch, Engine, Together, same_shortlist
@@ -36,11 +37,12 @@ class EngineEnsemble(CompiledSearch):
         shares = scaled(weights, len(members))
         if len(members) > MOST_MODELS:
             raise ConfigurationError(f"a compiled ensemble has up to {MOST_MODELS} models, got {len(members)}")
-        for name, of in {
+        facts: dict[str, list[Any]] = {
             "source vocabulary": [engine.config.source_vocab for engine in members],
             "target vocabulary": [engine.config.target_vocab for engine in members],
             "precision": [engine.precision for engine in members],
-        }.items():
+        }
+        for name, of in facts.items():
             if len(set(of)) > 1:
                 raise ConfigurationError(f"the models of an ensemble need one {name}, got {of}")
         if not all(same_shortlist(engine.shortlist, members[0].shortlist) for engine in members):
