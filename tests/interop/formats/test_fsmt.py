@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from subword_nmt.learn_bpe import learn_bpe
+from versions import fsmt_positions
 
 from multihead.errors import FormatError
 from multihead.interop.formats.opening import read_foreign
@@ -81,6 +82,7 @@ def test_tokens_and_logits_are_theirs(foreign: Any, both_sides: Any, fsmt: tuple
     assert sides.parts.config.inner == 32
 
 
+@fsmt_positions
 def test_an_import_is_certified_by_transformers(foreign: Any, fsmt: tuple[Any, Path], tmp_path: Path) -> None:
     lines = tmp_path / "lines.de"
     lines.write_text("\n".join(foreign.sentences(3)) + "\n", encoding="utf-8")
