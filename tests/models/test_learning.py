@@ -34,7 +34,7 @@ TASKS: dict[str, Callable[[Ids], Ids]] = {
     "sort": lambda ids: tuple(sorted(ids)),
 }
 WithoutChecks = Callable[[], AbstractContextManager[None]]
-TRAINING = TrainingConfig(seed=SEED, updates=700, learning_rate=3e-3, warmup=70, smoothing=0.0)
+TRAINING = TrainingConfig(seed=SEED, updates=450, learning_rate=3e-3, warmup=45, smoothing=0.0)
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
