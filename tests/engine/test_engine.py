@@ -170,11 +170,11 @@ def test_no_sentence_is_too_long(drawn: Any) -> None:
     expected = greedy_search(model, *drawn.padded(sources), SearchTask(drawn.symbols, max_lengths=6))
     for (one,), other in zip(found, expected, strict=True):
         assert one.log_probability == pytest.approx(other.log_probability, rel=1e-4)
-    for table in engine.positions(1500):
+    for table in engine.packed.positions(1500):
         assert torch.equal(table, sinusoid(torch.arange(len(table)), model.config.width))
         assert len(table) >= 1500
     learned = Engine(drawn.model("learned positions, gelu"))
-    assert torch.equal(learned.positions(1500)[1], learned.model.target_embedding.positions.table.weight)
+    assert torch.equal(learned.packed.positions(1500)[1], learned.model.target_embedding.positions.table.weight)
 
 
 def test_nothing_in_nothing_out(drawn: Any) -> None:
@@ -284,7 +284,7 @@ def test_changed_weights_are_noticed_and_copies_are_made_anew(drawn: Any) -> Non
     assert isinstance(first, Engine)
     assert engines.get(model, "float32") is first
     for copied in (copy.deepcopy(first), pickle.loads(pickle.dumps(first))):
-        assert copied.handle != first.handle
+        assert copied.packed.handle != first.packed.handle
         assert copied.search(sources, SearchTask(drawn.symbols, max_lengths=9)) == first.search(
             sources, SearchTask(drawn.symbols, max_lengths=9)
         )

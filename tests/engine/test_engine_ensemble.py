@@ -198,12 +198,12 @@ def test_the_c_interface_refuses_models_that_do_not_fit(drawn: Any) -> None:
 
     def opened(members: list[Engine], lists: list[Any], shares: list[float], count: int, mean: int) -> Any:
         numbers = (ctypes.c_int64 * 9)(count, 2, 1, 0, 2, 3, 1, 64, mean)
-        models = (ctypes.c_void_p * len(members))(*[engine.handle for engine in members])
+        models = (ctypes.c_void_p * len(members))(*[engine.packed.handle for engine in members])
         shortlists = (ctypes.c_void_p * len(lists))(*lists)
         weights = (ctypes.c_double * len(shares))(*shares)
         return library.decoding_search(models, shortlists, weights, numbers, 1.0, None, 0, None, 0, divisors, 10)
 
-    lists = [short.shortlist_handle, fewer.shortlist_handle]
+    lists = [short.packed.shortlist_handle, fewer.packed.shortlist_handle]
     for members, shortlists, shares, count, mean in (
         ([one, other], [None, None], [0.5, 0.5], 0, 0),
         ([one, other], [None, None], [0.5, 0.5], -1, 0),

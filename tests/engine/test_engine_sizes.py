@@ -158,7 +158,7 @@ def test_the_c_interface_refuses_impossible_searches(drawn: Any) -> None:
     library = load_search_library().library
     assert library is not None
     good, divisors = [1, 2, 1, 0, 2, 3, 1, 64, 0], (ctypes.c_double * 10)(*[1.0] * 10)
-    models, shortlists = (ctypes.c_void_p * 1)(engine.handle), (ctypes.c_void_p * 1)(None)
+    models, shortlists = (ctypes.c_void_p * 1)(engine.packed.handle), (ctypes.c_void_p * 1)(None)
 
     def opened_with(given: list[int]) -> int | None:
         numbers, shares = (ctypes.c_int64 * 9)(*given), (ctypes.c_double * 1)(1.0)
@@ -172,7 +172,7 @@ def test_the_c_interface_refuses_impossible_searches(drawn: Any) -> None:
         assert opened_with([*good[:place], value, *good[place + 1 :]]) is None
     opened = opened_with(good)
     assert opened is not None
-    one, other = engine.positions(9)
+    one, other = engine.packed.positions(9)
     assert library.decoding_positions(opened, 0, one.data_ptr(), len(one), other.data_ptr(), len(other)) == 0
     for words, limit, minimum in (([90], 9, 0), ([-1], 9, 0), ([4], 10, 0), ([4], 0, 0), ([4], 9, -1), ([], 9, 0)):
         row = (ctypes.c_int64 * len(words))(*words)

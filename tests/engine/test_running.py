@@ -166,7 +166,7 @@ model = Transformer(TransformerConfig(source_vocab=40, target_vocab=40, **sizes)
 engine, symbols, sources = Engine(model), Symbols(2, 3, (0, 1, 2)), [[5, 6, 7, 3]] * 8
 short, long, search = SearchTask(symbols, 9), SearchTask(symbols, 2000, 1999), Search(beam=8)
 engine.search(sources, short, search)
-engine.positions(2000)
+engine.packed.positions(2000)
 with open("/proc/self/statm") as sizes:
     now = int(sizes.read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (now + (24 << 20), resource.RLIM_INFINITY))

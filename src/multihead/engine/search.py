@@ -26,7 +26,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from multihead.decoding.ensemble import MEANS, Mean
 from multihead.decoding.hypothesis import Hypothesis, make_hypothesis, refuse_nan
@@ -35,14 +34,7 @@ from multihead.decoding.shortlist import Shortlist
 from multihead.decoding.stepper import Stepper
 from multihead.decoding.task import SearchTask
 from multihead.engine.graphs import Capture, Graphs
-from multihead.engine.weights import (
-    Precision,
-    load_search_library,
-    model_weights,
-    position_table,
-    weights_version,
-    why_not,
-)
+from multihead.engine.weights import PackedModel, Precision, integers, require_handle, weights_version, why_not
 from multihead.errors import ConfigurationError, ShapeError, SurroundingsError
 from multihead.kernels.native import pointer, thread_count
 from multihead.models.network import Network
@@ -163,7 +155,7 @@ class CompiledSearch(ABC):
                 f"stops by {', '.join(_STOPPING)}; use decoding.beam"
             )
         for engine in self.together.engines:
-            engine.check_tables()
+            engine.packed.check_tables()
         return RunningSearch(self, task, search, longest, min(thread_count(workers), MOST_WORKERS))
 
 
@@ -185,40 +177,12 @@ class Engine(CompiledSearch):
         if reason is not None:
             raise ConfigurationError(f"the compiled search cannot be had: {reason}; use decoding.beam")
         assert isinstance(model, Transformer)
-        library = load_search_library().library
-        assert library is not None
-        self.model, self.precision, self.shortlist, self.library = model, precision, shortlist, library
+        self.model, self.precision, self.shortlist = model, precision, shortlist
         self.version = weights_version(model)
-        weights = model_weights(model, precision)
+        self.packed = PackedModel(model, precision, shortlist)
         decoder = (*model.decoder.parameters(), model.output.weight)
         self.own_rows = _MANY_ROWS if sum(tensor.numel() for tensor in decoder) >= _LARGE else _ROWS
-        self._tables = weights.tensors[0], weights.tensors[3 if model.config.embedding_norm else 1]  # not copied
-        self._tables_at = [table.data_ptr() for table in self._tables if table is not None]
         self.config = model.config
-        self._positions: tuple[int, Tensor, Tensor] | None = None
-        handle: int | None = library.decoding_model(
-            _integers(weights.sizes),
-            (ctypes.c_float * len(weights.scales))(*weights.scales),
-            (ctypes.c_void_p * len(weights.tensors))(
-                *[
-                    None if tensor is None else pointer(tensor, tensor.numel(), torch.float32)
-                    for tensor in weights.tensors
-                ]
-            ),
-        )
-        self.handle = _handle(handle, "a second copy of the weights: use decoding.beam")
-        self.shortlist_handle: int | None = None
-        if shortlist is not None:
-            shortlist.check(model.config.source_vocab, model.config.target_vocab)
-            always, starts, more = shortlist.arrays
-            addresses = always.ctypes.data, len(always), starts.ctypes.data, more.ctypes.data
-            self.shortlist_handle = _handle(library.decoding_shortlist(self.handle, *addresses), "a shortlist")
-
-    def __del__(self) -> None:
-        if hasattr(self, "shortlist_handle"):
-            self.library.decoding_shortlist_free(self.shortlist_handle)
-        if hasattr(self, "handle"):
-            self.library.decoding_model_free(self.handle)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy is built from the copied model."""
@@ -229,24 +193,6 @@ class Engine(CompiledSearch):
         """Itself alone."""
         return Together((self,), (1.0,), "probabilities")
 
-    def check_tables(self) -> None:
-        """Raise ConfigurationError if the model's embeddings, which are not copied, were moved."""
-        if self._tables_at != [table.data_ptr() for table in self._tables if table is not None]:
-            raise ConfigurationError("the memory of the model's embeddings was released: make another Engine")
-
-    def positions(self, longest: int) -> tuple[Tensor, Tensor]:
-        """Position vectors of source and target: at least ``longest`` of each, or all learned ones."""
-        held = self._positions
-        if held is None or held[0] < longest:
-            reach, tables = max(512, 2 * longest), (self.model.source_embedding, self.model.target_embedding)
-            one, other = (position_table(table, reach, self.config.width) for table in tables)
-            held = self._positions = (
-                reach,
-                one,
-                other,
-            )  # one assignment: another thread may replace it by a shorter one meanwhile
-        return held[1:]
-
 
 class RunningSearch:
     """A search to which sentences are added, and which returns finished ones while it runs."""
@@ -254,7 +200,7 @@ class RunningSearch:
     def __init__(self, compiled: CompiledSearch, task: SearchTask, search: Search, longest: int, workers: int) -> None:
         self._engines, shares, mean = compiled.together
         engine, self._symbols, self._longest = self._engines[0], task.symbols, longest
-        self._library = library = engine.library
+        self._library = library = engine.packed.library
         self.left = 0
         """Number of unfinished sentences."""
         self._process = os.getpid()
@@ -273,20 +219,20 @@ class RunningSearch:
         first_end = search.stopping == "exact" and search.beam == 1
         stopping, patience = ("patience", 1.0) if first_end else (search.stopping, search.patience)
         numbers = search.beam, task.n_best, _STOPPING.index(stopping), begin, end, workers, compiled.rows
-        handles = [(one.handle, one.shortlist_handle) for one in self._engines]
+        handles = [(one.packed.handle, one.packed.shortlist_handle) for one in self._engines]
         opened = library.decoding_search(
             *((ctypes.c_void_p * len(handles))(*some) for some in zip(*handles, strict=True)),
-            (ctypes.c_double * len(shares))(*shares), _integers([len(handles), *numbers, MEANS.index(mean)]), patience,
-            _integers(forbidden), len(forbidden), _integers(forced), len(forced),
+            (ctypes.c_double * len(shares))(*shares), integers([len(handles), *numbers, MEANS.index(mean)]), patience,
+            integers(forbidden), len(forbidden), integers(forced), len(forced),
             pointer(divisors, longest + 1, torch.float64), longest + 1,
         )  # fmt: skip
-        self._search: int | None = _handle(opened, "this search: use fewer threads or a lower length limit")
+        self._search: int | None = require_handle(opened, "this search: use fewer threads or a lower length limit")
         self._reach = 0
         self._set_positions(longest)
 
     def _set_positions(self, longest: int) -> None:
         """Pass the position vectors to the library, and keep them alive as long as the search."""
-        self._positions = [engine.positions(longest) for engine in self._engines]
+        self._positions = [engine.packed.positions(longest) for engine in self._engines]
         self._reach, full = longest, torch.float32
         for number, (one, other) in enumerate(self._positions):
             addresses = pointer(one, one.numel(), full), len(one), pointer(other, other.numel(), full), len(other)
@@ -327,7 +273,7 @@ class RunningSearch:
         with self._opened():
             if len(source) > self._reach:
                 self._set_positions(len(source))
-            if self._library.decoding_add(self._search, number, _integers(source), len(source), limit, minimum):
+            if self._library.decoding_add(self._search, number, integers(source), len(source), limit, minimum):
                 raise SurroundingsError(f"there is not enough memory for a sentence of {len(source)} ids")
             self.left += 1
 
@@ -426,16 +372,6 @@ class RunningSearch:
             made.append(Hypothesis(tuple(all_of_them[start : start + length]), total, score, bool(whole)))
             start += length
         return made
-
-
-def _handle(handle: int | None, what: str) -> int:
-    if handle is None:
-        raise SurroundingsError(f"there is not enough memory for {what}")
-    return handle
-
-
-def _integers(numbers: Sequence[int]) -> Any:
-    return (ctypes.c_int64 * len(numbers))(*numbers)
 
 
 class EngineCache:

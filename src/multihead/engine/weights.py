@@ -10,16 +10,18 @@ them. Only the names of a Transformer's parts are used here; `models.transformer
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ctypes
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 
 from multihead.attention import MultiHeadAttention
-from multihead.errors import ShapeError
-from multihead.kernels.native import Announce, Library, Native, load_library
+from multihead.decoding.shortlist import Shortlist
+from multihead.errors import ConfigurationError, ShapeError, SurroundingsError
+from multihead.kernels.native import Announce, Library, Native, load_library, pointer
 from multihead.model_folder import round_matrix, without_values
 from multihead.models.config import GATED, Activation
 from multihead.models.layers import (
@@ -204,6 +206,79 @@ def position_table(embedding: Embedding, length: int, width: int) -> Tensor:
     if embedding.positions is None:
         return torch.zeros(1, width)
     return _checked(sinusoid(torch.arange(length), width, embedding.positions.layout), length, width)
+
+
+class PackedModel:
+    """A model's weights as the library holds them: prepacked, but the embeddings, which are the model's own.
+
+    Args:
+        model: which `why_not` has nothing against.
+        precision: of the matrix products.
+        shortlist: for the vocabularies of the model.
+
+    Raises:
+        ConfigurationError: the shortlist is of another model.
+        SurroundingsError: not enough memory.
+    """
+
+    def __init__(self, model: Transformer, precision: Precision, shortlist: Shortlist | None) -> None:
+        library = load_search_library().library
+        assert library is not None
+        self.library, self._model = library, model
+        weights = model_weights(model, precision)
+        self._tables = weights.tensors[0], weights.tensors[3 if model.config.embedding_norm else 1]  # not copied
+        self._tables_at = [table.data_ptr() for table in self._tables if table is not None]
+        self._positions: tuple[int, Tensor, Tensor] | None = None
+        handle: int | None = library.decoding_model(
+            integers(weights.sizes),
+            (ctypes.c_float * len(weights.scales))(*weights.scales),
+            (ctypes.c_void_p * len(weights.tensors))(
+                *[
+                    None if tensor is None else pointer(tensor, tensor.numel(), torch.float32)
+                    for tensor in weights.tensors
+                ]
+            ),
+        )
+        self.handle = require_handle(handle, "a second copy of the weights: use decoding.beam")
+        self.shortlist_handle: int | None = None
+        if shortlist is not None:
+            shortlist.check(model.config.source_vocab, model.config.target_vocab)
+            always, starts, more = shortlist.arrays
+            addresses = always.ctypes.data, len(always), starts.ctypes.data, more.ctypes.data
+            self.shortlist_handle = require_handle(library.decoding_shortlist(self.handle, *addresses), "a shortlist")
+
+    def __del__(self) -> None:
+        if hasattr(self, "shortlist_handle"):
+            self.library.decoding_shortlist_free(self.shortlist_handle)
+        if hasattr(self, "handle"):
+            self.library.decoding_model_free(self.handle)
+
+    def check_tables(self) -> None:
+        """Raise ConfigurationError if the model's embeddings were moved."""
+        if self._tables_at != [table.data_ptr() for table in self._tables if table is not None]:
+            raise ConfigurationError("the memory of the model's embeddings was released: make another Engine")
+
+    def positions(self, longest: int) -> tuple[Tensor, Tensor]:
+        """Position vectors of source and target: at least ``longest`` of each, or all learned ones."""
+        held = self._positions
+        if held is None or held[0] < longest:
+            reach, tables = max(512, 2 * longest), (self._model.source_embedding, self._model.target_embedding)
+            one, other = (position_table(table, reach, self._model.config.width) for table in tables)
+            # One assignment: another thread may replace it by a shorter one meanwhile.
+            held = self._positions = reach, one, other
+        return held[1:]
+
+
+def require_handle(handle: int | None, what: str) -> int:
+    """What the library made; SurroundingsError if there was not enough memory for it."""
+    if handle is None:
+        raise SurroundingsError(f"there is not enough memory for {what}")
+    return handle
+
+
+def integers(numbers: Sequence[int]) -> Any:
+    """64-bit integers for the library."""
+    return (ctypes.c_int64 * len(numbers))(*numbers)
 
 
 class _Shapes(NamedTuple):
