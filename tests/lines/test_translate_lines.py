@@ -37,12 +37,12 @@ def test_a_row_survives_any_text(text: str) -> None:
         (LineOptions(TranslationRequest(SEARCH, n_best=2)), 2),
         (LineOptions(TranslationRequest(SEARCH), scores=True), 1),
     ):
-        rows = options.rows(17, found[:count])
+        rows = options.rows(17, "its text", found[:count])
         read = [row.split("\t", 2) for row in "".join(row + "\n" for row in rows).split("\n")[:-1]]
         assert [(int(line), float(score), rest) for line, score, rest in read] == [
             (17, translation.score, translation.text) for translation in found[:count]
         ]
-    assert LineOptions(TranslationRequest(SEARCH)).rows(17, found[:1]) == [text]
+    assert LineOptions(TranslationRequest(SEARCH)).rows(17, "its text", found[:1]) == [text]
 
 
 @pytest.mark.parametrize("n", [0, 4])

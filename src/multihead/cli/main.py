@@ -39,6 +39,7 @@ from multihead.cli.score import score
 from multihead.cli.selftest import selftest
 from multihead.cli.serve import serve
 from multihead.cli.shortlist import shortlist
+from multihead.cli.synthesize import backtranslate, distill
 from multihead.cli.train import train
 from multihead.cli.translate import translate
 from multihead.errors import MultiheadError
@@ -61,6 +62,7 @@ def multihead() -> None:
 for command in (
     *(train, translate, evaluate, prepare, average, attention, plot, bpe, demo),
     *(doctor, explain, compare, serve),
+    *(backtranslate, distill),
     *(score, align, selftest, quantise, shortlist, import_model, export),
     *(pretrain, fill_mask, classify, pointer),
 ):

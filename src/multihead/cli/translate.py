@@ -263,7 +263,7 @@ def translate(
         with open_text(text.path) as stream:
             _through_pipe(translator, options, files, stream, text)
     else:
-        _to_file(translator, options, files, parsed.digest(model, languages), text, output)
+        write_to_file(translator, options, files, parsed.digest(model, languages), text, output)
 
 
 def _check_output(source: Path | None, output: Path | None, resume: bool) -> None:
@@ -311,16 +311,30 @@ def _through_pipe(
         raise fault[0]
 
 
-def _to_file(
-    translator: Translator, options: LineOptions, files: SideFiles | None, model: str, text: TextScan, output: Path
+def write_to_file(
+    translator: Translator,
+    options: LineOptions,
+    files: SideFiles | None,
+    model: str,
+    text: TextScan,
+    output: Path,
+    *,
+    remarks: bool = True,
 ) -> None:
-    """Write to a file; if stopped, say where the same command will continue."""
+    """Write to a file; if stopped, say where the same command will continue.
+
+    Args:
+        translator, options, files, model, output: as `lines.translate_file.translate_file` has them.
+        text: the input.
+        remarks: print notes on single lines.
+    """
     from multihead.cli.streams import counter
     from multihead.lines.growing_file import lines_done
     from multihead.lines.translate_file import translate_file
 
     def remark(line: str) -> None:
-        click.echo(line, err=True)
+        if remarks:
+            click.echo(line, err=True)
 
     with counter("translated", "lines", text.lines) as count:
         try:

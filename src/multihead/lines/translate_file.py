@@ -114,6 +114,7 @@ def _made_from(
         "compiled": translator.compiled,
         "device": str(translator.bundle.model.output.weight.device),
         "threads": torch.get_num_threads(),
+        **options.record,
     }
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from multihead.errors import ConfigurationError
 from multihead.judging.guard import GuardedTranslation, assess, retry
@@ -72,8 +72,21 @@ class LineOptions:
                 f"max_sentence: expected at least max_source, which is {self.max_source}, got {self.max_sentence}"
             )
 
-    def rows(self, number: int, found: Sequence[Translation], suspicions: Sequence[float] = ()) -> list[str]:
-        """What is written for line ``number``, without line feeds; ``suspicions``: one per translation, if guarded."""
+    @property
+    def record(self) -> dict[str, Any]:
+        """What else decides the output, for the record of an unfinished file."""
+        return {}
+
+    def rows(self, number: int, text: str, found: Sequence[Translation], suspicions: Sequence[float] = ()) -> list[str]:
+        """What is written for line ``number``, without line feeds.
+
+        Args:
+            number: of the line, from 1.
+            text: of the line.
+            found: its translations.
+            suspicions: one per translation, if guarded.
+        """
+        del text
         if self.request.n_best is None and not self.scores and not self.request.several:
             return [found[0].text]
         columns = [f"{suspicion:.2f}\t" for suspicion in suspicions] or [""] * len(found)
@@ -171,9 +184,9 @@ def translated(
             reader.refuse("prefixes" if error.name == "prefix" else "phrases", f"its {error.reason}", number)
         rows: list[str] = []
         remarks: list[str] = []
-        for number, line, parts in zip(range(done + 1, done + len(window) + 1), split, results, strict=True):
+        for number, (text, line, parts) in enumerate(zip(window, split, results, strict=True), start=done + 1):
             whole = join_parts(line, [part.translations for part in parts])
-            rows += options.rows(number, whole, _suspicions(parts, len(whole)))
+            rows += options.rows(number, text, whole, _suspicions(parts, len(whole)))
             remarks += [f"line {number}{remark}" for remark in _remarks(line, whole, parts)]
         yield Window(len(window), rows, tuple(remarks))
         done += len(window)
