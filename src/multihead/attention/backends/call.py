@@ -272,7 +272,7 @@ def _check_mask(mask: object, sizes: Sizes) -> None:
     """Check that it is a mask, made for so many sentences and heads or for any number of them."""
     if not isinstance(mask, Mask):
         raise MaskError(f"mask is a {type(mask).__name__}: for a boolean tensor, True = may attend, write Dense(mask)")
-    for name, size, want in zip(("sentences", "heads"), mask.sizes, sizes[:2], strict=True):
+    for name, size, want in zip(("sentences", "heads"), mask.sizes, (sizes.batch, sizes.heads), strict=True):
         if size is not None and size != 1 and size != want:
             raise ShapeError(f"the mask {mask!r} was made for {size} {name}, but there are {want}")
 
