@@ -82,6 +82,9 @@ class ProcessGroup(Processes):
         """Whether another process has ended, or the connection is broken: nothing more can be exchanged."""
         self.announced = False
         """Whether all processes know why this one ends: it is enough if one of them prints it."""
+        self._held: list[Tensor] = []
+        """The tensors of the last gather. If gloo's thread were the last to hold one, it would need Python's lock to
+        free it, while destroying the group in PyTorch 2.6 waits for that thread and keeps the lock."""
 
     def __enter__(self) -> ProcessGroup:
         import torch.distributed as dist
@@ -157,6 +160,7 @@ class ProcessGroup(Processes):
 
         own = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         gathered = [torch.empty_like(own) for _ in range(self.size)]
+        self._held = [own, *gathered]
         with self._collective():
             dist.all_gather(gathered, own)
         return [other.numpy().tobytes() for other in gathered]
