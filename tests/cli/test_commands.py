@@ -217,6 +217,8 @@ def test_the_commands():
         "explain",
         "compare",
         "serve",
+        "backtranslate",
+        "distill",
         "score",
         "align",
         "selftest",

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 FILES: dict[str, list[str]] = {
     "translate --output": ["RUN", "--input", "SOURCE"],
+    "backtranslate --output": ["RUN", "--monolingual", "SOURCE"],
+    "distill --output": ["RUN", "--source", "SOURCE"],
     "evaluate --save": ["RUN", "--source", "SOURCE", "--target", "TARGET"],
     "attention --output": ["RUN", "--source", "eins", "--target", "one"],
     "plot --output": ["RUN"],
