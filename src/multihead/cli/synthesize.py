@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import click
 
@@ -18,12 +18,12 @@ from multihead.cli.options import (
     parse_search_flags,
     search_flags,
 )
-from multihead.cli.translate import TranslateFlags, write_to_file
+from multihead.cli.translate import TranslateFlags, ensemble_flags, write_to_file
 from multihead.data.readers import format_of
 from multihead.data.text_files import scan
 from multihead.errors import ConfigurationError
 from multihead.text.languages import Languages
-from multihead.translating.request import Mean, Sampling
+from multihead.translating.request import Sampling
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -42,17 +42,7 @@ def _pair_flags(function: F) -> F:
             "--n-best", type=int, metavar="NUMBER", help="So many pairs of each line, with its best translations. [1]"
         ),
         flags_of(Sampling, lambda name: "Pairs of each line, with samples." if name == "sample" else ""),
-        click.option(
-            "--with",
-            "others",
-            type=click.Path(path_type=Path),
-            multiple=True,
-            metavar="MODEL",
-            help="Another model with the same vocabulary; their predictions are averaged. May be repeated.",
-        ),
-        click.option(
-            "--mean", type=click.Choice(get_args(Mean)), help="What is averaged, with --with. [probabilities]"
-        ),
+        ensemble_flags,
         click.option(
             "--guard/--no-guard",
             "guarded",

@@ -47,6 +47,26 @@ _IDLE = ("beam", "stopping", "patience", "groups", "diversity", "coverage")
 """Settings of a search that have no effect on samples."""
 
 
+def ensemble_flags(function: F) -> F:
+    """Decorator that adds ``--with`` and ``--mean``, for `TranslateFlags`."""
+    decorations = (
+        click.option(
+            "--with",
+            "others",
+            type=click.Path(path_type=Path),
+            multiple=True,
+            metavar="MODEL",
+            help="Another model with the same vocabulary; their predictions are averaged. May be repeated.",
+        ),
+        click.option(
+            "--mean", type=click.Choice(get_args(Mean)), help="What is averaged, with --with. [probabilities]"
+        ),
+    )
+    for decoration in reversed(decorations):
+        function = decoration(function)
+    return function
+
+
 def translate_flags(function: F) -> F:
     """Decorator that adds the flags beyond those of the search; `TranslateFlags.parse` reads them."""
     decorations: tuple[Callable[[Any], Any], ...] = (
@@ -77,17 +97,7 @@ def translate_flags(function: F) -> F:
             type=click.Choice(get_args(Metric)),
             help="Of all samples, or of all translations in the beam, write the one that the others agree with most.",
         ),
-        click.option(
-            "--with",
-            "others",
-            type=click.Path(path_type=Path),
-            multiple=True,
-            metavar="MODEL",
-            help="Another model with the same vocabulary; their predictions are averaged. May be repeated.",
-        ),
-        click.option(
-            "--mean", type=click.Choice(get_args(Mean)), help="What is averaged, with --with. [probabilities]"
-        ),
+        ensemble_flags,
         click.option(
             "--guard",
             type=click.Choice(["off", *get_args(GuardMode)]),
