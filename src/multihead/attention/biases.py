@@ -55,8 +55,8 @@ class Bias(ABC):
 
     def score_rule(self, q_len: int, kv_len: int, device: Device = None) -> ScoreRule:
         """The bias as a function of indices, for FlexAttention; by default it reads the `dense` one."""
-        term = self.dense(q_len, kv_len, device=device)
-        return lambda score, b, h, q, k: score + term[0, h, q, k]  # noqa: ARG005
+        term = self.dense(q_len, kv_len, device=device)[0]  # in PyTorch 2.6, an index is all tensors or none
+        return lambda score, b, h, q, k: score + term[h, q, k]  # noqa: ARG005
 
 
 class ALiBi(Bias):
