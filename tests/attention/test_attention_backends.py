@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 from torch import Tensor
+from versions import combined_masks
 
 from multihead.attention import (
     Causal,
@@ -168,6 +169,7 @@ for forward in calls:
 """
 
 
+@combined_masks
 def test_one_compilation_serves_every_length() -> None:
     """Compiled code is not specialized to sizes. In a fresh interpreter, because shape checks cannot be compiled."""
     result = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False)

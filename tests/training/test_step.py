@@ -9,6 +9,7 @@ import sys
 import pytest
 import torch
 import torch.nn.functional as F
+from versions import AUTOCAST_IS_NOT_COMPILED
 
 from multihead.errors import DivergenceError
 from multihead.kernels import random
@@ -291,7 +292,7 @@ for step, numbers in enumerate((range(9), range(9, 13), range(12)), start=1):
 for one, other in zip(model.parameters(), compiled.parameters()):
     torch.testing.assert_close(one, other, atol=1e-9, rtol=0)
 frames = torch._dynamo.utils.counters["frames"]
-assert frames["ok"] == frames["total"] > 0, frames
+print(frames["ok"], frames["total"])
 """
 
 
@@ -302,3 +303,6 @@ def test_what_pytorch_compiles_learns_the_same():
     """
     result = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
+    compiled, frames = map(int, result.stdout.split())
+    assert 0 < compiled <= frames
+    assert compiled == frames or AUTOCAST_IS_NOT_COMPILED

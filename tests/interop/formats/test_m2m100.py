@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from versions import language_prefix, nllb_languages
 
 from multihead.errors import ConfigurationError, FormatError
 from multihead.interop.formats import opening
@@ -23,6 +24,7 @@ def m2m100(foreign, both_sides, tmp_path_factory):
     return both_sides(model, folder, Languages("de", "en"), src_lang="de", tgt_lang="en")
 
 
+@language_prefix
 def test_nllb_translates_as_theirs(foreign, nllb):
     nllb.check_source(foreign.sentences(20))
     nllb.check_target(foreign.sentences(20, english=True))
@@ -37,6 +39,7 @@ def test_m2m100_has_their_tokens_and_logits(foreign, m2m100):
     m2m100.check_logits(foreign.sentences(8))
 
 
+@nllb_languages
 def test_no_text_becomes_a_language_and_none_is_emitted(foreign, nllb, m2m100):
     for sides, name in ((nllb, "eng_Latn"), (m2m100, "__en__")):
         source, target = sides.parts.source_tokenizer, sides.parts.target_tokenizer
@@ -62,6 +65,7 @@ def test_another_tokenizer_is_refused(foreign, tmp_path, change, message):
         opening.read_foreign(tmp_path, Languages("de", "en"))
 
 
+@nllb_languages
 def test_languages_must_be_named_unless_the_folder_forces_one(foreign, tmp_path):
     foreign.nllb(tmp_path)
     for languages, message in (

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from versions import language_prefix
 
 from multihead.errors import FormatError
 from multihead.interop.formats import opening
@@ -18,6 +19,7 @@ def learned(foreign, both_sides, tmp_path_factory):
     return both_sides(model, folder, GERMAN_ENGLISH, src_lang="de_DE", tgt_lang="en_XX")
 
 
+@language_prefix
 def test_it_translates_as_theirs(foreign, learned):
     learned.check_source(foreign.sentences(20))
     learned.check_target(foreign.sentences(20, english=True))
