@@ -18,11 +18,15 @@ from torch import Tensor
 from multihead.decoding.search import Search
 from multihead.errors import ConfigurationError, MissingDependencyError
 from multihead.interop.formats import marian_tokenizer, t5, t5_tokenizer
+from multihead.interop.formats.bart_folder import tokenizer_settings
 from multihead.interop.formats.parts import TranslatorParts
 from multihead.interop.formats.transformers import TARGET
 from multihead.interop.runtimes import Rules
 from multihead.interop.runtimes.batches import batches, chosen, pad
 from multihead.text.sentencepiece import SentencePieceTokenizer
+
+_OF_LANGUAGES = ("MBart50Tokenizer", "NllbTokenizer")
+"""Tokenizers that put a language before every text, of families whose usual tokenizer is another."""
 
 
 class TransformersRuntime:
@@ -185,9 +189,18 @@ def _without_progress_bar() -> Iterator[None]:
 
 
 def _tokenizer(folder: Path, options: Mapping[str, str]) -> Any:
+    """The tokenizer in a folder.
+
+    Before transformers 5.6, ``AutoTokenizer`` ignores the class that a folder names if models of this family usually
+    have another one, and what it takes instead ignores languages.
+    """
     import transformers
 
-    return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, **options)
+    found = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, **options)
+    named = tokenizer_settings(folder).get("tokenizer_class")
+    if options and named in _OF_LANGUAGES and type(found).__name__ != named:
+        found = getattr(transformers, named).from_pretrained(folder, local_files_only=True, **options)
+    return found
 
 
 def open_folder(folder: Path, parts: TranslatorParts, _quantization: str) -> TransformersRuntime:
