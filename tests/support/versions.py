@@ -33,6 +33,10 @@ tied_marian = pytest.mark.skipif(
     _BEFORE_5_18,
     reason="transformers before 5.18 does not tie the output of a MarianMT model that has two vocabularies",
 )
+searched_vocabulary = pytest.mark.skipif(
+    _BEFORE_5_18,
+    reason="transformers before 5.18 searches with the number of source entries where there are two vocabularies",
+)
 fsmt_positions = pytest.mark.skipif(
     _BEFORE_5_18,
     reason="transformers before 5.18 generates with FSMT as if every token stood at the first position",
