@@ -147,6 +147,13 @@ def check_search(
     build(Search, {name: value for name, value in values.items() if value is not None}, "the command line")
 
 
+def decorated(function: F, decorations: Iterable[Callable[[Any], Any]]) -> F:
+    """The function of a command with several decorators, the first of them outermost, as if they stood above it."""
+    for decoration in reversed([*decorations]):
+        function = decoration(function)
+    return function
+
+
 def search_flags(function: F) -> F:
     """A decorator that adds a flag for each field of `Search`; `parse_search_flags` reads them."""
     return flags_of(Search, _describe_default)(function)
@@ -161,9 +168,7 @@ def machine_flags(function: F) -> F:
             "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to compute."
         ),
     )
-    for decoration in reversed(decorations):
-        function = decoration(function)
-    return function
+    return decorated(function, decorations)
 
 
 def check_positive(**numbers: int | None) -> None:
@@ -246,12 +251,7 @@ def certificate_flags(lines: str, when: str) -> Callable[[F], F]:
         click.option("--certificate/--no-certificate", default=True, help=f"Compare both sides {when}. [yes]"),
     )
 
-    def decorate(function: F) -> F:
-        for decoration in reversed(decorations):
-            function = decoration(function)
-        return function
-
-    return decorate
+    return lambda function: decorated(function, decorations)
 
 
 def load_translator(
@@ -316,9 +316,7 @@ def scoring_flags(function: F) -> F:
         click.option("--resamples", **NUMBER, help="Number of bootstrap resamples for the intervals. [1000]"),
         click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
     )
-    for decoration in reversed(decorations):
-        function = decoration(function)
-    return function
+    return decorated(function, decorations)
 
 
 def warn_about_preprocessing(name: str, remarks: Iterable[PreprocessingRemark]) -> None:

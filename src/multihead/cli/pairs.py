@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from multihead.cli.options import check_positive, language_flags, machine_flags
+from multihead.cli.options import check_positive, decorated, language_flags, machine_flags
 from multihead.cli.streams import STDIN_NAME, decode_lines, write_lines
 from multihead.data.corpus import ParallelScan, check_parallel
 from multihead.data.text_files import LineStream, read_lines
@@ -51,9 +51,7 @@ def pair_command(function: F) -> F:
         machine_flags,
         language_flags,
     )
-    for decoration in reversed(decorations):
-        function = decoration(function)
-    return function
+    return decorated(function, decorations)
 
 
 def write_pair_lines(flags: PairFlags, verb: str, make: Callable[[Translator], PairFunction]) -> None:

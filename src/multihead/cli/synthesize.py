@@ -11,6 +11,7 @@ import click
 from multihead.cli.options import (
     FILE,
     check_positive,
+    decorated,
     flags_of,
     language_flags,
     load_translator,
@@ -57,9 +58,7 @@ def _pair_flags(function: F) -> F:
         machine_flags,
         language_flags,
     )
-    for decoration in reversed(decorations):
-        function = decoration(function)
-    return function
+    return decorated(function, decorations)
 
 
 @click.command()

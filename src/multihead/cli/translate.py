@@ -17,6 +17,7 @@ import click
 
 from multihead.cli.options import (
     check_positive,
+    decorated,
     flag_name,
     flags_of,
     language_flags,
@@ -62,9 +63,7 @@ def ensemble_flags(function: F) -> F:
             "--mean", type=click.Choice(get_args(Mean)), help="What is averaged, with --with. [probabilities]"
         ),
     )
-    for decoration in reversed(decorations):
-        function = decoration(function)
-    return function
+    return decorated(function, decorations)
 
 
 def translate_flags(function: F) -> F:
@@ -110,9 +109,7 @@ def translate_flags(function: F) -> F:
         ),
         click.option("--guard-closer", is_flag=True, help="Also run each translation through the model."),
     )
-    for decoration in reversed(decorations):
-        function = decoration(function)
-    return function
+    return decorated(function, decorations)
 
 
 @dataclass(frozen=True)
