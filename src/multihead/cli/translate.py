@@ -30,11 +30,11 @@ from multihead.cli.options import (
 from multihead.cli.streams import STDIN_NAME, decode_lines, write_lines
 from multihead.configuration import build
 from multihead.data.text_files import LineStream, TextScan, open_text
-from multihead.decoding.search import Search
+from multihead.decoding.search import Mean, Search
 from multihead.errors import ConfigurationError, DataError, Interrupted
 from multihead.judging.guard_signs import GuardMode, GuardSettings
 from multihead.text.languages import Languages
-from multihead.translating.request import Mean, Metric, Sampling, TranslationRequest
+from multihead.translating.request import Metric, Sampling, TranslationRequest
 
 if TYPE_CHECKING:
     from multihead.lines.side_files import SideFiles

@@ -14,18 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+from multihead.decoding.search import Mean
 from multihead.decoding.stepper import Attending, State, Stepper
 from multihead.errors import ConfigurationError, ShapeError
 
-Mean = Literal["probabilities", "log-probabilities"]
-
 MEANS: tuple[Mean, ...] = get_args(Mean)
+"""By number, as ``decoding_search`` takes them."""
 
 
 def scaled(weights: Sequence[float] | None, models: int) -> list[float]:

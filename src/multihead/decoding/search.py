@@ -23,6 +23,9 @@ from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 from multihead.configuration import MOST_BEAM, MOST_FACTOR, MOST_TOKENS, Settings, nearest
 from multihead.errors import ConfigurationError
 
+Mean = Literal["probabilities", "log-probabilities"]
+"""What an ensemble averages (`decoding.ensemble`)."""
+
 LengthPenalty = Callable[[int, float], float]
 """(length, alpha) -> divisor. It must be positive and must not decrease with length: `ranking.Exact` relies on that."""
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from multihead.decoding.ensemble import Mean, scaled
+from multihead.decoding.ensemble import scaled
+from multihead.decoding.search import Mean
 from multihead.engine.search import CompiledSearch, Engine, Together, same_shortlist
 from multihead.errors import ConfigurationError
 

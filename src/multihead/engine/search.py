@@ -27,9 +27,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from multihead.decoding.ensemble import MEANS, Mean
+from multihead.decoding.ensemble import MEANS
 from multihead.decoding.hypothesis import Hypothesis, make_hypothesis, refuse_nan
-from multihead.decoding.search import Search
+from multihead.decoding.search import Mean, Search
 from multihead.decoding.shortlist import Shortlist
 from multihead.decoding.stepper import Stepper
 from multihead.decoding.task import SearchTask

@@ -17,9 +17,6 @@ from multihead.errors import ConfigurationError, InputError
 
 T = TypeVar("T")
 
-Mean = Literal["probabilities", "log-probabilities"]
-"""What an ensemble averages (`decoding.ensemble`)."""
-
 Metric = Literal["chrf", "bleu"]
 """Utility of minimum Bayes risk (`translating.consensus`)."""
 

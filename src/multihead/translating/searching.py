@@ -20,13 +20,13 @@ from multihead.decoding.greedy import greedy_search
 from multihead.decoding.hypothesis import Hypothesis
 from multihead.decoding.lexical import automaton, lexical_beam_search
 from multihead.decoding.restrictions import Prefix, Restriction, Without
-from multihead.decoding.search import Search, Symbols
+from multihead.decoding.search import Mean, Search, Symbols
 from multihead.decoding.stepper import Stepper
 from multihead.decoding.task import SearchTask
 from multihead.engine.search import WIDEST
 from multihead.errors import ConfigurationError, InputError
 from multihead.text.tokenizer import Tokenizer
-from multihead.translating.request import Mean, TranslationRequest
+from multihead.translating.request import TranslationRequest
 
 
 @dataclass(frozen=True)

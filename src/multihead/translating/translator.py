@@ -23,7 +23,7 @@ from multihead.data.order import batches_by_tokens
 from multihead.decoding.ensemble import Ensemble
 from multihead.decoding.hypothesis import Hypothesis
 from multihead.decoding.sampling import Sharpening, sample
-from multihead.decoding.search import Search
+from multihead.decoding.search import Mean, Search
 from multihead.decoding.shortlist import Shortlist, Shortlisted
 from multihead.decoding.stepper import Stepper
 from multihead.decoding.task import SearchTask
@@ -34,7 +34,7 @@ from multihead.text.languages import Languages
 from multihead.translating.attention import AttentionMap, attention_of
 from multihead.translating.consensus import consensus
 from multihead.translating.lengths import Lengths, lengths_of
-from multihead.translating.request import Mean, Phrases, Sampling, TranslationRequest
+from multihead.translating.request import Phrases, Sampling, TranslationRequest
 from multihead.translating.searching import (
     Constraints,
     Translation,
