@@ -15,9 +15,10 @@ from multihead.decoding.beam import beam_search
 from multihead.decoding.search import Search, wu
 from multihead.decoding.task import SearchTask
 from multihead.errors import ConfigurationError, InputError
-from multihead.judging.score import LONGEST, Perplexity, ScoredPair, forced_log_probabilities, score
+from multihead.judging.score import Perplexity, ScoredPair, score
 from multihead.models.transformer import Transformer
 from multihead.text.tokenizer import BytePairTokenizer
+from multihead.translating.forced import LONGEST, forced_log_probabilities
 from multihead.translating.searching import symbols_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")

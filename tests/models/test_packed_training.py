@@ -124,11 +124,13 @@ def test_what_the_kernels_do_not_take_stays_padded(settings: Any, compiled: Any)
     assert learned(model, 5)[0].isfinite()
 
 
-def test_nothing_is_packed_where_nothing_is_learned_or_compiled(compiled: Any, monkeypatch: Any) -> None:
+def test_a_loss_is_not_packed_where_nothing_is_learned_or_compiled(compiled: Any, monkeypatch: Any) -> None:
     model = model_of()
-    source, _, read, _ = example(model.config)
-    with torch.no_grad():
-        assert not model._packs(source, read)
+    source, lengths, read, wanted = example(model.config)
+    with torch.no_grad():  # validation
+        monkeypatch.setattr(model, "states_at", None)
+        assert model.loss(source, lengths, read, wanted, smoothing=0.0).total.isfinite()
+    assert model._packs(source, read)
     assert not model.double()._packs(source, read)
 
 

@@ -26,7 +26,7 @@ from multihead.attention.backends.sdpa import Sdpa
 from multihead.attention.backends.short import Short
 from multihead.attention.backends.varlen import Varlen
 from multihead.attention.biases import Bias
-from multihead.attention.masks import Mask
+from multihead.attention.masks import EndToEnd, Mask
 from multihead.attention.masks.standard import KnownPadding
 from multihead.errors import ConfigurationError
 
@@ -152,9 +152,16 @@ def _first_that_accepts(call: Call) -> tuple[Backend, str]:
         return _EXPLICIT, "the weights are wanted, and the fused kernels never have them"
     if call.training and _SHORT.refuse(call) is None:
         return _SHORT, "a short sequence is learned from on a CPU, and the mask is lengths or causal"
+    if _is_end_to_end(call) and _SHORT.refuse(call) is None:
+        return _SHORT, "short sequences are end to end in one row on a CPU"
     if call.mask is not None and _BLOCKWISE.pays(call):
         return _BLOCKWISE, "the mask leaves so little to see that block by block is less work"
     return _SDPA, "no weights are wanted, so the fused scaled_dot_product_attention does it"
+
+
+def _is_end_to_end(call: Call) -> bool:
+    """Whether sequences share a row: each would be a call of its own to any other kernel."""
+    return call.mask is not None and any(isinstance(part, EndToEnd) for part in call.mask.conjuncts)
 
 
 def explain(

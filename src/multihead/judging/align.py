@@ -32,11 +32,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from multihead.errors import ConfigurationError
-from multihead.judging.score import check_pairs, pair_batches, teacher_forced
+from multihead.judging.score import check_pairs, teacher_forced
 from multihead.models.layers import Weights
 from multihead.models.network import AttentionWeights
 from multihead.text.spans import Span
 from multihead.text.tokenizer import Tokenizer
+from multihead.translating.forced import pair_batches
 from multihead.translating.translator import Translator
 
 Link = tuple[int, int]

@@ -26,9 +26,9 @@ from torch import Tensor
 
 from multihead.data.batching import collate_source
 from multihead.judging.align import WordUnits, is_valid_utf8
-from multihead.judging.score import PairBatch
 from multihead.models.network import Network
 from multihead.text.tokenizer import Tokenizer
+from multihead.translating.forced import PairBatch
 
 _MAX_TOKENS = 16
 """Maximum number of tokens added to a word; longer words are dropped."""

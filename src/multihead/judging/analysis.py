@@ -34,9 +34,10 @@ from multihead.judging.align import (
     word_attention,
 )
 from multihead.judging.alternatives import AlternativeFinder, ForcedPass, TopTokens
-from multihead.judging.score import PairBatch, check_pairs, pair_batches, teacher_forced
+from multihead.judging.score import check_pairs, teacher_forced
 from multihead.models.network import AttentionWeights
 from multihead.text.tokenizer import Tokenizer
+from multihead.translating.forced import PairBatch, pair_batches
 from multihead.translating.translator import Translator
 
 

@@ -26,10 +26,10 @@ from multihead.inspection.plots import attention_map
 from multihead.inspection.shapes import Trace, trace
 from multihead.judging.align import AlignmentSettings
 from multihead.judging.analysis import PairAnalysis, analyze_tokens
-from multihead.judging.score import forced_log_probabilities
 from multihead.models.network import Network
 from multihead.text.tokenizer import Tokenizer
 from multihead.translating.attention import AttentionMap, Kind
+from multihead.translating.forced import forced_log_probabilities
 from multihead.translating.request import check_n_best
 from multihead.translating.searching import Constraints, Translation, build_restrictions, search_batch, symbols_of
 from multihead.translating.translator import Translator

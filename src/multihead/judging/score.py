@@ -7,48 +7,26 @@ with natural logarithms. Translations are tokenized by the model's tokenizer, an
 token sequence. (Other token sequences of the same text have probabilities of their own; a model trained on one
 segmentation gives them little.)
 
-`pair_batches` and `teacher_forced` are shared with `judging.align` and `judging.analysis`. An empty source is its end
-symbol alone, an empty target its begin symbol alone.
+`teacher_forced` is shared with `judging.align` and `judging.analysis`; `translating.forced` makes the batches. An empty
+source is its end symbol alone, an empty target its begin symbol alone.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from multihead.data.batching import collate_source
-from multihead.data.order import batches_by_tokens
-from multihead.decoding.scoring import force
 from multihead.decoding.search import LengthPenalty, power
-from multihead.errors import ConfigurationError, InputError
+from multihead.errors import InputError
 from multihead.models.network import AttentionWeights, Network, Output
-from multihead.text.tokenizer import Tokenizer
-from multihead.translating.searching import symbols_of
+from multihead.translating.forced import PairBatch, forced_log_probabilities
 from multihead.translating.translator import Translator
-
-LONGEST = 1 << 14
-"""Maximum number of tokens of a side of a pair. Its attention weights then take 1 GB in each head and layer."""
-
-
-@dataclass(frozen=True, eq=False)
-class PairBatch:
-    """Pairs of similar lengths, on the model's device."""
-
-    places: list[int]
-    """Index of each pair."""
-    source: Int[Tensor, "batch source"]
-    """Ids with the end symbol, padded on the right."""
-    lengths: Int[Tensor, " batch"]
-    """Number of ids without padding."""
-    targets: list[list[int]]
-    """Ids without begin and end symbols."""
-    tokenizer: Tokenizer
-    """Of the target side: the special ids."""
 
 
 def check_pairs(sources: Sequence[str], targets: Sequence[str]) -> None:
@@ -61,41 +39,6 @@ def check_pairs(sources: Sequence[str], targets: Sequence[str]) -> None:
         raise InputError("expected two lists of sentences, got one string; write [text]")
     if len(sources) != len(targets):
         raise InputError(f"got {len(targets)} targets for {len(sources)} sources; expected one target per source")
-
-
-def pair_batches(
-    model: Network,
-    tokenizer: Tokenizer,
-    sources: Sequence[list[int]],
-    targets: Sequence[list[int]],
-    batch_tokens: int,
-) -> Iterator[PairBatch]:
-    """Batches of pairs, longest first, with at most ``batch_tokens`` padded tokens on the longer side.
-
-    Args:
-        model: the model, which determines the device.
-        tokenizer: of the target side.
-        sources: ids without begin and end symbols.
-        targets: likewise, one per source.
-        batch_tokens: maximum size; a longer pair becomes a batch of its own.
-
-    Raises:
-        ConfigurationError: ``batch_tokens`` is below 1.
-        InputError: a side has more than `LONGEST` tokens.
-    """
-    if batch_tokens < 1:
-        raise ConfigurationError(f"batch_tokens must be a number of at least 1, got {batch_tokens}")
-    for place, pair in enumerate(zip(sources, targets, strict=True), 1):
-        if max(map(len, pair)) > LONGEST:
-            raise InputError(
-                f"pair {place} of {len(sources)} has {len(pair[0]):,} source and {len(pair[1]):,} target tokens, and a "
-                f"side may have {LONGEST:,}, as attention takes the square of that: split it into sentences"
-            )
-    device = model.output.weight.device
-    lengths = [max(len(source), len(target)) + 1 for source, target in zip(sources, targets, strict=True)]
-    for places in batches_by_tokens(lengths, batch_tokens):
-        source, real = collate_source([sources[place] for place in places], tokenizer.pad_id, tokenizer.eos_id)
-        yield PairBatch(places, source.to(device), real.to(device), [targets[place] for place in places], tokenizer)
 
 
 @torch.no_grad()
@@ -185,25 +128,4 @@ def score(
     results = [ScoredPair([], []) for _ in sources]
     for place, ids, values in zip(work, written, found, strict=True):
         results[place] = ScoredPair(bundle.target_tokenizer.pieces([*ids, bundle.target_tokenizer.eos_id]), values)
-    return results
-
-
-def forced_log_probabilities(
-    model: Network,
-    tokenizer: Tokenizer,
-    sources: Sequence[list[int]],
-    targets: Sequence[list[int]],
-    batch_tokens: int = 4096,
-    progress: Callable[[int], None] | None = None,
-) -> list[list[float]]:
-    """`decoding.scoring.force` on ids, in batches of similar lengths; arguments as in `score`."""
-    model.eval()
-    symbols = symbols_of(tokenizer)
-    results: list[list[float]] = [[] for _ in sources]
-    for batch in pair_batches(model, tokenizer, sources, targets, batch_tokens):
-        found = force(model, batch.source, batch.lengths, batch.targets, symbols)
-        for place, values in zip(batch.places, found, strict=True):
-            results[place] = values
-        if progress is not None:
-            progress(len(batch.places))
     return results

@@ -25,9 +25,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from multihead.errors import ConfigurationError
-from multihead.judging.score import forced_log_probabilities
 from multihead.models.network import Network, Output
 from multihead.text.tokenizer import WrappedTokenizer
+from multihead.translating.forced import forced_log_probabilities
 from multihead.translating.translator import Translator
 
 BOUND = 1e-4

@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from multihead.attention import PackedLinear
@@ -112,6 +112,16 @@ class Network(nn.Module, ABC):
         """Label-smoothed cross-entropy of each next token, summed over the real tokens of ``target_output``."""
         states = self.hidden(source, source_lengths, target_input)
         return token_loss(states, self.output, target_output, self.config.padding_id, smoothing)
+
+    def states_at(
+        self,
+        source: Int[Tensor, "batch source"],
+        source_lengths: Int[Tensor, " batch"],
+        target: Int[Tensor, "batch target"],
+        real: Bool[Tensor, "batch target"],
+    ) -> Float[Tensor, "tokens width"]:
+        """`hidden` at the real positions of the target, row after row; in each row they come before the padding."""
+        return self.hidden(source, source_lengths, target)[real]
 
     @abstractmethod
     def start(self, source: Int[Tensor, "batch source"], lengths: Int[Tensor, " batch"]) -> Any:

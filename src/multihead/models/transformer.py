@@ -19,7 +19,7 @@ from functools import cache
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor, nn
 
 from multihead.attention import Causal, EndToEnd, Mask, Padding
@@ -156,12 +156,24 @@ class Transformer(Network):
         if self.compiled:
             states = _compiled_hidden()(self, source, source_lengths, target_input)
             return token_loss(states, self.output, target_output, self.config.padding_id, smoothing)
-        if not self._packs(source, target_input):
+        if not torch.is_grad_enabled() or not self._packs(source, target_input):
             return super().loss(source, source_lengths, target_input, target_output, smoothing=smoothing)
         real = target_output != self.config.padding_id
-        packed = pack(source, self.read_lengths(source_lengths), self.config.padding_id)
-        states = self._hidden_packed(packed, pack(target_input, real.sum(1), self.config.padding_id))
+        states = self.states_at(source, source_lengths, target_input, real)
         return linear_cross_entropy(states, self.output.weight, target_output[real], smoothing, self.output.bias)
+
+    def states_at(
+        self,
+        source: Int[Tensor, "batch source"],
+        source_lengths: Int[Tensor, " batch"],
+        target: Int[Tensor, "batch target"],
+        real: Bool[Tensor, "batch target"],
+    ) -> Float[Tensor, "tokens width"]:
+        """As `Network.states_at`; on a CPU computed from the packed batch where the kernels allow it."""
+        if not self._packs(source, target):
+            return super().states_at(source, source_lengths, target, real)
+        packed = pack(source, self.read_lengths(source_lengths), self.config.padding_id)
+        return self._hidden_packed(packed, pack(target, real.sum(1), self.config.padding_id))
 
     def _packs(self, source: Tensor, target: Tensor) -> bool:
         """Whether the compiled kernels support this batch: other attention would be quadratic in the packed row."""
@@ -171,7 +183,7 @@ class Transformer(Network):
         heads, longest = attention.heads, max(source.shape[1], target.shape[1])
         same_widths = attention.kv_heads == heads and attention.key_width == attention.value_width <= WIDEST * heads
         fits = same_widths and attention.dropout == 0 and longest <= LONGEST and source.device.type == "cpu"
-        if not fits or not torch.is_grad_enabled() or library_for(self.output.weight) is None:
+        if not fits or library_for(self.output.weight) is None:
             return False
         return not torch.is_autocast_enabled("cpu") or torch.get_autocast_dtype("cpu") in TYPES
 
