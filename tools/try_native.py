@@ -44,6 +44,7 @@ from multihead.kernels import native, pointwise
 from multihead.kernels.linear import linear_cross_entropy
 from multihead.kernels.native import KERNELS
 from multihead.kernels.random import dropout, packed_at, step
+from multihead.kernels.soft_targets import SoftTargets
 from multihead.models.config import TransformerConfig
 from multihead.models.transformer import Transformer
 
@@ -193,9 +194,13 @@ def loss_case(draw: Draw) -> Case:
     hidden, weight = draw.tensor(rows, width), draw.tensor(vocabulary, width)
     target = torch.tensor([draw.randrange(vocabulary) for _ in range(rows)], dtype=torch.int64)
     smoothing, bias = draw.choice([0.0, 0.1]), draw.choice([draw.tensor(vocabulary), None])
+    soft = None
+    if draw.random() < 0.5:
+        best = torch.rand(rows, vocabulary).softmax(-1).topk(draw.randint(1, vocabulary))
+        soft = SoftTargets(best.indices, best.values, draw.random())
 
     def run() -> Results:
-        loss = linear_cross_entropy(hidden, weight, target, smoothing, bias)
+        loss = linear_cross_entropy(hidden, weight, target, smoothing, bias, soft)
         return [loss.nll, *gradients([loss.total], [hidden, weight])]
 
     return run

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ from multihead.data.order import (
 )
 from multihead.data.store import ParallelStore, TokenStore, flatten
 from multihead.errors import InputError
+from multihead.kernels.soft_targets import SoftTargets
 
 _SAMPLE = 2048
 """Number of pairs that are resegmented to estimate how much longer sentences become."""
@@ -44,6 +45,7 @@ class Batch:
         target_lengths: number of tokens of each target, including one symbol.
         target_tokens: the sum of ``target_lengths``, known without synchronizing with the device.
         indices: the pairs of the store in this batch.
+        soft: what teachers predict at each of the ``target_tokens`` positions, pair after pair; None without teachers.
     """
 
     source: Shaped[Tensor, "batch source *features"]
@@ -53,14 +55,16 @@ class Batch:
     target_lengths: Int64[Tensor, " batch"]
     target_tokens: int
     indices: Array
+    soft: SoftTargets | None = None
 
     def __len__(self) -> int:
         return len(self.source_lengths)
 
     @property
-    def inputs(self) -> tuple[Tensor, ...]:
+    def inputs(self) -> tuple[Any, ...]:
         """The arguments of a sequence-to-sequence model's ``loss``."""
-        return self.source, self.source_lengths, self.target_input, self.target_output
+        arguments = self.source, self.source_lengths, self.target_input, self.target_output
+        return arguments if self.soft is None else (*arguments, self.soft)
 
     @property
     def source_tokens(self) -> int:
@@ -86,7 +90,13 @@ class Batch:
             target_lengths=target_lengths,
             target_tokens=int(target_lengths.sum()),
             indices=self.indices[place],
+            soft=self._soft_of(start, stop),
         )
+
+    def _soft_of(self, start: int, stop: int) -> SoftTargets | None:
+        if self.soft is None:
+            return None
+        return self.soft.rows(int(self.target_lengths[:start].sum()), int(self.target_lengths[:stop].sum()))
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch with its tensors on ``device``."""
@@ -97,6 +107,7 @@ class Batch:
             target_input=self.target_input.to(device),
             target_output=self.target_output.to(device),
             target_lengths=self.target_lengths.to(device),
+            soft=None if self.soft is None else self.soft.to(device),
         )
 
 

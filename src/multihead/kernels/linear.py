@@ -18,7 +18,8 @@ The logits z of a batch are the largest tensor of a small translator (4,096 x 10
 `linear_cross_entropy`, pieces of at most `LOSS_ROWS` rows are projected, reduced, and at once turned into their
 gradient  dz = softmax(z) - (1 - s) 1[y] - s / V,  so that the logits are never in memory as a whole, and only dh and dW
 are kept for the backward pass. The compiled kernel computes everything between the products in one pass, and writes dz
-over z. `plain_linear_cross_entropy` is the unfused definition.
+over z. `plain_linear_cross_entropy` is the unfused definition. Soft targets, such as a teacher's predictions, are in
+`kernels.soft_targets`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ from torch import Tensor, nn
 from torch.autograd.forward_ad import unpack_dual
 
 from multihead.errors import ConfigurationError, ShapeError
+from multihead.kernels import soft_targets
 from multihead.kernels.native import TYPES, check, library_for, pointer, thread_count
+from multihead.kernels.soft_targets import SoftTargets
 
 Library = Literal["pytorch", "onednn"]
 
@@ -241,11 +244,15 @@ class Loss(NamedTuple):
     """Sums over the rows; divide by the number of rows for means."""
 
     total: Float[Tensor, ""]
-    """The smoothed cross-entropy in nats: the training objective."""
+    """The training objective in nats: the smoothed cross-entropy; with soft targets its mean with theirs."""
     nll: Float[Tensor, ""]
     """The cross-entropy without smoothing, in nats: the log of the perplexity times the rows. Has no gradient."""
     correct: Int[Tensor, ""]
     """Number of rows in which no logit is larger than the target's."""
+    labels: Float[Tensor, ""] | None = None
+    """With soft targets: the smoothed cross-entropy of the targets alone. Has no gradient."""
+    soft: Float[Tensor, ""] | None = None
+    """With soft targets: the cross-entropy with them alone. Has no gradient."""
 
 
 def plain_linear_cross_entropy(
@@ -254,6 +261,7 @@ def plain_linear_cross_entropy(
     target: Int[Tensor, " rows"],
     smoothing: float,
     bias: Float[Tensor, " vocab"] | None = None,
+    soft: SoftTargets | None = None,
 ) -> Loss:
     """The definition with PyTorch's operations; `linear_cross_entropy` computes the same."""
     logits = F.linear(hidden, weight, bias)
@@ -261,7 +269,12 @@ def plain_linear_cross_entropy(
     total = F.cross_entropy(logits, target, reduction="sum", label_smoothing=smoothing)
     nll = F.cross_entropy(logits.detach(), target, reduction="sum")
     at_target = logits.gather(-1, target[:, None]).squeeze(-1)
-    return Loss(total, nll, (at_target == logits.amax(-1)).sum())
+    loss = Loss(total, nll, (at_target == logits.amax(-1)).sum())
+    if soft is None:
+        return loss
+    own = soft_targets.plain_soft_cross_entropy(logits, soft)
+    mean = (1 - soft.weight) * total + soft.weight * own
+    return loss._replace(total=mean, labels=total.detach(), soft=own.detach())
 
 
 def linear_cross_entropy(
@@ -270,15 +283,16 @@ def linear_cross_entropy(
     target: Int[Tensor, " rows"],
     smoothing: float = 0.0,
     bias: Float[Tensor, " vocab"] | None = None,
+    soft: SoftTargets | None = None,
 ) -> Loss:
     """Project ``hidden`` by ``weight`` and ``bias`` and sum the cross-entropy with ``target`` over the rows.
 
-    Under autocast the products have its dtype; sums and exponentials are always at least float32.
+    Under autocast the products have its dtype; sums and exponentials are always at least float32. With ``soft``, the
+    total is the mean with the cross-entropy of these distributions, as `kernels.soft_targets` says.
     """
     device = hidden.device.type
     product = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
-    total, nll, correct = _LinearCrossEntropy.apply(hidden, weight, bias, target, smoothing, product)  # type: ignore[no-untyped-call]
-    return Loss(total, nll, correct)
+    return Loss(*_LinearCrossEntropy.apply(hidden, weight, bias, target, smoothing, product, soft))  # type: ignore[no-untyped-call]
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -293,12 +307,13 @@ class _LinearCrossEntropy(torch.autograd.Function):
         target: Tensor,
         smoothing: float,
         product: torch.dtype,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        soft: SoftTargets | None,
+    ) -> tuple[Tensor, ...]:
         needs_grad = any(tensor is not None and tensor.requires_grad for tensor in (hidden, weight, bias))
         accumulator = torch.promote_types(hidden.dtype, torch.float32)
         low_hidden, low_weight = hidden.to(product), weight.to(product)
         low_bias = None if bias is None else bias.to(product)
-        sums = torch.zeros(2, dtype=accumulator, device=hidden.device)
+        sums = torch.zeros(2 if soft is None else 4, dtype=accumulator, device=hidden.device)
         correct = torch.zeros((), dtype=torch.int64, device=hidden.device)
         grad_hidden = torch.empty_like(hidden) if needs_grad else None
         grad_weight = torch.zeros_like(weight, dtype=accumulator) if needs_grad else None
@@ -306,9 +321,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
         with torch.autocast(hidden.device.type, enabled=False):
             for start in range(0, len(target), LOSS_ROWS):
                 piece, labels = low_hidden[start : start + LOSS_ROWS], target[start : start + LOSS_ROWS]
+                own = None if soft is None else soft.rows(start, start + LOSS_ROWS)
                 logits = linear(piece, low_weight, low_bias)  # [at most LOSS_ROWS, vocab]
-                total, nll, gradient, hits = _piece(logits, labels, smoothing, needs_grad, accumulator)
-                sums += torch.stack((total, nll))
+                losses, gradient, hits = _piece(logits, labels, smoothing, own, needs_grad, accumulator)
+                sums += losses
                 correct += hits
                 if grad_hidden is not None and grad_weight is not None:
                     low = gradient.to(product)
@@ -322,24 +338,29 @@ class _LinearCrossEntropy(torch.autograd.Function):
             None if bias is None or grad_bias is None else grad_bias.to(bias.dtype),
         )
         ctx.mark_non_differentiable(correct)
-        return sums[0], sums[1].detach(), correct
+        return sums[0], sums[1].detach(), correct, *(part.detach() for part in sums[2:])
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         grad_hidden, grad_weight, grad_bias = ctx.saved_tensors
         scale = gradients[0]  # a scalar: 1 / tokens when the loss is a mean
         bias = None if grad_bias is None else grad_bias * scale
-        return grad_hidden * scale, grad_weight * scale, bias, None, None, None
+        return grad_hidden * scale, grad_weight * scale, bias, None, None, None, None
 
 
 def _piece(
-    logits: Tensor, target: Tensor, smoothing: float, needs_grad: bool, accumulator: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Total loss, nll, dz [rows, vocab] and number of hits of one piece; ``logits`` is overwritten."""
-    library = library_for(logits)
-    if library is not None and accumulator == torch.float32:
+    logits: Tensor, target: Tensor, smoothing: float, soft: SoftTargets | None, needs_grad: bool, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Losses [2, with soft targets 4] of one piece, dz [rows, vocab], number of hits; ``logits`` is overwritten."""
+    library = library_for(logits) if dtype == torch.float32 else None
+    if library is not None:
+        target = _checked_target(logits, target)
+    else:
+        logits = logits.to(dtype)
+    if soft is not None:
+        return soft_targets.piece(logits, target, smoothing, soft, library, needs_grad)
+    if library is not None:
         return _compiled_piece(library, logits, target, smoothing, needs_grad)
-    logits = logits.to(accumulator)
     vocabulary = logits.size(-1)
     largest = logits.amax(-1)
     at_target = logits.gather(-1, target[:, None]).squeeze(-1)
@@ -356,19 +377,25 @@ def _piece(
             exponentials.sub_(smoothing / vocabulary)
         minus = torch.full_like(at_target, smoothing - 1.0)
         exponentials.scatter_add_(-1, target[:, None], minus[:, None])
-    return total, nll, exponentials, hits
+    return torch.stack((total, nll)), exponentials, hits
 
 
-def _compiled_piece(
-    library: CDLL, logits: Tensor, target: Tensor, smoothing: float, needs_grad: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """`_piece` by the compiled kernel, which sums in float64."""
+def _checked_target(logits: Tensor, target: Tensor) -> Tensor:
+    """The targets as the compiled kernels take them, who check nothing."""
     rows, vocabulary = logits.shape
     if len(target) != rows:
         raise ShapeError(f"one target a row is needed, got {len(target)} of them and at least {rows} rows")
     target = target.to(torch.int64).contiguous()
     if rows and not 0 <= int(target.min()) <= int(target.max()) < vocabulary:
         raise IndexError(f"targets must be from 0 to {vocabulary - 1}")
+    return target
+
+
+def _compiled_piece(
+    library: CDLL, logits: Tensor, target: Tensor, smoothing: float, needs_grad: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`_piece` by the compiled kernel, which sums in float64."""
+    rows, vocabulary = logits.shape
     sums = torch.empty(2, rows, dtype=torch.float64)  # total and nll of each row
     hits = torch.empty(rows, dtype=torch.int64)
     status = library.cross_entropy(
@@ -378,5 +405,4 @@ def _compiled_piece(
         *(pointer(hits, rows, torch.int64), thread_count()),
     )
     check(status)
-    total, nll = sums.sum(1).float().unbind()
-    return total, nll, logits, hits.sum()
+    return sums.sum(1).float(), logits, hits.sum()

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from multihead.attention import PackedLinear
 from multihead.kernels.linear import Loss, linear_cross_entropy
+from multihead.kernels.soft_targets import SoftTargets
 from multihead.models.config import NetworkConfig
 from multihead.models.layers import Weights
 
@@ -106,12 +107,16 @@ class Network(nn.Module, ABC):
         source_lengths: Int[Tensor, " batch"],
         target_input: Int[Tensor, "batch target"],
         target_output: Int[Tensor, "batch target"],
+        soft: SoftTargets | None = None,
         *,
         smoothing: float,
     ) -> Loss:
-        """Label-smoothed cross-entropy of each next token, summed over the real tokens of ``target_output``."""
+        """Label-smoothed cross-entropy of each next token, summed over the real tokens of ``target_output``.
+
+        ``soft`` has a row for each real token, sentence after sentence.
+        """
         states = self.hidden(source, source_lengths, target_input)
-        return token_loss(states, self.output, target_output, self.config.padding_id, smoothing)
+        return token_loss(states, self.output, target_output, self.config.padding_id, smoothing, soft)
 
     def states_at(
         self,
@@ -146,10 +151,11 @@ def token_loss(
     target_output: Int[Tensor, "batch target"],
     padding_id: int,
     smoothing: float,
+    soft: SoftTargets | None = None,
 ) -> Loss:
     """Label-smoothed cross-entropy of ``softmax(output(states))``, summed over the tokens that are not padding."""
     real = target_output != padding_id  # [batch, target]; indexing with it gives [tokens, width]
-    return linear_cross_entropy(states[real], output.weight, target_output[real], smoothing, output.bias)
+    return linear_cross_entropy(states[real], output.weight, target_output[real], smoothing, output.bias, soft)
 
 
 def initialize(model: nn.Module, embeddings: Literal["normal", "xavier"] = "normal") -> None:

@@ -27,6 +27,7 @@ from multihead.attention.backends.short import LONGEST, WIDEST
 from multihead.kernels import random
 from multihead.kernels.linear import Loss, linear_cross_entropy
 from multihead.kernels.native import TYPES, library_for
+from multihead.kernels.soft_targets import SoftTargets
 from multihead.models.config import TransformerConfig
 from multihead.models.layers import (
     DecoderLayer,
@@ -149,18 +150,19 @@ class Transformer(Network):
         source_lengths: Int[Tensor, " batch"],
         target_input: Int[Tensor, "batch target"],
         target_output: Int[Tensor, "batch target"],
+        soft: SoftTargets | None = None,
         *,
         smoothing: float,
     ) -> Loss:
         """As `Network.loss`; in training on a CPU computed from the packed batch where the kernels allow it."""
         if self.compiled:
             states = _compiled_hidden()(self, source, source_lengths, target_input)
-            return token_loss(states, self.output, target_output, self.config.padding_id, smoothing)
+            return token_loss(states, self.output, target_output, self.config.padding_id, smoothing, soft)
         if not torch.is_grad_enabled() or not self._packs(source, target_input):
-            return super().loss(source, source_lengths, target_input, target_output, smoothing=smoothing)
+            return super().loss(source, source_lengths, target_input, target_output, soft, smoothing=smoothing)
         real = target_output != self.config.padding_id
         states = self.states_at(source, source_lengths, target_input, real)
-        return linear_cross_entropy(states, self.output.weight, target_output[real], smoothing, self.output.bias)
+        return linear_cross_entropy(states, self.output.weight, target_output[real], smoothing, self.output.bias, soft)
 
     def states_at(
         self,

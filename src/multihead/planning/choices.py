@@ -246,6 +246,11 @@ def choose_training(
     }
     if values["compile"] and model.architecture != "transformer":
         raise ConfigurationError(f"--compile: only a Transformer is compiled, and this model is {model.architecture}")
+    if choices.requested("teacher") is not None and getattr(model, "alignment", None) == "sample":
+        raise ConfigurationError(
+            "--teacher: an alignment that samples positions is rewarded for the words of the text alone; leave out the "
+            "teacher, or choose another alignment"
+        )
     values["batch_tokens"], values["accumulate"] = choose_batch(choices, corpus, machine)
     tokens = values["batch_tokens"] * values["accumulate"]
     values["optimizer"] = take("optimizer", lambda: choose_optimizer(choices, model, tokens))
@@ -270,9 +275,17 @@ def choose_training(
         if choices.requested("from_model") is None:  # the given model is compared with the result on all sentences
             values["replanned"] += ("sentences",)
     usual = ("smoothing", "clip", "skip_above", "skip_limit", "weight_decay")
+    values["teacher_weight"] = take("teacher_weight", lambda: choose_teacher_weight(choices))
     for name in (*usual, "keep_checkpoints", "tensorboard"):
         values[name] = take(name, lambda name=name: (own[name].default, "the usual value"))  # type: ignore[misc]
     return build(TrainingConfig, values, "the settings of training")
+
+
+def choose_teacher_weight(choices: Choices) -> tuple[float, str]:
+    """The share of the teachers in the loss."""
+    if choices.requested("teacher") is None:
+        return 0.0, "there is no teacher"
+    return 0.5, "half from the teachers, half from the text, which corrects them"
 
 
 def choose_optimizer(choices: Choices, model: NetworkConfig, tokens: int) -> tuple[str, str]:

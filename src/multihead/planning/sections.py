@@ -68,6 +68,10 @@ def _parse_corpus(value: object) -> object:
     return found | {"weight": weights[0]} if weights else found
 
 
+def _one_or_more(value: object) -> object:
+    return (value,) if isinstance(value, (str, Path)) else value
+
+
 def _split_words(value: object) -> object:
     return value.split() if isinstance(value, str) else value
 
@@ -281,6 +285,11 @@ class Training(Settings):
     """The highest learning rate; lr_mul for noam."""
     warmup: int | None = shared("warmup")
     smoothing: float | None = shared("smoothing")
+    teacher: Annotated[tuple[Path, ...], BeforeValidator(_one_or_more)] | None = None
+    """Word-level distillation: a model or run folder with the same subwords, whose predictions the new model learns at
+    each position, besides the text; repeat it for the mean of several."""
+    teacher_weight: float | None = None
+    """Share of the teachers in the loss, from 0 to 1, where the text counts nothing."""
     bpe_dropout: float | None = None
     """Probability of skipping a merge of subwords, so that each epoch has other segmentations (0.1 for small
     corpora)."""

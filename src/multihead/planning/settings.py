@@ -79,11 +79,25 @@ class TrainSettings(PrepareSettings, Model, RecurrentModel, Training, Search, Ma
     @model_validator(mode="after")
     def _training_agrees(self) -> TrainSettings:
         _refuse(self, "updates", "budget", "both say how long to train")
+        self._teachers_agree()
         if self.positions in ("sinusoidal", "relative"):
             _refuse(self, "max_positions", "positions", "only learned positions have a limit")
         if self.tie_embeddings and self.shared_vocabulary is False:
             raise ValueError("tie_embeddings needs one vocabulary: leave out no-shared-vocabulary or tie-embeddings")
         return self
+
+    def _teachers_agree(self) -> None:
+        if self.teacher == ():
+            raise ValueError("teacher is empty: name one, or leave it out")
+        if self.teacher_weight is not None and self.teacher is None:
+            raise ValueError("teacher_weight is given without teacher: name one, or leave it out")
+        if self.teacher and self.bpe_dropout:
+            raise ValueError(
+                "teacher and bpe_dropout exclude each other: teachers predict the subwords of one segmentation, and "
+                "BPE-dropout makes another one in each epoch; leave out the one or the other"
+            )
+        for name in SUBWORDS:
+            _refuse(self, "teacher", name, "a teacher brings its own subwords")
 
 
 SUBWORDS = tuple(Subwords.model_fields)
@@ -227,7 +241,7 @@ class DataConfig(Settings):
 
 
 class GivenModel(Settings):
-    """The model that a run starts from."""
+    """A model that a run starts from, or learns from."""
 
     path: str
     weights: str
@@ -251,6 +265,8 @@ class RunConfig(BaseRunConfig):
     data: DataConfig
     from_model: GivenModel | None = None
     """The model that was fine-tuned."""
+    teachers: tuple[GivenModel, ...] = ()
+    """The models whose predictions are learned (`preparing.teachers`)."""
     model: AnyNetworkConfig
     training: TrainingConfig
     generation: StoredSearch

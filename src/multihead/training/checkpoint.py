@@ -48,6 +48,7 @@ class LogWindow(Settings):
     source_tokens: int = 0
     loss: float = 0.0
     nll: float = 0.0
+    soft: float = 0.0
     correct: int = 0
     gradient_norm: float = 0.0
     updates: int = 0

@@ -38,6 +38,8 @@ class TrainingConfig(Settings):
     """Updates over which the learning rate rises linearly from 0."""
     smoothing: float = Field(default=0.1, ge=0, lt=1)
     """Label smoothing: share of the target's probability that is spread over the vocabulary."""
+    teacher_weight: float = Field(default=0.0, ge=0, le=1)
+    """Share of the teachers' distributions in the loss (`kernels.soft_targets`); 0 without teachers."""
     clip: float = Field(default=1.0, ge=0)
     """Maximum norm of the gradient; 0 disables clipping."""
     skip_above: float = Field(default=100.0, ge=0)

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -40,8 +40,8 @@ class Examples(Protocol):
     """A batch of independent rows. `data.batching.Batch` is the one for translators."""
 
     @property
-    def inputs(self) -> tuple[Tensor, ...]:
-        """The positional arguments of the model's ``loss``."""
+    def inputs(self) -> tuple[Any, ...]:
+        """The positional arguments of the model's ``loss``; the first one is a tensor."""
 
     @property
     def target_tokens(self) -> int:
@@ -78,8 +78,8 @@ class Trainable(Protocol):
         """``loss(*inputs, smoothing)``: summed over all predictions; randomness comes from PyTorch's generator.
 
         ``inputs`` is `Examples.inputs`. For a sequence-to-sequence model these are the source, its lengths, the target
-        shifted right, and the target. ``smoothing`` is the share of a token's probability that is spread over all
-        tokens.
+        shifted right, the target, and the soft targets if there are any. ``smoothing`` is the share of a token's
+        probability that is spread over all tokens.
         """
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:

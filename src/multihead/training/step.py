@@ -80,13 +80,15 @@ class StepSums(NamedTuple):
     source_tokens: int
     """Real source tokens."""
     loss: float
-    """Sum of the smoothed loss, in nats."""
+    """Sum of the smoothed loss of the labels, in nats."""
     nll: float
     """Sum of the loss without smoothing, in nats."""
     correct: int
     """Tokens whose prediction by arg-max is correct."""
     gradient_norm: float
     """Norm of the gradient before clipping."""
+    soft: float = 0.0
+    """Sum of the cross-entropy with the teachers' distributions, in nats; 0 without teachers."""
 
 
 class RejectedUpdateError(DivergenceError):
@@ -146,23 +148,22 @@ def train_step(
         group["lr"] = rate
     tokens = sum(batch.target_tokens for batch in batches)
 
-    def share_of(share: int) -> list[tuple[float, float, int]]:
+    def share_of(share: int) -> list[_Sums]:
         numbered = enumerate(processes.own_rows(batch, share) for batch in batches)
         return [_backward(model, rows, config, (step, part), tokens, max_cells) for part, rows in numbered]
 
-    # sums_of_shares[share][part]: loss, nll and hits of that share of the rows of that batch
+    # sums_of_shares[share][part]: the sums of that share of the rows of that batch
     sums_of_processes = processes.attempt(lambda: _in_turn(share_of, processes.own_shares, model))
     sums_of_shares = [sums for own in sums_of_processes for sums in own]
-    parts = [_add(*shares) for shares in zip(*sums_of_shares, strict=True)]
-    losses = [loss for loss, _, _ in parts]
+    parts = [_add(shares) for shares in zip(*sums_of_shares, strict=True)]
+    losses = [part.loss for part in parts]
     processes.sum_gradients(model.parameters())
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip or math.inf).item()
     _check(losses, norm, max_norm, tokens, config, step)
     optimizer.step()
     source_tokens = sum(batch.source_tokens for batch in batches)
-    return StepSums(
-        tokens, source_tokens, sum(losses), sum(nll for _, nll, _ in parts), sum(hits for *_, hits in parts), norm
-    )
+    found = _add(parts)
+    return StepSums(tokens, source_tokens, found.loss, found.nll, found.hits, norm, found.soft)
 
 
 def try_batch(
@@ -175,7 +176,7 @@ def try_batch(
     """Run a batch forward and backward to see whether it fits into memory; changes no weight."""
     model.train()
 
-    def share_of(share: int) -> tuple[float, float, int]:
+    def share_of(share: int) -> _Sums:
         return _backward(model, processes.own_rows(batch, share), config, (0, 0), batch.target_tokens, max_cells)
 
     processes.attempt(lambda: _in_turn(share_of, processes.own_shares, model))
@@ -204,8 +205,8 @@ def _backward(
     place: tuple[int, int],
     tokens: int,
     max_cells: int | None,
-) -> tuple[float, float, int]:
-    """Add the gradient of a share of the rows of a batch; return their sums of loss, nll and hits.
+) -> _Sums:
+    """Add the gradient of a share of the rows of a batch; return the sums over these rows.
 
     Args:
         model: accumulates the gradient in its parameters.
@@ -215,8 +216,7 @@ def _backward(
         tokens: target tokens of the whole update, in all processes: the gradient is divided by it.
         max_cells: as in `train_step`.
     """
-    loss = nll = 0.0
-    hits = 0
+    found = _Sums()
     rows, first_row = share
     seed = step_seed(config.seed, *place)
     for piece in split_to_fit(rows, max_cells) if rows is not None else ():
@@ -229,15 +229,25 @@ def _backward(
         ):
             sums = sequence_loss(model, piece, config.smoothing)
         (sums.total / tokens).backward()  # type: ignore[no-untyped-call]
-        loss, nll, hits = loss + sums.total.item(), nll + sums.nll.item(), hits + int(sums.correct.item())
+        labels = sums.total if sums.labels is None else sums.labels
+        soft = 0.0 if sums.soft is None else sums.soft.item()
+        found = _add((found, _Sums(labels.item(), sums.nll.item(), int(sums.correct.item()), soft)))
         first_row += len(piece)
-    return loss, nll, hits
+    return found
 
 
-def _add(*shares: tuple[float, float, int]) -> tuple[float, float, int]:
-    """Add the results of `_backward` over processes."""
-    losses, nlls, hits = zip(*shares, strict=True)
-    return sum(losses), sum(nlls), sum(hits)
+class _Sums(NamedTuple):
+    """Sums over rows, as in `StepSums`."""
+
+    loss: float = 0.0
+    nll: float = 0.0
+    hits: int = 0
+    soft: float = 0.0
+
+
+def _add(parts: Sequence[_Sums]) -> _Sums:
+    """Add sums over pieces, processes or batches."""
+    return _Sums(*map(sum, zip(*parts, strict=True)))
 
 
 def _check(

@@ -351,6 +351,8 @@ class Trainer(Generic[Model]):
             "learning_rate": self._learning_rate(state.step),
             "target_tokens": window.tokens,
         }
+        if self.config.teacher_weight:
+            values["teacher_loss"] = window.soft / window.tokens
         # After a restart the window holds sums from before it; their time is not known here.
         seconds = max(now - started, 1e-9)
         source, target = window.source_tokens - before.source_tokens, window.tokens - before.tokens
@@ -359,9 +361,10 @@ class Trainer(Generic[Model]):
             timing["share_of_peak"] = round(flops.utilization(source, target, seconds), 4)
         seconds_per_update = (now - self._started) / max(state.step - self._started_at, 1)
         remaining = seconds_per_update * (self.updates - state.step) if self._pacer is None else self._pacer.left
+        taught = f" (teachers {values['teacher_loss']:.3f})" if "teacher_loss" in values else ""
         share = f" ({100 * timing['share_of_peak']:.0f}% of peak)" if "share_of_peak" in timing else ""
         self.log.say(
-            f"{state.step:>6}/{self.updates}  epoch {state.position[0] + 1}  loss {values['loss']:.3f}  "
+            f"{state.step:>6}/{self.updates}  epoch {state.position[0] + 1}  loss {values['loss']:.3f}{taught}  "
             f"perplexity {values['perplexity']:.2f}  accuracy {100 * values['accuracy']:.1f}%  "
             f"{target / seconds:,.0f} tokens/s{share}  {format_duration(remaining)} left"
         )

@@ -385,6 +385,7 @@ _KERNELS = {
     "activation": "pppiill" + _KEY + "ifl",
     "activation_backward": "pppppiill" + _KEY + "ifl",
     "cross_entropy": "pipllfipppl",
+    "soft_cross_entropy": "pipllfippp" + "ppldpl",
     "attention": "pppppp" + "ippppifl",
     "attention_backward": "ppppppppp" + "ippppifl",
 }

@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <exception>
 #include <new>
+#include <type_traits>
 #include <vector>
 #include <omp.h>
 
@@ -496,12 +497,44 @@ extern "C" int activation_backward(const void *g, const void *x, const float *bi
 
 // ----------------------------------------------------------------------------------------------------- cross-entropy
 
+// Soft targets: of each row the probabilities of ``count`` symbols; what is missing to 1 is spread over all symbols.
+struct Soft {
+    const i64 *ids;              // [rows, count]
+    const float *probabilities;  // [rows, count]
+    i64 count;
+    double weight;   // share of the soft targets in the loss
+    double *losses;  // [rows], their cross-entropy
+};
+
+// The loss of a row with soft targets, and from e = exp(z - largest) its gradient, which is written over the logits z:
+// softmax(z) - (1 - weight) (labels as in cross_entropy_) - weight (soft targets).
+template <class T>
+static double soft_row_(T *z, float *e, i64 target, i64 width, float smoothing, int needs_grad, float sum,
+                        float partition, double log_partition, const Soft &soft, i64 r) {
+    const i64 *ids = soft.ids + r * soft.count;
+    const float *probabilities = soft.probabilities + r * soft.count;
+    double rest = 1, chosen = 0;
+    for (i64 j = 0; j < soft.count; j++) {
+        rest -= probabilities[j];
+        chosen += (double)probabilities[j] * load(z[ids[j]]);
+    }
+    if (needs_grad) {
+        double labels = 1 - soft.weight;
+        float inverse = 1.f / partition, uniform = (float)((labels * smoothing + soft.weight * rest) / width);
+        e[target] -= (float)(labels * (1.0 - smoothing) * partition);
+        for (i64 j = 0; j < soft.count; j++) e[ids[j]] -= (float)(soft.weight * probabilities[j] * partition);
+#pragma omp simd
+        for (i64 v = 0; v < width; v++) store(z[v], e[v] * inverse - uniform);
+    }
+    return log_partition - chosen - (rest ? rest / width * sum : 0);
+}
+
 // Loss of each row of logits [rows, width], with the label target[r] and label smoothing; hits[r] is 1 if no logit is
 // larger than the target's. If needs_grad, logits are overwritten by the gradient of totals:
-// softmax(z) - smoothing / width - (1 - smoothing) [v == target].
-template <class T>
+// softmax(z) - smoothing / width - (1 - smoothing) [v == target]; with soft targets by that of ``soft_row_``.
+template <class T, bool SOFT>
 static void cross_entropy_(T *logits, const i64 *target, i64 rows, i64 width, float smoothing, int needs_grad,
-                           double *totals, double *nlls, i64 *hits, i64 threads) {
+                           double *totals, double *nlls, i64 *hits, const Soft &soft, i64 threads) {
     float uniform = smoothing / width;
     Failures failures;
 #pragma omp parallel num_threads(thread_count(rows * width, threads))
@@ -529,6 +562,11 @@ static void cross_entropy_(T *logits, const i64 *target, i64 rows, i64 width, fl
             nlls[r] = log_partition - chosen;
             totals[r] = log_partition - (1.0 - smoothing) * chosen - (smoothing ? (double)smoothing / width * sum : 0);
             hits[r] = chosen == largest;
+            if constexpr (SOFT) {
+                soft.losses[r] = soft_row_(z, e, target[r], width, smoothing, needs_grad, sum, partition,
+                                           log_partition, soft, r);
+                continue;
+            }
             if (!needs_grad) continue;
             float inverse = 1.f / partition;
             float at_target = e[target[r]] * inverse - uniform - (1.f - smoothing);
@@ -546,7 +584,21 @@ extern "C" int cross_entropy(void *logits, int type, const i64 *target, i64 rows
                              int needs_grad, double *totals, double *nlls, i64 *hits, i64 threads) {
     return status_of([&] {
         const auto run = [&](auto *z) {
-            cross_entropy_(z, target, rows, width, smoothing, needs_grad, totals, nlls, hits, threads);
+            using T = std::remove_reference_t<decltype(*z)>;
+            cross_entropy_<T, false>(z, target, rows, width, smoothing, needs_grad, totals, nlls, hits, {}, threads);
+        };
+        if (type) run((bf16 *)logits); else run((float *)logits);
+    });
+}
+
+extern "C" int soft_cross_entropy(void *logits, int type, const i64 *target, i64 rows, i64 width, float smoothing,
+                                  int needs_grad, double *totals, double *nlls, i64 *hits, const i64 *ids,
+                                  const float *probabilities, i64 count, double weight, double *losses, i64 threads) {
+    return status_of([&] {
+        Soft soft{ids, probabilities, count, weight, losses};
+        const auto run = [&](auto *z) {
+            using T = std::remove_reference_t<decltype(*z)>;
+            cross_entropy_<T, true>(z, target, rows, width, smoothing, needs_grad, totals, nlls, hits, soft, threads);
         };
         if (type) run((bf16 *)logits); else run((float *)logits);
     });

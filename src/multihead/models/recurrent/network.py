@@ -27,8 +27,10 @@ from torch import Tensor, nn
 
 from multihead.attention.alignment import MovingBaseline, entropy, log_prob, reinforce_loss
 from multihead.attention.composition import masked_scores
+from multihead.errors import ConfigurationError
 from multihead.kernels.linear import LOSS_ROWS, Loss, linear_cross_entropy
 from multihead.kernels.random import Dropout
+from multihead.kernels.soft_targets import SoftTargets
 from multihead.models.config import RecurrentConfig
 from multihead.models.network import AttentionWeights, Network, Output, build_embeddings, initialize
 from multihead.models.recurrent.decoder import Decoded, build_decoder
@@ -107,15 +109,21 @@ class RecurrentTranslator(Network):
         source_lengths: Int[Tensor, " batch"],
         target_input: Int[Tensor, "batch target"],
         target_output: Int[Tensor, "batch target"],
+        soft: SoftTargets | None = None,
         *,
         smoothing: float,
     ) -> Loss:
         """Label-smoothed cross-entropy, summed over the real tokens; with sampled positions also REINFORCE.
 
         In training, the positions are sampled from PyTorch's current generator, and the baseline is updated.
+
+        Raises:
+            ConfigurationError: soft targets with sampled positions, which are rewarded for the labels alone.
         """
         if not self.training or self.config.alignment != "sample":
-            return super().loss(source, source_lengths, target_input, target_output, smoothing=smoothing)
+            return super().loss(source, source_lengths, target_input, target_output, soft, smoothing=smoothing)
+        if soft is not None:
+            raise ConfigurationError("sampled alignments learn from labels alone: train them without soft targets")
         _, memory, decoded = self._run(source, source_lengths, target_input, True)
         assert decoded.weights is not None
         scores, allowed = masked_scores(

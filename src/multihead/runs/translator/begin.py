@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ from multihead.preparing.prepare import keep_vocabulary, write_data
 from multihead.preparing.prepared import PreparedText, open_training_text, use_folder
 from multihead.runs.run import NewRun, given_model, installed_versions, log_decisions, require_memory
 from multihead.text.languages import Languages
+from multihead.text.tokenizer import Tokenizer
 from multihead.training.checkpoint import Checkpoint, RunState
 from multihead.training.config import TrainingConfig
 from multihead.training.context import RunContext
@@ -85,16 +87,32 @@ class NewTranslatorRun(NewRun[RunConfig, PreparedText]):
             pairs = self._text.config.pairs
             if self._given is not None:
                 _check_tokenizers(self._given, self._text, settings)
+        self._tokenizers = None if self._given is None else (self._given.source_tokenizer, self._given.target_tokenizer)
+        if settings.teacher is not None:
+            self._tokenizers = self._check_teachers(settings.teacher, languages)
         rehearse(settings, pairs, self._machine, model)
+
+    def _check_teachers(self, folders: Sequence[Path], languages: Languages) -> tuple[Tokenizer, Tokenizer]:
+        """Check that the student and its teachers have the same vocabulary; returns its tokenizers."""
+        from multihead.preparing.teachers import load_teacher
+
+        name, like = f"the model {self._settings.from_model}", self._tokenizers
+        if isinstance(self._text, PreparedText):
+            name, like = f"the text {self._settings.data}", (self._text.source_tokenizer, self._text.target_tokenizer)
+        for folder in folders:
+            teacher = load_teacher(folder, like, name, languages)
+            if like is None:
+                name, like = f"the teacher {folder}", (teacher.source_tokenizer, teacher.target_tokenizer)
+        assert like is not None
+        return like
 
     def prepare(self) -> PreparedText:
         """Store the text, unless it was prepared ahead."""
         if isinstance(self._text, PreparedText):
             prepared = self._text
         else:
-            given, vocabulary = self._given, None
-            if given is not None:
-                vocabulary = keep_vocabulary(self._choices, given.source_tokenizer, given.target_tokenizer)
+            kept = self._tokenizers
+            vocabulary = None if kept is None else keep_vocabulary(self._choices, *kept)
             prepared = write_data(self._choices, self._text, self._folder, self._context, vocabulary)
         if (number := self._context.stop_signal()) is not None:
             raise Interrupted(number, "stopped while the data were prepared; the same command starts again")
@@ -129,6 +147,7 @@ class NewTranslatorRun(NewRun[RunConfig, PreparedText]):
             asked=work_folder.given_settings(settings),
             data=text,
             from_model=None if settings.from_model is None else given_model(settings.from_model),
+            teachers=tuple(map(given_model, settings.teacher or ())),
             model=model,
             training=training,
             generation=choose_generation(choices, None if given is None else given.generation),
@@ -160,6 +179,7 @@ class NewTranslatorRun(NewRun[RunConfig, PreparedText]):
         fields = (
             *("batch_tokens", "updates", "optimizer", "schedule", "learning_rate"),
             *("warmup", "average", "precision", "threads"),
+            *(("teacher_weight",) if config.teachers else ()),
         )
         shown: dict[str, object] = {
             "vocab_size": text.vocab_size,

@@ -7,6 +7,7 @@ A run is a folder:
     data/               what training reads (`preparing.prepared`), unless it was prepared in another folder
     log.txt, log.jsonl, timing.jsonl
     plan.jsonl          of a run with a budget: its decisions on the way, and the time spent (`training.budget`)
+    teachers/           with teachers, what they predict in the training text (`preparing.teachers`)
     checkpoints/        where the run resumes; of a fine-tuned run also where it started
     best/               the model folder of the best validation so far
     left-out.tsv        pairs that could not be used
@@ -107,7 +108,13 @@ class TranslatorRun(RunKind[TrainSettings, RunConfig, PreparedText, Network]):
 
     def batches(self, config: RunConfig, data: PreparedText, position: tuple[int, int]) -> BatchSource:
         stream = data.batches(config.training, position)
-        return BatchSource(stream, data.lines, lambda: data.largest(config.training))
+        if not config.teachers or not config.training.teacher_weight:
+            return BatchSource(stream, data.lines, lambda: data.largest(config.training))
+        from multihead.preparing.teachers import TaughtStream, soft_targets
+
+        store = soft_targets(self.folder, config, data, self.context)
+        taught = TaughtStream(stream, store, config.training.teacher_weight)
+        return BatchSource(taught, data.lines, lambda: [taught.taught(b) for b in data.largest(config.training)])
 
     def judge(self, config: RunConfig, data: PreparedText) -> TranslatorJudge:
         return TranslatorJudge(config, data, self.context.processes)
@@ -220,9 +227,12 @@ class TranslatorJudge(Judge[Network]):
     def _origin(self) -> str:
         """A sentence for the model card."""
         tool, pairs, given = f"multihead {version('multihead')}", self.config.data.pairs, self.config.from_model
+        weights = ", ".join(teacher.weights[:12] for teacher in self.config.teachers)
+        taught = f" Its teachers were models whose weights are {weights}." if weights else ""
         if given is None:
-            return f"Trained by {tool} on {pairs:,} sentence pairs."
-        return f"Fine-tuned by {tool} on {pairs:,} sentence pairs, from a model whose weights are {given.weights[:12]}."
+            return f"Trained by {tool} on {pairs:,} sentence pairs.{taught}"
+        origin = f"from a model whose weights are {given.weights[:12]}"
+        return f"Fine-tuned by {tool} on {pairs:,} sentence pairs, {origin}.{taught}"
 
     def _bundle(self, model: Network) -> Bundle:
         prepared, data = self.prepared, self.config.data

@@ -1,0 +1,283 @@
+"""Word-level distillation: what teachers predict is computed once, and a run learns it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+from multihead.bundle import load_bundle, save_bundle
+from multihead.data.batching import collate
+from multihead.data.soft_store import SoftDescription, SoftStore
+from multihead.errors import ConfigurationError, FormatError, Interrupted
+from multihead.planning.settings import RunConfig
+from multihead.preparing import teachers
+from multihead.preparing.prepare import prepare
+from multihead.preparing.prepared import PreparedText, open_training_text
+
+if TYPE_CHECKING:
+    from tests.conftest import Numbers
+
+SIZES = {"width": 16, "heads": 2, "inner": 32, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.1}
+SHORT = {"updates": 8, "validate_every": 4, "log_every": 2, "batch_tokens": 512, "threads": 1, "precision": "float32"}
+STUDENT: dict[str, Any] = {**SIZES, **SHORT, "keep_checkpoints": 9}
+
+
+@pytest.fixture(scope="module")
+def text(trained: Path, numbers: Numbers, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Text with the teacher's vocabulary, prepared."""
+    folder = tmp_path_factory.mktemp("text") / "prepared"
+    prepare(**numbers.train, **numbers.valid, from_model=trained, output=folder, say=lambda _: None)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def other(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A second teacher: the first one, with noise."""
+    bundle = load_bundle(trained)
+    draw = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for parameter in bundle.model.parameters():
+            parameter += 0.1 * torch.randn(parameter.shape, generator=draw)
+        bundle.model.output.weight[bundle.target_tokenizer.pad_id] = 0.0
+    folder = tmp_path_factory.mktemp("other") / "model"
+    save_bundle(folder, bundle, {}, "For a test.")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def taught(
+    trained: Path, other: Path, text: Path, numbers: Numbers, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, list[str]]:
+    """A finished run with two teachers, and what it said."""
+    output, said = tmp_path_factory.mktemp("taught") / "run", []
+    numbers.learn(output, data=text, teacher=(trained, other), say=said.append, **STUDENT)
+    return output, said
+
+
+def config_of(run: Path) -> RunConfig:
+    return RunConfig.model_validate_json((run / "run.json").read_text(encoding="utf-8"))
+
+
+def text_of(run: Path) -> PreparedText:
+    return open_training_text(run, config_of(run).data, None)
+
+
+def store_of(run: Path) -> SoftStore:
+    prepared, config = text_of(run), config_of(run)
+    lengths = prepared.train.target.lengths.astype(np.int64) + 1
+    weights = tuple(teacher.weights for teacher in config.teachers)
+    vocabulary = len(prepared.target_tokenizer)
+    description = SoftDescription.of(weights, teachers.SYMBOLS, vocabulary, lengths)
+    return SoftStore.open(run, description, lengths, vocabulary)
+
+
+def trains(run: Path) -> list[dict[str, Any]]:
+    lines = (run / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    return [record for record in map(json.loads, lines) if record["kind"] == "train"]
+
+
+def weights_of(run: Path) -> dict[str, torch.Tensor]:
+    return dict(load_bundle(run).model.named_parameters())
+
+
+# ------------------------------------------------------------------------------------------ what is stored
+
+
+def test_the_stored_distributions_are_the_mean_of_the_teachers(taught, trained, other) -> None:
+    """Compared with the models' probabilities, computed pair by pair."""
+    run, _ = taught
+    prepared, store = text_of(run), store_of(run)
+    models = [load_bundle(folder).model for folder in (trained, other)]
+    ids = prepared.target_tokenizer.special_ids
+    for index in (0, 17, len(prepared.train) - 1):
+        batch = collate(prepared.train, np.array([index]), **ids)
+        with torch.no_grad():
+            logits = [model(batch.source, batch.source_lengths, batch.target_input).logits[0] for model in models]
+        mean = torch.stack([one.softmax(-1) for one in logits]).mean(0)
+        found = store.gather(np.array([index]), 0.5)
+        assert len(found.ids) == batch.target_tokens
+        best = mean.topk(teachers.SYMBOLS).values
+        torch.testing.assert_close(found.probabilities, best, rtol=0, atol=4e-5)
+        torch.testing.assert_close(mean.gather(-1, found.ids), best, rtol=0, atol=4e-5)
+        assert (found.probabilities.sum(-1) <= 1 + 1e-6).all()
+
+
+def test_the_rows_of_a_batch_are_those_of_its_pairs(taught) -> None:
+    store = store_of(taught[0])
+    several = np.array([5, 3, 500, 3])
+    whole = store.gather(several, 0.5)
+    parts = [store.gather(np.array([index]), 0.5) for index in several]
+    assert torch.equal(whole.ids, torch.cat([part.ids for part in parts]))
+    assert torch.equal(whole.probabilities, torch.cat([part.probabilities for part in parts]))
+
+
+def test_a_part_of_a_batch_keeps_its_rows(taught) -> None:
+    run, _ = taught
+    prepared, store = text_of(run), store_of(run)
+    stream = teachers.TaughtStream(prepared.batches(config_of(run).training, (0, 0)), store, 0.5)
+    batch = stream.take()
+    start, stop = 2, len(batch) - 1
+    alone = store.gather(batch.indices[start:stop], 0.5)
+    part = batch.part(start, stop)
+    assert part.soft is not None
+    assert len(part.soft.ids) == part.target_tokens
+    assert torch.equal(part.soft.ids, alone.ids)
+    assert torch.equal(part.soft.probabilities, alone.probabilities)
+
+
+def test_what_is_said_and_recorded(taught, trained, other) -> None:
+    run, said = taught
+    config = config_of(run)
+    assert [teacher.path for teacher in config.teachers] == [str(trained), str(other)]
+    assert (config.training.teacher_weight, config.reasons["teacher_weight"][:4]) == (0.5, "half")
+    assert any("what 2 teachers predict at" in line for line in said)
+    assert all(0 < record["teacher_loss"] < 10 for record in trains(run))
+    assert any(f"(teachers {trains(run)[0]['teacher_loss']:.3f})" in line for line in said)
+    card = (run / "best" / "README.md").read_text(encoding="utf-8")
+    assert f"weights are {config.teachers[0].weights[:12]}, {config.teachers[1].weights[:12]}." in card
+    assert not (run / "teachers.part").exists()
+
+
+# ------------------------------------------------------------------------------------------ equal runs
+
+
+def test_without_weight_nothing_changes(trained, text, numbers, tmp_path) -> None:
+    numbers.learn(tmp_path / "plain", data=text, **STUDENT)
+    numbers.learn(tmp_path / "taught", data=text, teacher=trained, teacher_weight=0.0, **STUDENT)
+    plain, taught = (numbers.contents(tmp_path / name) for name in ("plain", "taught"))
+    differing = {name for name in plain.keys() | taught.keys() if plain.get(name) != taught.get(name)}
+    changed = {"run.json", "run.copy.json", "manifest.json", "log.txt", "timing.jsonl"}
+    card = {"best/README.md", "best/manifest.json"}  # it names the teacher
+    assert differing <= changed | card
+    assert "log.jsonl" in plain
+
+
+def test_a_run_that_is_stopped_anywhere_equals_an_uninterrupted_one(trained, text, numbers, tmp_path, monkeypatch):
+    """Stopped twice while the teacher's predictions are computed, and once between updates."""
+    monkeypatch.setattr(teachers, "_CHUNK", 100)
+    wishes = {**STUDENT, "data": text, "teacher": trained}
+    numbers.learn(tmp_path / "whole", **wishes)
+    stops, said = iter((0, 0, 1, 0, 1, 0, 0, 0, 0, 0, 1)), []
+    for _ in range(3):
+        with pytest.raises(Interrupted) as stopped:
+            numbers.learn(tmp_path / "run", stop_signal=lambda: signal.SIGINT if next(stops, 0) else None, **wishes)
+        said.append(str(stopped.value).split(";")[0])
+    assert said[:2] == [f"stopped after {pairs} pairs of the teachers" for pairs in (200, 400)]
+    assert said[2].startswith("stopped after update")
+    numbers.learn(tmp_path / "run", **wishes)
+    whole, resumed = (numbers.contents(tmp_path / n, without=("log.txt", "timing.jsonl")) for n in ("whole", "run"))
+    assert {name for name in whole if whole[name] != resumed.get(name)} == set()
+
+
+def test_a_teacher_is_not_needed_once_its_predictions_are_stored(trained, text, numbers, tmp_path) -> None:
+    teacher = Path(shutil.copytree(trained / "best", tmp_path / "teacher"))
+    wishes = {**STUDENT, "data": text, "teacher": teacher}
+    polls = iter([0] * 4 + [1])
+    with pytest.raises(Interrupted, match="after update"):
+        numbers.learn(tmp_path / "run", stop_signal=lambda: signal.SIGINT if next(polls, 0) else None, **wishes)
+    shutil.rmtree(teacher)
+    numbers.learn(tmp_path / "run", **wishes)
+    shutil.rmtree(tmp_path / "run" / "teachers")
+    (tmp_path / "run" / "checkpoints" / "00000008" / "state.json").unlink()  # so that there is something to train
+    with pytest.raises(FormatError, match="teacher"):
+        numbers.learn(tmp_path / "run", **wishes)
+
+
+# ------------------------------------------------------------------------------------------ what it learns
+
+
+def test_a_taught_student_is_nearer_to_its_teacher(other, text, numbers, tmp_path, without_checks) -> None:
+    """The Kullback-Leibler divergence from the teacher, on sentences that neither has seen."""
+    found = {}
+    for name, wishes in {"taught": {"teacher": other}, "alone": {}}.items():
+        long = {"updates": 60, "validate_every": 60, "dropout": 0.0, "smoothing": 0.0}
+        with without_checks():
+            numbers.learn(tmp_path / name, data=text, **{**STUDENT, **long, **wishes})
+        prepared, models = text_of(tmp_path / name), [load_bundle(f).model for f in (other, tmp_path / name)]
+        batch = collate(prepared.valid, np.arange(8), **prepared.target_tokenizer.special_ids)
+        real = batch.target_output != prepared.target_tokenizer.pad_id
+        with torch.no_grad():
+            logits = [model(batch.source, batch.source_lengths, batch.target_input).logits[real] for model in models]
+        p, q = (one.log_softmax(-1) for one in logits)
+        found[name] = float((p.exp() * (p - q)).sum(-1).mean())
+    assert found["taught"] < 0.6 * found["alone"]
+
+
+def test_fine_tuning_with_a_teacher_corpora_with_weights_and_its_vocabulary(trained, other, numbers, tmp_path) -> None:
+    """Text without preparation gets the vocabulary of the given model, or of the first teacher."""
+    files = f"{numbers.train['source']} {numbers.train['target']} weight=0.5"
+    short = {**SHORT, "updates": 2, "validate_every": 2, "corpus": (files,), **numbers.valid}
+    for name, wishes in {"new": SIZES, "tuned": {"from_model": trained}}.items():
+        numbers.learn(tmp_path / name, teacher=other, **short, **wishes)
+        own, theirs = load_bundle(tmp_path / name), load_bundle(other)
+        assert own.target_tokenizer.digest == theirs.target_tokenizer.digest
+        assert (tmp_path / name / "teachers" / "manifest.json").exists()
+        assert trains(tmp_path / name) or config_of(tmp_path / name).training.log_every > 2
+
+
+def test_recurrent_networks_teach_and_learn(trained, text, numbers, tmp_path) -> None:
+    small = {"width": 16, "encoder_layers": 1, "decoder_layers": 1, "model": "recurrent"}
+    few = {**SHORT, "updates": 2, "validate_every": 2, "log_every": 1}
+    numbers.learn(tmp_path / "one", data=text, teacher=trained, **small, **few)
+    numbers.learn(tmp_path / "two", data=text, teacher=(tmp_path / "one", trained), **STUDENT)
+    assert trains(tmp_path / "one")[0]["teacher_loss"] > 0
+    with pytest.raises(ConfigurationError, match="samples positions"):
+        numbers.learn(tmp_path / "bad", data=text, teacher=trained, alignment="sample", **small, **few)
+    assert not (tmp_path / "bad").exists()
+
+
+# ------------------------------------------------------------------------------------------ what is refused
+
+
+@pytest.mark.parametrize(
+    ("wishes", "message"),
+    [
+        ({"bpe_dropout": 0.1}, "teacher and bpe_dropout exclude each other"),
+        ({"vocab_size": 300}, "a teacher brings its own subwords"),
+        ({"teacher_weight": 1.5}, "teacher_weight"),
+        ({"teacher": ()}, "teacher is empty"),
+        ({"teacher": None, "teacher_weight": 0.5}, "teacher_weight is given without teacher"),
+        ({"teacher": "nowhere"}, "nowhere"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_is_written(trained, text, numbers, tmp_path, wishes, message):
+    with pytest.raises((ConfigurationError, FormatError), match=message):
+        numbers.learn(tmp_path / "run", data=text, **{"teacher": trained, **STUDENT, **wishes})
+    assert not (tmp_path / "run").exists()
+
+
+def test_another_vocabulary_is_refused_and_both_are_named(trained, numbers, tmp_path, call) -> None:
+    prepare(**numbers.train, **numbers.valid, vocab_size=300, output=tmp_path / "text", say=lambda _: None)
+    result = call("train", "--data", tmp_path / "text", "--teacher", trained, "--output", tmp_path / "run")
+    assert (result.status, result.err.count("\n")) == (2, 1)
+    assert f"{trained}: a teacher with another source vocabulary" in result.err
+    assert f"than the text {tmp_path / 'text'}" in result.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_changed_teachers_and_damaged_predictions_are_noticed(taught, trained, other, text, numbers, tmp_path) -> None:
+    run = Path(shutil.copytree(taught[0], tmp_path / "run"))
+    (run / "checkpoints" / "00000008" / "state.json").unlink()
+    path = run / "teachers" / "probabilities.bin"
+    content = bytearray(path.read_bytes())
+    content[5] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(FormatError, match=r"probabilities\.bin: damaged.*remove the folder"):
+        numbers.learn(run)
+    shutil.rmtree(run / "teachers")
+    numbers.learn(run)  # computed again
+    assert numbers.contents(run / "teachers") == numbers.contents(taught[0] / "teachers")
+    (run / "checkpoints" / "00000008" / "state.json").unlink()
+    description = json.loads((run / "teachers" / "teachers.json").read_text(encoding="utf-8"))
+    description["teachers"].reverse()
+    (run / "teachers" / "teachers.json").write_text(json.dumps(description), encoding="utf-8")
+    numbers.seal_again(run / "teachers")
+    with pytest.raises(FormatError, match="not made from the teachers and the text of this run"):
+        numbers.learn(run)
