@@ -32,7 +32,7 @@ from multihead.training.optimizer import learning_rate
 
 SLOW = Machine(2, "cpu", False, "two cores")
 FAST = Machine(8, "cuda", True, "a GPU")
-FILES = {"source", "target", "corpus", "valid_source", "valid_target", "output", "data", "from_model"}
+FILES = {"source", "target", "corpus", "valid_source", "valid_target", "output", "data", "from_model", "teacher"}
 
 OTHER = {
     "source": "a.de",
@@ -104,6 +104,8 @@ OTHER = {
     "learning_rate": 0.123,
     "warmup": 45,
     "smoothing": 0.22,
+    "teacher": ["run 1", "run2"],
+    "teacher_weight": 0.7,
     "bpe_dropout": 0.06,
     "clip": 0.5,
     "skip_above": 50.0,
@@ -128,8 +130,8 @@ OTHER = {
 """A value for every field that no rule would choose."""
 SUBWORDS = ("vocab_size", "shared_vocabulary", "min_frequency", "coverage", "symbols")
 TOGETHER = [
-    ["held_out", "budget", "corpus", "from_model"],
-    ["valid_source", "valid_target", "updates", "source", "target", *SUBWORDS],
+    ["held_out", "budget", "corpus", "from_model", "teacher", "teacher_weight"],
+    ["valid_source", "valid_target", "updates", "source", "target", "bpe_dropout", *SUBWORDS],
 ]
 """Fields to omit so that no two fields exclude each other."""
 
@@ -165,6 +167,8 @@ def flags_of(values):
             for one in value:
                 files = [shlex.quote(one[side]) for side in ("source", "target") if side in one]
                 words += [flag, " ".join([*files, *([f"weight={one['weight']}"] if "weight" in one else [])])]
+        elif name == "teacher":
+            words += [word for one in value for word in (flag, one)]
         else:
             words += [flag, " ".join(value) if isinstance(value, list) else str(value)]
     return words
@@ -378,7 +382,7 @@ BY_PREPARING = (
 @pytest.mark.parametrize("machine", [SLOW, FAST])
 @pytest.mark.parametrize("pairs", [100, 4_999, 30_000, 3_000_000])
 def test_the_user_is_always_right(pairs, machine, architecture):
-    asked = without("budget", "held_out", *BY_PREPARING, *SUBWORDS[1:], *OF_ANOTHER[architecture])
+    asked = without("budget", "held_out", "teacher_weight", *BY_PREPARING, *SUBWORDS[1:], *OF_ANOTHER[architecture])
     asked |= {"compile": architecture == "transformer"}
     asked |= {"model": architecture, "preset": PRESET[architecture]}
     decided, reasons = decide(

@@ -1,4 +1,4 @@
-"""Memory-mapped storage of soft targets: what teachers predict at each target position.
+"""Memory-mapped storage of what teachers predict at each target position.
 
     teachers/
         teachers.json        a `SoftDescription`

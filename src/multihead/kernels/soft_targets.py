@@ -1,4 +1,4 @@
-"""Soft targets: the loss of a distribution over symbols, given by its most probable ones.
+"""Cross-entropy with distributions, given by their most probable symbols.
 
     p(v) = sum_j p_j 1[v = i_j]  +  (1 - sum_j p_j) / V          symbols i_1 ... i_k with probabilities p_1 ... p_k
     soft = sum_v p(v) (-log q(v)),    q = softmax(z)              what the k symbols leave is spread over all V

@@ -12,7 +12,7 @@ import shlex
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, field_validator
 
 from multihead.configuration import (
     LAST_SEED,
@@ -66,10 +66,6 @@ def _parse_corpus(value: object) -> object:
         raise ValueError("expected FILE [FILE] [weight=NUMBER], names with spaces in quotes")
     found = dict(zip(("source", "target"), files, strict=False))
     return found | {"weight": weights[0]} if weights else found
-
-
-def _one_or_more(value: object) -> object:
-    return (value,) if isinstance(value, (str, Path)) else value
 
 
 def _split_words(value: object) -> object:
@@ -285,11 +281,11 @@ class Training(Settings):
     """The highest learning rate; lr_mul for noam."""
     warmup: int | None = shared("warmup")
     smoothing: float | None = shared("smoothing")
-    teacher: Annotated[tuple[Path, ...], BeforeValidator(_one_or_more)] | None = None
+    teacher: tuple[Path, ...] | None = None
     """Word-level distillation: a model or run folder with the same subwords, whose predictions the new model learns at
     each position, besides the text; repeat it for the mean of several."""
     teacher_weight: float | None = None
-    """Share of the teachers in the loss, from 0 to 1, where the text counts nothing."""
+    """Share of the teachers in the loss, from 0 to 1, where only they count; 0.5 by default."""
     bpe_dropout: float | None = None
     """Probability of skipping a merge of subwords, so that each epoch has other segmentations (0.1 for small
     corpora)."""
@@ -306,6 +302,11 @@ class Training(Settings):
     patience: int | None = shared("patience")
     compile: bool | None = None
     """Let PyTorch compile the Transformer (torch.compile), for GPUs; a minute at the start."""
+
+    @field_validator("teacher", mode="before")
+    @classmethod
+    def _one_or_more(cls, value: object) -> object:
+        return (value,) if isinstance(value, (str, Path)) else value
 
 
 class Search(Settings):

@@ -1,4 +1,4 @@
-"""Teachers: what trained models predict in the training text, computed once for a run.
+"""Compute what teachers predict in the training text, once for a run.
 
 Word-level knowledge distillation (Kim and Rush 2016, "Sequence-level knowledge distillation", section 3.1): at each
 target position, a student learns the distribution that its teachers predict after the same words. That is the mean of
