@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,7 @@ import pytest
 import torch
 
 from multihead.bundle import load_bundle, save_bundle
+from multihead.configuration import Launch
 from multihead.data.batching import collate
 from multihead.data.soft_store import SoftDescription, SoftStore
 from multihead.errors import ConfigurationError, FormatError, Interrupted
@@ -20,6 +23,8 @@ from multihead.planning.settings import RunConfig
 from multihead.preparing import teachers
 from multihead.preparing.prepare import prepare
 from multihead.preparing.prepared import PreparedText, open_training_text
+from multihead.training.context import RunContext
+from multihead.training.splitting import SingleProcess
 
 if TYPE_CHECKING:
     from tests.conftest import Numbers
@@ -137,7 +142,7 @@ def test_what_is_said_and_recorded(taught, trained, other) -> None:
     config = config_of(run)
     assert [teacher.path for teacher in config.teachers] == [str(trained), str(other)]
     assert (config.training.teacher_weight, config.reasons["teacher_weight"][:4]) == (0.5, "half")
-    assert any("what 2 teachers predict at" in line for line in said)
+    assert any("what the 2 teachers predict at" in line for line in said)
     assert all(0 < record["teacher_loss"] < 10 for record in trains(run))
     assert any(f"(teachers {trains(run)[0]['teacher_loss']:.3f})" in line for line in said)
     card = (run / "best" / "README.md").read_text(encoding="utf-8")
@@ -188,6 +193,53 @@ def test_a_teacher_is_not_needed_once_its_predictions_are_stored(trained, text, 
     (tmp_path / "run" / "checkpoints" / "00000008" / "state.json").unlink()  # so that there is something to train
     with pytest.raises(FormatError, match="teacher"):
         numbers.learn(tmp_path / "run", **wishes)
+
+
+class Together(SingleProcess):
+    """Threads that exchange values as processes do."""
+
+    def __init__(self, rank: int, gathering: threading.Barrier, values: list[Any]) -> None:
+        super().__init__(Launch(rank=rank, size=gathering.parties))
+        self._gathering, self._values = gathering, values
+
+    def all_gather(self, value: Any) -> list[Any]:
+        self._values[self.rank] = value
+        self._gathering.wait(60)
+        gathered = list(self._values)
+        self._gathering.wait(60)
+        return gathered
+
+
+def test_several_processes_store_what_one_does(taught, tmp_path, monkeypatch) -> None:
+    """Three share the chunks; a signal that one of them receives stops all of them, at the same place."""
+    monkeypatch.setattr(teachers, "_CHUNK", 50)
+    run, config, prepared = tmp_path / "run", config_of(taught[0]), text_of(taught[0])
+    run.mkdir()
+    (tmp_path / "alone").mkdir()
+    teachers.soft_targets(tmp_path / "alone", config, prepared, RunContext(say=lambda _: None))
+    signals, said = iter([None, signal.SIGTERM]), []
+
+    def work(rank: int, gathering: threading.Barrier, values: list[Any]) -> str:
+        stop = (lambda: next(signals, None)) if rank == 1 else lambda: None
+        context = RunContext(said.append, stop, processes=Together(rank, gathering, values))
+        try:
+            store = teachers.soft_targets(run, config, prepared, context)
+        except Interrupted as stopped:
+            return str(stopped)
+        return str(len(store.gather(np.arange(len(prepared.train)), 0.5).ids))
+
+    found = []
+    for _ in range(2):
+        gathering, values = threading.Barrier(3), [None] * 3
+        with ThreadPoolExecutor(3) as pool:
+            found.append(set(pool.map(work, range(3), [gathering] * 3, [values] * 3)))
+    assert found[0] == {"stopped after 300 pairs of the teachers; the same command goes on from there (SIGTERM)"}
+    assert found[1] == {str(int((prepared.train.target.lengths + 1).sum()))}
+    assert len([line for line in said if "positions, once" in line]) == 2
+    alone, shared = (Path(folder) / "teachers" for folder in (tmp_path / "alone", run))
+    assert {path.name: path.read_bytes() for path in alone.iterdir()} == {
+        p.name: p.read_bytes() for p in shared.iterdir()
+    }
 
 
 # ------------------------------------------------------------------------------------------ what it learns

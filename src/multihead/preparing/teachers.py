@@ -126,10 +126,8 @@ def _compute(
     writer = SoftStoreWriter(folder, description) if processes.is_first else None
     first = done = processes.broadcast(None if writer is None else writer.pairs)
     size = description.positions * description.symbols * (np.dtype(description.ids).itemsize + 2) / 1e6
-    _say(
-        context,
-        f"computing what {len(models)} teachers predict at {description.positions:,} positions ({size:,.0f} MB)",
-    )
+    who = "the teacher predicts" if len(models) == 1 else f"the {len(models)} teachers predict"
+    _say(context, f"computing what {who} at {description.positions:,} positions, once ({size:,.0f} MB)")
     reported = started
     while done < description.pairs:
         chunks = [range(at, min(at + _CHUNK, description.pairs)) for at in _starts(done, processes.size)]
