@@ -41,13 +41,14 @@ _KINDS = {
     "pointer": ("`multihead pointer train`", "pointer network"),
     "classifier": ("`multihead classify train`", "classifier"),
     "pretrain": ("`multihead pretrain`", "BERT"),
+    "best": ("`multihead train --best`", "translator in stages"),
 }
 """For each ``kind`` of run: the command that makes it, and the name of what it trains."""
 
 Config = TypeVar("Config", bound=Settings)
 _SEALED = ("data", "left-out.tsv", _COPY)
 """Names besides the description that the manifest lists."""
-_UNFINISHED_CONTENT = (_MARKER, *_SEALED, "checkpoints", MANIFEST)
+_UNFINISHED_CONTENT = (_MARKER, *_SEALED, "checkpoints", "text", MANIFEST)
 """Names that may exist in a folder under construction."""
 _DESCRIPTIONS = {RUN: "a run", PREPARED: "what `multihead prepare` wrote"}
 _REMEDIES = {RUN: "Go on with it by `multihead train`", PREPARED: "Train from it by --data"}
@@ -178,6 +179,17 @@ def read(folder: Path, cls: type[Config]) -> Config | None:
                 "Choose a new folder"
             )
         return parse(opened, RUN, cls, "a newer multihead began this run, go on with that")
+
+
+def kind_of(folder: Path) -> str | None:
+    """The kind of the run in a folder, if there is one that can be read; `read` says what is wrong with others."""
+    if not (folder / RUN).is_file():
+        return None
+    try:
+        with open_work(folder) as opened:
+            return str(opened.read_json(RUN).get("kind", _DEFAULT_KIND))
+    except FormatError:
+        return None
 
 
 def restore(folder: Path, cls: type[Settings], say: Callable[[str], None]) -> None:

@@ -126,7 +126,7 @@ def test_of_very_many_pairs_a_part_is_enough_for_the_vocabulary(two, tmp_path, m
 def test_chunks_change_nothing(two, tmp_path, monkeypatch, numbers):
     (large, _), (small, _) = two
     for name, size in (("one", 10_000), ("two", 7)):
-        monkeypatch.setattr(preparation, "_CHUNK", size)
+        monkeypatch.setattr(preparation, "CHUNK", size)
         prepared(tmp_path / name, corpus=[corpus(large), corpus(small)], held_out=5, max_tokens=12)
     assert numbers.contents(tmp_path / "one") == numbers.contents(tmp_path / "two")
 

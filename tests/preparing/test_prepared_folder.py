@@ -281,7 +281,7 @@ def test_what_cannot_be_leaves_nothing_behind(prepare, numbers, tmp_path, there)
 
 
 def test_a_signal_between_two_chunks_stops_it(prepare, text, tmp_path, monkeypatch):
-    monkeypatch.setattr(preparation, "_CHUNK", 100)
+    monkeypatch.setattr(preparation, "CHUNK", 100)
     polls = iter([None, None, signal.SIGTERM])
     with pytest.raises(Interrupted, match="the same command starts again") as stop:
         prepare(tmp_path / "ready", stop_signal=lambda: next(polls), **text)

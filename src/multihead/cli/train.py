@@ -9,13 +9,20 @@ import click
 
 from multihead.cli.options import FILE, Command, flags_of, merge_config_file
 from multihead.planning.settings import TrainSettings
+from multihead.work_folder import kind_of
 
 
 @click.command(cls=Command)
 @click.option("--config", **FILE, help="TOML file with any of the settings below.")
+@click.option(
+    "--best",
+    is_flag=True,
+    help="Train several translators and let them teach a last one: better than a single training of the same time, "
+    "which --budget gives.",
+)
 @flags_of(TrainSettings)
 @click.pass_obj
-def train(began: float | None, /, config: Path | None, **flags: Any) -> None:
+def train(began: float | None, /, config: Path | None, best: bool, **flags: Any) -> None:
     """Train a translator from two aligned text files; the same command resumes a run that was stopped.
 
     Only --source, --target and --output are needed: every other setting is chosen from the size of the corpus and
@@ -26,6 +33,12 @@ def train(began: float | None, /, config: Path | None, **flags: Any) -> None:
     from multihead.cli.process import process_group, start_run
 
     settings = merge_config_file(TrainSettings, config, flags)
+    if best or kind_of(Path(settings.get("output") or "")) == "best":
+        arguments = start_run()
+        from multihead.runs.best.train import train_best
+
+        train_best(started=began, **arguments, **settings)
+        return
     arguments = start_run(distributed=True)
     from multihead.runs.translator.train import train as run
 

@@ -12,14 +12,27 @@ words, cut at the length limit, or suspicious to the guard. `lines.translate_fil
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from multihead.bundle import model_digest
 from multihead.data.text_files import one_line
-from multihead.errors import ConfigurationError
+from multihead.errors import ConfigurationError, Interrupted
+from multihead.judging.guard_signs import GuardSettings
+from multihead.lines.growing_file import lines_done
+from multihead.lines.translate_file import check_input, translate_file
 from multihead.lines.windows import LineOptions
+from multihead.training.context import RunContext
+from multihead.translating.lengths import most_tokens
+from multihead.translating.request import TranslationRequest
 from multihead.translating.searching import Translation
+from multihead.translating.translator import Translator
+
+_SAYING = 10.0
+"""Seconds between lines of progress."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +69,42 @@ class PairOptions(LineOptions):
                 kept[_cell(translation.text)] = None
         line, tag = _cell(text), f"{self.tag} " if self.tag else ""
         return [f"{tag}{made}\t{line}" if self.backwards else f"{tag}{line}\t{made}" for made in kept]
+
+
+def write_pairs(
+    models: Sequence[Path], text: Path, output: Path, context: RunContext, *, backwards: bool = False, tag: str = ""
+) -> None:
+    """Write the pairs that a model, or an ensemble, makes of a text file; lines that seem wrong are left out.
+
+    Args:
+        models: run or model folders.
+        text: a file of sentences, a line each.
+        output: the file of pairs (.tsv). If the work was stopped, it goes on.
+        context: receives progress, and may stop the work.
+        backwards, tag: as in `PairOptions`.
+
+    Raises:
+        Interrupted: ``context.stop_signal`` returned a signal; the same call goes on.
+    """
+    first, *others = map(Translator.load, models)
+    translator = first.ensemble(others) if others else first
+    maxima = most_tokens(translator.lengths, translator.reach, None)
+    request = TranslationRequest(translator.search_settings())
+    options = PairOptions(request, False, GuardSettings(), *maxima, backwards=backwards, tag=tag)
+    scanned, done, said = check_input(text), 0, time.monotonic()
+
+    def progress(more: int) -> None:
+        nonlocal done, said
+        done += more
+        if time.monotonic() - said > _SAYING or done == scanned.lines:
+            said = time.monotonic()
+            context.say(f"  {output.name}: {done:,} of {scanned.lines:,} lines are translated")
+        if (number := context.stop_signal()) is not None:
+            kept = lines_done(output)
+            raise Interrupted(number, f"stopped after line {kept:,} of {text}; the same command goes on from there")
+
+    digest = "+".join(map(model_digest, models))
+    translate_file(translator, digest, scanned, output, options, begin=progress, progress=progress)
 
 
 def _cell(text: str) -> str:

@@ -45,7 +45,7 @@ from multihead.training.context import RunContext
 
 _SAMPLE = 1_000_000
 """Pairs that a vocabulary is learned from; more take longer and change little."""
-_CHUNK = 10_000
+CHUNK = 10_000
 """Pairs tokenized at a time."""
 
 
@@ -82,7 +82,7 @@ def prepare(
         files = scan_files(given)
         with work_folder.preparing(folder, work_folder.PREPARED):
             prepared = write_data(choices, files, folder, context, vocabulary)
-            _write_manifest(folder, choices, prepared.config)
+            write_manifest(folder, prepared.config, work_folder.given_settings(given), choices.reasons)
     say(f"{prepared.config.pairs:,} training pairs are prepared: multihead train --data {folder} --output RUN")
     return prepared
 
@@ -98,16 +98,10 @@ def _open_finished(folder: Path, settings: PrepareSettings, say: Callable[[str],
     return open_prepared(folder, manifest.data)
 
 
-def _write_manifest(folder: Path, choices: Choices, config: DataConfig) -> None:
+def write_manifest(folder: Path, config: DataConfig, asked: dict[str, object], reasons: dict[str, str]) -> None:
     """Finish the preparation: the folder can be trained from once its manifest exists."""
     files = data_digests(folder)
-    manifest = Manifest(
-        multihead=version("multihead"),
-        asked=work_folder.given_settings(choices.settings),
-        data=config,
-        reasons=choices.reasons,
-        files=files,
-    )
+    manifest = Manifest(multihead=version("multihead"), asked=asked, data=config, reasons=reasons, files=files)
     work_folder.write(folder, manifest, work_folder.PREPARED, files)
 
 
@@ -122,6 +116,13 @@ class Vocabulary:
     target: Tokenizer
     decisions: dict[str, Any] = field(default_factory=dict)
     """How the vocabulary was learned: fields of `DataConfig`."""
+
+    def save(self, data: Path) -> None:
+        """Create the folder of what training reads, and write the tokenizers there."""
+        with write_errors(data):
+            data.mkdir()
+        self.source.save(data / "source.tokenizer.json")
+        self.target.save(data / "target.tokenizer.json")
 
 
 def keep_vocabulary(choices: Choices, source: Tokenizer, target: Tokenizer) -> Vocabulary:
@@ -197,21 +198,18 @@ def write_data(
         Interrupted: ``context.stop_signal`` returned a signal.
     """
     data = folder / "data"
-    with write_errors(data):
-        data.mkdir()
     held_out = choose_held_out(choices, files)
     vocabulary = given or learn_vocabulary(choices, files, held_out, context.say)
-    vocabulary.source.save(data / "source.tokenizer.json")
-    vocabulary.target.save(data / "target.tokenizer.json")
+    vocabulary.save(data)
     shortest = choices.take("min_tokens", lambda: (1, "whatever is there may teach something"))
     longest = _choose_longest(choices)
-    store = _CorpusWriter(vocabulary, range(shortest, longest + 1), context.stop_signal)
+    store = CorpusWriter(vocabulary, range(shortest, longest + 1), context.stop_signal)
     with ParallelWriter(data / "train", len(vocabulary.source), len(vocabulary.target)) as writer:
         corpora = [store.write(corpus, held, writer) for corpus, held in zip(files.train, held_out, strict=True)]
     valid, reports = store.held_out, [*store.reports, Report()]
     if files.valid is not None:
         valid = list(files.valid.read(reports[-1]))
-    _write_valid(data, valid, vocabulary)
+    write_valid(data, valid, vocabulary)
     if not sum(corpus.pairs for corpus in corpora):
         left_out = "\n".join(report.summary() for report in reports)
         raise DataError(f"no training pair is left; {left_out}", files.train[0].scan.path(0))
@@ -239,7 +237,7 @@ def _choose_language(choices: Choices, name: str, found: str | None) -> str | No
     return choices.take(name, lambda: (found, reason))
 
 
-class _CorpusWriter:
+class CorpusWriter:
     """Distributes pairs: to the store, to the held-out pairs, or to the report of their corpus."""
 
     def __init__(self, vocabulary: Vocabulary, lengths: range, stop_signal: Callable[[], int | None]) -> None:
@@ -287,7 +285,7 @@ class _CorpusWriter:
 
 def _chunks(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
     iterator = iter(pairs)
-    while chunk := list(islice(iterator, _CHUNK)):
+    while chunk := list(islice(iterator, CHUNK)):
         yield chunk
 
 
@@ -298,7 +296,7 @@ def _encode(vocabulary: Vocabulary, chunk: list[Pair]) -> tuple[list[list[int]],
     )
 
 
-def _write_valid(data: Path, pairs: list[Pair], vocabulary: Vocabulary) -> None:
+def write_valid(data: Path, pairs: list[Pair], vocabulary: Vocabulary) -> None:
     """Write the validation pairs, untruncated, as ids and as text."""
     with ParallelWriter(data / "valid", len(vocabulary.source), len(vocabulary.target)) as writer:
         for chunk in _chunks(pairs):

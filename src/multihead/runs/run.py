@@ -402,10 +402,10 @@ def _outcome(kind: RunKind[Chosen, Config, Data, Model], state: RunState) -> str
     return f"{state.step} updates; {best} {kind.folder / 'best'}"
 
 
-def log_decisions(config: BaseRunConfig, values: Mapping[str, object], log: RunLog) -> None:
+def log_decisions(reasons: Mapping[str, str], values: Mapping[str, object], log: RunLog) -> None:
     """Log values with the reason of each, a line each."""
     for name, value in values.items():
-        log.say(f"  {name:<14} {value}  ({config.reasons.get(name, 'the usual value')})")
+        log.say(f"  {name:<14} {value}  ({reasons.get(name, 'the usual value')})")
 
 
 def installed_versions() -> dict[str, str]:

@@ -345,6 +345,10 @@ class Journal:
                 return Decision(**{name: entry[name] for name in Decision.model_fields if name in entry})
         return None
 
+    def value(self, step: int, name: str) -> Any:
+        """What a line about ``step`` says of ``name``; ``None`` if there is no such line."""
+        return next((entry[name] for entry in self._entries if entry["step"] == step and name in entry), None)
+
     def append(self, entry: dict[str, Any]) -> None:
         """Add a line; it is on the disk when this returns."""
         self._entries.append(entry)

@@ -147,7 +147,7 @@ class NewPretrainRun(NewRun[PretrainRunConfig, StoredText]):
             "preset": config.model.summary,
             **{name: getattr(training, name) for name in fields},
         }
-        log_decisions(config, shown, log)
+        log_decisions(config.reasons, shown, log)
 
 
 class PretrainRun(RunKind[PretrainSettings, PretrainRunConfig, StoredText, Bert]):

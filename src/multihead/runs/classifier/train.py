@@ -176,7 +176,7 @@ class NewClassifyRun(NewRun[ClassifyRunConfig, StoredDocuments]):
             "dropout": config.model.dropout,
             **{name: getattr(training, name) for name in fields},
         }
-        log_decisions(config, shown, log)
+        log_decisions(config.reasons, shown, log)
 
 
 class ClassifyRun(RunKind[ClassifySettings, ClassifyRunConfig, StoredDocuments, Classifier]):

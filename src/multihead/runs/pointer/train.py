@@ -105,7 +105,7 @@ class NewPointerRun(NewRun[PointerRunConfig, None]):
             **{name: getattr(training, name) for name in fields},
         }
         log.say(f"a pointer network for '{problem}'; decided (run.json has it all):")
-        log_decisions(config, shown, log)
+        log_decisions(config.reasons, shown, log)
 
 
 class PointerRun(RunKind[PointerSettings, PointerRunConfig, None, PointerNetwork]):

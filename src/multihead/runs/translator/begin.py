@@ -188,7 +188,7 @@ class NewTranslatorRun(NewRun[RunConfig, PreparedText]):
             **{name: getattr(training, name) for name in fields},
             "held_out": text.held_out,
         }
-        log_decisions(config, shown, log)
+        log_decisions(config.reasons, shown, log)
         log_quick_check(self._settings, config, data, self._folder, log.say)
 
 

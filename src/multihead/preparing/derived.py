@@ -1,0 +1,117 @@
+"""Prepared text made from prepared text: sides exchanged, or pairs added.
+
+It keeps the subwords of the text that it is made from, so that the models of both have the same vocabulary and can be
+averaged, searched as an ensemble, or trained on from each other. `runs.best` uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from multihead import work_folder
+from multihead.data.corpus import Pair
+from multihead.data.store import ParallelWriter
+from multihead.data.text_files import one_line
+from multihead.files import atomic_file, write_chunks
+from multihead.planning.sections import CorpusSettings
+from multihead.planning.settings import CorpusRecord, DataConfig, PrepareSettings
+from multihead.preparing.corpora import scan_files
+from multihead.preparing.prepare import CHUNK, CorpusWriter, Vocabulary, write_manifest, write_valid
+from multihead.preparing.prepared import PreparedText
+from multihead.training.context import RunContext
+
+T = TypeVar("T")
+
+
+def derive(
+    text: PreparedText,
+    folder: Path,
+    context: RunContext,
+    *,
+    exchanged: bool = False,
+    added: Sequence[CorpusSettings] = (),
+) -> None:
+    """Write a folder of prepared text, as `multihead prepare` does, unless it is there already.
+
+    Args:
+        text: what it is made from.
+        folder: where to write it.
+        context: may stop the work.
+        exchanged: source and target change places.
+        added: files of pairs; those that can be used follow the pairs of ``text``.
+
+    Raises:
+        DataError: a file cannot be read as pairs.
+        Interrupted: ``context.stop_signal`` returned a signal; nothing is left.
+    """
+    with work_folder.locked(folder):
+        if work_folder.is_begun(folder, work_folder.PREPARED):
+            return
+        with work_folder.preparing(folder, work_folder.PREPARED):
+            vocabulary = Vocabulary(*_order(exchanged, text.source_tokenizer, text.target_tokenizer))
+            vocabulary.save(folder / "data")
+            corpora = _write_train(text, folder / "data/train", vocabulary, context, exchanged, added)
+            sources, targets = _order(exchanged, text.valid_sources, text.valid_targets)
+            valid = zip(text.valid.lines.tolist(), sources, targets, strict=True)
+            write_valid(folder / "data", [Pair(*row) for row in valid], vocabulary)
+            write_manifest(folder, _describe(text.config, corpora, exchanged), {}, {})
+
+
+def _write_train(
+    text: PreparedText,
+    path: Path,
+    vocabulary: Vocabulary,
+    context: RunContext,
+    exchanged: bool,
+    added: Sequence[CorpusSettings],
+) -> tuple[CorpusRecord, ...]:
+    """Write the training pairs; returns what is recorded of their corpora."""
+    train, lengths = text.train, range(text.config.min_tokens, text.config.max_tokens + 1)
+    new = CorpusWriter(vocabulary, lengths, context.stop_signal)
+    files = scan_files(PrepareSettings(corpus=tuple(added))).train if added else ()
+    with ParallelWriter(path, len(vocabulary.source), len(vocabulary.target)) as writer:
+        for part in _parts(len(train)):
+            sources, targets = (
+                [side[i].tolist() for i in part] for side in _order(exchanged, train.source, train.target)
+            )
+            writer.append(sources, targets, train.lines[part.start : part.stop].tolist())
+        return (*text.config.corpora, *(new.write(corpus, frozenset(), writer) for corpus in files))
+
+
+def _describe(config: DataConfig, corpora: tuple[CorpusRecord, ...], exchanged: bool) -> DataConfig:
+    source, target = _order(exchanged, config.source_language, config.target_language)
+    return config.model_copy(
+        update={
+            "source_language": source,
+            "target_language": target,
+            "corpora": corpora,
+            "pairs": sum(corpus.pairs for corpus in corpora),
+            "left_out": sum(corpus.left_out for corpus in corpora),
+            "prepared": None,
+        }
+    )
+
+
+def write_sentences(text: PreparedText, side: int, path: Path) -> None:
+    """Write the training sentences of side 0 (source) or 1 (target) as text, a line each."""
+    store = (text.train.source, text.train.target)[side]
+    tokenizer = (text.source_tokenizer, text.target_tokenizer)[side]
+    with atomic_file(path) as draft:
+        write_chunks(
+            draft,
+            (
+                "".join(f"{one_line(tokenizer.decode(store[i].tolist()))}\n" for i in part).encode()
+                for part in _parts(len(store))
+            ),
+        )
+
+
+def _order(exchanged: bool, source: T, target: T) -> tuple[T, T]:
+    return (target, source) if exchanged else (source, target)
+
+
+def _parts(count: int) -> Iterator[range]:
+    """Consecutive ranges of at most `CHUNK` pairs."""
+    return (range(start, min(start + CHUNK, count)) for start in range(0, count, CHUNK))

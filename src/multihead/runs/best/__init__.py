@@ -1,0 +1,1 @@
+"""Training a translator in stages: models that teach a last one."""

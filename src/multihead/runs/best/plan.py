@@ -1,0 +1,115 @@
+"""What a run in stages does, and how it divides its time.
+
+Text D of pairs (x, y) gives
+
+    forward-1 ... forward-K      translators from x to y, with different seeds
+    reverse-1 ... reverse-L      translators from y to x
+    pairs                        (x, F(x)), F the forward models as an ensemble; (R(y), y) of each reverse model R
+    student                      a translator from x to y, trained with D and all these pairs
+
+The student learns from the ensemble (sequence-level distillation, Kim and Rush 2016) and from other sources of the same
+targets (data diversification, Nguyen et al. 2020, "Data diversification: a simple strategy for neural machine
+translation"). The time of a training is its share of what is left when it begins, so a stage that took longer than
+expected is paid for by those that follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from multihead import work_folder
+from multihead.configuration import MOST_UPDATES, Settings
+from multihead.planning.settings import Choices
+
+_TARGET = 0.985
+"""Where in the budget the last stage is planned to end."""
+_USUAL, _USUAL_PAIRS = 3600.0, 30_000
+"""Seconds for so many pairs if neither a budget nor updates are given."""
+_SHORT = 20 * 60.0
+"""Seconds below which a second forward model would leave too little time for the student."""
+
+
+class BestConfig(Settings):
+    """Everything decided about a run in stages: its run.json."""
+
+    sealed_since: ClassVar[int] = 1
+
+    format_version: int = 1
+    kind: Literal["best"] = "best"
+    versions: dict[str, str]
+    """What it was started with."""
+    asked: dict[str, object]
+    """The settings that were given, rather than chosen."""
+    budget: float | None = Field(gt=0, le=MOST_UPDATES)
+    """Seconds of the whole run; ``None`` if each training makes ``updates`` updates."""
+    updates: int | None = Field(ge=1, le=MOST_UPDATES)
+    seed: int
+    """Of the first training; each further one takes the next."""
+    forward: int = Field(ge=1, le=8)
+    """Forward models."""
+    reverse: int = Field(ge=0, le=8)
+    """Reverse models."""
+    reasons: dict[str, str]
+    """Why each choice was made."""
+
+
+def decide(choices: Choices, pairs: int, versions: dict[str, str]) -> BestConfig:
+    """Decide the stages of a run.
+
+    Args:
+        choices: the user's settings; collects the reason of each decision.
+        pairs: training pairs.
+        versions: of what it is started with.
+    """
+    updates, usual = choices.requested("updates"), _USUAL * min(max((pairs / _USUAL_PAIRS) ** 0.5, 0.1), 100.0)
+    length = (usual, f"for {pairs:,} pairs") if updates is None else (None, "updates is given")
+    budget = choices.take("budget", lambda: length)
+    seed = choices.take("seed", lambda: (1, "any would do"))
+    choices.reasons["forward"] = "as many as the time allows"
+    choices.reasons["reverse"] = "other sources of the same targets"
+    return BestConfig(
+        versions=versions,
+        asked=work_folder.given_settings(choices.settings),
+        budget=budget,
+        updates=updates,
+        seed=seed,
+        forward=1 if budget is not None and budget < _SHORT else 2,
+        reverse=1,
+        reasons=choices.reasons,
+    )
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of a run in stages.
+
+    Attributes:
+        name: of its file or folder in the run.
+        weight: its time, in relation to that of the others.
+    """
+
+    name: str
+    weight: float
+
+
+FORWARD, REVERSE, STUDENT = "forward-{}", "reverse-{}", "student"
+TEXT, REVERSE_TEXT, STUDENT_TEXT = "text", "text-reverse", "text-student"
+PAIRS = "pairs"
+
+
+def stages_of(config: BestConfig) -> tuple[Stage, ...]:
+    """The stages of a run, in order."""
+    forward = [Stage(FORWARD.format(i + 1), 1.0) for i in range(config.forward)]
+    reverse = [Stage(REVERSE.format(i + 1), 0.8) for i in range(config.reverse)]
+    pairs = [Stage(f"{PAIRS}/{name}.tsv", 0.12) for name in ("forward", *(stage.name for stage in reverse))]
+    return (*forward, *reverse, *pairs, Stage(STUDENT_TEXT, 0.02), Stage(STUDENT, 2.6), Stage("best", 0.1))
+
+
+def budget_of(stages: Sequence[Stage], index: int, total: float, spent: float) -> float:
+    """Seconds for a stage: of the time left, the share of its weight among the stages that are left."""
+    left = sum(stage.weight for stage in stages[index:])
+    return max((_TARGET * total - spent) * stages[index].weight / left, 0.001)

@@ -1,0 +1,106 @@
+"""Prepared text made from prepared text: sides exchanged, pairs added, sentences written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from multihead.data.store import TokenStore
+from multihead.errors import DataError, Interrupted
+from multihead.planning.sections import CorpusSettings
+from multihead.preparing import prepare as prepare_module
+from multihead.preparing.derived import derive, write_sentences
+from multihead.preparing.prepare import prepare
+from multihead.preparing.prepared import PreparedText, open_prepared, read_manifest
+from multihead.training.context import RunContext
+
+if TYPE_CHECKING:
+    from tests.conftest import Numbers
+
+QUIET = RunContext(lambda _: None)
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several parts, the last one shorter."""
+    for module in ("prepare", "derived"):
+        monkeypatch.setattr(f"multihead.preparing.{module}.CHUNK", 250)
+    assert prepare_module.CHUNK == 250
+
+
+@pytest.fixture
+def text(numbers: Numbers, tmp_path: Path) -> PreparedText:
+    settings: dict[str, Any] = {**numbers.train, **numbers.valid, "vocab_size": 320, "shared_vocabulary": False}
+    return prepare(**settings, output=tmp_path / "text", say=lambda _: None)
+
+
+def opened(folder: Path) -> PreparedText:
+    return open_prepared(folder, read_manifest(folder).data)
+
+
+def rows(store: TokenStore) -> list[list[int]]:
+    return [store[i].tolist() for i in range(len(store))]
+
+
+def test_exchanged_text_has_the_sides_exchanged(text: PreparedText, tmp_path: Path) -> None:
+    derive(text, tmp_path / "back", QUIET, exchanged=True)
+    back = opened(tmp_path / "back")
+    for name in ("train", "valid"):
+        ours, theirs = getattr(text, name), getattr(back, name)
+        assert rows(ours.source) == rows(theirs.target)
+        assert rows(ours.target) == rows(theirs.source)
+        assert ours.lines.tolist() == theirs.lines.tolist()
+    assert (back.valid_sources, back.valid_targets) == (text.valid_targets, text.valid_sources)
+    assert back.source_tokenizer.digest == text.target_tokenizer.digest != text.source_tokenizer.digest
+    assert (back.config.source_language, back.config.target_language) == ("en", "de")
+
+
+def test_exchanged_twice_it_is_the_same_text(text: PreparedText, tmp_path: Path, numbers: Numbers) -> None:
+    derive(text, tmp_path / "back", QUIET, exchanged=True)
+    derive(opened(tmp_path / "back"), tmp_path / "again", QUIET, exchanged=True)
+    assert numbers.contents(tmp_path / "again/data") == numbers.contents(tmp_path / "text/data")
+    assert opened(tmp_path / "again").config == text.config
+
+
+def test_added_pairs_follow_as_they_would_in_a_corpus_of_all(
+    text: PreparedText, tmp_path: Path, numbers: Numbers
+) -> None:
+    pairs = numbers.pairs(300, seed=7)
+    more = tmp_path / "more.tsv"
+    more.write_text("".join(f"{source}\t{target}\n" for source, target in [*pairs, ("", "zero")]), encoding="utf-8")
+    derive(text, tmp_path / "longer", QUIET, added=[CorpusSettings(source=more, weight=0.5)])
+    longer, count = opened(tmp_path / "longer"), len(text.train)
+    for side, ours in enumerate(("source", "target")):
+        cut = getattr(text, f"{ours}_tokenizer").encode_batch([pair[side] for pair in pairs])
+        assert rows(getattr(longer.train, ours)) == [*rows(getattr(text.train, ours)), *cut]
+    assert [(c.pairs, c.weight, c.left_out) for c in longer.config.corpora] == [(count, 1.0, 0), (300, 0.5, 1)]
+    assert longer.config.pairs == count + 300
+    assert rows(longer.valid.source) == rows(text.valid.source)
+
+
+def test_sentences_are_those_of_the_corpus(text: PreparedText, tmp_path: Path, numbers: Numbers) -> None:
+    for side, name in enumerate(("source", "target")):
+        write_sentences(text, side, tmp_path / "lines")
+        assert (tmp_path / "lines").read_bytes() == numbers.train[name].read_bytes()
+
+
+def test_a_finished_folder_stays_as_it_is(text: PreparedText, tmp_path: Path, numbers: Numbers) -> None:
+    derive(text, tmp_path / "back", QUIET, exchanged=True)
+    before = numbers.contents(tmp_path / "back")
+    derive(text, tmp_path / "back", QUIET)
+    assert numbers.contents(tmp_path / "back") == before
+
+
+def test_what_fails_leaves_nothing(text: PreparedText, tmp_path: Path) -> None:
+    empty = tmp_path / "empty.tsv"
+    empty.write_text("", encoding="utf-8")
+    with pytest.raises(DataError, match=r"empty\.tsv"):
+        derive(text, tmp_path / "new", QUIET, added=[CorpusSettings(source=empty)])
+    assert not (tmp_path / "new").exists()
+    more = tmp_path / "more.tsv"
+    more.write_text("eins\tone\n" * 600, encoding="utf-8")
+    with pytest.raises(Interrupted):
+        derive(text, tmp_path / "new", RunContext(lambda _: None, lambda: 15), added=[CorpusSettings(source=more)])
+    assert not (tmp_path / "new").exists()

@@ -1,0 +1,204 @@
+"""``multihead train --best``: several models teach a last one."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.conftest import SETTINGS, WORDS
+
+from multihead import Translator
+from multihead.errors import Interrupted
+from multihead.planning.settings import Choices, TrainSettings
+from multihead.runs.best.plan import BestConfig, budget_of, decide, stages_of
+from multihead.runs.best.train import train_best
+from multihead.runs.run import RunResult
+
+if TYPE_CHECKING:
+    from tests.conftest import Numbers
+
+TIMES = ("log.txt", "timing.jsonl", "stages.jsonl", "log.jsonl")
+
+
+def learn(output: Path, **wishes: Any) -> RunResult:
+    threads = torch.get_num_threads()
+    try:
+        quiet: dict[str, Any] = {"say": lambda _: None, "use_threads": torch.set_num_threads}
+        return train_best(output=output, **{**quiet, **wishes})
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def wishes(numbers: Numbers) -> dict[str, Any]:
+    return {
+        **numbers.train,
+        **numbers.valid,
+        **SETTINGS,
+        "dropout": 0.0,
+        "smoothing": 0.0,
+        "updates": 30,
+        "validate_every": 15,
+    }
+
+
+@pytest.fixture(scope="module")
+def whole(wishes: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was never stopped."""
+    folder = tmp_path_factory.mktemp("best") / "run"
+    learn(folder, **wishes)
+    return folder
+
+
+# --------------------------------------------------------------------------- the plan
+
+
+def config(budget: float | None, forward: int, reverse: int) -> BestConfig:
+    updates = 5 if budget is None else None
+    own: dict[str, Any] = {"versions": {}, "asked": {}, "seed": 1, "reasons": {}}
+    return BestConfig(budget=budget, updates=updates, forward=forward, reverse=reverse, **own)
+
+
+@given(st.floats(100, 1e5), st.integers(1, 8), st.integers(0, 8), st.data())
+def test_a_run_ends_in_time_whatever_the_stages_before_the_student_take(
+    total: float, forward: int, reverse: int, data: Any
+) -> None:
+    stages, spent = stages_of(config(total, forward, reverse)), 0.0
+    for index, stage in enumerate(stages):
+        budget = budget_of(stages, index, total, spent)
+        assert budget > 0
+        spent += budget * (1.0 if stage.name in ("student", "best") else data.draw(st.floats(0.5, 1.3)))
+    assert spent <= 0.985 * total + 1e-6
+
+
+@given(st.floats(200, 1e5), st.integers(1, 8), st.integers(0, 8))
+def test_the_shares_are_those_of_the_weights(total: float, forward: int, reverse: int) -> None:
+    stages, spent, budgets = stages_of(config(total, forward, reverse)), 0.0, []
+    for index in range(len(stages)):
+        budgets.append(budget_of(stages, index, total, spent))
+        spent += budgets[-1]
+    assert spent == pytest.approx(0.985 * total)
+    weights = [stage.weight for stage in stages]
+    assert [b / spent for b in budgets] == pytest.approx([w / sum(weights) for w in weights])
+
+
+def test_more_text_gets_more_time_and_a_short_run_fewer_models() -> None:
+    def chosen(pairs: int, **settings: Any) -> BestConfig:
+        return decide(Choices(TrainSettings(**settings)), pairs, {})
+
+    assert chosen(30_000).budget == 3600
+    assert chosen(120_000).budget == 7200
+    assert chosen(30_000, budget=600).forward < chosen(30_000, budget=3600).forward
+    assert chosen(30_000, updates=7).budget is None
+
+
+# --------------------------------------------------------------------------- the run
+
+
+def test_what_stands_in_a_run(whole: Path, numbers: Numbers) -> None:
+    forward = [f"forward-{i + 1}" for i in range(2)]
+    runs = [json.loads((whole / name / "run.json").read_text()) for name in (*forward, "reverse-1", "student")]
+    assert [run["training"]["seed"] for run in runs] == [1, 2, 3, 4]
+    assert numbers.contents(whole / "best") == numbers.contents(whole / "student/best")
+    ensemble = Translator.load(whole / "best").ensemble([Translator.load(whole / name) for name in forward])
+    assert len(ensemble.translate(["eins"])) == 1
+    corpora = json.loads((whole / "text-student/prepared.json").read_text())["data"]["corpora"]
+    added = [Path(file["path"]).name for corpus in corpora[1:] for file in corpus["files"]]
+    assert added == ["forward.tsv", "reverse-1.tsv"]
+
+
+def test_each_pair_has_the_text_on_its_side(wishes: dict[str, Any], whole: Path) -> None:
+    real = [wishes[name].read_text(encoding="utf-8").splitlines() for name in ("source", "target")]
+    for name, side in (("forward", 0), ("reverse-1", 1)):
+        rows = (whole / f"pairs/{name}.tsv").read_text(encoding="utf-8").splitlines()
+        assert {row.split("\t")[side] for row in rows} <= set(real[side])
+
+
+def _stop(asked: Iterator[int], most: int) -> int | None:
+    return 15 if next(asked) >= most else None
+
+
+def test_a_run_that_was_stopped_ends_as_the_one_that_was_not(
+    wishes: dict[str, Any], whole: Path, numbers: Numbers, tmp_path: Path
+) -> None:
+    """Stopped again and again, each time after more questions whether to stop: pairs are kept window by window."""
+    for stops in itertools.count(1):
+        asked = itertools.count()
+        try:
+            learn(tmp_path / "run", **wishes, stop_signal=lambda asked=asked, most=40 * stops: _stop(asked, most))
+        except Interrupted:
+            wishes = {} if stops > 1 else wishes
+        else:
+            break
+    assert stops > 2
+    for name in ("best", "pairs", "text-student/data", "text-reverse/data"):
+        assert numbers.contents(tmp_path / "run" / name) == numbers.contents(whole / name)
+
+
+def test_prepared_text_gives_the_same(wishes: dict[str, Any], whole: Path, numbers: Numbers, tmp_path: Path) -> None:
+    shutil.copytree(whole / "text", tmp_path / "text")
+    own = {name: value for name, value in wishes.items() if name not in (*numbers.train, *numbers.valid, "vocab_size")}
+    learn(tmp_path / "run", data=tmp_path / "text", **own)
+    assert numbers.contents(tmp_path / "run/best") == numbers.contents(whole / "best")
+
+
+def test_a_finished_run_says_so_and_stays_as_it_is(wishes: dict[str, Any], whole: Path, numbers: Numbers) -> None:
+    before, said = numbers.contents(whole), list[str]()
+    assert learn(whole, **wishes, say=said.append).folder == whole
+    assert "this run is finished" in said[0]
+    assert numbers.contents(whole) == before
+
+
+def test_the_command_knows_its_run(
+    call: Callable[..., Any], whole: Path, wishes: dict[str, Any], tmp_path: Path
+) -> None:
+    ended = call("train", "--output", whole)
+    assert (ended.status, "is finished" in ended.err) == (0, True)
+    ended = call("train", "--output", whole, "--updates", 7)
+    assert ended.status == 2
+    assert "updates was 30, now 7" in ended.err
+    ended = call("train", "--best", "--output", whole / "student")
+    assert ended.status == 2
+    assert "holds a run of `multihead train`" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"from_model": "student"}, "from_model: a run in stages trains new models"),
+        ({"budget": 60.0}, "updates and budget exclude each other"),
+        ({"width": 33}, "width"),
+        ({"target": "missing.en"}, "missing.en"),
+        ({"output": None}, "output missing"),
+    ],
+)
+def test_what_cannot_be_leaves_nothing_behind(
+    wishes: dict[str, Any], whole: Path, tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    if "from_model" in change:
+        wishes = {name: value for name, value in wishes.items() if name != "vocab_size"}
+        change = {"from_model": whole / change["from_model"]}
+    with pytest.raises(Exception, match=said) as raised:
+        learn(**{"output": tmp_path / "run", **wishes, **change})
+    assert not isinstance(raised.value, AssertionError)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_student_learns_what_there_is_to_learn(wishes: dict[str, Any], numbers: Numbers, tmp_path: Path) -> None:
+    """Rows of three words, all of them but a few in the text."""
+    rows = list(itertools.product(list(WORDS.items())[:5], repeat=3))
+    pairs = [(" ".join(word for word, _ in row), " ".join(word for _, word in row)) for row in rows]
+    shuffled = random.Random(1).sample(pairs, len(pairs))
+    texts = numbers.write(tmp_path, "train", 2 * shuffled[20:])
+    learn(tmp_path / "run", **{**wishes, **texts, "updates": 120, "validate_every": 120, "batch_tokens": 256})
+    found = Translator.load(tmp_path / "run").translate([source for source, _ in shuffled[:20]])
+    assert sum(one == target for one, (_, target) in zip(found, shuffled, strict=False)) >= 17
