@@ -76,6 +76,8 @@ def write_pairs(
 ) -> None:
     """Write the pairs that a model, or an ensemble, makes of a text file; lines that seem wrong are left out.
 
+    The compiled search multiplies in int8: hardly a translation differs, and it takes half the time.
+
     Args:
         models: run or model folders.
         text: a file of sentences, a line each.
@@ -89,7 +91,8 @@ def write_pairs(
     first, *others = map(Translator.load, models)
     translator = first.ensemble(others) if others else first
     maxima = most_tokens(translator.lengths, translator.reach, None)
-    request = TranslationRequest(translator.search_settings())
+    fast: dict[str, Any] = {"precision": "int8"} if translator.compiled else {}
+    request = TranslationRequest(translator.search_settings().model_copy(update=fast))
     options = PairOptions(request, False, GuardSettings(), *maxima, backwards=backwards, tag=tag)
     scanned, done, said = check_input(text), 0, time.monotonic()
 
