@@ -5,7 +5,7 @@ TARGET ?= en
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: setup demo test test-crash test-hostile test-lowest check proofs format tree wasm clean
+.PHONY: setup demo test test-crash test-hostile test-lowest check proofs quality format tree wasm clean
 
 setup: $(INSTALLED)
 
@@ -51,6 +51,11 @@ check: setup
 
 proofs: setup
 	$(BIN)/python -m pytest -q -m proof
+
+# BLEU for an hour of training on Multi30k, which lies beside the project; two hours with the other direction.
+quality: setup
+	$(BIN)/python benchmarks/quality.py --output quality/de-en --source de --target en --json quality-de-en.json
+	$(BIN)/python benchmarks/quality.py --output quality/en-de --source en --target de --json quality-en-de.json
 
 format: setup
 	$(BIN)/ruff check --fix .

@@ -22,6 +22,7 @@ TINY = {
     "interop.py": ["--size", "toy", "--rounds", "1", "--sentences", "4", "--beams", "2", "--only", "transformers"],
     "kernels.py": ["--tiny", "--rounds", "1"],
     "marginals.py": ["--batch", "2", "--length", "5", "--rounds", "1"],
+    "quality.py": ["--toy"],
     "recurrent.py": ["--tiny", "--rounds", "1"],
     "serving.py": ["--quick"],
     "training.py": ["--size", "toy", "--rounds", "1", "--updates", "1"],

@@ -174,7 +174,7 @@ def test_the_command_knows_its_run(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"from_model": "student"}, "from_model: a run in stages trains new models"),
+        ({"from_model": "student"}, "from_model: a run in stages trains its own models"),
         ({"budget": 60.0}, "updates and budget exclude each other"),
         ({"width": 33}, "width"),
         ({"target": "missing.en"}, "missing.en"),

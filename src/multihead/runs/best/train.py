@@ -96,8 +96,9 @@ def _begin(given: TrainSettings, folder: Path, context: RunContext) -> BestConfi
     Raises:
         ConfigurationError: settings that a run in stages cannot have, or that no training could have.
     """
-    if given.from_model is not None:
-        raise ConfigurationError("from_model: a run in stages trains new models; leave it out, or fine-tune one model")
+    for name in ("from_model", "teacher"):
+        if getattr(given, name) is not None:
+            raise ConfigurationError(f"{name}: a run in stages trains its own models; leave it out, or train one model")
     machine, choices = inspect_machine(), Choices(given)
     text = None if given.data is None else use_folder(given.data, choices)
     rehearse(given, 1 if text is None else text.config.pairs, machine)

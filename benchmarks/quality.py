@@ -1,0 +1,131 @@
+"""BLEU for a given time: ``train --best``, and a single training of the same time.
+
+Trains on Multi30k (or any folder with train, val and test_2016_flickr in two languages), then scores the student, the
+ensemble that the run names and the forward models: everything on the validation set, then on the test set, which no
+choice depends on. Interrupted, the same command goes on; a finished run is only scored.
+
+    python benchmarks/quality.py --output runs/de-en
+    python benchmarks/quality.py --output runs/en-de --source en --target de
+    python benchmarks/quality.py --output runs/ten --budget 10m
+    python benchmarks/quality.py --output runs/plain --plain       a single training instead
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import torch
+from common import describe_machine, parser, write_figures
+
+from multihead.data.toy.numbers import split
+from multihead.judging.evaluate import evaluate
+from multihead.translating.translator import Translator
+
+DATA = Path(__file__).resolve().parents[2] / "shared/data/multi30k"
+
+
+def main() -> None:
+    """Train, score, print a row for each model."""
+    made = parser(__doc__, rounds=1)
+    made.add_argument("--output", type=Path, default=Path("run"), help="the run folder (run)")
+    made.add_argument("--data", type=Path, default=DATA, help=f"folder of the text ({DATA})")
+    made.add_argument("--source", default="de", help="source language (de)")
+    made.add_argument("--target", default="en", help="target language (en)")
+    made.add_argument("--budget", default="60m", help="time of the training (60m)")
+    made.add_argument("--plain", action="store_true", help="a single training instead of --best")
+    made.add_argument(
+        "--more", nargs="*", default=[], help="further flags of `multihead train`, without dashes: updates=9"
+    )
+    made.add_argument("--toy", action="store_true", help="a few generated sentences and updates, to try the program")
+    arguments = made.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        if arguments.toy:
+            use_toy(arguments, Path(folder))
+        measure(arguments)
+
+
+def use_toy(arguments: Namespace, folder: Path) -> None:
+    """Train on generated numbers, in ``folder``."""
+    arguments.data, arguments.output = folder, folder / "run"
+    arguments.more = ["updates=2", "preset=tiny", "width=16", "inner=16", "vocab-size=400", *arguments.more]
+    parts = split("de", "en", train=300, valid=6, test=6, seed=1)
+    for name, examples in zip(("train", "val", "test_2016_flickr"), parts, strict=True):
+        for side, language in (("source", "de"), ("target", "en")):
+            text = "".join(f"{getattr(example, side)}\n" for example in examples)
+            (folder / f"{name}.{language}").write_text(text, encoding="utf-8")
+
+
+def measure(arguments: Namespace) -> None:
+    """Train and score."""
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    print(describe_machine())
+    seconds = train(arguments)
+    rows = [score(name, models, arguments) for name, models in systems(arguments.output).items()]
+    for row in rows:
+        scores = "  ".join(
+            f"{part} BLEU {row[part]['BLEU']:.2f} chrF {row[part]['chrF']:.2f}" for part in ("val", "test")
+        )
+        print(f"{row['case']:<28} {scores}")
+    print(f"trained in {seconds:.0f} s; {rows[0]['signature']}")
+    write_figures(arguments, {"rows": rows, "seconds": seconds})
+
+
+def train(arguments: Namespace) -> float:
+    """Run ``multihead train``; returns the seconds that it took this time."""
+    text = {side: getattr(arguments, side) for side in ("source", "target")}
+    words = ["train", "--output", arguments.output, *([] if arguments.plain else ["--best"])]
+    for side, language in text.items():
+        words += [f"--{side}", find(arguments.data, "train", language)]
+        words += [f"--valid-{side}", find(arguments.data, "val", language)]
+    more = dict(one.split("=", 1) for one in arguments.more)
+    length = {} if "updates" in more else {"budget": arguments.budget}
+    for name, value in {**length, **more}.items():
+        words += [f"--{name}", value]
+    if arguments.threads:
+        words += ["--threads", arguments.threads]
+    started = time.monotonic()
+    subprocess.run([sys.executable, "-m", "multihead", *map(str, words)], check=True)
+    return time.monotonic() - started
+
+
+def find(folder: Path, name: str, language: str) -> Path:
+    """A text file, compressed or not."""
+    found = [path for path in (folder / f"{name}.{language}.gz", folder / f"{name}.{language}") if path.exists()]
+    if not found:
+        raise SystemExit(
+            f"{folder}: there is no {name}.{language}.gz or {name}.{language}; name the folder with --data"
+        )
+    return found[0]
+
+
+def systems(run: Path) -> dict[str, list[Path]]:
+    """The models to score, and those that a run in stages has for an ensemble."""
+    forward = sorted(run.glob("forward-*"))
+    if not forward:
+        return {"single training": [run]}
+    single = {path.name: [path] for path in forward}
+    return {"student": [run], "student and forward models": [run, *forward], **single}
+
+
+def score(name: str, models: list[Path], arguments: Namespace) -> dict[str, Any]:
+    """BLEU and chrF of a model or an ensemble on both sets."""
+    first, *others = map(Translator.load, models)
+    translator = first.ensemble(others) if others else first
+    row: dict[str, Any] = {"case": name}
+    for part, file in (("val", "val"), ("test", "test_2016_flickr")):
+        source, target = (find(arguments.data, file, language) for language in (arguments.source, arguments.target))
+        found = evaluate(translator, source, target)
+        row[part] = {"BLEU": found.scores.bleu, "chrF": found.scores.chrf, "seconds": round(found.seconds, 2)}
+        row["signature"] = found.scores.as_dict()["bleu_signature"]
+    return row
+
+
+if __name__ == "__main__":
+    main()
