@@ -18,6 +18,9 @@ _BEFORE_5_18 = _before("transformers", "5.18")
 AUTOCAST_IS_NOT_COMPILED = _BEFORE_2_7
 """PyTorch 2.6 does not compile the question whether a device has autocast: it runs what is around it in two parts."""
 
+SURPLUS_TOKENS = int(_before("transformers", "5.3"))
+"""Tokens that ``generate`` makes beyond the ``max_length`` of a folder: before 5.3, the start symbol does not count."""
+
 combined_masks = pytest.mark.skipif(_BEFORE_2_7, reason="PyTorch 2.6 does not compile & between objects, such as masks")
 lone_bias = pytest.mark.skipif(_BEFORE_2_7, reason="PyTorch 2.6 has no message where only one of two biases is given")
 

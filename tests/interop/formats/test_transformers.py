@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-from versions import searched_vocabulary
+from versions import SURPLUS_TOKENS, searched_vocabulary
 
 from multihead.decoding.search import Search
 from multihead.interop.certificate import Terms, certify
@@ -112,7 +112,8 @@ def test_the_code_of_the_card(
     exec(code.replace("...", LINES.texts[0]))
     runtime = open_folder(tmp_path, parts, "")
     source = [*parts.source_tokenizer.encode(LINES.texts[0]), 3]
-    ids = runtime.translate([source], parts.generation)[0]
+    search = parts.generation.model_copy(update={"max_length": 8 + SURPLUS_TOKENS})
+    ids = runtime.translate([source], search)[0]
     assert capsys.readouterr().out.strip() == str([parts.target_tokenizer.decode(ids)])
 
 
