@@ -137,3 +137,10 @@ def test_bad_flags_are_refused(call: Any, trained: Path, text: Path, flags: tupl
     assert words in ended.err
     assert ended.err.count("\n") == 1
     assert not list(Path().glob("pairs*"))
+
+
+def test_a_tag_is_checked_before_the_model_is_opened(call: Any, text: Path, tmp_path: Path) -> None:
+    flags = ("--monolingual", text, "--output", tmp_path / "pairs.tsv", "--tag", "a b")
+    ended = call("backtranslate", tmp_path / "no model", *flags)
+    assert (ended.status, ended.err.count("\n")) == (2, 1)
+    assert "the tag is one word without blanks, such as <bt>, got 'a b'" in ended.err

@@ -111,9 +111,10 @@ def _write_pairs(
         raise ConfigurationError(f"{output}: the pairs are written as TSV: expected a name that ends in .tsv")
     check_free(output)
     configure_process()
-    from multihead.lines.synthetic_pairs import PairOptions
+    from multihead.lines.synthetic_pairs import PairOptions, check_tag
     from multihead.lines.translate_file import check_input
 
+    check_tag(side.get("tag", ""))
     text = check_input(path)
     translator = parsed.join_ensemble(load_translator(model, wishes, threads, device, languages), device)
     options = PairOptions(**{**vars(parsed.options(translator, batch_tokens)), **side})

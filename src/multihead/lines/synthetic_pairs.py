@@ -52,8 +52,7 @@ class PairOptions(LineOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.tag and self.tag.split() != [self.tag]:
-            raise ConfigurationError(f"the tag is one word without blanks, such as <bt>, got {self.tag!r}")
+        check_tag(self.tag)
 
     @property
     def record(self) -> dict[str, Any]:
@@ -108,6 +107,16 @@ def write_pairs(
 
     digest = "+".join(map(model_digest, models))
     translate_file(translator, digest, scanned, output, options, begin=progress, progress=progress)
+
+
+def check_tag(tag: str) -> None:
+    """Check the first word of synthetic sources.
+
+    Raises:
+        ConfigurationError: it is not a single word.
+    """
+    if tag and tag.split() != [tag]:
+        raise ConfigurationError(f"the tag is one word without blanks, such as <bt>, got {tag!r}")
 
 
 def _cell(text: str) -> str:
