@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -94,6 +95,25 @@ def restore_document(source: Sequence[int], target: Sequence[int]) -> StoredDocu
     sentences = [list(source[end - length : end]) for end, length in zip(ends, lengths, strict=True)]
     places = [0, *np.cumsum(sizes).tolist()]
     return StoredDocument(label, [sentences[start:stop] for start, stop in pairwise(places)])
+
+
+def check_classes(store: ParallelStore, classes: int, path: Path) -> None:
+    """Check that a network has the class of every stored document.
+
+    Args:
+        store: documents.
+        classes: number of classes.
+        path: the folder of the store, for the message.
+
+    Raises:
+        FormatError: a document is of none of them.
+    """
+    largest = int(store.target.first_ids().max(initial=0))
+    if largest >= classes:
+        raise FormatError(
+            f"{path / 'target'}: a document of class {largest:,}, but the {classes:,} classes are counted from 0; "
+            f"{MAKE_AGAIN}"
+        )
 
 
 @dataclass(frozen=True, eq=False)

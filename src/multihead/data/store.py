@@ -90,6 +90,10 @@ class TokenStore:
                 f"{MAKE_AGAIN}"
             )
 
+    def first_ids(self) -> Int64:
+        """The first id of each sequence that has one."""
+        return self._ids[self._offsets[:-1][self.lengths > 0]].astype(np.int64)
+
     def gather(self, indices: Int64) -> tuple[Int64, Int64]:
         """The concatenated ids of the sequences at ``indices``, and the length of each."""
         lengths = self.lengths[indices].astype(np.int64)

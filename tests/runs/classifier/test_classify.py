@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 import torch
 
@@ -139,6 +140,22 @@ def test_a_run_that_was_killed_goes_on_from_its_last_checkpoint(files, numbers, 
     run(tmp_path / "killed", say=said.append, **wishes)
     assert said[0] == "going on after update 5 of 12"
     assert made_by(tmp_path / "killed", numbers) == made_by(tmp_path / "whole", numbers)
+
+
+@pytest.mark.parametrize("part", ["train", "valid"])
+def test_a_stored_class_that_does_not_exist_is_named_before_anything_is_read(part, files, numbers, tmp_path):
+    folder, said = tmp_path / "run", []
+    with pytest.raises(Interrupted):
+        run(folder, stop_signal=after(3), data=files / "train.tsv", **TINY)
+    store = folder / "data" / part / "target"
+    ids = np.fromfile(store / "ids.bin", dtype="<u4")
+    starts = np.fromfile(store / "offsets.bin", dtype="<i8")
+    ids[starts[-2]] = 2  # the class of the last document
+    ids.tofile(store / "ids.bin")
+    numbers.seal_again(folder)
+    with pytest.raises(FormatError, match=f"{part}/target: a document of class 2, but the 2 classes"):
+        run(folder, say=said.append)
+    assert said == []
 
 
 def made_by(folder, numbers):

@@ -18,7 +18,6 @@ from multihead import model_folder
 from multihead.configuration import require_device
 from multihead.data.nested import DocumentBatch, Parts, StoredDocument, collate_nested, collate_segmented
 from multihead.data.order import Array, batches_by_tokens
-from multihead.data.store import MAKE_AGAIN
 from multihead.errors import ConfigurationError, FormatError, InputError
 from multihead.inspection.shades import ShadedDocument, WeightedText
 from multihead.models.bert.config import BertConfig
@@ -219,13 +218,7 @@ def collate_documents(
     documents: Sequence[StoredDocument],
     indices: Array | None = None,
 ) -> DocumentBatch:
-    """A batch of documents, as a network with this configuration reads them.
-
-    Raises:
-        FormatError: a document is of a class that the network does not have.
-    """
-    if any(document.label >= config.classes for document in documents):
-        raise FormatError(f"a stored document is of none of the {config.classes} classes; {MAKE_AGAIN}")
+    """A batch of documents, as a network with this configuration reads them."""
     if isinstance(config, HierarchicalConfig):
         return collate_nested(documents, config.depth, config.padding_id, indices)
     return collate_segmented(documents, reading.max_tokens, words.symbols, indices, config.encoder.segments)

@@ -26,7 +26,7 @@ import torch
 from multihead import work_folder
 from multihead.configuration import build, inspect_machine, require_device
 from multihead.data.labeled import check_labels, count_labels, read_labeled
-from multihead.data.nested import DocumentStream, read_documents
+from multihead.data.nested import DocumentStream, check_classes, read_documents
 from multihead.data.order import batches_by_tokens
 from multihead.data.store import ParallelStore
 from multihead.files import write_errors
@@ -189,13 +189,13 @@ class ClassifyRun(RunKind[ClassifySettings, ClassifyRunConfig, StoredDocuments, 
         return NewClassifyRun(self.settings, self.folder)
 
     def open(self, config: ClassifyRunConfig) -> StoredDocuments:
-        del config
         with open_work(self.folder) as opened:
             data = opened.part("data")
             words = read_words(data.part("words"))
             train, valid = (ParallelStore.open(data.part(name)) for name in ("train", "valid"))
             for name, store in (("train", train), ("valid", valid)):
                 store.check_ids(len(words), LARGEST, data.path / name)
+                check_classes(store, config.model.classes, data.path / name)
             return StoredDocuments(words, train, valid)
 
     def network(self, config: ClassifyRunConfig) -> Classifier:
