@@ -4,14 +4,18 @@ SOURCE ?= de
 TARGET ?= en
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+LOWEST := .venv-lowest/.installed
 
-.PHONY: setup demo test test-crash test-hostile test-lowest check proofs quality format tree wasm clean
+.PHONY: setup demo test test-crash test-hostile test-lowest test-lowest-short check proofs quality format tree wasm clean
 
 setup: $(INSTALLED)
 
 # A PyTorch that is already installed is used if it satisfies the constraints: the environment sees the outer one's packages.
 $(INSTALLED): pyproject.toml constraints.txt tools/make_environment.py
 	$(PYTHON) tools/make_environment.py
+
+$(LOWEST): pyproject.toml constraints-lowest.txt tools/make_environment.py
+	$(PYTHON) tools/make_environment.py --lowest
 
 # A picture with Chinese characters needs a font that has them: an extra, since it is 85 MB.
 demo: setup
@@ -39,10 +43,57 @@ test-hostile: setup
 # The tests with the lowest versions that pyproject.toml allows. Their own warnings are no errors.
 # `make test-lowest TESTS=tests/serving` runs some of them.
 TESTS ?=
-test-lowest:
-	$(PYTHON) -m venv .venv-lowest
-	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-lowest.txt -e ".[demo,dev]"
-	OMP_NUM_THREADS=1 .venv-lowest/bin/python -m pytest -q -W default -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(TESTS)
+TEST_LOWEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 .venv-lowest/bin/python -m pytest -q -W default \
+	-n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+test-lowest: $(LOWEST)
+	$(TEST_LOWEST) $(TESTS)
+
+# The short form imports every module and every package with a floor (the plugin tests/support/floors.py names one that
+# no test imports): commands and their errors, a training, a server, formats of other programs, plots.
+SHORT_FORM := tests/test_floors.py \
+	tests/cli/test_commands.py \
+	tests/cli/test_bad_input.py::test_a_wrong_command_line \
+	tests/cli/test_bad_input.py::test_settings_that_cannot_be \
+	tests/cli/test_bad_input.py::test_a_misspelt_key_in_a_file \
+	tests/cli/test_bad_input.py::test_a_model_that_is_none \
+	tests/cli/test_bad_input.py::test_how_a_command_ends \
+	tests/runs/translator/test_train_workflow.py::test_a_run_that_was_stopped_ends_as_the_one_that_was_not \
+	tests/runs/translator/test_train_workflow.py::test_the_records_are_written_for_tensorboard_too \
+	tests/serving/test_server_process.py::test_several_models_serve_libretranslates_client \
+	tests/serving/test_contract.py::test_what_can_be_got_is_as_documented \
+	tests/serving/test_translating.py \
+	tests/serving/test_file_formats.py \
+	tests/serving/test_http_protocol.py \
+	tests/serving/page/test_docs_page.py \
+	tests/interop/formats/test_there_and_back.py \
+	tests/interop/formats/test_argos.py \
+	tests/interop/formats/test_ctranslate2.py \
+	tests/interop/formats/test_onnx.py \
+	tests/interop/formats/test_transformers.py \
+	tests/interop/formats/test_marian_tokenizer.py \
+	tests/interop/formats/test_sentencepiece_json.py \
+	tests/interop/test_exporting.py \
+	tests/interop/test_importing.py \
+	tests/data/toy/test_numbers.py \
+	tests/data/test_text_files_compressed.py \
+	tests/inspection/test_plots.py \
+	tests/training/test_tensorboard.py \
+	tests/text/test_detection.py \
+	tests/text/test_tokenizer.py \
+	tests/text/test_hugging_face.py \
+	tests/text/test_sentences.py \
+	tests/text/subword_nmt/test_subword_nmt.py \
+	tests/metrics/test_scores.py \
+	tests/attention/torch_compatible/test_drop_in_samples.py \
+	tests/attention/test_attention_tracing.py \
+	tests/attention/test_attention_backends.py \
+	tests/attention/backends/test_attention_flex.py \
+	tests/test_configuration.py
+
+test-lowest-short: $(LOWEST)
+	.venv-lowest/bin/ruff check --quiet .
+	.venv-lowest/bin/ruff format --quiet --check .
+	PYTHONPATH=tests/support $(TEST_LOWEST) -p floors $(SHORT_FORM)
 
 check: setup
 	$(BIN)/ruff check .

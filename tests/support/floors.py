@@ -1,0 +1,109 @@
+"""The floors of pyproject.toml, and which of their packages a run of tests imports.
+
+As a plugin of pytest (``-p floors``) it fails a run that leaves out a package, or has another version of it than the
+lowest: `make test-lowest-short` is such a run.
+"""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from collections.abc import Iterable
+from importlib.metadata import distribution, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+NOT_IMPORTED = {
+    "setuptools": "builds the package when it is installed",
+    "ruff": "a program, which is run beside the tests",
+    "mypy": "a program; types are those of the newest versions",
+    "httpx2": "what the test client of newer servers needs; that of the lowest takes httpx",
+    "mplfonts": "not installed: a font of 85 MB",
+    "ziglang": "not installed: a compiler of 80 MB",
+}
+"""Packages that no test imports, and why."""
+
+
+class Floor(NamedTuple):
+    """A package, the lowest version that is allowed, and the group that asks for it."""
+
+    group: str
+    package: str
+    version: Version
+
+
+def floors() -> list[Floor]:
+    """All floors, those of the build included."""
+    project = PROJECT["project"]
+    groups = {
+        "build-system": PROJECT["build-system"]["requires"],
+        "dependencies": project["dependencies"],
+        **project["optional-dependencies"],
+    }
+    wanted = [(group, Requirement(text)) for group, texts in groups.items() for text in texts]
+    assert all([one.operator for one in need.specifier] == [">="] for _, need in wanted)
+    return [Floor(group, canonicalize_name(need.name), Version(str(need.specifier)[2:])) for group, need in wanted]
+
+
+def is_imported(package: str) -> bool:
+    """Whether a module of an installed package is loaded."""
+    found = distribution(package)
+    files = {str(found.locate_file(path)) for path in found.files or ()}
+    return any(getattr(module, "__file__", None) in files for module in list(sys.modules.values()))
+
+
+def left_out(imported: Iterable[str]) -> list[str]:
+    """The packages that have to be imported and are not among these."""
+    return sorted({floor.package for floor in floors()} - {*NOT_IMPORTED, *imported})
+
+
+def other_versions(imported: Iterable[str]) -> list[str]:
+    """Those of these packages whose installed version is not the floor, with both versions; "2.6.0+cpu" is 2.6."""
+    lowest = {floor.package: floor.version for floor in floors()}
+    installed = {package: version(package) for package in sorted(imported)}
+    return [
+        f"{package} {found} instead of {lowest[package]}"
+        for package, found in installed.items()
+        if Version(Version(found).public) != lowest[package]
+    ]
+
+
+class Imported:
+    """What the processes of a run have imported."""
+
+    def __init__(self) -> None:
+        self.packages: set[str] = set()
+        self.faults: list[str] = []
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Add what a process of pytest-xdist has imported."""
+        self.packages.update(getattr(node, "workeroutput", {}).get("imported", ()))
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        self.packages.update(package for package in left_out(()) if is_imported(package))
+        output = getattr(session.config, "workeroutput", None)
+        if output is not None:
+            output["imported"] = sorted(self.packages)
+            return
+        self.faults = [f"no test of this run imports {package}" for package in left_out(self.packages)]
+        self.faults += [f"not the lowest versions: {other}" for other in other_versions(self.packages)]
+        if self.faults and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        for fault in self.faults:
+            terminalreporter.write_line(fault, red=True)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Watch a run for which this module is a plugin."""
+    config.pluginmanager.register(Imported())
