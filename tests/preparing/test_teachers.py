@@ -6,6 +6,8 @@ import json
 import shutil
 import signal
 import threading
+import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +25,7 @@ from multihead.planning.settings import RunConfig
 from multihead.preparing import teachers
 from multihead.preparing.prepare import prepare
 from multihead.preparing.prepared import PreparedText, open_training_text
+from multihead.training.budget import JOURNAL, Journal
 from multihead.training.context import RunContext
 from multihead.training.splitting import SingleProcess
 
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
     from tests.conftest import Numbers
 
 SIZES = {"width": 16, "heads": 2, "inner": 32, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.1}
-SHORT = {"updates": 8, "validate_every": 4, "log_every": 2, "batch_tokens": 512, "threads": 1, "precision": "float32"}
+SHORT = {"updates": 6, "validate_every": 3, "log_every": 2, "batch_tokens": 512, "threads": 1, "precision": "float32"}
 STUDENT: dict[str, Any] = {**SIZES, **SHORT, "keep_checkpoints": 9}
 
 
@@ -64,6 +67,13 @@ def taught(
     output, said = tmp_path_factory.mktemp("taught") / "run", []
     numbers.learn(output, data=text, teacher=(trained, other), say=said.append, **STUDENT)
     return output, said
+
+
+@pytest.fixture
+def unchecked(without_checks) -> Iterator[None]:
+    """Without comparing calls with their signatures, which the fixture ``taught`` does."""
+    with without_checks():
+        yield
 
 
 def config_of(run: Path) -> RunConfig:
@@ -153,6 +163,7 @@ def test_what_is_said_and_recorded(taught, trained, other) -> None:
 # ------------------------------------------------------------------------------------------ equal runs
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_without_weight_nothing_changes(trained, text, numbers, tmp_path) -> None:
     numbers.learn(tmp_path / "plain", data=text, **STUDENT)
     numbers.learn(tmp_path / "taught", data=text, teacher=trained, teacher_weight=0.0, **STUDENT)
@@ -164,6 +175,7 @@ def test_without_weight_nothing_changes(trained, text, numbers, tmp_path) -> Non
     assert "log.jsonl" in plain
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_a_run_that_is_stopped_anywhere_equals_an_uninterrupted_one(trained, text, numbers, tmp_path, monkeypatch):
     """Stopped twice while the teacher's predictions are computed, and once between updates."""
     monkeypatch.setattr(teachers, "_CHUNK", 100)
@@ -181,6 +193,7 @@ def test_a_run_that_is_stopped_anywhere_equals_an_uninterrupted_one(trained, tex
     assert {name for name in whole if whole[name] != resumed.get(name)} == set()
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_a_teacher_is_not_needed_once_its_predictions_are_stored(trained, text, numbers, tmp_path) -> None:
     teacher = Path(shutil.copytree(trained / "best", tmp_path / "teacher"))
     wishes = {**STUDENT, "data": text, "teacher": teacher}
@@ -190,7 +203,7 @@ def test_a_teacher_is_not_needed_once_its_predictions_are_stored(trained, text, 
     shutil.rmtree(teacher)
     numbers.learn(tmp_path / "run", **wishes)
     shutil.rmtree(tmp_path / "run" / "teachers")
-    (tmp_path / "run" / "checkpoints" / "00000008" / "state.json").unlink()  # so that there is something to train
+    (tmp_path / "run" / "checkpoints" / "00000006" / "state.json").unlink()  # so that there is something to train
     with pytest.raises(FormatError, match="teacher"):
         numbers.learn(tmp_path / "run", **wishes)
 
@@ -242,16 +255,29 @@ def test_several_processes_store_what_one_does(taught, tmp_path, monkeypatch) ->
     }
 
 
+def test_the_time_until_a_stop_counts_to_the_budget(taught, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(teachers, "_CHUNK", 50)
+    config, prepared = config_of(taught[0]), text_of(taught[0])
+    config = config.model_copy(update={"training": config.training.model_copy(update={"budget": 100.0})})
+    for starts in (1, 2):
+        began = time.monotonic() - 7.0
+        with pytest.raises(Interrupted):
+            teachers.soft_targets(
+                tmp_path, config, prepared, RunContext(lambda _: None, lambda: signal.SIGINT, started=began)
+            )
+        assert 7.0 * starts < Journal(tmp_path / JOURNAL, pytest.fail).spent < 7.0 * starts + 5.0
+
+
 # ------------------------------------------------------------------------------------------ what it learns
 
 
-def test_a_taught_student_is_nearer_to_its_teacher(other, text, numbers, tmp_path, without_checks) -> None:
+@pytest.mark.usefixtures("unchecked")
+def test_a_taught_student_is_nearer_to_its_teacher(other, text, numbers, tmp_path) -> None:
     """The Kullback-Leibler divergence from the teacher, on sentences that neither has seen."""
     found = {}
     for name, wishes in {"taught": {"teacher": other}, "alone": {}}.items():
-        long = {"updates": 60, "validate_every": 60, "dropout": 0.0, "smoothing": 0.0}
-        with without_checks():
-            numbers.learn(tmp_path / name, data=text, **{**STUDENT, **long, **wishes})
+        long = {"updates": 40, "validate_every": 40, "dropout": 0.0, "smoothing": 0.0}
+        numbers.learn(tmp_path / name, data=text, **{**STUDENT, **long, **wishes})
         prepared, models = text_of(tmp_path / name), [load_bundle(f).model for f in (other, tmp_path / name)]
         batch = collate(prepared.valid, np.arange(8), **prepared.target_tokenizer.special_ids)
         real = batch.target_output != prepared.target_tokenizer.pad_id
@@ -259,7 +285,7 @@ def test_a_taught_student_is_nearer_to_its_teacher(other, text, numbers, tmp_pat
             logits = [model(batch.source, batch.source_lengths, batch.target_input).logits[real] for model in models]
         p, q = (one.log_softmax(-1) for one in logits)
         found[name] = float((p.exp() * (p - q)).sum(-1).mean())
-    assert found["taught"] < 0.6 * found["alone"]
+    assert found["taught"] < 0.8 * found["alone"]
 
 
 def test_fine_tuning_with_a_teacher_corpora_with_weights_and_its_vocabulary(trained, other, numbers, tmp_path) -> None:
@@ -274,6 +300,7 @@ def test_fine_tuning_with_a_teacher_corpora_with_weights_and_its_vocabulary(trai
         assert trains(tmp_path / name) or config_of(tmp_path / name).training.log_every > 2
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_recurrent_networks_teach_and_learn(trained, text, numbers, tmp_path) -> None:
     small = {"width": 16, "encoder_layers": 1, "decoder_layers": 1, "model": "recurrent"}
     few = {**SHORT, "updates": 2, "validate_every": 2, "log_every": 1}
@@ -316,7 +343,7 @@ def test_another_vocabulary_is_refused_and_both_are_named(trained, numbers, tmp_
 
 def test_changed_teachers_and_damaged_predictions_are_noticed(taught, trained, other, text, numbers, tmp_path) -> None:
     run = Path(shutil.copytree(taught[0], tmp_path / "run"))
-    (run / "checkpoints" / "00000008" / "state.json").unlink()
+    (run / "checkpoints" / "00000006" / "state.json").unlink()
     path = run / "teachers" / "probabilities.bin"
     content = bytearray(path.read_bytes())
     content[5] ^= 1
@@ -326,7 +353,7 @@ def test_changed_teachers_and_damaged_predictions_are_noticed(taught, trained, o
     shutil.rmtree(run / "teachers")
     numbers.learn(run)  # computed again
     assert numbers.contents(run / "teachers") == numbers.contents(taught[0] / "teachers")
-    (run / "checkpoints" / "00000008" / "state.json").unlink()
+    (run / "checkpoints" / "00000006" / "state.json").unlink()
     description = json.loads((run / "teachers" / "teachers.json").read_text(encoding="utf-8"))
     description["teachers"].reverse()
     (run / "teachers" / "teachers.json").write_text(json.dumps(description), encoding="utf-8")
