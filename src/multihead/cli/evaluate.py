@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from multihead.cli.choosing import ChoosingFlags, choosing_flags
 from multihead.cli.options import (
     FILE,
     check_positive,
@@ -15,11 +16,13 @@ from multihead.cli.options import (
     load_translator,
     machine_flags,
     parse_search_flags,
+    require_flag,
     scoring_flags,
     search_flags,
     warn_about_cut,
     warn_about_preprocessing,
 )
+from multihead.cli.translate import TranslateFlags, ensemble_flags, join_ensemble
 from multihead.text.languages import Languages
 
 
@@ -29,6 +32,8 @@ from multihead.text.languages import Languages
 @click.option("--target", required=True, **FILE, help="Its translation, line by line.")
 @click.option("--save", **FILE, help="Also write the translations here.")
 @scoring_flags
+@choosing_flags()
+@ensemble_flags
 @search_flags
 @machine_flags
 @language_flags
@@ -50,7 +55,8 @@ def evaluate(
     """Translate --source with MODEL and score the result against --target.
 
     BLEU, chrF and TER are printed with their 95% intervals and signatures. If the references look tokenized or
-    lower-cased, a remark is written to standard error. To compare models, see multihead compare.
+    lower-cased, a remark is written to standard error. To compare models, see multihead compare; to choose weights for
+    --reverse, multihead tune.
     """
     from multihead.cli.process import configure_process
     from multihead.cli.streams import counter
@@ -59,13 +65,17 @@ def evaluate(
 
     if save is not None:
         check_new_file(save)
-    wishes = parse_search_flags(asked)
+    choosing = ChoosingFlags.parse(asked)
+    require_flag("--with", bool(asked["others"]), ["mean"] if asked["mean"] else [])
+    wishes = parse_search_flags(TranslateFlags.search_wishes(asked))
     check_positive(batch_tokens=batch_tokens, threads=threads)
     lines = check_parallel(source, target).lines
     configure_process()
     from multihead.judging.evaluate import evaluate as run
 
     translator = load_translator(model, wishes, threads, device, languages)
+    translator = join_ensemble(translator, asked["others"], asked["mean"], device)
+    translator = choosing.join_reverse(translator, device)
     with counter("translated", "sentences", lines) as count:
         result = run(
             translator,
@@ -74,7 +84,7 @@ def evaluate(
             language=language,
             tokenize=tokenize,
             resamples=resamples,
-            batch_tokens=batch_tokens,
+            request=choosing.request(translator, batch_tokens),
             progress=count,
         )
     if save is not None:

@@ -42,6 +42,7 @@ from multihead.cli.shortlist import shortlist
 from multihead.cli.synthesize import backtranslate, distill
 from multihead.cli.train import train
 from multihead.cli.translate import translate
+from multihead.cli.tune import tune
 from multihead.errors import MultiheadError
 
 _ALIASES = {"quantize": "quantise"}
@@ -61,7 +62,7 @@ def multihead() -> None:
 
 for command in (
     *(train, translate, evaluate, prepare, average, attention, plot, bpe, demo),
-    *(doctor, explain, compare, serve),
+    *(doctor, explain, compare, tune, serve),
     *(backtranslate, distill),
     *(score, align, selftest, quantise, shortlist, import_model, export),
     *(pretrain, fill_mask, classify, pointer),

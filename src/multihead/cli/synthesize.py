@@ -28,7 +28,16 @@ from multihead.translating.request import Sampling
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_NOT_HERE = {"scores": False, "max_source": None, "prefixes": None, "phrases": None, "mbr": None, "guard_closer": False}
+_NOT_HERE = {
+    "scores": False,
+    "max_source": None,
+    "prefixes": None,
+    "phrases": None,
+    "guard_closer": False,
+    "mbr": None,
+    "reverse": (),
+    "weights": None,
+}
 """Flags of `translate` that these commands do not have."""
 
 

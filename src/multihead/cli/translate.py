@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
+from multihead.cli.choosing import ChoosingFlags, choosing_flags
 from multihead.cli.options import (
     check_positive,
     decorated,
-    flag_name,
-    flags_of,
     language_flags,
     load_translator,
     machine_flags,
@@ -34,7 +33,7 @@ from multihead.decoding.search import Mean, Search
 from multihead.errors import ConfigurationError, DataError, Interrupted
 from multihead.judging.guard_signs import GuardMode, GuardSettings
 from multihead.text.languages import Languages
-from multihead.translating.request import Metric, Sampling, TranslationRequest
+from multihead.translating.request import TranslationRequest
 
 if TYPE_CHECKING:
     from multihead.lines.side_files import SideFiles
@@ -44,8 +43,6 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _FILE: Any = {"type": click.Path(path_type=Path), "metavar": "FILE"}
-_IDLE = ("beam", "stopping", "patience", "groups", "diversity", "coverage")
-"""Settings of a search that have no effect on samples."""
 
 
 def ensemble_flags(function: F) -> F:
@@ -64,6 +61,15 @@ def ensemble_flags(function: F) -> F:
         ),
     )
     return decorated(function, decorations)
+
+
+def join_ensemble(translator: Translator, others: Sequence[Path], mean: Mean | None, device: str) -> Translator:
+    """The translator, in an ensemble with other models if there are any."""
+    if not others:
+        return translator
+    from multihead.translating.translator import Translator
+
+    return translator.ensemble([Translator.load(path, device) for path in others], mean or "probabilities")
 
 
 def translate_flags(function: F) -> F:
@@ -90,12 +96,7 @@ def translate_flags(function: F) -> F:
             help="What each translation contains: a line for each line, a TAB between phrases, ||| between "
             "alternatives of one.",
         ),
-        flags_of(Sampling, _without_the_flag),
-        click.option(
-            "--mbr",
-            type=click.Choice(get_args(Metric)),
-            help="Of all samples, or of all translations in the beam, write the one that the others agree with most.",
-        ),
+        choosing_flags(),
         ensemble_flags,
         click.option(
             "--guard",
@@ -121,8 +122,7 @@ class TranslateFlags:
     max_source: int | None
     prefixes: Path | None
     phrases: Path | None
-    sampling: Sampling | None
-    mbr: Metric | None
+    choosing: ChoosingFlags
     others: tuple[Path, ...]
     mean: Mean | None
     guard: GuardSettings | None
@@ -134,23 +134,17 @@ class TranslateFlags:
         Raises:
             ConfigurationError: an impossible value; flags that exclude or need each other.
         """
-        drawing = {name: flags[name] for name in Sampling.model_fields if flags[name] is not None}
-        sampling = build(Sampling, drawing, "the command line") if "sample" in drawing else None
+        choosing = ChoosingFlags.parse(flags)
         told = {"threshold": flags["guard_threshold"], "closer": flags["guard_closer"] or None}
         guarding = {name: value for name, value in told.items() if value is not None}
         off = flags["guard"] == "off"
         guard = None if off else build(GuardSettings, {"mode": flags["guard"], **guarding}, "the command line")
-        require_flag("--sample", sampling is not None, drawing)
         require_flag("--guard mark or --guard retry", not off, [f"guard_{name}" for name in guarding])
         require_flag("--with", bool(flags["others"]), ["mean"] if flags["mean"] else [])
-        if sampling is not None:
-            idle = [name for name in (*_IDLE, "n_best", "phrases") if flags[name] is not None]
-            if idle:
-                raise ConfigurationError(f"{flag_name(idle[0])} does nothing for samples: leave it out, or --sample")
         if (flags["groups"] or 1) > 1 and flags["phrases"] is not None:
             raise ConfigurationError("--phrases cannot be had with --groups: leave one of them out")
-        names = ("n_best", "scores", "max_source", "prefixes", "phrases", "mbr", "others", "mean")
-        return cls(**{name: flags[name] for name in names}, sampling=sampling, guard=guard)
+        names = ("n_best", "scores", "max_source", "prefixes", "phrases", "others", "mean")
+        return cls(**{name: flags[name] for name in names}, choosing=choosing, guard=guard)
 
     @staticmethod
     def search_wishes(flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,13 +152,9 @@ class TranslateFlags:
         return {name: flags[name] for name in Search.model_fields}
 
     def join_ensemble(self, translator: Translator, device: str) -> Translator:
-        """The translator, in an ensemble with the other models if there are any."""
-        if not self.others:
-            return translator
-        from multihead.translating.translator import Translator
-
-        others = [Translator.load(path, device) for path in self.others]
-        return translator.ensemble(others, self.mean or "probabilities")
+        """The translator, in an ensemble with the other models if there are any, and with its reverse model."""
+        joined = join_ensemble(translator, self.others, self.mean, device)
+        return self.choosing.join_reverse(joined, device)
 
     def digest(self, model: Path, languages: Languages) -> str:
         """Identifies all models, their languages, and how they are averaged."""
@@ -172,7 +162,9 @@ class TranslateFlags:
 
         digests = [model_digest(path) for path in (model, *self.others)]
         pair = "" if languages == Languages() else f" {languages.source}-{languages.target}"
-        return "+".join(digests) + pair + (f" ({self.mean or 'probabilities'})" if self.others else "")
+        mean = f" ({self.mean or 'probabilities'})" if self.others else ""
+        reverse = [model_digest(path) for path in self.choosing.reverse]
+        return "+".join(digests) + pair + mean + (f" reverse {'+'.join(reverse)}" if reverse else "")
 
     def options(self, translator: Translator, batch_tokens: int) -> LineOptions:
         """How this translator translates lines, and what is written."""
@@ -182,8 +174,7 @@ class TranslateFlags:
         request = TranslationRequest(
             translator.search_settings(),
             n_best=self.n_best,
-            sampling=self.sampling,
-            metric=self.mbr,
+            **self.choosing.asked,
             batch_tokens=batch_tokens,
         )
         maxima = most_tokens(translator.lengths, translator.reach, self.max_source)
@@ -202,13 +193,6 @@ class TranslateFlags:
 
         prefixes, phrases = (None if path is None else check_input(path) for path in (self.prefixes, self.phrases))
         return SideFiles(prefixes, phrases)
-
-
-def _without_the_flag(name: str) -> str:
-    default = Sampling.model_fields[name].default
-    if name == "sample":
-        return "One is written as a line, several as rows."
-    return "" if default is None else f"[{default}]"
 
 
 @click.command()

@@ -14,10 +14,11 @@ from typing import Any
 from multihead.data.corpus import check_parallel, language_of
 from multihead.data.text_files import read_lines
 from multihead.decoding.search import Search
-from multihead.errors import DataError
+from multihead.errors import ConfigurationError, DataError
 from multihead.metrics.preprocessing import PreprocessingRemark, find_preprocessing
 from multihead.metrics.scores import Scores, Tokenizer
 from multihead.metrics.significance import SystemScores, check_score_settings, score_systems
+from multihead.translating.request import TranslationRequest
 from multihead.translating.translator import Translator
 
 
@@ -73,6 +74,7 @@ def evaluate(
     tokenize: Tokenizer | None = None,
     resamples: int | None = None,
     batch_tokens: int = 4096,
+    request: TranslationRequest | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Evaluation:
     """Translate ``source`` and score the result against ``target``, line by line.
@@ -89,6 +91,7 @@ def evaluate(
         tokenize: BLEU's tokenization; by default chosen by language.
         resamples: number of bootstrap resamples; by default 1,000 (`metrics.significance.score_systems`).
         batch_tokens: see `Translator.translate`.
+        request: how candidates are made and chosen, instead of the search and ``batch_tokens``; its texts are replaced.
         progress: called with the number of newly translated sentences.
 
     Raises:
@@ -103,7 +106,11 @@ def evaluate(
     translator = model if isinstance(model, Translator) else Translator.load(model)
     search: dict[str, Any] = {"beam": beam, "alpha": alpha, "min_length": min_length, "max_length": max_length}
     started = time.monotonic()
-    found = translator.translations(sources, **search, batch_tokens=batch_tokens, progress=progress)
+    if request is None:
+        request = TranslationRequest(translator.search_settings(**search), batch_tokens=batch_tokens)
+    if request.several:
+        raise ConfigurationError("one translation of each line is scored: choose among several (mbr or weights)")
+    found = [row[0] for row in translator.run(request.with_texts(sources, request.weights), progress)]
     seconds = time.monotonic() - started
     hypotheses = [translation.text for translation in found]
     language = language or translator.bundle.target_language or language_of(target)
@@ -118,5 +125,5 @@ def evaluate(
         measured,
         find_preprocessing(references, language),
         language,
-        translator.search_settings(**search),
+        request.search,
     )

@@ -104,6 +104,8 @@ def _made_from(
         "scores": options.scores,
         "sampling": None if request.sampling is None else request.sampling.model_dump(mode="json"),
         "mbr": request.metric,
+        **({} if request.weights is None else {"weights": str(request.weights)}),
+        **({"both": True} if request.both else {}),
         "guard": None if guard is None else {**guard.model_dump(mode="json"), **asdict(translator.lengths)},
         "max_source": options.max_source or None,
         "max_sentence": options.max_sentence or None,

@@ -18,13 +18,19 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 
-from multihead.decoding.risk import Utility, least_risk
+import numpy as np
+import numpy.typing as npt
+
+from multihead.decoding.risk import Utility, expected_utility
+from multihead.errors import ConfigurationError
 from multihead.metrics.scores import default_tokenizer
 from multihead.translating.request import Metric
 from multihead.translating.searching import Translation
 
 _ORDERS = range(1, 7)
 _BETA = 2
+_MOST_TABLED = 500
+"""Texts that are compared all at once: the tables of more would take more than they save."""
 
 
 def consensus(
@@ -41,10 +47,60 @@ def consensus(
     Raises:
         ConfigurationError: no candidates.
     """
-    utility = chrf_utility() if metric == "chrf" else bleu_utility(language)
-    texts = [candidate.text for candidate in candidates]
-    weights = None if drawn else [candidate.log_probability for candidate in candidates]
-    return candidates[least_risk(texts, utility, log_probabilities=weights)]
+    expected = agreement(candidates, candidates, metric, drawn=drawn, language=language)
+    if not expected:
+        raise ConfigurationError("minimum Bayes risk needs at least one hypothesis to choose from")
+    return candidates[max(range(len(expected)), key=lambda place: expected[place])]
+
+
+def agreement(
+    candidates: Sequence[Translation],
+    references: Sequence[Translation],
+    metric: Metric = "chrf",
+    *,
+    drawn: bool = True,
+    language: str | None = None,
+) -> list[float]:
+    """The expected utility of each candidate; arguments as in `consensus`, where ``drawn`` is of the references."""
+    texts, others = ([one.text for one in side] for side in (candidates, references))
+    utility = chrf_table([*texts, *others]) if metric == "chrf" else bleu_utility(language)
+    weights = None if drawn else [reference.log_probability for reference in references]
+    return expected_utility(texts, utility, references=others, log_probabilities=weights)
+
+
+def chrf_table(texts: Sequence[str]) -> Utility:
+    """`chrf_utility` for pairs of some texts, all computed at once.
+
+    n-grams that two texts share are counted by products: min(a, b) = sum_k [a >= k] [b >= k] of their counts a, b.
+    """
+    places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
+    if len(places) > _MOST_TABLED:
+        return chrf_utility()
+    plain = ["".join(text.split()) for text in places]
+    precision, recall, orders = (np.zeros((len(plain), len(plain))) for _ in range(3))
+    for n in _ORDERS:
+        counts = _gram_counts(plain, n)
+        sizes = counts.sum(1)
+        levels = ((counts >= level).astype(np.float32) for level in range(1, int(counts.max(initial=0)) + 1))
+        shared = sum((level @ level.T for level in levels), np.zeros_like(precision))
+        counted = (sizes[:, None] > 0) & (sizes > 0)
+        precision += np.where(counted, shared / np.maximum(sizes, 1)[:, None], 0)
+        recall += np.where(counted, shared / np.maximum(sizes, 1), 0)
+        orders += counted
+    precision, recall = precision / np.maximum(orders, 1), recall / np.maximum(orders, 1)
+    below = _BETA**2 * precision + recall
+    table = (100 * (1 + _BETA**2) * precision * recall / np.where(below > 0, below, 1)).tolist()
+    return lambda hypothesis, reference: float(table[places[hypothesis]][places[reference]])
+
+
+def _gram_counts(texts: Sequence[str], n: int) -> npt.NDArray[np.int64]:
+    """[text, n-gram]: how often each n-gram of characters occurs in each text."""
+    columns: dict[str, int] = {}
+    found = [[columns.setdefault(text[i : i + n], len(columns)) for i in range(len(text) - n + 1)] for text in texts]
+    counts = np.zeros((len(texts), len(columns)), np.int64)
+    for row, grams in zip(counts, found, strict=True):
+        np.add.at(row, grams, 1)
+    return counts
 
 
 def chrf_utility() -> Utility:

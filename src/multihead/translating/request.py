@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import Field
 
-from multihead.configuration import MOST_ENTRIES, MOST_FACTOR, Settings
+from multihead.configuration import MOST_ENTRIES, MOST_FACTOR, Settings, build
 from multihead.decoding.search import Search
 from multihead.errors import ConfigurationError, InputError
 
@@ -52,6 +52,38 @@ class Sampling(Settings):
         return self.model_dump(exclude={"sample", "seed"})
 
 
+class Weights(Settings):
+    """Weights of the features by which a candidate is chosen (`translating.choosing`); only their ratios matter."""
+
+    forward: float = Field(default=0.0, ge=0, le=MOST_FACTOR)
+    """Of log p(y | x) / penalty(|y|), by which a search ranks."""
+    reverse: float = Field(default=0.0, ge=0, le=MOST_FACTOR)
+    """Of log p(x | y) / |x| by the reverse model."""
+    agreement: float = Field(default=0.0, ge=0, le=MOST_FACTOR)
+    """Of the expected utility, from 0 to 1."""
+    length: float = Field(default=0.0, ge=-MOST_FACTOR, le=MOST_FACTOR)
+    """Of |y| / |x|."""
+
+    @classmethod
+    def parse(cls, text: str) -> Weights:
+        """Parse "forward=0.5,reverse=0.3"; weights that are not named are 0.
+
+        Raises:
+            ConfigurationError: another text, an unknown name or an impossible number.
+        """
+        pairs = [part.partition("=") for part in text.split(",")]
+        if not all(sign for _, sign, _ in pairs):
+            raise ConfigurationError(f"--weights: expected text like forward=0.5,reverse=0.3, got {text!r}")
+        return build(cls, {name.strip(): value.strip() for name, _, value in pairs}, "--weights")
+
+    def __str__(self) -> str:
+        return ",".join(f"{name}={value:.5g}" for name, value in self.model_dump().items() if value)
+
+
+CHANNEL = Weights(forward=1.0, reverse=0.25)
+"""The weights of a reverse model that were not tuned."""
+
+
 @dataclass(frozen=True)
 class TranslationRequest:
     """Sentences, and everything that decides their translations.
@@ -66,6 +98,9 @@ class TranslationRequest:
         keys: with ``sampling``, a number for each sentence; equal keys draw equal numbers. By default made of the text.
         metric: return only the translation that agrees best, by this metric, with all that were drawn or, without
             sampling, with all in the beam.
+        weights: return only the candidate with the highest weighted sum of features; its agreement is by ``metric``,
+            or by default chrF.
+        both: with ``sampling`` and one of these two: the hypotheses of the beam are candidates, too.
         batch_tokens: padded source tokens times the hypotheses per sentence in a batch: memory against speed. The
             compiled search, which has no padding, ignores it.
 
@@ -82,34 +117,48 @@ class TranslationRequest:
     sampling: Sampling | None = None
     keys: Sequence[int] | None = None
     metric: Metric | None = None
+    weights: Weights | None = None
+    both: bool = False
     batch_tokens: int = 4096
 
     def __post_init__(self) -> None:
         if isinstance(self.texts, str):
             raise InputError("expected a list of sentences, got one string; write translate([text])")
-        if self.n_best is not None and (self.sampling or self.metric):
-            raise ConfigurationError("n_best is of a search: leave it out, or sampling and the metric (mbr)")
+        if self.n_best is not None and (self.sampling or self.chooses):
+            raise ConfigurationError("n_best is of a search: leave it out, or sampling, the metric (mbr) and weights")
         check_n_best(1 if self.n_best is None else self.n_best, self.search.beam)
         if self.keys is not None and len(self.keys) != len(self.texts):
             raise InputError(f"keys: expected one for each of {len(self.texts)} texts, got {len(self.keys)}")
         if self.sampling is not None and self.phrases is not None:
             raise ConfigurationError("phrases that must appear cannot be had with samples: leave one of them out")
-        if self.metric is not None and self.candidates < 2:
-            raise ConfigurationError("the metric (mbr) chooses among several: draw more samples, or widen the beam")
+        if self.both and not (self.sampling and self.chooses):
+            raise ConfigurationError("both: a beam beside samples is for a choice: give the metric (mbr) or weights")
+        if self.chooses and self.candidates + self.both < 2:
+            what = "the metric (mbr) chooses" if self.weights is None else "the weights choose"
+            raise ConfigurationError(f"{what} among several: draw more samples, or widen the beam")
         if self.batch_tokens < 1:
             raise ConfigurationError(f"batch_tokens must be a number of at least 1, got {self.batch_tokens}")
 
     @property
+    def chooses(self) -> bool:
+        """Whether one of the candidates is chosen."""
+        return self.metric is not None or self.weights is not None
+
+    @property
     def candidates(self) -> int:
-        """Number of translations of each sentence before any is chosen."""
+        """Number of translations of each sentence before any is chosen; with ``both`` those that are drawn."""
         if self.sampling is not None:
             return self.sampling.sample
-        return self.n_best or (1 if self.metric is None else self.search.beam)
+        return self.n_best or (self.search.beam if self.chooses else 1)
 
     @property
     def several(self) -> bool:
         """Whether several translations of a sentence are returned."""
-        return self.metric is None and self.candidates > 1
+        return not self.chooses and self.candidates > 1
+
+    def with_texts(self, texts: Sequence[str], weights: Weights | None) -> TranslationRequest:
+        """The same request for other texts, without constraints, and other weights."""
+        return replace(self, texts=texts, prefixes=None, phrases=None, keys=None, n_best=None, weights=weights)
 
     def select(self, places: Sequence[int]) -> TranslationRequest:
         """The same request for some of the texts."""

@@ -30,9 +30,9 @@ from multihead.decoding.task import SearchTask
 from multihead.engine.search import CompiledSearch, EngineCache
 from multihead.engine.weights import Precision
 from multihead.errors import ConfigurationError, InputError
+from multihead.models.network import Network
 from multihead.text.languages import Languages
 from multihead.translating.attention import AttentionMap, attention_of
-from multihead.translating.consensus import consensus
 from multihead.translating.lengths import Lengths, lengths_of
 from multihead.translating.request import Phrases, Sampling, TranslationRequest
 from multihead.translating.searching import (
@@ -70,6 +70,8 @@ class Translator:
         self._engines = EngineCache()
         self._others: tuple[tuple[Bundle, EngineCache], ...] = ()
         self._ensemble: Ensemble | None = None
+        self.reverse: Translator | None = None
+        """The model of the opposite direction, if there is one (`with_reverse`)."""
 
     @classmethod
     def load(cls, path: str | Path, device: str = "cpu", languages: Languages | None = None) -> Translator:
@@ -145,6 +147,31 @@ class Translator:
         joined._others = (*self._others, *(member for other in others for member in other._members))
         joined._ensemble = build_ensemble([bundle for bundle, _ in joined._members], mean)
         return joined
+
+    def with_reverse(self, reverse: Translator) -> Translator:
+        """A translator that can choose among candidates by a model of the opposite direction (`translating.choosing`).
+
+        Args:
+            reverse: translates from the target to the source language, with vocabularies of its own; an ensemble's
+                probabilities are averaged.
+
+        Raises:
+            ConfigurationError: it translates between other languages.
+        """
+        own, other = self.bundle, reverse.bundle
+        wanted, got = (own.target_language, own.source_language), (other.source_language, other.target_language)
+        if any(one and two and one != two for one, two in zip(wanted, got, strict=True)):
+            raise ConfigurationError(
+                f"the reverse model translates {got[0]} to {got[1]}, expected {wanted[0]} to {wanted[1]}"
+            )
+        joined = copy(self)
+        joined.reverse = reverse
+        return joined
+
+    @property
+    def networks(self) -> list[Network]:
+        """The networks of the ensemble, or the only one."""
+        return [bundle.model for bundle, _ in self._members]
 
     @property
     def reach(self) -> int | None:
@@ -302,7 +329,6 @@ class Translator:
     def _own(self) -> Search:
         return self._searching or self.bundle.generation
 
-    @torch.no_grad()
     def run(
         self, request: TranslationRequest, progress: Callable[[int], None] | None = None
     ) -> list[list[Translation]]:
@@ -313,8 +339,19 @@ class Translator:
             progress: called with the number of newly finished sentences.
 
         Raises:
-            InputError, ConfigurationError: as `translations` and `sample`.
+            InputError, ConfigurationError: as `translations` and `sample`; weights of a reverse model without one.
         """
+        if not request.chooses:
+            return self.candidates(request, progress)
+        from multihead.translating.choosing import choose
+
+        return [[chosen] for chosen in choose(self, request, progress)]
+
+    @torch.no_grad()
+    def candidates(
+        self, request: TranslationRequest, progress: Callable[[int], None] | None = None
+    ) -> list[list[Translation]]:
+        """As `run`, before one of the candidates is chosen."""
         constraints = encode_constraints(self.bundle.target_tokenizer, request)
         engine = self._find_engine(request.search, constraints, request.sampling is not None)
         self.bundle.model.eval()
@@ -344,10 +381,7 @@ class Translator:
                 results[work[i]] = [self.translation_of(h, lengths[i]) for h in hypotheses]
             if progress is not None and engine is None:
                 progress(len(group))
-        if request.metric is None:
-            return results
-        language, drawn = self.bundle.target_language, request.sampling is not None
-        return [[consensus(row, request.metric, drawn=drawn, language=language)] for row in results]
+        return results
 
     def _find_engine(self, search: Search, constraints: Constraints, samples: bool = False) -> CompiledSearch | None:
         """The compiled search, if it supports what is asked for.

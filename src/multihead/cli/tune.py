@@ -1,0 +1,72 @@
+"""``multihead tune``: weights of a choice; see `judging.tune`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from multihead.cli.choosing import ChoosingFlags, choosing_flags
+from multihead.cli.options import (
+    FILE,
+    check_positive,
+    language_flags,
+    load_translator,
+    machine_flags,
+    parse_search_flags,
+    require_flag,
+    search_flags,
+)
+from multihead.cli.translate import TranslateFlags, ensemble_flags, join_ensemble
+from multihead.text.languages import Languages
+
+
+@click.command()
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("--source", required=True, **FILE, help="Text of a validation set; plain or compressed (gz, xz, zst).")
+@click.option("--target", required=True, **FILE, help="Its translation, line by line. Never use a test set.")
+@choosing_flags(weights=False)
+@ensemble_flags
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@search_flags
+@machine_flags
+@language_flags
+def tune(
+    model: Path,
+    source: Path,
+    target: Path,
+    as_json: bool,
+    batch_tokens: int,
+    threads: int | None,
+    device: str,
+    languages: Languages,
+    **asked: Any,
+) -> None:
+    """Find the weights by which translate and evaluate choose among candidates of MODEL.
+
+    BLEU is printed for several sets of features, on the lines that the weights were found on and held out, and the
+    flag to copy. Give translate and evaluate the same flags for candidates: --beam, --sample, --with, --reverse.
+    """
+    from multihead.cli.process import configure_process
+    from multihead.cli.streams import counter
+    from multihead.data.corpus import check_parallel
+
+    choosing = ChoosingFlags.parse(asked, tuning=True)
+    require_flag("--with", bool(asked["others"]), ["mean"] if asked["mean"] else [])
+    wishes = parse_search_flags(TranslateFlags.search_wishes(asked))
+    check_positive(batch_tokens=batch_tokens, threads=threads)
+    lines = check_parallel(source, target).lines
+    configure_process()
+    from multihead.judging.tune import tune as run
+
+    translator = load_translator(model, wishes, threads, device, languages)
+    translator = join_ensemble(translator, asked["others"], asked["mean"], device)
+    translator = choosing.join_reverse(translator, device)
+    with counter("translated", "sentences", lines) as count:
+        found = run(translator, source, target, choosing.request(translator, batch_tokens), progress=count)
+    if as_json:
+        click.echo(json.dumps({"model": str(model), **found.as_dict()}, ensure_ascii=False))
+    else:
+        click.echo(f"{found}\n\nthe highest held-out BLEU: {choosing.flags_of_choice(found.best.weights)}")

@@ -1,0 +1,201 @@
+"""Choosing among candidates by a weighted sum of features.
+
+    y* = argmax_y  w_f log p(y | x) / penalty(|y|)  +  w_r log p(x | y) / |x|  +  w_a U(y)  +  w_l |y| / |x|
+
+    forward     the score by which the search ranks, of the model or of the ensemble
+    reverse     the probability of the source by a model of the opposite direction, for each token (Yee, Dauphin and
+                Auli 2019, "Simple and effective noisy channel modeling for neural machine translation"; Ng et al. 2019,
+                "Facebook FAIR's WMT19 news translation task submission"). Their language model has no counterpart here
+    agreement   the expected utility (`translating.consensus`), from 0 to 1
+    length      tokens of the translation for each token of the source
+
+|x| and |y| count the end symbol. The reverse model has its own vocabularies and scores the candidate's text. Candidates
+are the hypotheses of a beam, samples, or both; of equal texts the one with the highest score remains, and incomplete
+ones take part only if none is complete. So with w_f alone the choice is the search's own. Of equal sums the first
+candidate wins, in the order of the search. `judging.tune` finds weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from multihead.bundle import Bundle
+from multihead.errors import ConfigurationError
+from multihead.models.network import Network
+from multihead.translating.consensus import agreement, consensus
+from multihead.translating.forced import forced_log_probabilities
+from multihead.translating.request import TranslationRequest, Weights
+from multihead.translating.searching import Translation
+
+Features = npt.NDArray[np.float64]
+
+
+class Translating(Protocol):
+    """What is asked of a `translating.translator.Translator`."""
+
+    @property
+    def bundle(self) -> Bundle:
+        """The model, of an ensemble the first, with its vocabularies."""
+
+    @property
+    def networks(self) -> list[Network]:
+        """The networks of the ensemble, or the only one."""
+
+    @property
+    def reverse(self) -> Translating | None:
+        """The model of the opposite direction, if there is one."""
+
+    def candidates(
+        self, request: TranslationRequest, progress: Callable[[int], None] | None = None
+    ) -> list[list[Translation]]:
+        """The candidates of each text of a request."""
+
+
+FEATURES = tuple(Weights.model_fields)
+"""The features, in the order of their columns."""
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """The candidates of one sentence."""
+
+    translations: list[Translation]
+    features: Features
+    """[candidate, feature], in the order of `FEATURES`; 0 where a feature was not asked for."""
+
+    def best(self, weights: Weights) -> Translation:
+        """The candidate with the highest weighted sum, the first of equals."""
+        return self.translations[int(weighted(self.features, as_array(weights)).argmax())]
+
+
+def as_array(weights: Weights) -> Features:
+    """The weights in the order of `FEATURES`."""
+    return np.array(list(weights.model_dump().values()))
+
+
+def weighted(features: Features, weights: Features) -> Features:
+    """sum_i w_i f_i over the last axis, in that order, so that equal features have equal sums in any array."""
+    total = np.zeros(features.shape[:-1])
+    for place, weight in enumerate(weights):
+        total += weight * features[..., place]
+    return total
+
+
+def choose(
+    translator: Translating, request: TranslationRequest, progress: Callable[[int], None] | None = None
+) -> list[Translation]:
+    """The chosen translation of each text of a request that chooses.
+
+    Args:
+        translator: the model, with a reverse model if the weights have one.
+        request: with ``metric``, ``weights`` or both.
+        progress: called with the number of newly finished sentences.
+
+    Raises:
+        InputError, ConfigurationError: as `Translator.run`.
+    """
+    if request.weights is None:
+        rows, references = _gather(translator, request, progress)
+        if not request.both:
+            drawn, language = request.sampling is not None, translator.bundle.target_language
+            return [consensus(row, request.metric or "chrf", drawn=drawn, language=language) for row in rows]
+        found = _measure(translator, request, rows, references, {"agreement"})
+        return [each.best(Weights(agreement=1.0)) for each in found]
+    wanted = {name for name, weight in request.weights.model_dump().items() if weight}
+    return [each.best(request.weights) for each in measure(translator, request, wanted, progress)]
+
+
+def measure(
+    translator: Translating,
+    request: TranslationRequest,
+    wanted: Collection[str] = FEATURES,
+    progress: Callable[[int], None] | None = None,
+) -> list[Candidates]:
+    """The candidates of each text with their features.
+
+    Args:
+        translator: the model, with a reverse model for that feature.
+        request: which candidates there are.
+        wanted: the features to compute.
+        progress: called with the number of newly finished sentences.
+
+    Raises:
+        InputError, ConfigurationError: as `Translator.run`.
+    """
+    if "reverse" in wanted and translator.reverse is None:
+        raise ConfigurationError("weights: reverse needs a reverse model (--reverse, or Translator.with_reverse)")
+    rows, references = _gather(translator, request, progress)
+    return _measure(translator, request, rows, references, wanted)
+
+
+def _gather(
+    translator: Translating, request: TranslationRequest, progress: Callable[[int], None] | None
+) -> tuple[list[list[Translation]], list[list[Translation]]]:
+    """All candidates of each text, and those that agreement is measured against: samples, where there are any."""
+    rows = translator.candidates(replace(request, both=False), progress)
+    if not request.both:
+        return rows, rows
+    beams = translator.candidates(replace(request, both=False, sampling=None, keys=None))
+    return [[*beam, *drawn] for beam, drawn in zip(beams, rows, strict=True)], rows
+
+
+def _measure(
+    translator: Translating,
+    request: TranslationRequest,
+    rows: Sequence[Sequence[Translation]],
+    references: Sequence[Sequence[Translation]],
+    wanted: Collection[str],
+) -> list[Candidates]:
+    kept = [_distinct(row) for row in rows]
+    features = [np.zeros((len(row), len(FEATURES))) for row in kept]
+    forward, reverse, agree, length = (name in wanted for name in FEATURES)
+    if forward:
+        for columns, row in zip(features, kept, strict=True):
+            columns[:, 0] = [one.score for one in row]
+    if reverse:
+        for columns, values in zip(features, _reverse(translator, request, kept), strict=True):
+            columns[:, 1] = values
+    if agree:
+        metric, language = request.metric or "chrf", translator.bundle.target_language
+        for columns, row, others in zip(features, kept, references, strict=True):
+            values = agreement(row, others, metric, drawn=request.sampling is not None, language=language)
+            columns[:, 2] = np.array(values) / 100
+    if length:
+        read = translator.bundle.source_tokenizer.encode_batch(list(request.texts))
+        for columns, row, ids in zip(features, kept, read, strict=True):
+            columns[:, 3] = [one.tokens / (len(ids) + 1) for one in row]
+    return [Candidates(row, columns) for row, columns in zip(kept, features, strict=True)]
+
+
+def _distinct(row: Sequence[Translation]) -> list[Translation]:
+    """The complete candidates, or all if none is; of equal texts the one with the highest score."""
+    best: dict[str, Translation] = {}
+    for one in [one for one in row if one.finished] or row:
+        if one.text not in best or one.score > best[one.text].score:
+            best[one.text] = one
+    return list(best.values())
+
+
+def _reverse(
+    translator: Translating, request: TranslationRequest, rows: Sequence[Sequence[Translation]]
+) -> list[list[float]]:
+    """log p(x | y) / |x| of each candidate y. Where the search is below float32, the products are in bfloat16."""
+    reverse = translator.reverse
+    assert reverse is not None
+    bundle = reverse.bundle
+    sources = bundle.target_tokenizer.encode_batch(list(request.texts))
+    written = bundle.source_tokenizer.encode_batch([one.text for row in rows for one in row])
+    repeated = [ids for ids, row in zip(sources, rows, strict=True) for _ in row]
+    device = bundle.model.output.weight.device.type
+    with torch.autocast(device, torch.bfloat16, enabled=request.search.precision != "float32"):
+        found = forced_log_probabilities(
+            reverse.networks, bundle.target_tokenizer, written, repeated, request.batch_tokens
+        )
+    means = iter([sum(values) / len(values) for values in found])
+    return [[next(means) for _ in row] for row in rows]

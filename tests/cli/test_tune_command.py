@@ -1,0 +1,124 @@
+"""``multihead tune``, and the choice of ``translate`` and ``evaluate`` by what it prints."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from multihead import Translator
+from multihead.bundle import save_bundle
+from multihead.judging import tune as tune_module
+from multihead.judging.tune import tune
+from multihead.translating.request import TranslationRequest, Weights
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(autouse=True)
+def fewer_splits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two halvings are enough for a test."""
+    monkeypatch.setattr(tune_module, "_SPLITS", 2)
+
+
+BYTES = b"eins zwei\n\nsieben\n"
+
+
+@pytest.fixture(scope="module")
+def back(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model itself, which claims to be one of the opposite direction."""
+    folder, bundle = tmp_path_factory.mktemp("back") / "model", Translator.load(trained).bundle
+    turned = replace(bundle, source_language=bundle.target_language, target_language=bundle.source_language)
+    save_bundle(folder, turned, {}, "made for a test")
+    return folder
+
+
+@pytest.fixture
+def valid(numbers: Any, tmp_path: Path) -> tuple[object, ...]:
+    written = numbers.write(tmp_path, "given", numbers.pairs(20, 91))
+    return tuple(word for side in ("source", "target") for word in (f"--{side}", written[side]))
+
+
+def lines(ended: Any) -> list[str]:
+    assert ended.status == 0, ended.err
+    return ended.text.split("\n")[:-1]
+
+
+def test_tuned_weights_are_at_least_as_good_as_each_feature_and_reach_evaluate(
+    call: Any, trained: Path, back: Path, valid: tuple[Any, ...]
+) -> None:
+    flags = ("--beam", 4, "--reverse", back)
+    found = json.loads(call("tune", trained, *valid, *flags, "--json").text)
+    rows = {tuple(row["features"]): row for row in found["rows"]}
+    assert len(rows) == 8
+    for names, row in rows.items():
+        for fewer, other in rows.items():
+            if {*fewer} <= {*names}:
+                assert row["bleu"] >= other["bleu"]
+    everything = rows["forward", "reverse", "agreement", "length"]
+    weights = str(Weights(**{**everything["weights"], "reverse": everything["weights"]["reverse"] or 1e-9}))
+    again = json.loads(call("evaluate", trained, *valid, *flags, "--weights", weights, "--json").text)
+    assert again["measures"][0]["score"] == pytest.approx(everything["bleu"], abs=1e-9)
+    plain = json.loads(call("evaluate", trained, *valid, "--beam", 4, "--json").text)
+    assert plain["measures"][0]["score"] == pytest.approx(rows["forward",]["bleu"], abs=1e-9)
+
+
+def test_equal_calls_have_equal_results(call: Any, trained: Path, valid: tuple[Any, ...]) -> None:
+    translator = Translator.load(trained).searching(beam=3)
+    request = TranslationRequest(translator.search_settings(), metric="chrf")
+    one, two = (tune(translator, valid[1], valid[3], request) for _ in range(2))
+    assert one.as_dict() == two.as_dict()
+    lines = str(call("tune", trained, *valid, "--beam", 3).text).split("\n")
+    assert lines[: len(str(one).split("\n"))] == str(one).split("\n")
+    assert "forward + agreement" in str(one)
+    assert [row.features for row in one.rows][-1] == ("forward", "agreement")
+    assert one.rows[0].gain == (0.0, 0.0)
+    assert one.rows[0].bleu == one.rows[0].held_out
+
+
+def test_translate_chooses_by_weights(call: Any, trained: Path, back: Path, tmp_path: Path) -> None:
+    translator = Translator.load(trained)
+    translator = translator.ensemble([translator]).searching(beam=4).with_reverse(Translator.load(back))
+    weights = Weights(forward=0.2, reverse=1.0, agreement=0.5)
+    request = TranslationRequest(translator.search_settings(), ["eins zwei", "", "sieben"], weights=weights)
+    expected = [row[0].text for row in translator.run(request)]
+    flags = ("--with", trained, "--reverse", back, "--beam", 4, "--weights", weights)
+    assert lines(call("translate", trained, *flags, given=BYTES)) == expected
+    text, output = tmp_path / "text", tmp_path / "output"
+    text.write_bytes(BYTES)
+    assert call("translate", trained, *flags, "--input", text, "--output", output).status == 0
+    assert output.read_text().split("\n")[:-1] == expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--weights", "reverse=1"), "reverse needs --reverse"),
+        (("--reverse", "x", "--weights", "forward=1"), "--reverse does nothing without its weight"),
+        (("--weights", "forward"), "--weights: expected text like"),
+        (("--reverse", "nowhere"), "nowhere"),
+        (("--weights", "forward=1", "--n-best", 2), "n_best is of a search"),
+        (("--weights", "forward=1", "--beam", 1), "the weights choose among several"),
+        (("--sample", 2, "--beam", 2), "--beam does nothing for samples"),
+        (("--sample", 2, "--mbr", "chrf", "--groups", 2), "--groups does nothing for samples"),
+    ],
+)
+def test_what_cannot_be_asked(call: Any, trained: Path, flags: tuple[object, ...], said: str) -> None:
+    ended = call("translate", trained, *flags, given=BYTES)
+    assert ended.status == 2
+    assert said in ended.err
+    assert ended.err.count("\n") == 1
+    assert ended.out == b""
+
+
+def test_several_samples_cannot_be_evaluated_and_one_line_cannot_be_tuned(
+    call: Any, trained: Path, valid: tuple[Any, ...], tmp_path: Path
+) -> None:
+    ended = call("evaluate", trained, *valid, "--sample", 3)
+    assert (ended.status, "choose among several" in ended.err) == (2, True)
+    (tmp_path / "one").write_text("eins\n")
+    ended = call("tune", trained, "--source", tmp_path / "one", "--target", tmp_path / "one")
+    assert (ended.status, "at least 2 lines" in ended.err) == (2, True)
