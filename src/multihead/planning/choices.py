@@ -26,6 +26,9 @@ budget it is an estimate, and the number of updates is decided anew while the ru
 _MUON = 10
 """Minimum tokens per update and unit of model width for which Muon's products take less than a third of an update."""
 
+_FEW_PAIRS = 150_000
+"""Below this number a run with a budget and Muon gets weight decay."""
+
 _FINE_TUNING = 0.25
 """Length of a fine-tuning run relative to training a new model."""
 
@@ -274,7 +277,8 @@ def choose_training(
         values["replanned"] = tuple(n for n in ("validate_every", "average") if choices.requested(n) is None)
         if choices.requested("from_model") is None:  # the given model is compared with the result on all sentences
             values["replanned"] += ("sentences",)
-    usual = ("smoothing", "clip", "skip_above", "skip_limit", "weight_decay")
+    values["weight_decay"] = take("weight_decay", lambda: choose_weight_decay(choices, corpus, values["optimizer"]))
+    usual = ("smoothing", "clip", "skip_above", "skip_limit")
     values["teacher_weight"] = take("teacher_weight", lambda: choose_teacher_weight(choices))
     for name in (*usual, "keep_checkpoints", "tensorboard"):
         values[name] = take(name, lambda name=name: (own[name].default, "the usual value"))  # type: ignore[misc]
@@ -299,6 +303,14 @@ def choose_optimizer(choices: Choices, model: NetworkConfig, tokens: int) -> tup
     if tokens < _MUON * model.width:
         return "adam", f"Muon's own products would be too much for updates of {tokens:,} tokens at width {model.width}"
     return "muon", "learns more from each sentence than Adam"
+
+
+def choose_weight_decay(choices: Choices, corpus: CorpusSize, optimizer: str) -> tuple[float, str]:
+    """Weight decay, for short runs with few pairs (docs/lab-notes.md, "Weight decay")."""
+    new = choices.requested("budget") is not None and choices.requested("from_model") is None
+    if new and optimizer == "muon" and corpus.pairs < _FEW_PAIRS:
+        return 0.5, f"{corpus.pairs:,} pairs are few"
+    return 0.0, "the usual value"
 
 
 def choose_warmup(choices: Choices, updates: int) -> tuple[int, str]:
