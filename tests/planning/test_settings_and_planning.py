@@ -402,6 +402,16 @@ def test_a_setting_of_another_network_is_refused(architecture):
             planning.rehearse(TrainSettings(**{"model": architecture, name: OTHER[name]}), 30_000, SLOW)
 
 
+def test_short_runs_with_few_pairs_and_muon_get_weight_decay():
+    def chosen(pairs=30_000, **settings):
+        return decide(TrainSettings(**settings), pairs)[0]["weight_decay"]
+
+    assert chosen(budget=600) > 0
+    assert chosen(budget=600, weight_decay=0.0) == 0
+    assert chosen() == chosen(budget=600, optimizer="adam") == chosen(3_000_000, budget=600) == 0
+    assert chosen(budget=600, from_model="model") == 0
+
+
 def test_only_a_transformer_is_compiled():
     with pytest.raises(ConfigurationError, match="only a Transformer is compiled, and this model is recurrent"):
         planning.rehearse(TrainSettings(model="recurrent", compile=True), 30_000, SLOW)
