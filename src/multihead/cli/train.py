@@ -17,8 +17,7 @@ from multihead.work_folder import kind_of
 @click.option(
     "--best",
     is_flag=True,
-    help="Train several translators and let them teach a last one: better than a single training of the same time, "
-    "which --budget gives.",
+    help="Train several translators and let them teach a last one; --budget is the time of all together.",
 )
 @flags_of(TrainSettings)
 @click.pass_obj
