@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,7 @@ from multihead.translating.searching import Translation
 Features = npt.NDArray[np.float64]
 
 
+@runtime_checkable
 class Translating(Protocol):
     """What is asked of a `translating.translator.Translator`."""
 
