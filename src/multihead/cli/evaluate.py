@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from multihead.cli.choosing import ChoosingFlags, choosing_flags
+from multihead.cli.choosing import choosing_flags, ensemble_flags
 from multihead.cli.options import (
     FILE,
     check_positive,
@@ -22,7 +22,7 @@ from multihead.cli.options import (
     warn_about_cut,
     warn_about_preprocessing,
 )
-from multihead.cli.translate import TranslateFlags, ensemble_flags, join_ensemble
+from multihead.cli.translate import ChoosingFlags, TranslateFlags, join_ensemble
 from multihead.text.languages import Languages
 
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from multihead.cli.choosing import ensemble_flags
 from multihead.cli.options import (
     FILE,
     check_positive,
@@ -19,7 +20,7 @@ from multihead.cli.options import (
     parse_search_flags,
     search_flags,
 )
-from multihead.cli.translate import TranslateFlags, ensemble_flags, write_to_file
+from multihead.cli.translate import TranslateFlags, write_to_file
 from multihead.data.readers import format_of
 from multihead.data.text_files import scan
 from multihead.errors import ConfigurationError

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from multihead.cli.choosing import ChoosingFlags, choosing_flags
+from multihead.cli.choosing import choosing_flags, ensemble_flags
 from multihead.cli.options import (
     FILE,
     check_positive,
@@ -19,7 +19,7 @@ from multihead.cli.options import (
     require_flag,
     search_flags,
 )
-from multihead.cli.translate import TranslateFlags, ensemble_flags, join_ensemble
+from multihead.cli.translate import ChoosingFlags, TranslateFlags, join_ensemble
 from multihead.text.languages import Languages
 
 
