@@ -125,7 +125,8 @@ def check_command(line: str, whole: bool) -> None:
             raise
         return
     if names in (["train"], ["prepare"]):
-        given = {key: value for key, value in context.params.items() if value is not None and key != "config"}
+        no_settings = ("config", "best")
+        given = {key: value for key, value in context.params.items() if value is not None and key not in no_settings}
         build(TrainSettings if names == ["train"] else PrepareSettings, given, line)
 
 
