@@ -216,6 +216,7 @@ def test_the_commands():
         "doctor",
         "explain",
         "compare",
+        "tune",
         "serve",
         "backtranslate",
         "distill",

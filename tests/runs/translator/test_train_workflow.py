@@ -412,10 +412,11 @@ def test_a_budget_limits_the_updates(run, numbers, wishes, tmp_path):
 
 
 def test_the_measurement_changes_nothing_but_the_number(run, numbers, wishes, tmp_path, monkeypatch):
-    """The run equals one that was given the resulting number of updates."""
+    """The run equals one that was given the resulting number of updates, and no budget to choose by."""
     monkeypatch.setattr(beginning, "measure", lambda *_: beginning.Pace(100.0, 400.0))
     monkeypatch.setattr(budget, "choose", lambda _, plan, *__: plan.model_copy(update={"check": plan.updates}))
     given = {name: value for name, value in wishes.items() if name != "updates"}
+    given["weight_decay"] = 0.1
     measured = run(tmp_path / "measured", budget=1000.0, **given)
     assert 5 <= measured.updates <= 10
     run(tmp_path / "given", updates=measured.updates, **given)
