@@ -191,6 +191,7 @@ class TestFaultsOfAFile:
             ("一个句子\n" * 300).encode("gb18030"),
             b"PK\x03\x04" + os.urandom(5000),
         ],
+        ids=["zeros", "random", "utf-16", "utf-16-le", "utf-16-be", "latin-1", "gb18030", "zip"],
     )
     def test_binary_data_and_other_encodings_are_refused(self, tmp_path: Path, data: bytes) -> None:
         with pytest.raises(DataError, match="binary data"):
