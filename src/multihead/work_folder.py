@@ -182,14 +182,16 @@ def read(folder: Path, cls: type[Config]) -> Config | None:
 
 
 def kind_of(folder: Path) -> str | None:
-    """The kind of the run in a folder, if there is one that can be read; `read` says what is wrong with others."""
-    if not (folder / RUN).is_file():
+    """The kind of the run in a folder, by its description or the copy; None if neither can be read.
+
+    `read` says what is wrong then.
+    """
+    if not folder.is_dir():
         return None
-    try:
-        with open_work(folder) as opened:
-            return str(opened.read_json(RUN).get("kind", _DEFAULT_KIND))
-    except FormatError:
-        return None
+    for name in (RUN, _COPY):
+        with contextlib.suppress(FormatError), open_work(folder) as opened:
+            return str(opened.read_json(name).get("kind", _DEFAULT_KIND))
+    return None
 
 
 def restore(folder: Path, cls: type[Settings], say: Callable[[str], None]) -> None:

@@ -45,7 +45,7 @@ def choosing_flags(weights: bool = True) -> Callable[[F], F]:
 
 
 def ensemble_flags(function: F) -> F:
-    """Decorator that adds ``--with`` and ``--mean``, for `cli.translate.join_ensemble`."""
+    """Decorator that adds ``--with`` and ``--mean``, for `cli.translate.ChoosingFlags`."""
     decorations = (
         click.option(
             "--with",

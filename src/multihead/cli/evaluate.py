@@ -16,13 +16,12 @@ from multihead.cli.options import (
     load_translator,
     machine_flags,
     parse_search_flags,
-    require_flag,
     scoring_flags,
     search_flags,
     warn_about_cut,
     warn_about_preprocessing,
 )
-from multihead.cli.translate import ChoosingFlags, TranslateFlags, join_ensemble
+from multihead.cli.translate import ChoosingFlags, TranslateFlags
 from multihead.text.languages import Languages
 
 
@@ -66,16 +65,13 @@ def evaluate(
     if save is not None:
         check_new_file(save)
     choosing = ChoosingFlags.parse(asked)
-    require_flag("--with", bool(asked["others"]), ["mean"] if asked["mean"] else [])
     wishes = parse_search_flags(TranslateFlags.search_wishes(asked))
     check_positive(batch_tokens=batch_tokens, threads=threads)
     lines = check_parallel(source, target).lines
     configure_process()
     from multihead.judging.evaluate import evaluate as run
 
-    translator = load_translator(model, wishes, threads, device, languages)
-    translator = join_ensemble(translator, asked["others"], asked["mean"], device)
-    translator = choosing.join_reverse(translator, device)
+    translator = choosing.join(load_translator(model, wishes, threads, device, languages), device)
     with counter("translated", "sentences", lines) as count:
         result = run(
             translator,

@@ -126,7 +126,8 @@ def _write_pairs(
 
     check_tag(side.get("tag", ""))
     text = check_input(path)
-    translator = parsed.join_ensemble(load_translator(model, wishes, threads, device, languages), device)
+    translator = parsed.choosing.join(load_translator(model, wishes, threads, device, languages), device)
     options = PairOptions(**{**vars(parsed.options(translator, batch_tokens)), **side})
-    write_to_file(translator, options, None, parsed.digest(model, languages), text, output, remarks=False)
+    digest = parsed.choosing.digest(model, languages)
+    write_to_file(translator, options, None, digest, text, output, remarks=False)
     click.echo(f"{scan(output).lines:,} pairs from {text.lines:,} lines are in {output}", err=True)

@@ -32,7 +32,8 @@ def train(began: float | None, /, config: Path | None, best: bool, **flags: Any)
     from multihead.cli.process import process_group, start_run
 
     settings = merge_config_file(TrainSettings, config, flags)
-    if best or kind_of(Path(settings.get("output") or "")) == "best":
+    output = settings.get("output")
+    if best or (output is not None and kind_of(Path(output)) == "best"):
         arguments = start_run()
         from multihead.runs.best.train import train_best
 

@@ -1,4 +1,6 @@
-"""``multihead translate``: lines in, lines out.
+"""``multihead translate``: lines in, lines out; flags for choosing.
+
+`ChoosingFlags` are also those of ``evaluate``, ``tune``, ``backtranslate`` and ``distill``.
 
 `lines.windows` says what is written, `lines.translate_file` what happens when it is stopped. An impossible request is
 refused before a model is loaded; nothing here imports torch until then.
@@ -9,7 +11,7 @@ from __future__ import annotations
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
@@ -45,19 +47,8 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _FILE: Any = {"type": click.Path(path_type=Path), "metavar": "FILE"}
-
-
-_IDLE = ("stopping", "patience", "groups", "diversity", "coverage")
+_IDLE = ("beam", "stopping", "patience", "groups", "diversity", "coverage")
 """Settings of a search that have no effect on samples."""
-
-
-def join_ensemble(translator: Translator, others: Sequence[Path], mean: Mean | None, device: str) -> Translator:
-    """The translator, in an ensemble with other models if there are any."""
-    if not others:
-        return translator
-    from multihead.translating.translator import Translator
-
-    return translator.ensemble([Translator.load(path, device) for path in others], mean or "probabilities")
 
 
 def translate_flags(function: F) -> F:
@@ -103,13 +94,15 @@ def translate_flags(function: F) -> F:
 
 @dataclass(frozen=True)
 class ChoosingFlags:
-    """The flags of `choosing_flags`."""
+    """The flags of `choosing_flags` and `ensemble_flags`."""
 
     sampling: Sampling | None
     mbr: Metric | None
     reverse: tuple[Path, ...]
     weights: Weights | None
     both: bool
+    others: tuple[Path, ...]
+    mean: Mean | None
 
     @classmethod
     def parse(cls, flags: Mapping[str, Any], tuning: bool = False) -> ChoosingFlags:
@@ -125,6 +118,7 @@ class ChoosingFlags:
         drawing = {name: flags[name] for name in Sampling.model_fields if flags[name] is not None}
         sampling = build(Sampling, drawing, "the command line") if "sample" in drawing else None
         require_flag("--sample", sampling is not None, drawing)
+        require_flag("--with", bool(flags["others"]), ["mean"] if flags["mean"] else [])
         mbr, reverse, text = flags["mbr"], tuple(flags["reverse"]), flags.get("weights")
         weights = None if text is None else Weights.parse(text)
         if weights is None and (reverse or tuning):
@@ -136,11 +130,11 @@ class ChoosingFlags:
         chooses = mbr is not None or weights is not None
         both = sampling is not None and chooses and flags["beam"] is not None
         if sampling is not None:
-            names = (*(() if both else ("beam",)), *(() if both else _IDLE), "n_best", "phrases")
+            names = ("n_best", "phrases") if both else (*_IDLE, "n_best", "phrases")
             idle = [name for name in names if flags.get(name) is not None]
             if idle:
                 raise ConfigurationError(f"{flag_name(idle[0])} does nothing for samples: leave it out, or --sample")
-        return cls(sampling, mbr, reverse, weights, both)
+        return cls(sampling, mbr, reverse, weights, both, flags["others"], flags["mean"])
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -159,19 +153,33 @@ class ChoosingFlags:
         """The request of a command, without texts."""
         return TranslationRequest(translator.search_settings(), **self.asked, batch_tokens=batch_tokens)
 
-    def join_reverse(self, translator: Translator, device: str) -> Translator:
-        """The translator with its reverse model, if there is one.
+    def join(self, translator: Translator, device: str) -> Translator:
+        """The translator, in an ensemble with the other models if there are any, and with its reverse model.
 
         Raises:
             FormatError: a folder is not a model.
             ConfigurationError: the models do not fit together.
         """
-        if not self.reverse:
+        if not self.others and not self.reverse:
             return translator
         from multihead.translating.translator import Translator
 
-        first, *others = [Translator.load(path, device) for path in self.reverse]
-        return translator.with_reverse(first.ensemble(others) if others else first)
+        others, reverse = ([Translator.load(path, device) for path in paths] for paths in (self.others, self.reverse))
+        if others:
+            translator = translator.ensemble(others, self.mean or "probabilities")
+        if not reverse:
+            return translator
+        return translator.with_reverse(reverse[0].ensemble(reverse[1:]) if reverse[1:] else reverse[0])
+
+    def digest(self, model: Path, languages: Languages) -> str:
+        """Identifies all models, their languages, and how they are averaged."""
+        from multihead.bundle import model_digest
+
+        digests = [model_digest(path) for path in (model, *self.others)]
+        pair = "" if languages == Languages() else f" {languages.source}-{languages.target}"
+        mean = f" ({self.mean or 'probabilities'})" if self.others else ""
+        reverse = [model_digest(path) for path in self.reverse]
+        return "+".join(digests) + pair + mean + (f" reverse {'+'.join(reverse)}" if reverse else "")
 
 
 @dataclass(frozen=True)
@@ -184,8 +192,6 @@ class TranslateFlags:
     prefixes: Path | None
     phrases: Path | None
     choosing: ChoosingFlags
-    others: tuple[Path, ...]
-    mean: Mean | None
     guard: GuardSettings | None
 
     @classmethod
@@ -201,31 +207,15 @@ class TranslateFlags:
         off = flags["guard"] == "off"
         guard = None if off else build(GuardSettings, {"mode": flags["guard"], **guarding}, "the command line")
         require_flag("--guard mark or --guard retry", not off, [f"guard_{name}" for name in guarding])
-        require_flag("--with", bool(flags["others"]), ["mean"] if flags["mean"] else [])
         if (flags["groups"] or 1) > 1 and flags["phrases"] is not None:
             raise ConfigurationError("--phrases cannot be had with --groups: leave one of them out")
-        names = ("n_best", "scores", "max_source", "prefixes", "phrases", "others", "mean")
+        names = ("n_best", "scores", "max_source", "prefixes", "phrases")
         return cls(**{name: flags[name] for name in names}, choosing=choosing, guard=guard)
 
     @staticmethod
     def search_wishes(flags: Mapping[str, Any]) -> dict[str, Any]:
         """The flags of the search."""
         return {name: flags[name] for name in Search.model_fields}
-
-    def join_ensemble(self, translator: Translator, device: str) -> Translator:
-        """The translator, in an ensemble with the other models if there are any, and with its reverse model."""
-        joined = join_ensemble(translator, self.others, self.mean, device)
-        return self.choosing.join_reverse(joined, device)
-
-    def digest(self, model: Path, languages: Languages) -> str:
-        """Identifies all models, their languages, and how they are averaged."""
-        from multihead.bundle import model_digest
-
-        digests = [model_digest(path) for path in (model, *self.others)]
-        pair = "" if languages == Languages() else f" {languages.source}-{languages.target}"
-        mean = f" ({self.mean or 'probabilities'})" if self.others else ""
-        reverse = [model_digest(path) for path in self.choosing.reverse]
-        return "+".join(digests) + pair + mean + (f" reverse {'+'.join(reverse)}" if reverse else "")
 
     def options(self, translator: Translator, batch_tokens: int) -> LineOptions:
         """How this translator translates lines, and what is written."""
@@ -307,7 +297,7 @@ def translate(
     text, files = None if source is None else check_input(source), parsed.files()
     if text is not None and files is not None:
         files.check_lines(text)
-    translator = parsed.join_ensemble(load_translator(model, wishes, threads, device, languages), device)
+    translator = parsed.choosing.join(load_translator(model, wishes, threads, device, languages), device)
     options = parsed.options(translator, batch_tokens)
     if text is None:
         _through_pipe(translator, options, files, sys.stdin.buffer)
@@ -315,7 +305,7 @@ def translate(
         with open_text(text.path) as stream:
             _through_pipe(translator, options, files, stream, text)
     else:
-        write_to_file(translator, options, files, parsed.digest(model, languages), text, output)
+        write_to_file(translator, options, files, parsed.choosing.digest(model, languages), text, output)
 
 
 def _check_output(source: Path | None, output: Path | None, resume: bool) -> None:

@@ -16,10 +16,9 @@ from multihead.cli.options import (
     load_translator,
     machine_flags,
     parse_search_flags,
-    require_flag,
     search_flags,
 )
-from multihead.cli.translate import ChoosingFlags, TranslateFlags, join_ensemble
+from multihead.cli.translate import ChoosingFlags, TranslateFlags
 from multihead.text.languages import Languages
 
 
@@ -54,16 +53,13 @@ def tune(
     from multihead.data.corpus import check_parallel
 
     choosing = ChoosingFlags.parse(asked, tuning=True)
-    require_flag("--with", bool(asked["others"]), ["mean"] if asked["mean"] else [])
     wishes = parse_search_flags(TranslateFlags.search_wishes(asked))
     check_positive(batch_tokens=batch_tokens, threads=threads)
     lines = check_parallel(source, target).lines
     configure_process()
     from multihead.judging.tune import tune as run
 
-    translator = load_translator(model, wishes, threads, device, languages)
-    translator = join_ensemble(translator, asked["others"], asked["mean"], device)
-    translator = choosing.join_reverse(translator, device)
+    translator = choosing.join(load_translator(model, wishes, threads, device, languages), device)
     with counter("translated", "sentences", lines) as count:
         found = run(translator, source, target, choosing.request(translator, batch_tokens), progress=count)
     if as_json:

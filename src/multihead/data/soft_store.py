@@ -15,9 +15,7 @@ valid. A writer that starts where another one was stopped goes on there. `prepar
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 from pathlib import Path
 from typing import Any, Literal
 
@@ -90,7 +88,7 @@ class SoftStore:
         """
         with open_folder(run / FOLDER, _REMEDY) as folder:
             found = folder.read_json(_DESCRIPTION)
-            if folder.entries is None or found != json.loads(expected.model_dump_json()):
+            if folder.entries is None or found != expected.model_dump(mode="json"):
                 raise FormatError(
                     f"{folder.path / _DESCRIPTION}: not made from the teachers and the text of this run; {_REMEDY}"
                 )
@@ -189,8 +187,7 @@ class SoftStoreWriter:
             remove(self._part / _PROGRESS)
             seal(self._part)
             fsync(self._part)
-            if self._path.exists():
-                shutil.rmtree(self._path)
+            remove(self._path)
             self._part.replace(self._path)
             fsync(self._path.parent)
 

@@ -306,7 +306,7 @@ def choose_optimizer(choices: Choices, model: NetworkConfig, tokens: int) -> tup
 
 
 def choose_weight_decay(choices: Choices, corpus: CorpusSize, optimizer: str) -> tuple[float, str]:
-    """Weight decay, for short runs with few pairs (docs/lab-notes.md, "Weight decay")."""
+    """Weight decay, for short runs with few pairs (docs/lab-notes.md, "Weight decay, vocabularies, students")."""
     new = choices.requested("budget") is not None and choices.requested("from_model") is None
     if new and optimizer == "muon" and corpus.pairs < _FEW_PAIRS:
         return 0.5, f"{corpus.pairs:,} pairs are few"

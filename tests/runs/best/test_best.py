@@ -172,6 +172,21 @@ def test_the_command_knows_its_run(
     assert "holds a run of `multihead train`" in ended.err
 
 
+def test_the_command_knows_a_run_whose_description_is_lost(
+    call: Callable[..., Any], whole: Path, tmp_path: Path, numbers: Numbers
+) -> None:
+    shutil.copytree(whole, tmp_path / "run")
+    (tmp_path / "run/run.json").unlink()
+    ended = call("train", "--output", tmp_path / "run")
+    assert (ended.status, "is finished" in ended.err) == (0, True)
+    without = ("log.txt",)  # says so
+    assert numbers.contents(tmp_path / "run", without=without) == numbers.contents(whole, without=without)
+
+
+def test_a_fresh_run_does_not_say_that_it_was_finished(whole: Path) -> None:
+    assert "finished" not in (whole / "log.txt").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from multihead import work_folder
-from multihead.bundle import load_bundle
 from multihead.configuration import build, inspect_machine
 from multihead.errors import ConfigurationError, Interrupted
 from multihead.files import atomic_folder, write_errors
@@ -39,15 +38,15 @@ from multihead.preparing.prepared import PreparedText, open_prepared, read_manif
 from multihead.runs.best import plan
 from multihead.runs.best.plan import BestConfig, Stage
 from multihead.runs.run import installed_versions, log_decisions
-from multihead.runs.translator.train import TrainResult, train
+from multihead.runs.translator.train import SENTENCES, TrainResult, train
 from multihead.training.budget import JOURNAL, Journal
 from multihead.training.context import RunContext
 from multihead.training.progress import RunLog, format_duration
 from multihead.translating.translator import Translator
 
 _STAGES = "stages.jsonl"
-_OWN = ("output", "budget", "updates", "seed", "data")
-"""Settings that each training of the run gets from its stage."""
+_OWN = {"data", "budget", "updates", *PrepareSettings.model_fields}
+"""Settings that each training of the run gets from its stage, and those of the text."""
 
 
 def train_best(
@@ -134,6 +133,7 @@ class BestRun:
         self._stages = plan.stages_of(config)
         self._forward = [folder / plan.FORWARD.format(i + 1) for i in range(config.forward)]
         self._reverse = [folder / plan.REVERSE.format(i + 1) for i in range(config.reverse)]
+        self._student: TrainResult | None = None
 
     def run(self) -> TrainResult:
         """Do the stages that are left."""
@@ -159,7 +159,9 @@ class BestRun:
         if total is not None:
             spent = self._journal.spent
             self._log.say(f"{format_duration(spent)} of the budget of {format_duration(total)} are spent")
-        return replace(self._train(plan.STUDENT, None, 0.0), folder=self._folder)
+        if self._student is None:  # trained by an earlier start
+            self._student = self._train(plan.STUDENT, None, began, say=lambda _: None)
+        return replace(self._student, folder=self._folder)
 
     def _announce(self, index: int, spent: float, budget: float | None) -> None:
         stage, total = self._stages[index], self._config.budget
@@ -179,18 +181,16 @@ class BestRun:
         elif stage.name == "best":
             self._finish()
         else:
-            self._train(stage.name, budget, began)
+            result = self._train(stage.name, budget, began, say=self._context.say)
+            if stage.name == plan.STUDENT:
+                self._student = result
 
     # ----------------------------------------------------------------------- trainings
 
-    def _train(self, name: str, budget: float | None, began: float) -> TrainResult:
+    def _train(self, name: str, budget: float | None, began: float, say: Callable[[str], None]) -> TrainResult:
         """Train the model of a stage; a training that is finished is only read."""
         order = [path.name for path in (*self._forward, *self._reverse)]
-        given = {
-            name: getattr(self._settings, name)
-            for name in TrainSettings.model_fields
-            if name not in _OWN and name not in PrepareSettings.model_fields
-        }
+        given = {name: getattr(self._settings, name) for name in TrainSettings.model_fields if name not in _OWN}
         text = self._folder / plan.TEXT
         if name == plan.STUDENT:
             text = self._folder / plan.STUDENT_TEXT
@@ -200,7 +200,7 @@ class BestRun:
         seed = self._config.seed + (order.index(name) if name in order else len(order))
         length = {"budget": budget} if self._config.updates is None else {"updates": self._config.updates}
         return train(
-            say=self._context.say,
+            say=say,
             stop_signal=self._context.stop_signal,
             use_threads=self._context.use_threads,
             started=began,
@@ -242,13 +242,12 @@ class BestRun:
         translators = [Translator.load(student), *map(Translator.load, self._forward)]
 
         def bleu(translator: Translator) -> float:
-            found = translator.translate(text.valid_sources)
-            return score(found, text.valid_targets, text.config.target_language).bleu
+            found = translator.translate(text.valid_sources[:SENTENCES])
+            return score(found, text.valid_targets[:SENTENCES], text.config.target_language).bleu
 
         alone, together = bleu(translators[0]), bleu(translators[0].ensemble(translators[1:]))
         with atomic_folder(self._folder / "best") as draft:
             shutil.copytree(student, draft, dirs_exist_ok=True)
-        load_bundle(self._folder / "best")
         flags = " ".join(f"--with {path}" for path in self._forward)
         self._log.say(f"the student has a validation BLEU of {alone:.2f} and is in {self._folder / 'best'}")
         self._log.say(

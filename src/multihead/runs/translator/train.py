@@ -43,7 +43,7 @@ from multihead.training.progress import ModelFlops, measure_flops
 from multihead.training.splitting import SINGLE_PROCESS, Processes, interleave, sequence_loss
 from multihead.translating.translator import Translator
 
-_SENTENCES = 1000
+SENTENCES = 1000
 """Sentences translated at each validation; the loss is that of all."""
 _REHEARSED = 16
 """Part of a validation that is timed to estimate a whole one."""
@@ -165,12 +165,12 @@ class TranslatorJudge(Judge[Network]):
         self._batches = [collate(prepared.valid, np.array(group), **ids) for group in groups]
 
     def evaluate(self, model: Network) -> Validation:
-        """The loss of all pairs; BLEU and chrF of greedy translations of the first `_SENTENCES`."""
+        """The loss of all pairs; BLEU and chrF of greedy translations of the first `SENTENCES`."""
         return self.evaluate_part(model, 1)
 
     def evaluate_part(self, model: Network, part: int) -> Validation:
         """The loss of all pairs; BLEU and chrF of one in ``part`` of those sentences."""
-        sources = self.prepared.valid_sources[:_SENTENCES:part]
+        sources = self.prepared.valid_sources[:SENTENCES:part]
         translator = Translator(self._bundle(model))
         shares = self._processes.all_gather(
             (
@@ -182,7 +182,7 @@ class TranslatorJudge(Judge[Network]):
         for batch in interleave([losses for losses, _ in shares]):
             nll, correct, tokens = nll + batch[0], correct + batch[1], tokens + batch[2]
         hypotheses = interleave([translations for _, translations in shares])
-        references = self.prepared.valid_targets[:_SENTENCES:part]
+        references = self.prepared.valid_targets[:SENTENCES:part]
         scores = score(hypotheses, references, self.config.data.target_language)
         perplexity = float(torch.tensor(nll / tokens).clamp(max=100.0).exp())
         values = {
@@ -201,7 +201,7 @@ class TranslatorJudge(Judge[Network]):
 
     def rehearse(self, model: Network) -> float:
         """Do a sixteenth of an evaluation; the estimate is rather high, because small batches are slow."""
-        sources, batches = self.prepared.valid_sources[:_SENTENCES][self._share], self._batches[self._share]
+        sources, batches = self.prepared.valid_sources[:SENTENCES][self._share], self._batches[self._share]
         started = time.perf_counter()
         some = sources[::_REHEARSED]
         Translator(self._bundle(model)).translate(some, beam=1, batch_tokens=8192)
