@@ -52,8 +52,13 @@ def main() -> None:
 
 def use_toy(arguments: Namespace, folder: Path) -> None:
     """Train on generated numbers, in ``folder``."""
+    write_toy(folder)
     arguments.data, arguments.output = folder, folder / "run"
     arguments.more = ["updates=2", "preset=tiny", "width=16", "inner=16", "vocab-size=400", *arguments.more]
+
+
+def write_toy(folder: Path) -> None:
+    """Write generated numbers in German and English as training, validation and test text."""
     parts = split("de", "en", train=300, valid=6, test=6, seed=1)
     for name, examples in zip(("train", "val", "test_2016_flickr"), parts, strict=True):
         for side, language in (("source", "de"), ("target", "en")):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 
@@ -25,6 +26,7 @@ TINY = {
     "quality.py": ["--toy"],
     "recurrent.py": ["--tiny", "--rounds", "1"],
     "serving.py": ["--quick"],
+    "time_to_bleu.py": ["--toy"],
     "training.py": ["--size", "toy", "--rounds", "1", "--updates", "1"],
     "web.py": ["--rounds", "1", "--count", "4", "--beams", "1"],
 }
@@ -32,7 +34,8 @@ TINY = {
 
 
 def test_every_benchmark_is_run_here() -> None:
-    parts = {"common.py", "training_contender.py", "decoding_contender.py", "serving_load.py"}
+    parts = {"common.py", "peers.py", "time_to_bleu_peer.py", "training_contender.py", "decoding_contender.py",
+             "serving_load.py"}  # fmt: skip
     scripts = {path.name for path in BENCHMARKS.glob("*.py")} - parts
     assert scripts == set(TINY)
 
@@ -78,3 +81,80 @@ def test_it_runs_and_writes_its_figures(
     assert figures["threads"] == 1
     assert figures["rows"]
     assert all(row["case"] in printed for row in figures["rows"])
+
+
+# --------------------------------------------------------------------------- time to BLEU
+
+
+def curve(*points: tuple[float, float]) -> list[dict[str, Any]]:
+    return [{"seconds": seconds, "BLEU": bleu} for seconds, bleu in points]
+
+
+@pytest.mark.usefixtures("in_benchmarks")
+def test_a_level_that_no_peer_reaches_gives_a_bound_and_no_ratio() -> None:
+    from time_to_bleu import ratio, reached
+
+    ours, slow, slower = curve((10, 20), (20, 36), (30, 34)), curve((50, 10), (90, 31)), curve((60, 30), (200, 33))
+    assert reached(ours, 36) == 20
+    assert reached(ours, 37) is None
+    assert ratio(ours, [slow, slower], 30) == (60 / 20, True), "the quickest peer, not the first"
+    assert ratio(ours, [slow, slower], 32) == (200 / 20, True)
+    assert ratio(ours, [slow, slower], 36) == (90 / 20, False), "one of them may have reached it after 90 s"
+    assert ratio(ours, [slow, slower], 37) is None
+    assert ratio(ours, [], 30) is None
+
+
+@pytest.fixture
+def peer_run(in_benchmarks: None, tmp_path: Path) -> Any:
+    """Makes a peer in its state in a file of this name."""
+    pytest.importorskip("transformers", reason="the peer is MarianMT of transformers")
+    from quality import write_toy
+    from time_to_bleu_peer import PeerRun
+
+    from multihead.preparing.prepare import prepare
+
+    write_toy(tmp_path)
+    names = {"source": "train.de", "target": "train.en", "valid_source": "val.de", "valid_target": "val.en"}
+    files = {side: tmp_path / name for side, name in names.items()}
+    text = prepare(**files, output=tmp_path / "text", vocab_size=400, say=lambda _: None)
+    sizes = {"width": 16, "heads": 2, "inner": 16, "encoder_layers": 1, "decoder_layers": 1}
+    return lambda name: PeerRun(text, sizes, "linear", 512, tmp_path / name)
+
+
+def test_the_peer_is_scored_by_its_own_loss_and_its_most_probable_tokens(peer_run: Any) -> None:
+    run = peer_run("state.pt")
+    for step in range(1, 4):
+        run.update(run.stream.take(), step)
+    run.model.eval()
+    found, loss, tokens = run._scores(), 0.0, 0
+    for batch in run._batches:
+        mask = (batch.source != 0).long()
+        labels = batch.target_output.masked_fill(batch.target_output == 0, -100)
+        with torch.no_grad():
+            own = run.model(input_ids=batch.source, attention_mask=mask, labels=labels)
+            made = run.model.generate(
+                input_ids=batch.source, attention_mask=mask, do_sample=False, num_beams=1, max_new_tokens=5
+            )
+            logits = run.model(input_ids=batch.source, attention_mask=mask, decoder_input_ids=made[:, :-1]).logits
+        loss, tokens = loss + own.loss.item() * batch.target_tokens, tokens + batch.target_tokens
+        unforced = slice(0, 4)  # the last of five is the end symbol
+        assert torch.equal(logits.argmax(-1)[:, unforced], made[:, 1:][:, unforced])
+    assert found["loss"] == pytest.approx(loss / tokens, rel=1e-5)
+
+
+def test_a_peer_that_was_stopped_goes_on_as_if_it_had_not_been(peer_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter(range(10**6))
+    monkeypatch.setattr("time.perf_counter", lambda: float(next(ticks)))  # an update takes a second
+    whole, parts, again = [], [], []
+    keep = lambda points: lambda new: points.extend(new)  # noqa: E731
+    at_once = peer_run("one.pt")
+    at_once.train(6, 2, keep(whole))
+    peer_run("two.pt").train(2, 2, keep(parts))
+    resumed = peer_run("two.pt")
+    resumed.train(6, 2, keep(parts))
+    assert [point["updates"] for point in whole] == [2, 4, 4, 6, 6]
+    assert parts == whole
+    weights = at_once.model.state_dict()
+    assert all(torch.equal(weights[name], tensor) for name, tensor in resumed.model.state_dict().items())
+    peer_run("two.pt").train(6, 2, keep(again))
+    assert not again, "the time was over"
