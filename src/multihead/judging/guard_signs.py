@@ -65,7 +65,7 @@ class GuardSettings(Settings):
     """Seed of the samples."""
 
 
-_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]|[^\W_]+")
+WORD = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]|[^\W_]+")
 """Kana, Han, Thai, Lao, Burmese and Khmer characters are words of their own."""
 
 _LONGEST_UNIT = 12  # words repeated as a unit
@@ -108,7 +108,7 @@ SIGNS = {
 
 def split_words(text: str) -> list[str]:
     """The words of a text, case-folded."""
-    return _WORD.findall(text.casefold())
+    return WORD.findall(text.casefold())
 
 
 def loop(words: Sequence[str]) -> int:
