@@ -156,7 +156,7 @@ class _Line:
     @classmethod
     def fit(cls, x: Numbers, y: Numbers) -> _Line:
         design = np.stack([np.ones_like(x), x], 1)
-        coefficients = np.linalg.lstsq(design, y, rcond=None)[0]
+        coefficients: Numbers = np.linalg.lstsq(design, y, rcond=None)[0].astype(np.float64)
         errors = float(((y - design @ coefficients) ** 2).sum())
         total = float(((y - y.mean()) ** 2).sum())
         return cls(coefficients, errors, 1 - errors / total if total else 1.0, design)
