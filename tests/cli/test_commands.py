@@ -211,6 +211,7 @@ def test_the_commands():
         "average",
         "attention",
         "plot",
+        "report",
         "bpe",
         "demo",
         "doctor",

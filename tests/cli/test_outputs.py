@@ -32,6 +32,7 @@ FOLDERS: dict[str, list[str]] = {
     "train --output": ["--source", "SOURCE", "--target", "TARGET", "--updates", "1"],
     "prepare --output": ["--source", "SOURCE", "--target", "TARGET"],
     "average --output": ["RUN", "RUN"],
+    "report --output": ["RUN"],
     "demo --output": [],
     "quantise --output": ["RUN"],
     "import --output": ["RUN"],

@@ -13,7 +13,7 @@ from multihead.errors import ConfigurationError, InputError
 from multihead.inspection import curves as drawing
 from multihead.inspection.curves import Line, Panel
 from multihead.runs import curves as module
-from multihead.runs.curves import panels_of, plot
+from multihead.runs.curves import panels_of, plot, read_curves
 
 
 def records(folder, kind, key):
@@ -42,7 +42,7 @@ def run(tmp_path: Path) -> Callable[..., Path]:
 
 def test_every_logged_number_is_a_point(run):
     folder = run("one")
-    losses, bleu, exact, rates = panels_of([folder])
+    losses, bleu, exact, rates = panels_of(read_curves([folder]))
     expected = [records(folder, kind, "loss") for kind in ("train", "validation")]
     assert [line.points for line in losses.lines] == expected
     assert [line.judged for line in losses.lines] == [False, True]
@@ -55,7 +55,9 @@ def test_a_real_run_can_be_drawn(trained, tmp_path, call):
     ended = call("plot", trained, "-o", tmp_path / "curves.svg")
     assert ended.status == 0, ended.err
     assert (tmp_path / "curves.svg").read_text(encoding="utf-8").count("<path") > 20
-    assert [line.points for line in panels_of([trained])[1].lines] == [records(trained, "validation", "bleu")]
+    assert [line.points for line in panels_of(read_curves([trained]))[1].lines] == [
+        records(trained, "validation", "bleu")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -68,13 +70,13 @@ def test_a_real_run_can_be_drawn(trained, tmp_path, call):
 )
 def test_runs_are_named_by_what_tells_them_apart(run, folders, names):
     found = [run(folder) for folder in folders]
-    assert [line.name for line in panels_of(found)[-1].lines] == names
+    assert [line.name for line in panels_of(read_curves(found))[-1].lines] == names
 
 
 def test_a_line_that_is_being_written_is_passed_over(run):
-    whole = panels_of([run("whole")])
+    whole = panels_of(read_curves([run("whole")]))
     for place, cut in enumerate(('{"kind": "tr', "\xff", '{"kind": "train", "step": null}\n', "[1]\n")):
-        found = panels_of([run(f"{place}/whole", extra=cut)])
+        found = panels_of(read_curves([run(f"{place}/whole", extra=cut)]))
         assert [panel.lines for panel in found] == [panel.lines for panel in whole]
 
 

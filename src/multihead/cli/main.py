@@ -35,6 +35,7 @@ from multihead.cli.prepare import prepare
 from multihead.cli.pretrain import pretrain
 from multihead.cli.process import OutputClosedError
 from multihead.cli.quantise import quantise
+from multihead.cli.report import report
 from multihead.cli.score import score
 from multihead.cli.selftest import selftest
 from multihead.cli.serve import serve
@@ -61,7 +62,7 @@ def multihead() -> None:
 
 
 for command in (
-    *(train, translate, evaluate, prepare, average, attention, plot, bpe, demo),
+    *(train, translate, evaluate, prepare, average, attention, plot, report, bpe, demo),
     *(doctor, explain, compare, tune, serve),
     *(backtranslate, distill),
     *(score, align, selftest, quantise, shortlist, import_model, export),

@@ -10,6 +10,13 @@ import click
 @click.command()
 @click.argument("runs", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="RUN...")
 @click.option(
+    "--over",
+    type=click.Choice(["updates", "time"]),
+    default="updates",
+    show_default=True,
+    help="What the curves are drawn over.",
+)
+@click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
@@ -17,8 +24,11 @@ import click
     metavar="FILE",
     help="Output file, which ends in .png, .svg or .pdf.",
 )
-def plot(runs: tuple[Path, ...], output: Path) -> None:
-    """Draw the loss, validation score and learning rate of one or more RUNs over updates."""
+def plot(runs: tuple[Path, ...], over: str, output: Path) -> None:
+    """Draw the loss, validation score and learning rate of one or more RUNs.
+
+    A RUN can also be a table of another program: .csv or .jsonl with name, updates, seconds, bleu, loss.
+    """
     from multihead.runs.curves import plot as draw
 
-    draw(runs, output)
+    draw(runs, output, "step" if over == "updates" else "seconds")

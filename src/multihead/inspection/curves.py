@@ -1,4 +1,4 @@
-"""Draw curves over updates: stacked panels, one color per run.
+"""Draw curves over updates or time: stacked panels, one color per run.
 
 `runs.curves` reads the values; the style is that of `inspection.plots`.
 """
@@ -38,8 +38,8 @@ class Line:
 
     name: str
     """Name of the run; lines with the same name have the same color."""
-    points: Sequence[tuple[int, float]]
-    """Updates and values, in the order of updates."""
+    points: Sequence[tuple[int | float, float]]
+    """Places on the axis (updates, say) and values, in their order."""
     judged: bool = False
     """Whether it was measured at intervals on other data; drawn dashed, with a marker at each point."""
 
@@ -50,6 +50,8 @@ class Panel:
 
     title: str
     lines: Sequence[Line]
+    axis: str = "update"
+    """What the points are over; panels with the same axis have the same scale there."""
 
 
 def draw_curves(panels: Sequence[Panel], path: str | Path) -> None:
@@ -77,10 +79,13 @@ def draw_curves(panels: Sequence[Panel], path: str | Path) -> None:
 
     figure = Figure((_WIDTH, _HEIGHT * len(shown)))
     FigureCanvasAgg(figure)  # registers itself with the figure, which is then drawn in memory without a display
-    grid = figure.subplots(len(shown), 1, sharex=True, squeeze=False, gridspec_kw={"hspace": 0.35})
+    alike = len({panel.axis for panel in shown}) == 1
+    space = {"hspace": 0.35 if alike else 0.6}
+    grid = figure.subplots(len(shown), 1, sharex=alike, squeeze=False, gridspec_kw=space)
     for panel, axes in zip(shown, grid[:, 0], strict=True):
         _draw_panel(axes, panel, colors, fonts.default)
-    style_text(grid[-1, 0].set_xlabel("update"), fonts.default, 9.0)
+        if not alike or axes is grid[-1, 0]:
+            style_text(axes.set_xlabel(panel.axis), fonts.default, 9.0)
     _draw_legend(grid[0, 0], [(labels[name], colors[name]) for name in names])
     write_picture(path, render_figure(figure, path.suffix.lower().removeprefix(".")))
 

@@ -197,6 +197,11 @@ def choose_batch(choices: Choices, corpus: CorpusSize, machine: Machine) -> tupl
     return tokens, choices.take("accumulate", lambda: (1, "the batch is large enough"))
 
 
+def usual_epochs(pairs: int) -> float:
+    """Epochs that improve a model of so many pairs."""
+    return min(max(60 * (30_000 / pairs) ** 0.5, 4.0), 150.0)
+
+
 def choose_updates(choices: Choices, corpus: CorpusSize, pace: Callable[[], Pace]) -> int:
     """Updates of the run: as many epochs as improve a model of such a corpus, or as fit into the time.
 
@@ -206,7 +211,7 @@ def choose_updates(choices: Choices, corpus: CorpusSize, pace: Callable[[], Pace
     def chosen() -> tuple[int, str]:
         measured = pace()
         share = _FINE_TUNING if choices.requested("from_model") is not None else 1.0
-        epochs = share * min(max(60 * (30_000 / corpus.pairs) ** 0.5, 4.0), 150.0)
+        epochs = share * usual_epochs(corpus.pairs)
         wanted = max(int(epochs * corpus.target_tokens / measured.tokens_per_update), 200)
         requested = choices.requested("budget")
         budget = (

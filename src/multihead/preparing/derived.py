@@ -1,7 +1,7 @@
-"""Prepared text made from prepared text: sides exchanged, or pairs added.
+"""Prepared text made from prepared text: sides exchanged, pairs added, a part.
 
 It keeps the subwords of the text that it is made from, so that the models of both have the same vocabulary and can be
-averaged, searched as an ensemble, or trained on from each other. `runs.best` uses it.
+averaged, searched as an ensemble, or trained on from each other. `runs.best` and `runs.report` use it.
 """
 
 from __future__ import annotations
@@ -10,8 +10,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+
 from multihead import work_folder
 from multihead.data.corpus import Pair
+from multihead.data.order import Array
 from multihead.data.store import ParallelWriter
 from multihead.data.text_files import one_line
 from multihead.files import atomic_file, write_chunks
@@ -32,6 +35,7 @@ def derive(
     *,
     exchanged: bool = False,
     added: Sequence[CorpusSettings] = (),
+    kept: Array | None = None,
 ) -> None:
     """Write a folder of prepared text, as `multihead prepare` does, unless it is there already.
 
@@ -41,6 +45,7 @@ def derive(
         context: may stop the work.
         exchanged: source and target change places.
         added: files of pairs; those that can be used follow the pairs of ``text``.
+        kept: the training pairs to keep, as ascending indices of the store; all if ``None``.
 
     Raises:
         DataError: a file cannot be read as pairs.
@@ -52,32 +57,54 @@ def derive(
         with work_folder.preparing(folder, work_folder.PREPARED):
             vocabulary = Vocabulary(*_order(exchanged, text.source_tokenizer, text.target_tokenizer))
             vocabulary.save(folder / "data")
-            corpora = _write_train(text, folder / "data/train", vocabulary, context, exchanged, added)
+            with ParallelWriter(folder / "data/train", len(vocabulary.source), len(vocabulary.target)) as writer:
+                corpora = _copy_train(text, writer, exchanged, kept)
+                corpora += _add_files(text, writer, vocabulary, context, added)
             sources, targets = _order(exchanged, text.valid_sources, text.valid_targets)
             valid = zip(text.valid.lines.tolist(), sources, targets, strict=True)
             write_valid(folder / "data", [Pair(*row) for row in valid], vocabulary)
             write_manifest(folder, _describe(text.config, corpora, exchanged), {}, {})
 
 
-def _write_train(
+def nested_part(text: PreparedText, share: float, seed: int) -> Array:
+    """Indices of a share of each corpus, drawn at random; parts with the same seed contain the smaller ones."""
+    random, start, kept = np.random.default_rng(seed), 0, []
+    for corpus in text.config.corpora:
+        order = random.permutation(corpus.pairs)
+        kept.append(start + np.sort(order[: round(share * corpus.pairs)]))
+        start += corpus.pairs
+    return np.concatenate(kept)
+
+
+def _copy_train(
+    text: PreparedText, writer: ParallelWriter, exchanged: bool, kept: Array | None
+) -> tuple[CorpusRecord, ...]:
+    """Write the training pairs again; returns what is recorded of their corpora."""
+    train, start, corpora = text.train, 0, []
+    indices = np.arange(len(train)) if kept is None else kept
+    for part in _parts(len(indices)):
+        chosen = indices[part.start : part.stop].tolist()
+        sides = ([side[i].tolist() for i in chosen] for side in _order(exchanged, train.source, train.target))
+        writer.append(*sides, train.lines[chosen].tolist())
+    for corpus in text.config.corpora:
+        own = np.searchsorted(indices, (start, start + corpus.pairs))
+        corpora.append(corpus.model_copy(update={"pairs": int(own[1] - own[0])}))
+        start += corpus.pairs
+    return tuple(corpora)
+
+
+def _add_files(
     text: PreparedText,
-    path: Path,
+    writer: ParallelWriter,
     vocabulary: Vocabulary,
     context: RunContext,
-    exchanged: bool,
     added: Sequence[CorpusSettings],
 ) -> tuple[CorpusRecord, ...]:
-    """Write the training pairs; returns what is recorded of their corpora."""
-    train, lengths = text.train, range(text.config.min_tokens, text.config.max_tokens + 1)
+    """Write the pairs of files after those that were copied."""
+    lengths = range(text.config.min_tokens, text.config.max_tokens + 1)
     new = CorpusWriter(vocabulary, lengths, context.stop_signal)
     files = scan_files(PrepareSettings(corpus=tuple(added))).train if added else ()
-    with ParallelWriter(path, len(vocabulary.source), len(vocabulary.target)) as writer:
-        for part in _parts(len(train)):
-            sources, targets = (
-                [side[i].tolist() for i in part] for side in _order(exchanged, train.source, train.target)
-            )
-            writer.append(sources, targets, train.lines[part.start : part.stop].tolist())
-        return (*text.config.corpora, *(new.write(corpus, frozenset(), writer) for corpus in files))
+    return tuple(new.write(corpus, frozenset(), writer) for corpus in files)
 
 
 def _describe(config: DataConfig, corpora: tuple[CorpusRecord, ...], exchanged: bool) -> DataConfig:

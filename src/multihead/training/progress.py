@@ -3,7 +3,7 @@
     log.txt         what was printed
     log.jsonl       one record per line; depends on the configuration and the data only, so a resumed run writes the
                     same bytes as an uninterrupted one (on the same machine)
-    timing.jsonl    seconds and tokens per second of the same records
+    timing.jsonl    seconds of training until then, of all starts, and tokens per second of the same records
 
 `ModelFlops` computes the model FLOPs utilization (MFU): the operations of the model's matrix products, divided by the
 operations that the machine's peak allows in the same time. A weight of a matrix takes two operations per token in the
@@ -58,9 +58,12 @@ class RunLog:
             path = self.folder / name
             if path.exists():
                 text = path.read_bytes().decode("utf-8", errors="replace")
-                kept = "".join(line + "\n" for line in text.split("\n") if _is_record(line, step))
+                lines = [line for line in text.split("\n") if _is_record(line, step)]
+                kept = "".join(line + "\n" for line in lines)
                 if kept != text:
                     write_text(path, kept)
+                if lines:
+                    self._started -= json.loads(lines[-1]).get("elapsed", 0.0)
 
     def say(self, line: str) -> None:
         """Print a line and append it to log.txt."""

@@ -1,0 +1,1 @@
+"""Reports: what a run has learned, and what more data would gain."""

@@ -1,0 +1,152 @@
+"""Train parts of a run's text, to measure what more data gains.
+
+Each training is an ordinary run (`runs.translator`), and its outcome a line of ``trainings.jsonl``. So the work can be
+stopped at any time, and the same command goes on. `runs.report.plan` says which trainings there are.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from multihead.errors import ConfigurationError, Interrupted
+from multihead.metrics.power_law import Gain, Training, estimate_gain
+from multihead.planning.settings import RunConfig
+from multihead.preparing.derived import derive, nested_part
+from multihead.preparing.prepared import PreparedText
+from multihead.runs.best.plan import budget_of
+from multihead.runs.curves import Log, read_log
+from multihead.runs.report import plan
+from multihead.runs.report.plan import Part, ReportConfig
+from multihead.runs.translator.train import train
+from multihead.training.budget import Journal
+from multihead.training.context import RunContext
+from multihead.training.progress import format_duration
+
+_JOURNAL = "trainings.jsonl"
+
+
+@dataclass(frozen=True)
+class Point:
+    """A training with some of the pairs."""
+
+    pairs: int
+    updates: int
+    seed: int
+    loss: float
+    bleu: float
+    """Of greedy search on the validation set."""
+
+
+@dataclass(frozen=True)
+class DataGain:
+    """What was measured with parts of the text, and what follows from it."""
+
+    points: tuple[Point, ...]
+    length: float
+    """How long the trainings were, in relation to those planned for so many pairs."""
+    shortened: bool
+    """Whether the time did not suffice for all planned updates."""
+    estimate: Gain
+
+
+def measure_gain(
+    run: Path, folder: Path, decided: ReportConfig, config: RunConfig, text: PreparedText, context: RunContext
+) -> DataGain | None:
+    """Do the trainings that are left, and estimate what twice the data gains; None if there are none.
+
+    Args:
+        run: the run of which the parts are, for its own outcome.
+        folder: the folder of the report.
+        decided: which trainings there are.
+        config: the decisions of the run.
+        text: its text.
+        context: how to report, and what stops the work.
+
+    Raises:
+        Interrupted: ``context.stop_signal`` returned a signal; the same call goes on.
+    """
+    if not decided.parts:
+        return None
+    journal, began = Journal(folder / _JOURNAL, context.say), context.started
+    for index in range(journal.last_step, len(decided.parts)):
+        part, before = decided.parts[index], journal.spent
+        budget = _budget(index, decided, journal, before + time.monotonic() - began)
+        if (number := context.stop_signal()) is not None:
+            raise Interrupted(number, "stopped between two trainings; the same command goes on from there")
+        context.say(
+            f"training {index + 1} of {len(decided.parts)}: {part.pairs:,} pairs, seed {part.seed}, "
+            + (f"{part.updates:,} updates" if budget is None else format_duration(budget))
+            + f" ({format_duration(before)} of {format_duration(decided.budget or 0.0)} are spent)"
+        )
+        outcome = _train(folder, part, budget, config, text, context, began)
+        now = time.monotonic()
+        spent = before + max(now - began, outcome["seconds"])
+        journal.append({"step": index + 1, "spent": round(spent, 3), **outcome})
+        began = now
+    points = [
+        Point(part.pairs, journal.value(i + 1, "made"), part.seed, *(journal.value(i + 1, n) for n in ("loss", "bleu")))
+        for i, part in enumerate(decided.parts)
+    ]
+    shortened = any(journal.value(i, "budget") is not None for i in range(len(decided.parts)))
+    if decided.whole and not shortened:
+        kept = kept_record(read_log(run), run)
+        points.append(Point(config.data.pairs, kept["last"], config.training.seed, kept["loss"], kept["bleu"]))
+    found = estimate_gain([Training(p.pairs, p.loss, p.bleu) for p in points], config.data.pairs)
+    return DataGain(tuple(points), decided.length, shortened, found)
+
+
+def _budget(index: int, decided: ReportConfig, journal: Journal, spent: float) -> float | None:
+    """Seconds of a training, if they have to be limited; decided once, and kept in the journal."""
+    known = journal.value(index, "limit")
+    if known is None:
+        assert decided.budget is not None
+        possible = budget_of(plan.stages(decided.parts), index, decided.budget, spent)
+        made, seconds = (sum(journal.value(i + 1, name) for i in range(index)) for name in ("made", "seconds"))
+        limited = made > 0 and seconds / made * decided.parts[index].updates > possible
+        entry = {"step": index, "spent": round(journal.spent, 3), "limit": limited}
+        journal.append({**entry, "budget": round(possible, 3)} if limited else entry)
+    value: float | None = journal.value(index, "budget")
+    return value
+
+
+def _train(
+    folder: Path,
+    part: Part,
+    budget: float | None,
+    config: RunConfig,
+    text: PreparedText,
+    context: RunContext,
+    began: float,
+) -> dict[str, Any]:
+    """Train a part, or go on with it; returns what the journal keeps."""
+    place = folder / "trainings" / part.name
+    derive(text, place / "text", context, kept=nested_part(text, part.share, part.seed))
+    train(
+        say=context.say,
+        stop_signal=context.stop_signal,
+        use_threads=context.use_threads,
+        started=began,
+        data=place / "text",
+        output=place / "run",
+        **plan.training_settings(config, part, budget),
+    )
+    log = read_log(place / "run")
+    kept = kept_record(log, place / "run")
+    seconds = max((record["seconds"] or 0.0 for record in log), default=0.0)
+    return {"seconds": seconds, "made": kept["last"], "loss": kept["loss"], "bleu": kept["bleu"]}
+
+
+def kept_record(log: Log, folder: Path) -> dict[str, Any]:
+    """The validation of the model that a run has kept, with its last update as ``last``.
+
+    Raises:
+        ConfigurationError: the run has not validated a model.
+    """
+    judged = [record for record in log if record["kind"] == "validation" and "bleu" in record]
+    if not judged:
+        raise ConfigurationError(f"{folder}: nothing was validated yet; wait for the first validation")
+    best = max(judged, key=lambda record: (record["bleu"], -record["loss"]))
+    return {**best, "last": max(record["step"] for record in log)}

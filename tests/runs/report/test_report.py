@@ -1,0 +1,322 @@
+"""``multihead report``: curves equal the log, stopped reports end as others do, and nothing is left half-written."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import processes
+import pytest
+import torch
+
+from multihead.data.text_files import read_lines
+from multihead.errors import ConfigurationError, DataError, InputError, Interrupted
+from multihead.judging.errors import find_errors
+from multihead.metrics.power_law import Training, estimate_gain
+from multihead.planning.choices import usual_epochs
+from multihead.planning.settings import RunConfig, read_run
+from multihead.preparing.derived import nested_part
+from multihead.preparing.prepared import open_prepared, open_training_text
+from multihead.runs.curves import read_curves
+from multihead.runs.report import card
+from multihead.runs.report.plan import ReportSettings, decide, seconds, training_settings
+from multihead.runs.report.report import report
+from multihead.translating.translator import Translator
+
+if TYPE_CHECKING:
+    from tests.conftest import Numbers
+
+CHANGING = ("trainings.jsonl", "timing.jsonl", "log.txt", "run.json", "run.copy.json", "manifest.json")
+"""Files that have times or the path of the report in them."""
+
+
+def write(run: Path, output: Path, **wishes: Any) -> card.Report:
+    threads = torch.get_num_threads()
+    try:
+        quiet: dict[str, Any] = {"say": lambda _: None, "use_threads": torch.set_num_threads}
+        return report(run, output=output, **{**quiet, **wishes})
+    finally:
+        torch.set_num_threads(threads)
+
+
+PACE = 20.0
+"""Seconds of an update, so many that no machine is too slow."""
+
+
+@pytest.fixture(scope="module")
+def short(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The trained run, as if it had had 24 slow updates: trainings of parts are short then."""
+    folder = Path(shutil.copytree(trained, tmp_path_factory.mktemp("short") / "run"))
+    for name in ("log.jsonl", "timing.jsonl"):
+        records = [json.loads(line) for line in (folder / name).read_text(encoding="utf-8").splitlines()]
+        for record in records:
+            record["step"] = max(round(record["step"] * 24 / 250), 1)
+            record |= {"elapsed": PACE * record["step"]} if "elapsed" in record else {}
+        text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+BUDGET = 800.0
+
+
+@pytest.fixture(scope="module")
+def whole(short: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report that was never stopped."""
+    folder = tmp_path_factory.mktemp("whole") / "report"
+    write(short, folder, budget=BUDGET)
+    return folder
+
+
+def config_of(run: Path) -> RunConfig:
+    config = read_run(run)
+    assert config is not None
+    return config
+
+
+# --------------------------------------------------------------------------- the plan
+
+
+def planned(run: Path, budget: float, pace: float = 1.0, updates: int = 2000) -> Any:
+    return decide(ReportSettings(run="run", budget=budget), config_of(run), updates, pace, {}, "")
+
+
+def test_the_trainings_are_as_long_as_planned_and_fit_into_the_budget(trained: Path) -> None:
+    config = config_of(trained)
+    total = config.data.pairs
+    for budget in (230.0, 700.0, 1500.0, 3000.0, 9000.0):
+        found = planned(trained, budget)
+        assert seconds(found.parts, 1.0) <= budget + 5
+        for part in found.parts:
+            expected = found.length * 2000 * usual_epochs(part.pairs) * part.pairs / (usual_epochs(total) * total)
+            assert part.updates == pytest.approx(expected, abs=0.6)
+            assert part.pairs == pytest.approx(part.share * total, abs=1)
+        assert found.whole == (found.length == 1.0)
+        assert {part.share for part in found.parts} == {0.125, 0.25, 0.5} | (set() if found.whole else {1.0})
+    assert [len(planned(trained, budget).parts) for budget in (700.0, 1500.0, 4500.0, 9000.0)] == [4, 4, 6, 9]
+    with pytest.raises(ConfigurationError, match="too short to learn from"):
+        planned(trained, 60.0)
+
+
+def test_parts_are_trained_with_the_settings_of_the_run(trained: Path, whole: Path) -> None:
+    config = config_of(trained)
+    for part in json.loads((whole / "run.json").read_text(encoding="utf-8"))["parts"]:
+        made = config_of(next((whole / "trainings").glob(f"{part['pairs']}-pairs-seed-{part['seed']}")) / "run")
+        assert made.model == config.model
+        differing = {n for n, v in made.training.model_dump().items() if v != getattr(config.training, n)}
+        follows = {"updates", "warmup", "average", "validate_every", "log_every", "keep_checkpoints"}
+        assert differing - {"seed"} <= follows
+        assert (made.data.pairs, made.training.updates) == (part["pairs"], part["updates"])
+    limited = training_settings(config, planned(trained, 9000.0).parts[0], 5.0)
+    assert limited["budget"] == 5.0
+    assert "updates" not in limited
+
+
+# --------------------------------------------------------------------------- nested parts
+
+
+def test_parts_contain_smaller_ones_and_keep_their_sentences(trained: Path, whole: Path) -> None:
+    text = open_training_text(trained, config_of(trained).data, None)
+    parts = [nested_part(text, share, 3).tolist() for share in (0.125, 0.25, 0.5, 1.0)]
+    assert [len(part) for part in parts] == [round(share * len(text.train)) for share in (0.125, 0.25, 0.5, 1.0)]
+    for smaller, larger in itertools.pairwise(parts):
+        assert set(smaller) < set(larger)
+        assert larger == sorted(larger)
+    assert nested_part(text, 0.5, 4).tolist() != parts[2]
+    kept = nested_part(text, 0.25, config_of(trained).training.seed)
+    folder = whole / f"trainings/{len(kept)}-pairs-seed-1"
+    part = open_prepared(folder / "text", config_of(folder / "run").data)
+    for ours, theirs in ((part.train.source, text.train.source), (part.train.target, text.train.target)):
+        assert [ours[i].tolist() for i in range(len(ours))] == [theirs[i].tolist() for i in kept.tolist()]
+    assert part.train.lines.tolist() == text.train.lines[kept].tolist()
+    assert part.valid_sources == text.valid_sources
+
+
+# --------------------------------------------------------------------------- the report
+
+
+def test_its_curves_are_the_log_and_its_errors_those_of_the_model(short: Path, whole: Path) -> None:
+    found = json.loads((whole / "report.json").read_text(encoding="utf-8"))
+    logged = [
+        (record["step"], record["loss"], record["bleu"])
+        for record in map(json.loads, (short / "log.jsonl").read_text(encoding="utf-8").splitlines())
+        if record["kind"] == "validation"
+    ]
+    (curve,) = found["curves"].values()
+    assert [(one["updates"], one["loss"], one["bleu"]) for one in curve] == logged
+    assert [one["seconds"] for one in curve] == [PACE * step for step, *_ in logged]
+    text = open_training_text(short, config_of(short).data, None)
+    translations = Translator.load(short).translate(text.valid_sources)
+    errors = find_errors(translations, text.valid_targets, text.valid_sources, language="en")
+    assert found["errors"]["bleu"] == errors.bleu
+    assert found["errors"]["lines"] == len(text.valid_sources)
+
+
+def test_its_gain_is_that_of_its_trainings(short: Path, whole: Path) -> None:
+    found = json.loads((whole / "report.json").read_text(encoding="utf-8"))["gain"]
+    logs = {pairs: whole / f"trainings/{pairs}-pairs-seed-1/run/log.jsonl" for pairs in (75, 150, 300)}
+    logs[600] = short / "log.jsonl"
+    trainings = []
+    for point in found["points"]:
+        records = map(json.loads, logs[point["pairs"]].read_text(encoding="utf-8").splitlines())
+        judged = [record for record in records if record["kind"] == "validation"]
+        best = max(judged, key=lambda record: (record["bleu"], -record["loss"]))
+        assert (point["loss"], point["bleu"]) == (best["loss"], best["bleu"])
+        trainings.append(Training(point["pairs"], point["loss"], point["bleu"]))
+    assert [one.pairs for one in trainings] == [75, 150, 300, 600]
+    assert found["sentence"] == str(estimate_gain(trainings, 600))
+    assert card.escape(found["sentence"]) in (whole / "report.md").read_text(encoding="utf-8")
+
+
+def test_a_report_that_was_stopped_ends_as_the_one_that_was_not(
+    short: Path, whole: Path, numbers: Numbers, tmp_path: Path
+) -> None:
+    for stops in itertools.count(1):
+        asked = itertools.count()
+        try:
+            signal_after: Iterator[int] = asked
+            write(
+                short,
+                tmp_path / "report",
+                **({"budget": BUDGET} if stops < 3 else {}),
+                stop_signal=lambda asked=signal_after, most=17 * stops: 15 if next(asked) >= most else None,
+            )
+        except Interrupted:
+            assert not (tmp_path / "report/report.md").exists()
+        else:
+            break
+    assert stops > 2
+    found, expected = (numbers.contents(folder, without=CHANGING) for folder in (tmp_path / "report", whole))
+    assert found == expected
+    before = numbers.contents(whole)
+    write(short, whole)
+    assert numbers.contents(whole) == before
+
+
+@pytest.mark.proof
+def test_killed_at_any_time_it_goes_on(short: Path, whole: Path, numbers: Numbers, tmp_path: Path) -> None:
+    start = processes.starter()
+    words = ["report", str(short), "-o", str(tmp_path / "report"), "--budget", f"{BUDGET:.0f}s"]
+    for kills in itertools.count():
+        process = start(words, tmp_path / "said")
+        process.join(2.0 + 1.7 * kills)
+        if process.exitcode is not None:
+            break
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        time.sleep(0.01)
+    assert process.exitcode == 0, (tmp_path / "said").read_text()
+    assert kills > 0
+    ours, theirs = (json.loads((folder / "report.json").read_text()) for folder in (tmp_path / "report", whole))
+    assert ours == theirs
+    assert not [path for path in (tmp_path / "report").rglob("*") if "unfinished" in path.name]
+
+
+def test_the_command_compares_with_a_table(
+    call: Callable[..., Any], short: Path, trained: Path, numbers: Numbers, tmp_path: Path
+) -> None:
+    table = tmp_path / "theirs.csv"
+    table.write_text("name,seconds,bleu,loss\nother|one,7,12.5,\nother|one,9,55,1.5\n", encoding="utf-8")
+    test = numbers.flags(numbers.test)
+    ended = call("report", short, "-o", tmp_path / "report", *test, "--against", table, "--against", trained)
+    assert ended.status == 0, ended.err
+    found = json.loads((tmp_path / "report/report.json").read_text(encoding="utf-8"))
+    assert found["curves"]["other|one"] == [
+        {"updates": None, "seconds": 7.0, "loss": None, "bleu": 12.5},
+        {"updates": None, "seconds": 9.0, "loss": 1.5, "bleu": 55.0},
+    ]
+    assert len(found["curves"]) == 3
+    assert found["gain"] is None
+    assert found["errors"]["text"] == str(numbers.test["target"])
+    written = (tmp_path / "report/report.md").read_text(encoding="utf-8")
+    assert "other\\|one" in written
+    assert "curves.svg" in written
+    assert "other" in (tmp_path / "report/curves.svg").read_text(encoding="utf-8")
+    assert ended.text.splitlines()[-1].endswith("report.md")
+    references = list(read_lines(numbers.test["target"]))
+    translations = Translator.load(short).translate(list(read_lines(numbers.test["source"])))
+    assert found["errors"]["bleu"] == find_errors(translations, references, references, language="en").bleu
+
+
+def test_time_to_a_score() -> None:
+    records = [{"seconds": 1.0, "bleu": None}, {"seconds": 2.0, "bleu": 5.0}, {"seconds": 3.0, "bleu": 4.0}]
+    assert [card.time_to(records, level) for level in (4, 5, 6)] == [2.0, 2.0, None]
+
+
+def test_text_is_never_markup() -> None:
+    said = card.table([["a|b", "*c*"], ["<script>", "[x](y)\n# z"]])
+    assert said.count("\n") == 2
+    assert r"a\|b" in said
+    assert r"\<script\>" in said
+    assert r"\[x\]\(y\)" in said
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"source": "missing.de"}, "give both"),
+        ({"source": "missing.de", "target": "missing.en"}, "missing"),
+        ({"against": ["nothing"]}, "no run that has begun"),
+        ({"budget": "soon"}, "budget"),
+        ({"budget": 1.0}, "too short"),
+    ],
+)
+def test_what_cannot_be_leaves_nothing_behind(short: Path, tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        write(short, tmp_path / "report", **change)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_folders_are_refused(short: Path, whole: Path, numbers: Numbers, tmp_path: Path) -> None:
+    before = numbers.contents(whole)
+    for run, output, wishes, said in (
+        (short / "best", tmp_path / "report", {}, "is no run"),
+        (whole, tmp_path / "report", {}, "multihead report"),
+        (short, whole, {"budget": 2 * BUDGET}, "budget was 800.0, now 1600.0"),
+        (short, short, {}, "holds a run of"),
+    ):
+        with pytest.raises(InputError, match=said):
+            write(run, output, **wishes)
+    assert numbers.contents(whole) == before
+    assert not (tmp_path / "report").exists()
+
+
+# --------------------------------------------------------------------------- tables of other programs
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("a.csv", "seconds,bleu\n1,x\n", "a.csv:2: bleu: expected a number"),
+        ("a.csv", "seconds,bleu\n-1,5\n", "a.csv:2: seconds: expected a number"),
+        ("a.csv", "seconds,bleu\n1,\n", "a.csv:2: expected when"),
+        ("a.csv", "bleu\n1\n", "a.csv:2: expected when"),
+        ("a.csv", "seconds,bleu\n", "has no rows"),
+        ("a.jsonl", '{"seconds": 1, "bleu": 2}\n[1]\n', "a.jsonl:2: expected a JSON object"),
+        ("a.jsonl", '{"seconds": NaN, "bleu": 2}\n', "a.jsonl:1: seconds: expected a number"),
+        ("a.txt", "x\n", "ends in .csv or .jsonl"),
+    ],
+)
+def test_a_damaged_table_names_its_line(tmp_path: Path, name: str, text: str, said: str) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    with pytest.raises(DataError, match=said):
+        read_curves([tmp_path / name])
+
+
+def test_both_kinds_of_table_say_the_same(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("updates,seconds,bleu,loss\n1,2,3,4\n5,,,6\n", encoding="utf-8")
+    rows = [{"updates": 1, "seconds": 2, "bleu": 3, "loss": 4}, {"updates": 5, "loss": 6}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    one, other = (read_curves([tmp_path / name]) for name in ("a.csv", "a.jsonl"))
+    assert one == other
+    assert [*one] == ["a"]
+    (tmp_path / "b.csv").write_text("name,updates,bleu\na,1,2\n", encoding="utf-8")
+    with pytest.raises(ConfigurationError, match="a curve is called 'a'"):
+        read_curves([tmp_path / "a.csv", tmp_path / "b.csv"])
