@@ -51,6 +51,34 @@ def test_every_logged_number_is_a_point(run):
     assert [line.points for line in rates.lines] == [records(folder, "train", "learning_rate")]
 
 
+def test_over_time_the_starts_of_a_run_add_up(run):
+    """Logs of today count on after a start; older ones began anew, and less time is a new start."""
+    folder = run("one")
+    assert [line.points for line in panels_of(read_curves([folder]), "seconds")[1].lines] == [[]]
+    rows = [{"kind": "validation", "step": step, "elapsed": seconds} for step, seconds in ((4, 90.0), (8, 30.0))]
+    (folder / "timing.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    losses, bleu, *_ = panels_of(read_curves([folder]), "seconds")
+    assert [line.points for line in bleu.lines] == [[(1.5, 12.0), (2.0, 24.0)]]
+    assert losses.lines[1].points == [(1.5, 0.5), (2.0, 0.25)]
+
+
+def test_a_resumed_log_counts_on(tmp_path):
+    from multihead.training.progress import RunLog
+
+    def record(step):
+        log = RunLog(tmp_path, lambda _: None)
+        log.rewind(step - 1)
+        log._started -= 50
+        log.record("validation", step, {"loss": 1.0}, {})
+        return read_curves([tmp_path])[tmp_path.name][-1]["seconds"]
+
+    first, second, third, again = record(1), record(2), record(3), record(3)
+    assert first == pytest.approx(50, abs=1)
+    assert second == pytest.approx(first + 50, abs=1)
+    assert third == pytest.approx(second + 50, abs=1)
+    assert again == pytest.approx(third, abs=1)
+
+
 def test_a_real_run_can_be_drawn(trained, tmp_path, call):
     ended = call("plot", trained, "-o", tmp_path / "curves.svg")
     assert ended.status == 0, ended.err

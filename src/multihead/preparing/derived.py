@@ -1,4 +1,4 @@
-"""Prepared text made from prepared text: sides exchanged, pairs added, a part.
+"""Prepared text made from prepared text: exchanged, extended, or a part.
 
 It keeps the subwords of the text that it is made from, so that the models of both have the same vocabulary and can be
 averaged, searched as an ensemble, or trained on from each other. `runs.best` and `runs.report` use it.

@@ -1,4 +1,4 @@
-"""Learning curves of runs and of other programs: loss, score and learning rate.
+"""Learning curves of runs and of other programs: loss, score, rate.
 
 Of a run only ``log.jsonl`` and ``timing.jsonl`` are read, so runs of every kind have curves, even while they train. The
 curve of another program is a table of what it validated, ``.csv`` with these columns or ``.jsonl`` with these keys:

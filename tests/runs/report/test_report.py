@@ -186,7 +186,7 @@ def test_a_report_that_was_stopped_ends_as_the_one_that_was_not(
                 short,
                 tmp_path / "report",
                 **({"budget": BUDGET} if stops < 3 else {}),
-                stop_signal=lambda asked=signal_after, most=17 * stops: 15 if next(asked) >= most else None,
+                stop_signal=lambda asked=signal_after, most=5 * stops: 15 if next(asked) >= most else None,
             )
         except Interrupted:
             assert not (tmp_path / "report/report.md").exists()

@@ -100,7 +100,7 @@ def judged(log: Log) -> list[dict[str, Any]]:
     ]
 
 
-def time_to(records: Iterable[Mapping[str, Any]], level: float) -> float | None:
+def time_to(records: Iterable[Mapping[str, Any]], level: float | int) -> float | None:
     """Seconds to the first validation with at least so much BLEU."""
     return next((r["seconds"] for r in records if r["bleu"] is not None and r["bleu"] >= level), None)
 
@@ -215,7 +215,7 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
 
 
-def _number(value: float | None, form: str) -> str:
+def _number(value: float | int | None, form: str) -> str:
     return "" if value is None else format(value, form)
 
 

@@ -170,6 +170,8 @@ def training_settings(config: RunConfig, part: Part, budget: float | None) -> di
         for name in network.model_fields
         if name in TrainSettings.model_fields and name not in FROM_TEXT
     }
+    if values.get("positions") != "learned":
+        values.pop("max_positions", None)  # no other positions have a limit
     for name in type(training).model_fields:
         if name in TrainSettings.model_fields and name not in _FOLLOWING:
             values[name] = getattr(training, name)

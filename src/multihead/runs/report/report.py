@@ -78,8 +78,9 @@ def report(
     if (source is None) != (target is None):
         raise ConfigurationError("source and target: give both, or none for the validation text of the run")
     folder, (final, base) = Path(output), _runs(Path(run))
-    logs, config = read_curves([final, *map(Path, against)]), read_run(base)
+    config = read_run(base)
     assert config is not None
+    logs = read_curves([final, *map(Path, against)])
     kept_record(read_log(base), base)
     if source is not None and target is not None:
         check_parallel(source, target)
