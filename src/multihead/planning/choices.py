@@ -199,7 +199,7 @@ def choose_batch(choices: Choices, corpus: CorpusSize, machine: Machine) -> tupl
 
 def usual_epochs(pairs: int) -> float:
     """Epochs that improve a model of so many pairs."""
-    return min(max(60 * (30_000 / pairs) ** 0.5, 4.0), 150.0)
+    return min(max(60 * float((30_000 / pairs) ** 0.5), 4.0), 150.0)
 
 
 def choose_updates(choices: Choices, corpus: CorpusSize, pace: Callable[[], Pace]) -> int:

@@ -84,8 +84,10 @@ def _copy_train(
     indices = np.arange(len(train)) if kept is None else kept
     for part in _parts(len(indices)):
         chosen = indices[part.start : part.stop].tolist()
-        sides = ([side[i].tolist() for i in chosen] for side in _order(exchanged, train.source, train.target))
-        writer.append(*sides, train.lines[chosen].tolist())
+        sources, targets = (
+            [side[i].tolist() for i in chosen] for side in _order(exchanged, train.source, train.target)
+        )
+        writer.append(sources, targets, train.lines[chosen].tolist())
     for corpus in text.config.corpora:
         own = np.searchsorted(indices, (start, start + corpus.pairs))
         corpora.append(corpus.model_copy(update={"pairs": int(own[1] - own[0])}))
