@@ -34,7 +34,7 @@ from multihead.training.config import TrainingConfig
 
 Point = dict[str, Any]
 """A validation: ``name`` of the curve, ``seconds`` of training without validations, ``updates``, ``loss`` per token of
-the validation set, ``BLEU`` of its greedy translations, and ``validating``: seconds of all validations so far."""
+the validation set, ``bleu`` of its greedy translations, and ``validating``: seconds of all validations so far."""
 
 NAME = "MarianMT"
 _MEAN_OF = 10
@@ -166,7 +166,7 @@ class PeerRun:
             for index, translation in zip(batch.indices.tolist(), self._translate(batch), strict=True):
                 translations[index] = translation
         found = score(translations, self.text.valid_targets, self.text.config.target_language)
-        return {"loss": loss / tokens, "BLEU": found.bleu}
+        return {"loss": loss / tokens, "bleu": found.bleu}
 
     def _translate(self, batch: Batch) -> list[str]:
         """Greedy translations by the peer's own search."""
