@@ -104,6 +104,24 @@ def test_a_level_that_no_peer_reaches_gives_a_bound_and_no_ratio() -> None:
     assert ratio(ours, [], 30) is None
 
 
+@pytest.mark.usefixtures("in_benchmarks")
+def test_curves_are_read_back_and_drawn_by_multihead_plot(tmp_path: Path) -> None:
+    from time_to_bleu import read, store
+
+    from multihead.runs.curves import read_curves
+
+    file, rest = tmp_path / "curves.jsonl", {"updates": 5, "loss": 2.5, "validating": 1.0}
+    curves = {name: [{"name": name, **rest, **point} for point in curve((1, 3), (2, 4))] for name in ("one", "two")}
+    for name, points in curves.items():
+        store(file, name, points * 2)
+        store(file, name, points)
+    assert read(file) == curves, "a curve that is stored again replaces the old one"
+    records = read_curves([file])
+    assert {name: [(r["seconds"], r["bleu"], r["loss"], r["step"]) for r in log] for name, log in records.items()} == {
+        name: [(p["seconds"], p["bleu"], p["loss"], p["updates"]) for p in points] for name, points in curves.items()
+    }
+
+
 @pytest.fixture
 def peer_run(in_benchmarks: None, tmp_path: Path) -> Any:
     """Makes a peer in its state in a file of this name."""
