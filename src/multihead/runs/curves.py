@@ -30,6 +30,8 @@ _AXES: dict[Axis, str] = {"step": "update", "seconds": "minutes of training"}
 _MINUTE = 60.0
 _WHEN, _WHAT = {"updates": "step", "seconds": "seconds"}, ("bleu", "loss")
 """Columns of a table, and what they are called in a log."""
+_MEASURED = ("bleu", "loss", "exact", "learning_rate", "elapsed")
+"""Values of a log that are numbers."""
 
 Log = list[dict[str, Any]]
 
@@ -124,7 +126,7 @@ def read_log(folder: Path) -> Log:
     times, before, last = dict[tuple[str, int], float](), 0.0, 0.0
     timing = folder / "timing.jsonl"
     for record in _records(timing) if timing.is_file() else ():
-        elapsed = float(record.get("elapsed", last))
+        elapsed = last if record.get("elapsed") is None else float(record["elapsed"])
         if elapsed < last:  # older versions counted anew at each start
             before += last
         last = elapsed
@@ -138,8 +140,12 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
             record = json.loads(line)
         except ValueError:
             continue
-        if isinstance(record, dict) and isinstance(record.get("step"), int) and "kind" in record:
-            yield record
+        if isinstance(record, dict) and isinstance(record.get("step"), int) and isinstance(record.get("kind"), str):
+            yield {key: value if key not in _MEASURED or _is_number(value) else None for key, value in record.items()}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 # --------------------------------------------------------------------------- tables of other programs

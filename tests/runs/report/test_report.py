@@ -16,17 +16,21 @@ import processes
 import pytest
 import torch
 
+from multihead import work_folder
+from multihead.configuration import build, inspect_machine
 from multihead.data.text_files import read_lines
 from multihead.errors import ConfigurationError, DataError, InputError, Interrupted
 from multihead.judging.errors import find_errors
 from multihead.metrics.power_law import Training, estimate_gain
-from multihead.planning.choices import usual_epochs
-from multihead.planning.settings import RunConfig, read_run
+from multihead.models.config import ARCHITECTURES, preset
+from multihead.planning.choices import CorpusSize, Pace, choose_model, choose_training, usual_epochs
+from multihead.planning.settings import Choices, GivenModel, RunConfig, TrainSettings, read_run
 from multihead.preparing.derived import nested_part
 from multihead.preparing.prepared import open_prepared, open_training_text
+from multihead.runs.best.plan import BestConfig
 from multihead.runs.curves import read_curves
 from multihead.runs.report import card
-from multihead.runs.report.plan import ReportSettings, decide, seconds, training_settings
+from multihead.runs.report.plan import Part, ReportSettings, decide, seconds, training_settings
 from multihead.runs.report.report import report
 from multihead.translating.translator import Translator
 
@@ -117,6 +121,36 @@ def test_parts_are_trained_with_the_settings_of_the_run(trained: Path, whole: Pa
     limited = training_settings(config, planned(trained, 9000.0).parts[0], 5.0)
     assert limited["budget"] == 5.0
     assert "updates" not in limited
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        preset("tiny") | {"positions": "learned", "max_positions": 50, "heads": 4, "kv_heads": 2, "norm_kind": "rms"},
+        preset("tiny") | {"positions": "relative", "feed_forward": "relu", "tie_output": False, "dropout": 0.4},
+        preset("tiny", "recurrent") | {"architecture": "recurrent", "cell": "lstm", "score": "dot"},
+    ],
+)
+@pytest.mark.parametrize("schedule", ["linear", "noam"])
+def test_the_settings_of_any_run_give_its_network_and_training(trained: Path, network: Any, schedule: Any) -> None:
+    """As if the run had had these settings: a part is trained with the same ones."""
+    run = config_of(trained)
+    ids = {name: getattr(run.model, name) for name in ("source_vocab", "target_vocab", "padding_id")}
+    model = ARCHITECTURES[network.get("architecture", "transformer")](**{**network, **ids})
+    training = run.training.model_copy(update={"schedule": schedule, "weight_decay": 0.3, "smoothing": 0.2})
+    config = run.model_copy(update={"model": model, "training": training})
+    part = Part(share=0.5, seed=5, pairs=300, updates=40)
+    settings = build(TrainSettings, training_settings(config, part, None), "the settings")
+    choices, corpus = Choices(settings), CorpusSize(300, 3000, model.source_vocab, model.target_vocab, 0)
+    assert choose_model(choices, corpus, inspect_machine()).model_dump() == model.model_dump()
+    made = choose_training(choices, corpus, model, inspect_machine(), lambda _: Pace(1.0, 100.0))
+    assert (made.updates, made.seed, made.budget, made.validate_every) == (40, 5, None, 10)
+    for name in ("schedule", "weight_decay", "smoothing", "optimizer", "batch_tokens", "precision", "clip"):
+        assert getattr(made, name) == getattr(training, name), name
+    tuned = config.model_copy(update={"from_model": GivenModel(path="given", weights="0" * 64)})
+    again = build(TrainSettings, training_settings(tuned, part, None), "the settings")
+    assert again.model_copy(update={"from_model": None}) == settings
+    assert again.from_model == Path("given")
 
 
 # --------------------------------------------------------------------------- nested parts
@@ -245,6 +279,41 @@ def test_the_command_compares_with_a_table(
     assert found["errors"]["bleu"] == find_errors(translations, references, references, language="en").bleu
 
 
+def errors_of(report: card.Report) -> Any:
+    return json.loads(json.dumps(report.as_dict()["errors"]))
+
+
+def test_a_run_in_stages_has_the_report_of_its_student(short: Path, whole: Path, trained: Path, tmp_path: Path) -> None:
+    """The gain is that of its own text, without the pairs that its models have made."""
+    own: dict[str, Any] = {"versions": {}, "asked": {}, "seed": 1, "reasons": {}}
+    stages = BestConfig(budget=100.0, updates=None, forward=1, reverse=0, **own)
+    (tmp_path / "staged").mkdir()
+    work_folder.write(tmp_path / "staged", stages)
+    shutil.copytree(trained, tmp_path / "staged/student")
+    shutil.copytree(short, tmp_path / "staged/forward-1")
+    found = write(tmp_path / "staged", tmp_path / "report")
+    assert [*found.logs.values()] == [*read_curves([trained]).values()]
+    assert errors_of(found) == json.loads((whole / "report.json").read_text(encoding="utf-8"))["errors"]
+
+
+def test_a_damaged_log_is_no_traceback(short: Path, whole: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(short, tmp_path / "run"))
+    odd = [
+        '{"kind": ["x"], "step": 1}',
+        '{"kind": "validation", "step": 2, "loss": "low", "bleu": NaN}',
+        '{"kind": "validation", "step": 1e999}',
+        '{"kind": "validation", "step": 3, "elapsed": "long"}',
+    ]
+    for name in ("log.jsonl", "timing.jsonl"):
+        with (run / name).open("a", encoding="utf-8") as stream:
+            stream.writelines(f"{line}\n" for line in odd)
+    found = errors_of(write(run, tmp_path / "report"))
+    assert found == json.loads((whole / "report.json").read_text(encoding="utf-8"))["errors"]
+    (run / "log.jsonl").write_text("".join(f"{line}\n" for line in odd), encoding="utf-8")
+    with pytest.raises(ConfigurationError, match="nothing was validated yet"):
+        write(run, tmp_path / "other")
+
+
 def test_time_to_a_score() -> None:
     records = [{"seconds": 1.0, "bleu": None}, {"seconds": 2.0, "bleu": 5.0}, {"seconds": 3.0, "bleu": 4.0}]
     assert [card.time_to(records, level) for level in (4, 5, 6)] == [2.0, 2.0, None]
@@ -263,15 +332,19 @@ def test_text_is_never_markup() -> None:
     [
         ({"source": "missing.de"}, "give both"),
         ({"source": "missing.de", "target": "missing.en"}, "missing"),
+        ({"source": "EMPTY", "target": "EMPTY"}, "has no lines"),
         ({"against": ["nothing"]}, "no run that has begun"),
         ({"budget": "soon"}, "budget"),
         ({"budget": 1.0}, "too short"),
     ],
 )
 def test_what_cannot_be_leaves_nothing_behind(short: Path, tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    empty = tmp_path / "empty"
+    empty.write_text("")
+    change = {name: empty if value == "EMPTY" else value for name, value in change.items()}
     with pytest.raises(InputError, match=said):
         write(short, tmp_path / "report", **change)
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [empty]
 
 
 def test_other_folders_are_refused(short: Path, whole: Path, numbers: Numbers, tmp_path: Path) -> None:

@@ -145,7 +145,11 @@ def kept_record(log: Log, folder: Path) -> dict[str, Any]:
     Raises:
         ConfigurationError: the run has not validated a model.
     """
-    judged = [record for record in log if record["kind"] == "validation" and "bleu" in record]
+    judged = [
+        record
+        for record in log
+        if record["kind"] == "validation" and None not in (record.get("bleu"), record.get("loss"))
+    ]
     if not judged:
         raise ConfigurationError(f"{folder}: nothing was validated yet; wait for the first validation")
     best = max(judged, key=lambda record: (record["bleu"], -record["loss"]))

@@ -96,7 +96,7 @@ def decide(
         asked: the user's settings.
         config: the run.
         updates: that the run has made.
-        pace: seconds per update of the run, validations included.
+        pace: seconds per update of the run, validations included; 0 if that is unknown.
         versions: of multihead and what it depends on.
         sha256: of the run's run.json.
 
@@ -109,7 +109,7 @@ def decide(
         if pairs < _FEWEST_PAIRS:
             raise ConfigurationError(f"budget: parts of {pairs} pairs say nothing; expected {_FEWEST_PAIRS} or more")
         one = _parts(config, updates, SHARES, 1.0, 1)
-        possible = asked.budget / (seconds(one, pace) or 1.0)
+        possible = asked.budget / seconds(one, pace) if pace else 1.0
         if possible >= 1:
             parts = _parts(config, updates, SHARES, 1.0, min(int(possible), _MOST_SEEDS))
         else:

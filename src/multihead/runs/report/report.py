@@ -22,7 +22,7 @@ from multihead import work_folder
 from multihead.configuration import build
 from multihead.data.corpus import check_parallel
 from multihead.data.text_files import read_lines
-from multihead.errors import ConfigurationError, Interrupted, MissingDependencyError
+from multihead.errors import ConfigurationError, DataError, Interrupted, MissingDependencyError
 from multihead.files import sha256_of, write_text
 from multihead.inspection.curves import draw_curves
 from multihead.judging.errors import Errors, count_words, find_errors
@@ -82,8 +82,8 @@ def report(
     assert config is not None
     logs = read_curves([final, *map(Path, against)])
     kept_record(read_log(base), base)
-    if source is not None and target is not None:
-        check_parallel(source, target)
+    if source is not None and target is not None and not check_parallel(source, target).lines:
+        raise DataError("has no lines: there is nothing to translate", source)
     wishes = {"run": str(Path(run).absolute())} | ({} if budget is None else {"budget": budget})
     given = build(ReportSettings, wishes, "the settings of the report")
     text = open_training_text(base, config.data, None)
@@ -125,10 +125,10 @@ def _begin(given: ReportSettings, folder: Path, base: Path, config: RunConfig) -
     """Decide the trainings; if that fails, leave the folder as it was."""
     log = read_log(base)
     updates = max(record["step"] for record in log)
-    seconds = max((record["seconds"] or 0.0 for record in log), default=0.0)
+    seconds = max(record["seconds"] or 0.0 for record in log)
     digest = sha256_of(base / work_folder.RUN)
     with work_folder.preparing(folder):
-        decided = plan.decide(given, config, updates, seconds / updates, installed_versions(), digest)
+        decided = plan.decide(given, config, updates, seconds / max(updates, 1), installed_versions(), digest)
         work_folder.write(folder, decided)
     return decided
 
