@@ -324,7 +324,7 @@ def test_text_is_never_markup() -> None:
     assert said.count("\n") == 2
     assert r"a\|b" in said
     assert r"\<script\>" in said
-    assert r"\[x\]\(y\)" in said
+    assert r"\[x\](y)" in said
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from multihead.text.vocabulary import visible
 from multihead.training.progress import format_duration
 
 PICTURE = "curves.svg"
-_MARKUP = re.compile(r"([\\`*_{}\[\]<>()#+!|~&$^=-])")
+_MARKUP = re.compile(r"([\\`*_\[\]<>#|~&$])")
 _LEVEL, _MOST_LEVELS = 5, 4
 _SHOWN_KINDS = 5
 """Kinds of errors that have examples; all are in the table."""
@@ -58,7 +58,7 @@ class Report:
         if self.gain is not None:
             lines.append(str(self.gain.estimate))
         kinds = "; ".join(
-            f"{KINDS[kind.name]} ({kind.cases:,} times, {kind.gain:+.1f} BLEU if repaired)"
+            f"{KINDS[kind.name]} ({_times(kind.cases)}, {kind.gain:+.1f} BLEU if repaired)"
             for kind in self.errors.kinds[:3]
         )
         return [*lines, f"most frequent errors: {kinds}" if kinds else "no errors were found"]
@@ -217,6 +217,10 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 def _number(value: float | int | None, form: str) -> str:
     return "" if value is None else format(value, form)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"
 
 
 def _time(seconds: float | None) -> str:
