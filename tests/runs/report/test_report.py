@@ -234,6 +234,20 @@ def test_a_report_that_was_stopped_ends_as_the_one_that_was_not(
     assert numbers.contents(whole) == before
 
 
+def test_an_outcome_that_is_damaged_is_read_again(short: Path, whole: Path, tmp_path: Path) -> None:
+    """The report may have been moved, too."""
+    moved = Path(shutil.copytree(whole, tmp_path / "moved"))
+    lines = (moved / "trainings.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    damaged = [line.replace("bleu", "blue") if '"made"' in line and n < 4 else line for n, line in enumerate(lines)]
+    assert damaged != lines
+    (moved / "trainings.jsonl").write_text("".join(damaged), encoding="utf-8")
+    said: list[str] = []
+    write(short, moved, say=said.append)
+    assert any("is damaged" in line for line in said)
+    for name in ("report.json", "report.md"):
+        assert (moved / name).read_bytes() == (whole / name).read_bytes()
+
+
 @pytest.mark.proof
 def test_killed_at_any_time_it_goes_on(short: Path, whole: Path, numbers: Numbers, tmp_path: Path) -> None:
     start = processes.starter()

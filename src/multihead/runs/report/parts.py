@@ -71,7 +71,9 @@ def measure_gain(
     if not decided.parts:
         return None
     journal, began = Journal(folder / _JOURNAL, context.say), context.started
-    for index in range(journal.last_step, len(decided.parts)):
+    for index in range(len(decided.parts)):
+        if journal.value(index + 1, "made") is not None:
+            continue
         part, before = decided.parts[index], journal.spent
         budget = _budget(index, decided, journal, before + time.monotonic() - began)
         if (number := context.stop_signal()) is not None:
