@@ -30,7 +30,7 @@ _AXES: dict[Axis, str] = {"step": "update", "seconds": "minutes of training"}
 _MINUTE = 60.0
 _WHEN, _WHAT = {"updates": "step", "seconds": "seconds"}, ("bleu", "loss")
 """Columns of a table, and what they are called in a log."""
-_MEASURED = ("bleu", "loss", "exact", "learning_rate", "elapsed")
+_MEASURED = ("bleu", "loss", "exact", "learning_rate", "elapsed", "seconds")
 """Values of a log that are numbers."""
 
 Log = list[dict[str, Any]]
@@ -114,7 +114,9 @@ def _names(paths: Sequence[Path]) -> list[str]:
 
 
 def read_log(folder: Path) -> Log:
-    """The records of a run with the seconds that it had trained; incomplete lines are skipped.
+    """The records of a run with the seconds that it had trained, and those that a validation took (``took``).
+
+    Incomplete lines are skipped.
 
     Raises:
         ConfigurationError: the folder is not a run that has begun to train.
@@ -123,15 +125,16 @@ def read_log(folder: Path) -> Log:
         records = list(_records(folder / "log.jsonl"))
     except OSError:
         raise ConfigurationError(f"{folder}: no run that has begun to train (there is no log.jsonl in it)") from None
-    times, before, last = dict[tuple[str, int], float](), 0.0, 0.0
+    times, before, last = dict[tuple[str, int], dict[str, Any]](), 0.0, 0.0
     timing = folder / "timing.jsonl"
     for record in _records(timing) if timing.is_file() else ():
         elapsed = last if record.get("elapsed") is None else float(record["elapsed"])
         if elapsed < last:  # older versions counted anew at each start
             before += last
         last = elapsed
-        times[record["kind"], record["step"]] = before + elapsed
-    return [{**record, "seconds": times.get((record["kind"], record["step"]))} for record in records]
+        times[record["kind"], record["step"]] = {"seconds": before + elapsed, "took": record.get("seconds")}
+    unknown = {"seconds": None, "took": None}
+    return [{**record, **times.get((record["kind"], record["step"]), unknown)} for record in records]
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:

@@ -30,6 +30,7 @@ from multihead.preparing.prepared import open_prepared, open_training_text
 from multihead.runs.best.plan import BestConfig
 from multihead.runs.curves import read_curves
 from multihead.runs.report import card
+from multihead.runs.report.parts import _expected
 from multihead.runs.report.plan import Part, ReportSettings, decide, seconds, training_settings
 from multihead.runs.report.report import report
 from multihead.translating.translator import Translator
@@ -102,6 +103,7 @@ def test_the_trainings_are_as_long_as_planned_and_fit_into_the_budget(trained: P
             expected = found.length * 2000 * usual_epochs(part.pairs) * part.pairs / (usual_epochs(total) * total)
             assert part.updates == pytest.approx(expected, abs=0.6)
             assert part.pairs == pytest.approx(part.share * total, abs=1)
+            assert -(-part.updates // part.validate_every) in ((4, 3) if found.length > 0.5 else (1,))
         assert found.whole == (found.length == 1.0)
         assert {part.share for part in found.parts} == {0.125, 0.25, 0.5} | (set() if found.whole else {1.0})
     assert [len(planned(trained, budget).parts) for budget in (700.0, 1500.0, 4500.0, 9000.0)] == [4, 4, 6, 9]
@@ -139,7 +141,7 @@ def test_the_settings_of_any_run_give_its_network_and_training(trained: Path, ne
     model = ARCHITECTURES[network.get("architecture", "transformer")](**{**network, **ids})
     training = run.training.model_copy(update={"schedule": schedule, "weight_decay": 0.3, "smoothing": 0.2})
     config = run.model_copy(update={"model": model, "training": training})
-    part = Part(share=0.5, seed=5, pairs=300, updates=40)
+    part = Part(share=0.5, seed=5, pairs=300, updates=40, validate_every=10)
     settings = build(TrainSettings, training_settings(config, part, None), "the settings")
     choices, corpus = Choices(settings), CorpusSize(300, 3000, model.source_vocab, model.target_vocab, 0)
     assert choose_model(choices, corpus, inspect_machine()).model_dump() == model.model_dump()
@@ -151,6 +153,12 @@ def test_the_settings_of_any_run_give_its_network_and_training(trained: Path, ne
     again = build(TrainSettings, training_settings(tuned, part, None), "the settings")
     assert again.model_copy(update={"from_model": None}) == settings
     assert again.from_model == Path("given")
+
+
+def test_a_training_takes_what_its_updates_and_validations_take() -> None:
+    before = [{"made": 10, "seconds": 9.0, "validating": 4.0}, {"made": 30, "seconds": 19.0, "validating": 4.0}]
+    assert _expected(before, 100) == pytest.approx(100 * 0.5 + 4)
+    assert _expected([], 100) == 0.0
 
 
 # --------------------------------------------------------------------------- nested parts

@@ -7,6 +7,7 @@ stopped at any time, and the same command goes on. `runs.report.plan` says which
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,12 +107,20 @@ def _budget(index: int, decided: ReportConfig, journal: Journal, spent: float) -
     if known is None:
         assert decided.budget is not None
         possible = budget_of(plan.stages(decided.parts), index, decided.budget, spent)
-        made, seconds = (sum(journal.value(i + 1, name) for i in range(index)) for name in ("made", "seconds"))
-        limited = made > 0 and seconds / made * decided.parts[index].updates > possible
+        before = [
+            {name: journal.value(i + 1, name) for name in ("made", "seconds", "validating")} for i in range(index)
+        ]
+        limited = _expected(before, decided.parts[index].updates) > possible
         entry = {"step": index, "spent": round(journal.spent, 3), "limit": limited}
         journal.append({**entry, "budget": round(possible, 3)} if limited else entry)
     value: float | None = journal.value(index, "budget")
     return value
+
+
+def _expected(before: Sequence[Mapping[str, float | int]], updates: int) -> float:
+    """Seconds of a training with so many updates: validations take as long as in those before it."""
+    made, seconds, validating = (sum(one[name] for one in before) for name in ("made", "seconds", "validating"))
+    return (seconds - validating) / made * updates + validating / len(before) if made else 0.0
 
 
 def _train(
@@ -137,8 +146,11 @@ def _train(
     )
     log = read_log(place / "run")
     kept = kept_record(log, place / "run")
-    seconds = max((record["seconds"] or 0.0 for record in log), default=0.0)
-    return {"seconds": seconds, "made": kept["last"], "loss": kept["loss"], "bleu": kept["bleu"]}
+    times = {
+        "seconds": max(record["seconds"] or 0.0 for record in log),
+        "validating": sum(record["took"] or 0.0 for record in log if record["kind"] == "validation"),
+    }
+    return {**times, "made": kept["last"], "loss": kept["loss"], "bleu": kept["bleu"]}
 
 
 def kept_record(log: Log, folder: Path) -> dict[str, Any]:

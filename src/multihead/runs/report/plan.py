@@ -34,8 +34,8 @@ _MARGIN = 1.15
 _SHORTEST = 0.05
 """Smallest c that says anything."""
 _FEWEST_PAIRS = 64
-_VALIDATIONS = 4
-"""Of each training."""
+_VALIDATIONS, _SHORT = 4, 0.5
+"""Validations of each training, and the c up to which there is one at its end."""
 
 _FOLLOWING = (
     *("updates", "budget", "warmup", "average", "validate_every", "log_every"),
@@ -58,6 +58,7 @@ class Part(Settings):
     seed: int
     pairs: int = Field(ge=1)
     updates: int = Field(ge=1, le=MOST_UPDATES)
+    validate_every: int = Field(ge=1, le=MOST_UPDATES)
 
     @property
     def name(self) -> str:
@@ -141,8 +142,9 @@ def _parts(config: RunConfig, updates: int, shares: Sequence[float], length: flo
     for number in range(seeds):
         for share in shares:
             pairs = sum(round(share * corpus.pairs) for corpus in config.data.corpora)
-            planned = length * updates * usual_epochs(pairs) * pairs / whole
-            found.append(Part(share=share, seed=first + number, pairs=pairs, updates=max(round(planned), 1)))
+            planned = max(round(length * updates * usual_epochs(pairs) * pairs / whole), 1)
+            often = -(-planned // (_VALIDATIONS if length > _SHORT else 1))
+            found.append(Part(share=share, seed=first + number, pairs=pairs, updates=planned, validate_every=often))
     return tuple(found)
 
 
@@ -181,7 +183,7 @@ def training_settings(config: RunConfig, part: Part, budget: float | None) -> di
         del values["learning_rate"]  # a factor that follows from the warm-up
     length: dict[str, Any] = {"budget": budget}
     if budget is None:
-        length = {"updates": part.updates, "validate_every": -(-part.updates // _VALIDATIONS)}
+        length = {"updates": part.updates, "validate_every": part.validate_every}
     values |= {**length, "model": config.model.architecture, "seed": part.seed, "keep_checkpoints": 1}
     if config.from_model is not None:
         values["from_model"] = config.from_model.path
