@@ -354,7 +354,7 @@ def test_text_is_never_markup() -> None:
     [
         ({"source": "missing.de"}, "give both"),
         ({"source": "missing.de", "target": "missing.en"}, "missing"),
-        ({"source": "EMPTY", "target": "EMPTY"}, "has no lines"),
+        ({"source": "EMPTY", "target": "EMPTY"}, "is empty"),
         ({"against": ["nothing"]}, "no run that has begun"),
         ({"budget": "soon"}, "budget"),
         ({"budget": 1.0}, "too short"),

@@ -22,7 +22,7 @@ from multihead import work_folder
 from multihead.configuration import build
 from multihead.data.corpus import check_parallel
 from multihead.data.text_files import read_lines
-from multihead.errors import ConfigurationError, DataError, Interrupted, MissingDependencyError
+from multihead.errors import ConfigurationError, Interrupted, MissingDependencyError
 from multihead.files import sha256_of, write_text
 from multihead.inspection.curves import draw_curves
 from multihead.judging.errors import Errors, count_words, find_errors
@@ -82,8 +82,8 @@ def report(
     assert config is not None
     logs = read_curves([final, *map(Path, against)])
     kept_record(read_log(base), base)
-    if source is not None and target is not None and not check_parallel(source, target).lines:
-        raise DataError("has no lines: there is nothing to translate", source)
+    if source is not None and target is not None:
+        check_parallel(source, target)
     wishes = {"run": str(Path(run).absolute())} | ({} if budget is None else {"budget": budget})
     given = build(ReportSettings, wishes, "the settings of the report")
     text = open_training_text(base, config.data, None)
