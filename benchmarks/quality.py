@@ -1,8 +1,9 @@
 """BLEU for a given time: ``train --best``, and a single training of the same time.
 
-Trains on Multi30k (or any folder with train, val and test_2016_flickr in two languages), then scores the student, the
-ensemble that the run names and the forward models: everything on the validation set, then on the test set, which no
-choice depends on. Interrupted, the same command goes on; a finished run is only scored.
+Trains on Multi30k (or any folder with train, val and test_2016_flickr in two languages). Then it scores each use of the
+models that the run names (the student, ensembles, a reverse model that chooses), and the forward models, on the
+validation set and on the test set, which no choice depends on. Interrupted, the same command goes on; a finished run is
+only scored.
 
     python benchmarks/quality.py --output runs/de-en
     python benchmarks/quality.py --output runs/en-de --source en --target de
@@ -12,6 +13,7 @@ choice depends on. Interrupted, the same command goes on; a finished run is only
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tempfile
@@ -24,8 +26,6 @@ import torch
 from common import describe_machine, parser, write_figures
 
 from multihead.data.toy.numbers import split
-from multihead.judging.evaluate import evaluate
-from multihead.translating.translator import Translator
 
 DATA = Path(__file__).resolve().parents[2] / "shared/data/multi30k"
 
@@ -72,10 +72,11 @@ def measure(arguments: Namespace) -> None:
         torch.set_num_threads(arguments.threads)
     print(describe_machine())
     seconds = train(arguments)
-    rows = [score(name, models, arguments) for name, models in systems(arguments.output).items()]
+    rows = [score(name, words, arguments) for name, words in systems(arguments.output).items()]
     for row in rows:
-        scores = "  ".join(
-            f"{part} BLEU {row[part]['BLEU']:.2f} chrF {row[part]['chrF']:.2f}" for part in ("val", "test")
+        scores = "   ".join(
+            f"{part} BLEU {row[part]['BLEU']:.2f} +- {row[part]['half']:.2f}, {row[part]['seconds']:.1f} s"
+            for part in ("val", "test")
         )
         print(f"{row['case']:<28} {scores}")
     print(f"trained in {seconds:.0f} s; {rows[0]['signature']}")
@@ -84,11 +85,9 @@ def measure(arguments: Namespace) -> None:
 
 def train(arguments: Namespace) -> float:
     """Run ``multihead train``; returns the seconds that it took this time."""
-    text = {side: getattr(arguments, side) for side in ("source", "target")}
     words = ["train", "--output", arguments.output, *([] if arguments.plain else ["--best"])]
-    for side, language in text.items():
-        words += [f"--{side}", find(arguments.data, "train", language)]
-        words += [f"--valid-{side}", find(arguments.data, "val", language)]
+    for side in ("source", "target"):
+        words += [f"--{side}", text_of(side, "train", arguments), f"--valid-{side}", text_of(side, "val", arguments)]
     more = dict(one.split("=", 1) for one in arguments.more)
     length = {} if "updates" in more else {"budget": arguments.budget}
     for name, value in {**length, **more}.items():
@@ -110,26 +109,35 @@ def find(folder: Path, name: str, language: str) -> Path:
     return found[0]
 
 
-def systems(run: Path) -> dict[str, list[Path]]:
-    """The models to score, and those that a run in stages has for an ensemble."""
-    forward = sorted(run.glob("forward-*"))
-    if not forward:
-        return {"single training": [run]}
-    single = {path.name: [path] for path in forward}
-    return {"student": [run], "student and forward models": [run, *forward], **single}
+def systems(run: Path) -> dict[str, list[str]]:
+    """What to score: a name, and the words of `multihead evaluate` after the run folder."""
+    if not (run / "uses.json").exists():
+        return {"single training": [str(run)]}
+    uses = json.loads((run / "uses.json").read_text(encoding="utf-8"))["uses"]
+    forward = {path.name: [str(path)] for path in sorted(run.glob("forward-*"))}
+    return {use["use"]: [str(run), *use["flags"]] for use in uses} | forward
 
 
-def score(name: str, models: list[Path], arguments: Namespace) -> dict[str, Any]:
-    """BLEU and chrF of a model or an ensemble on both sets."""
-    first, *others = map(Translator.load, models)
-    translator = first.ensemble(others) if others else first
+def score(name: str, words: list[str], arguments: Namespace) -> dict[str, Any]:
+    """BLEU, chrF and TER on both sets, by the command that a user gives."""
     row: dict[str, Any] = {"case": name}
     for part, file in (("val", "val"), ("test", "test_2016_flickr")):
-        source, target = (find(arguments.data, file, language) for language in (arguments.source, arguments.target))
-        found = evaluate(translator, source, target)
-        row[part] = {"BLEU": found.scores.bleu, "chrF": found.scores.chrf, "seconds": round(found.seconds, 2)}
-        row["signature"] = found.scores.as_dict()["bleu_signature"]
+        flags = [word for side in ("source", "target") for word in (f"--{side}", text_of(side, file, arguments))]
+        threads = ["--threads", str(arguments.threads)] if arguments.threads else []
+        ended = subprocess.run(
+            [sys.executable, "-m", "multihead", "evaluate", *words, *flags, *threads, "--json"],
+            check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+        found = json.loads(ended.stdout)
+        row[part] = {one["name"]: round(one["score"], 2) for one in found["measures"]}
+        row[part] |= {"seconds": round(found["seconds"], 2), "half": round(found["measures"][0]["half"], 2)}
+        row["signature"] = found["measures"][0]["signature"]
     return row
+
+
+def text_of(side: str, name: str, arguments: Namespace) -> str:
+    """The file of a side of a set."""
+    return str(find(arguments.data, name, getattr(arguments, side)))
 
 
 if __name__ == "__main__":

@@ -503,7 +503,7 @@ def test_little_text_that_is_seen_often_is_learned_with_more_dropout():
     def chosen(pairs=29_000, **wishes):
         return decide(TrainSettings(**wishes), pairs=pairs)[0]["dropout"]
 
-    assert chosen() == 0.3
+    assert chosen() == chosen(budget="13m") == 0.3
     assert chosen(budget="10m") == chosen(updates=900) == chosen(pairs=200_000) == chosen(model="recurrent") == 0.2
     assert chosen(pairs=600_000) == 0.1
     assert chosen(dropout=0.05) == 0.05

@@ -41,6 +41,9 @@ _DECIMALS = 5
 _SPLITS = 5
 _RESAMPLES, _SEED = 1000, 12345
 
+MIN_LINES = 2
+"""Lines of a validation set: weights found on one half are tried on the other."""
+
 
 @dataclass(frozen=True)
 class Tuned:
@@ -125,13 +128,30 @@ def tune(
         DataError: a file cannot be read, or the numbers of lines differ; fewer than two lines.
         ConfigurationError: a single candidate, or a tokenizer that is not installed.
     """
-    if check_parallel(source, target).lines < 2:
-        raise DataError("weights are found on one half and tried on the other: expected at least 2 lines", source)
+    check_parallel(source, target)
+    sources, references = list(read_lines(source)), list(read_lines(target))
+    if len(sources) < MIN_LINES:
+        raise DataError(
+            f"weights are found on one half and tried on the other: expected at least {MIN_LINES} lines", source
+        )
     language = language or translator.bundle.target_language or language_of(target)
+    return tune_texts(translator, sources, references, request, language=language, tokenize=tokenize, progress=progress)
+
+
+def tune_texts(
+    translator: Translator,
+    sources: Sequence[str],
+    references: Sequence[str],
+    request: TranslationRequest,
+    *,
+    language: str | None,
+    tokenize: Tokenizer | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Tuning:
+    """As `tune`, with at least `MIN_LINES` texts instead of files; ``language`` decides BLEU's tokenization."""
     metric = bleu_metric(language, tokenize)
-    references = list(read_lines(target))
     wanted = [name for name in FEATURES if name != "reverse" or translator.reverse is not None]
-    request = request.with_texts(list(read_lines(source)), Weights(forward=1.0))
+    request = request.with_texts(list(sources), Weights(forward=1.0))
     found = measure(translator, request, wanted, progress)
     counts = [
         bleu_counts([one.text for one in each.translations], reference, language, tokenize)

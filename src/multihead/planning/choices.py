@@ -169,8 +169,9 @@ def _rules(choices: Choices, architecture: Architecture, corpus: CorpusSize) -> 
 
 def _dropout(choices: Choices, architecture: Architecture, corpus: CorpusSize) -> tuple[float, str]:
     """The dropout rate, higher for a small corpus that is seen often."""
-    full_length = choices.requested("budget") is None and choices.requested("updates") is None
-    if architecture == "transformer" and corpus.pairs < 100_000 and full_length:
+    budget = choices.requested("budget")
+    often = choices.requested("updates") is None and (budget is None or budget >= usual_time(corpus.pairs) / 2)
+    if architecture == "transformer" and corpus.pairs < 100_000 and often:
         return 0.3, f"for {corpus.pairs:,} pairs, each of which is seen dozens of times"
     return (0.2 if corpus.pairs < 500_000 else 0.1), f"for {corpus.pairs:,} pairs"
 
@@ -202,6 +203,11 @@ def usual_epochs(pairs: int) -> float:
     return min(max(60 * float((30_000 / pairs) ** 0.5), 4.0), 150.0)
 
 
+def usual_time(pairs: int) -> float:
+    """Seconds of a training whose length is not given: 25 minutes for 30,000 pairs, growing with their square root."""
+    return 25 * 60 * min(max((pairs / 30_000) ** 0.5, 0.1), 100.0)
+
+
 def choose_updates(choices: Choices, corpus: CorpusSize, pace: Callable[[], Pace]) -> int:
     """Updates of the run: as many epochs as improve a model of such a corpus, or as fit into the time.
 
@@ -214,9 +220,7 @@ def choose_updates(choices: Choices, corpus: CorpusSize, pace: Callable[[], Pace
         epochs = share * usual_epochs(corpus.pairs)
         wanted = max(int(epochs * corpus.target_tokens / measured.tokens_per_update), 200)
         requested = choices.requested("budget")
-        budget = (
-            share * 25 * 60 * min(max((corpus.pairs / 30_000) ** 0.5, 0.1), 100.0) if requested is None else requested
-        )
+        budget = share * usual_time(corpus.pairs) if requested is None else requested
         left = budget if requested is None else budget - measured.spent
         possible = min(max(int(_UPDATING * left / measured.seconds_per_update), 1), MOST_UPDATES)
         time = f"{format_duration(budget)} at {measured.seconds_per_update:.2f} s an update"

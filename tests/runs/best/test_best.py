@@ -19,7 +19,7 @@ from tests.conftest import SETTINGS, WORDS
 from multihead import Translator
 from multihead.errors import Interrupted
 from multihead.planning.settings import Choices, TrainSettings
-from multihead.runs.best.plan import BestConfig, budget_of, decide, stages_of
+from multihead.runs.best.plan import STUDENT_RATE, BestConfig, budget_of, decide, stages_of
 from multihead.runs.best.train import train_best
 from multihead.runs.run import RunResult
 
@@ -69,14 +69,15 @@ def config(budget: float | None, forward: int, reverse: int) -> BestConfig:
 
 
 @given(st.floats(100, 1e5), st.integers(1, 8), st.integers(0, 8), st.data())
-def test_a_run_ends_in_time_whatever_the_stages_before_the_student_take(
+def test_a_run_ends_in_time_whatever_the_stages_before_the_last_training_take(
     total: float, forward: int, reverse: int, data: Any
 ) -> None:
     stages, spent = stages_of(config(total, forward, reverse)), 0.0
-    for index, stage in enumerate(stages):
+    for index in range(len(stages)):
         budget = budget_of(stages, index, total, spent)
         assert budget > 0
-        spent += budget * (1.0 if stage.name in ("student", "best") else data.draw(st.floats(0.5, 1.3)))
+        last = index + 2 >= len(stages)
+        spent += budget * (1.0 if last else data.draw(st.floats(0.5, 1.3)))
     assert spent <= 0.985 * total + 1e-6
 
 
@@ -105,22 +106,40 @@ def test_more_text_gets_more_time_and_a_short_run_fewer_models() -> None:
 
 
 def test_what_stands_in_a_run(whole: Path, numbers: Numbers) -> None:
-    forward = [f"forward-{i + 1}" for i in range(2)]
-    runs = [json.loads((whole / name / "run.json").read_text()) for name in (*forward, "reverse-1", "student")]
-    assert [run["training"]["seed"] for run in runs] == [1, 2, 3, 4]
+    forward = [f"forward-{i + 1}" for i in range(3)]
+    runs = {name: json.loads((whole / name / "run.json").read_text()) for name in (*forward, "reverse-1", "student")}
+    assert [run["training"]["seed"] for run in runs.values()] == [1, 2, 3, 4, 5]
     assert numbers.contents(whole / "best") == numbers.contents(whole / "student/best")
     ensemble = Translator.load(whole / "best").ensemble([Translator.load(whole / name) for name in forward])
     assert len(ensemble.translate(["eins"])) == 1
-    corpora = json.loads((whole / "text-student/prepared.json").read_text())["data"]["corpora"]
-    added = [Path(file["path"]).name for corpus in corpora[1:] for file in corpus["files"]]
-    assert added == ["forward.tsv", "reverse-1.tsv"]
 
 
-def test_each_pair_has_the_text_on_its_side(wishes: dict[str, Any], whole: Path) -> None:
-    real = [wishes[name].read_text(encoding="utf-8").splitlines() for name in ("source", "target")]
-    for name, side in (("forward", 0), ("reverse-1", 1)):
-        rows = (whole / f"pairs/{name}.tsv").read_text(encoding="utf-8").splitlines()
-        assert {row.split("\t")[side] for row in rows} <= set(real[side])
+def test_the_student_begins_as_the_best_of_its_teachers(whole: Path) -> None:
+    scores = {
+        name: json.loads((whole / name / "best/metrics.json").read_text())["bleu"]
+        for name in ("forward-1", "forward-2", "forward-3")
+    }
+    run = json.loads((whole / "student/run.json").read_text())
+    assert Path(run["from_model"]["path"]).parent.name == max(scores, key=lambda name: scores[name])
+    assert [Path(teacher["path"]).name for teacher in run["teachers"]] == list(scores)
+    first = json.loads((whole / "forward-1/run.json").read_text())["training"]
+    assert run["training"]["learning_rate"] == STUDENT_RATE * first["learning_rate"]
+    assert run["training"]["optimizer"] == first["optimizer"]
+
+
+def test_the_flags_of_each_use_give_its_validation_score(
+    whole: Path, wishes: dict[str, Any], call: Callable[..., Any]
+) -> None:
+    """Of uses that choose, the score is held out; their flags are accepted, and translate all lines."""
+    uses = json.loads((whole / "uses.json").read_text())["uses"]
+    assert [use["use"] for use in uses if "--weights" not in use["flags"]] == ["the model alone", "an ensemble"]
+    text = {name: wishes[f"valid_{name}"] for name in ("source", "target")}
+    for use in uses:
+        flags = ("--source", text["source"], "--target", text["target"], "--json")
+        ended = call("evaluate", whole, *use["flags"], *flags)
+        assert ended.status == 0
+        if "--weights" not in use["flags"]:
+            assert round(json.loads(ended.out)["measures"][0]["score"], 2) == use["bleu"]
 
 
 def _stop(asked: Iterator[int], most: int) -> int | None:
@@ -130,17 +149,20 @@ def _stop(asked: Iterator[int], most: int) -> int | None:
 def test_a_run_that_was_stopped_ends_as_the_one_that_was_not(
     wishes: dict[str, Any], whole: Path, numbers: Numbers, tmp_path: Path
 ) -> None:
-    """Stopped again and again, each time after more questions whether to stop: pairs are kept window by window."""
+    """Stopped again and again, each time after more questions whether to stop."""
     for stops in itertools.count(1):
         asked = itertools.count()
         try:
-            learn(tmp_path / "run", **wishes, stop_signal=lambda asked=asked, most=70 * stops: _stop(asked, most))
+            learn(tmp_path / "run", **wishes, stop_signal=lambda asked=asked, most=30 * stops: _stop(asked, most))
         except Interrupted:
             wishes = {} if stops > 1 else wishes
         else:
             break
     assert stops > 2
-    for name in ("best", "pairs", "text-student/data", "text-reverse/data"):
+    assert (tmp_path / "run/uses.json").read_text() == (whole / "uses.json").read_text().replace(
+        str(whole), str(tmp_path / "run")
+    )
+    for name in ("best", "text-reverse/data"):
         assert numbers.contents(tmp_path / "run" / name) == numbers.contents(whole / name)
 
 
@@ -192,6 +214,7 @@ def test_a_fresh_run_does_not_say_that_it_was_finished(whole: Path) -> None:
     [
         ({"from_model": "student"}, "from_model: a run in stages trains its own models"),
         ({"budget": 60.0}, "updates and budget exclude each other"),
+        ({"bpe_dropout": 0.1}, "teacher and bpe_dropout exclude each other"),
         ({"width": 33}, "width"),
         ({"target": "missing.en"}, "missing.en"),
         ({"output": None}, "output missing"),

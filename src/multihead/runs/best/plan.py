@@ -1,15 +1,17 @@
 """What a run in stages does, and how it divides its time.
 
-Text D of pairs (x, y) gives
+Text of pairs (x, y) gives
 
     forward-1 ... forward-K      translators from x to y, with different seeds
-    reverse-1 ... reverse-L      translators from y to x
-    pairs                        (x, F(x)), F the forward models as an ensemble; (R(y), y) of each reverse model R
-    student                      a translator from x to y, trained with D and all these pairs
+    reverse-1 ... reverse-L      translators from y to x, which choose among candidates
+    student                      the best forward model, trained on with all forward models as its teachers
+    best                         the student, and how well each way to use the models translates
 
-The student learns from the ensemble (sequence-level distillation, Kim and Rush 2016) and from other sources of the same
-targets (data diversification, Nguyen et al. 2020, "Data diversification: a simple strategy for neural machine
-translation"). The time of a training is its share of what is left when it begins, so a stage that took longer than
+The student learns the mean of the teachers' predictions at each position, besides the text (word-level distillation,
+Kim and Rush 2016, "Sequence-level knowledge distillation"; that a model can learn from an ensemble with itself is
+Furlanello et al. 2018, "Born-again neural networks"). It begins with the weights of a teacher, so a fraction of a
+training is enough for it. Synthetic pairs are no part of it: docs/lab-notes.md, "Students that begin as a teacher", has
+the measurements. The time of a training is its share of what is left when it begins, so a stage that took longer than
 expected is paid for by those that follow.
 """
 
@@ -30,7 +32,9 @@ _TARGET = 0.985
 _USUAL, _USUAL_PAIRS = 3600.0, 30_000
 """Seconds for so many pairs if neither a budget nor updates are given."""
 _SHORT = 20 * 60.0
-"""Seconds below which a second forward model would leave too little time for the student."""
+"""Seconds below which more than one forward model would leave each too little."""
+STUDENT_RATE = 0.5
+"""The student's peak learning rate, in relation to that of its teachers."""
 
 
 class BestConfig(Settings):
@@ -70,14 +74,14 @@ def decide(choices: Choices, pairs: int, versions: dict[str, str]) -> BestConfig
     budget = choices.take("budget", lambda: length)
     seed = choices.take("seed", lambda: (1, "any would do"))
     choices.reasons["forward"] = "as many as the time allows"
-    choices.reasons["reverse"] = "other sources of the same targets"
+    choices.reasons["reverse"] = "chooses among candidates"
     return BestConfig(
         versions=versions,
         asked=work_folder.given_settings(choices.settings),
         budget=budget,
         updates=updates,
         seed=seed,
-        forward=1 if budget is not None and budget < _SHORT else 2,
+        forward=1 if budget is not None and budget < _SHORT else 3,
         reverse=1,
         reasons=choices.reasons,
     )
@@ -96,17 +100,16 @@ class Stage:
     weight: float
 
 
-FORWARD, REVERSE, STUDENT = "forward-{}", "reverse-{}", "student"
-TEXT, REVERSE_TEXT, STUDENT_TEXT = "text", "text-reverse", "text-student"
-PAIRS = "pairs"
+FORWARD, REVERSE, STUDENT, BEST = "forward-{}", "reverse-{}", "student", "best"
+TEXT, REVERSE_TEXT = "text", "text-reverse"
 
 
 def stages_of(config: BestConfig) -> tuple[Stage, ...]:
-    """The stages of a run, in order."""
+    """The stages of a run, in order; a single forward model has nothing to teach itself."""
     forward = [Stage(FORWARD.format(i + 1), 1.0) for i in range(config.forward)]
-    reverse = [Stage(REVERSE.format(i + 1), 0.8) for i in range(config.reverse)]
-    pairs = [Stage(f"{PAIRS}/{name}.tsv", 0.12) for name in ("forward", *(stage.name for stage in reverse))]
-    return (*forward, *reverse, *pairs, Stage(STUDENT_TEXT, 0.02), Stage(STUDENT, 2.6), Stage("best", 0.1))
+    reverse = [Stage(REVERSE.format(i + 1), 0.6) for i in range(config.reverse)]
+    student = [Stage(STUDENT, 0.7)] if config.forward > 1 else []
+    return (*forward, *reverse, *student, Stage(BEST, 0.12))
 
 
 def budget_of(stages: Sequence[Stage], index: int, total: float, spent: float) -> float:

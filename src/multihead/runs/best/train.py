@@ -4,13 +4,13 @@ A run in stages is a folder:
 
     run.json         what was decided: a `BestConfig`; run.copy.json is a copy of it
     stages.jsonl     the budget of each stage and the time spent (`training.budget.Journal`)
-    log.txt          the stages, and how the models compare
-    text/            the prepared text; text-reverse/, text-student/ are made from it (`preparing.derived`)
+    log.txt          the stages, and how the models are best used
+    text/            the prepared text; text-reverse/ is made from it (`preparing.derived`)
     forward-1/ ...   ordinary runs of `runs.translator`; reverse-1/ ..., student/ as well
-    pairs/           the sentences of both sides, and the pairs that the models make of them
+    uses.json        ways to translate, with their flags and validation BLEU (`runs.best.comparison`)
     best/            the model folder of the student
 
-Every stage can be stopped and goes on where it was, as what it consists of can: runs, files of pairs, prepared text.
+Every stage can be stopped and goes on where it was, as what it consists of can: prepared text, runs, soft targets.
 `runs.best.plan` says which stages there are, and divides the time.
 """
 
@@ -26,25 +26,23 @@ from typing import Any
 from multihead import work_folder
 from multihead.configuration import build, inspect_machine
 from multihead.errors import ConfigurationError, Interrupted
-from multihead.files import atomic_folder, write_errors
-from multihead.lines.synthetic_pairs import write_pairs
-from multihead.metrics.scores import score
+from multihead.files import atomic_file, atomic_folder
+from multihead.model_folder import write_json
 from multihead.planning.choices import rehearse
-from multihead.planning.sections import CorpusSettings
-from multihead.planning.settings import Choices, PrepareSettings, TrainSettings
-from multihead.preparing.derived import derive, write_sentences
+from multihead.planning.settings import Choices, PrepareSettings, RunConfig, TrainSettings
+from multihead.preparing.derived import derive
 from multihead.preparing.prepare import prepare
 from multihead.preparing.prepared import PreparedText, open_prepared, read_manifest, use_folder
 from multihead.runs.best import plan
+from multihead.runs.best.comparison import compare_uses
 from multihead.runs.best.plan import BestConfig, Stage
 from multihead.runs.run import installed_versions, log_decisions
 from multihead.runs.translator.train import SENTENCES, TrainResult, train
 from multihead.training.budget import JOURNAL, Journal
 from multihead.training.context import RunContext
 from multihead.training.progress import RunLog, format_duration
-from multihead.translating.translator import Translator
 
-_STAGES = "stages.jsonl"
+_STAGES, USES = "stages.jsonl", "uses.json"
 _OWN = {"data", "budget", "updates", *PrepareSettings.model_fields}
 """Settings that each training of the run gets from its stage, and those of the text."""
 
@@ -99,8 +97,11 @@ def _begin(given: TrainSettings, folder: Path, context: RunContext) -> BestConfi
         if getattr(given, name) is not None:
             raise ConfigurationError(f"{name}: a run in stages trains its own models; leave it out, or train one model")
     machine, choices = inspect_machine(), Choices(given)
+    of_student = {name: value for name, value in given.model_dump(exclude_none=True).items() if name not in _OWN}
+    student = build(TrainSettings, {**of_student, "teacher": (folder,)}, "the settings of a student")
     text = None if given.data is None else use_folder(given.data, choices)
-    rehearse(given, 1 if text is None else text.config.pairs, machine)
+    for settings in (given, student):
+        rehearse(settings, 1 if text is None else text.config.pairs, machine)
     with work_folder.preparing(folder):
         if text is None:
             values = {name: getattr(given, name) for name in PrepareSettings.model_fields}
@@ -133,7 +134,7 @@ class BestRun:
         self._stages = plan.stages_of(config)
         self._forward = [folder / plan.FORWARD.format(i + 1) for i in range(config.forward)]
         self._reverse = [folder / plan.REVERSE.format(i + 1) for i in range(config.reverse)]
-        self._student: TrainResult | None = None
+        self._results: dict[str, TrainResult] = {}
 
     def run(self) -> TrainResult:
         """Do the stages that are left."""
@@ -159,9 +160,7 @@ class BestRun:
         if total is not None:
             spent = self._journal.spent
             self._log.say(f"{format_duration(spent)} of the budget of {format_duration(total)} are spent")
-        if self._student is None:  # trained by an earlier start
-            self._student = self._train(plan.STUDENT, None, began, say=lambda _: None)
-        return replace(self._student, folder=self._folder)
+        return replace(self._result(self._last().parent.name), folder=self._folder)
 
     def _announce(self, index: int, spent: float, budget: float | None) -> None:
         stage, total = self._stages[index], self._config.budget
@@ -172,84 +171,80 @@ class BestRun:
 
     def _work(self, stage: Stage, budget: float | None, began: float) -> None:
         """Do a stage, or what is left of it."""
-        if (number := self._context.stop_signal()) is not None:
-            raise Interrupted(number, f"stopped before the stage {stage.name}; the same command goes on from there")
-        if stage.name.startswith(f"{plan.PAIRS}/"):
-            self._make_pairs(self._folder / stage.name)
-        elif stage.name == plan.STUDENT_TEXT:
-            derive(self._text(), self._folder / stage.name, self._context, added=self._added())
-        elif stage.name == "best":
+        self._check_stop()
+        if stage.name == plan.BEST:
             self._finish()
         else:
-            result = self._train(stage.name, budget, began, say=self._context.say)
-            if stage.name == plan.STUDENT:
-                self._student = result
+            self._results[stage.name] = self._train(stage.name, budget, began, say=self._context.say)
+
+    def _check_stop(self) -> None:
+        if (number := self._context.stop_signal()) is not None:
+            raise Interrupted(number, "stopped between two trainings; the same command goes on from there")
 
     # ----------------------------------------------------------------------- trainings
 
     def _train(self, name: str, budget: float | None, began: float, say: Callable[[str], None]) -> TrainResult:
-        """Train the model of a stage; a training that is finished is only read."""
-        order = [path.name for path in (*self._forward, *self._reverse)]
-        given = {name: getattr(self._settings, name) for name in TrainSettings.model_fields if name not in _OWN}
-        text = self._folder / plan.TEXT
-        if name == plan.STUDENT:
-            text = self._folder / plan.STUDENT_TEXT
-        elif self._folder / name in self._reverse:
+        """Train the model of a stage, or go on with it; a training that is finished is only read."""
+        output, text = self._folder / name, self._folder / plan.TEXT
+        if output in self._reverse:
             text = self._folder / plan.REVERSE_TEXT
             derive(self._text(), text, self._context, exchanged=True)
-        seed = self._config.seed + (order.index(name) if name in order else len(order))
-        length = {"budget": budget} if self._config.updates is None else {"updates": self._config.updates}
+        settings: dict[str, Any] = {}  # those of a run that has begun are in its run.json
+        if not work_folder.is_begun(output, work_folder.RUN):
+            settings = {name: getattr(self._settings, name) for name in TrainSettings.model_fields if name not in _OWN}
+            settings |= {"budget": budget} if self._config.updates is None else {"updates": self._config.updates}
+            settings["seed"] = self._config.seed + [stage.name for stage in self._stages].index(name)
+            if name == plan.STUDENT:
+                settings |= self._student_settings()
         return train(
             say=say,
             stop_signal=self._context.stop_signal,
             use_threads=self._context.use_threads,
             started=began,
-            **{**given, **length, "data": text, "seed": seed, "output": self._folder / name},
+            **{**settings, "data": text, "output": output},
         )
 
-    # ----------------------------------------------------------------------- text
+    def _student_settings(self) -> dict[str, Any]:
+        """The student begins as the best forward model, and trains as that did, with a lower learning rate."""
+        first = max(self._forward, key=lambda path: self._result(path.name).best_score)
+        config = work_folder.read(first, RunConfig)
+        assert config is not None
+        training = config.training
+        return {
+            "from_model": first / "best",
+            "teacher": tuple(self._forward),
+            "optimizer": training.optimizer,
+            "weight_decay": training.weight_decay,
+            "learning_rate": training.learning_rate * plan.STUDENT_RATE,
+        }
+
+    def _result(self, name: str) -> TrainResult:
+        """The result of a training that is finished, perhaps by an earlier start."""
+        if name not in self._results:
+            self._results[name] = self._train(name, None, self._context.started, say=lambda _: None)
+        return self._results[name]
+
+    def _last(self) -> Path:
+        """The model that this run results in."""
+        return (self._folder / plan.STUDENT if self._config.forward > 1 else self._forward[0]) / "best"
 
     def _text(self) -> PreparedText:
         folder = self._folder / plan.TEXT
         return open_prepared(folder, read_manifest(folder).data)
 
-    def _make_pairs(self, output: Path) -> None:
-        """Let the forward models translate the sources, or a reverse model the targets."""
-        if output.exists():
-            return
-        backwards = output.stem != "forward"
-        text = output.with_name("targets.txt" if backwards else "sources.txt")
-        with write_errors(output.parent):
-            output.parent.mkdir(exist_ok=True)
-        if not text.exists():
-            write_sentences(self._text(), int(backwards), text)
-        models = [self._folder / output.stem] if backwards else self._forward
-        write_pairs(models, text, output, self._context, backwards=backwards)
-
-    def _added(self) -> list[CorpusSettings]:
-        """The files of pairs; a model that has learned nothing makes none that are good enough."""
-        files = [self._folder / stage.name for stage in self._stages if stage.name.startswith(f"{plan.PAIRS}/")]
-        for path in files:
-            if not path.stat().st_size:
-                self._log.say(f"{path}: there is no pair that is good enough to learn from; the student learns without")
-        return [CorpusSettings(source=path) for path in files if path.stat().st_size]
-
     # ----------------------------------------------------------------------- the end
 
     def _finish(self) -> None:
-        """Compare the student with the forward models on the validation set, and copy it to ``best``."""
-        student, text = self._folder / plan.STUDENT / "best", self._text()
-        translators = [Translator.load(student), *map(Translator.load, self._forward)]
-
-        def bleu(translator: Translator) -> float:
-            found = translator.translate(text.valid_sources[:SENTENCES])
-            return score(found, text.valid_targets[:SENTENCES], text.config.target_language).bleu
-
-        alone, together = bleu(translators[0]), bleu(translators[0].ensemble(translators[1:]))
-        with atomic_folder(self._folder / "best") as draft:
-            shutil.copytree(student, draft, dirs_exist_ok=True)
-        flags = " ".join(f"--with {path}" for path in self._forward)
-        self._log.say(f"the student has a validation BLEU of {alone:.2f} and is in {self._folder / 'best'}")
-        self._log.say(
-            f"as an ensemble with the forward models {together:.2f}: multihead translate {self._folder} {flags}"
+        """Copy the last model to ``best``, and measure how the models are best used."""
+        model, text = self._last(), self._text()
+        others = [path for path in self._forward if path != model.parent]
+        valid = text.valid_sources[:SENTENCES], text.valid_targets[:SENTENCES]
+        self._log.say(f"validation BLEU, and the flags of `multihead translate {self._folder}`:")
+        language, said = text.config.target_language, self._log.say
+        uses = compare_uses(
+            model, others, self._reverse, valid, language, lambda use: said(f"  {use}"), lambda _: self._check_stop()
         )
+        with atomic_file(self._folder / USES) as draft:
+            write_json(draft, {"sentences": len(valid[0]), "uses": [use.as_dict() for use in uses]})
+        with atomic_folder(self._folder / plan.BEST) as draft:
+            shutil.copytree(model, draft, dirs_exist_ok=True)

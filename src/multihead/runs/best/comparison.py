@@ -1,0 +1,96 @@
+"""How the models of a run in stages are best used, by their validation BLEU.
+
+The model that was learned last is fast; an ensemble with the others is better and slower; a reverse model chooses among
+the candidates of either (`translating.choosing`), with weights that `judging.tune` finds. Each use has the flags of
+``multihead translate`` that give it, so that a user pays for quality what it is worth to them.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from multihead.judging.tune import MIN_LINES, tune_texts
+from multihead.metrics.scores import score
+from multihead.translating.request import TranslationRequest
+from multihead.translating.translator import Translator
+
+_BEAM = 12
+"""Candidates for the reverse model; 5, the usual width, leave it little to choose from."""
+
+
+@dataclass(frozen=True)
+class Use:
+    """A way to translate with the models of a run.
+
+    Attributes:
+        name: for people.
+        flags: of ``multihead translate``, after the folder of the run.
+        bleu: on the validation set; with a choice, held out (`judging.tune`).
+    """
+
+    name: str
+    flags: tuple[str, ...]
+    bleu: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """The use as JSON data."""
+        return {"use": self.name, "flags": list(self.flags), "bleu": round(self.bleu, 2)}
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.bleu:.2f}  {shlex.join(self.flags)}".rstrip()
+
+
+def compare_uses(
+    model: Path,
+    others: Sequence[Path],
+    reverse: Sequence[Path],
+    valid: tuple[Sequence[str], Sequence[str]],
+    language: str | None,
+    found: Callable[[Use], None],
+    progress: Callable[[int], None],
+) -> list[Use]:
+    """The uses of a model with others of its vocabulary, the simplest first.
+
+    Args:
+        model: the model that translates alone.
+        others: the further members of an ensemble.
+        reverse: models of the opposite direction; without any, nothing is chosen.
+        valid: sources and references of the validation set.
+        language: of the references, for BLEU's tokenization.
+        found: called with each use as soon as it is measured.
+        progress: called with the number of newly translated sentences; it may raise, to stop.
+    """
+    sources, references = valid
+    alone = Translator.load(model)
+    systems = [("the model alone", alone, list[str]())]
+    if others:
+        ensemble = alone.ensemble([Translator.load(path) for path in others])
+        systems.append(("an ensemble", ensemble, [word for path in others for word in ("--with", str(path))]))
+    judge = _join(reverse) if reverse and len(sources) >= MIN_LINES else None
+    uses: list[Use] = []
+    for name, system, flags in systems:
+        translations = system.translate(list(sources), progress=progress)
+        plain = Use(name, tuple(flags), score(translations, references, language).bleu)
+        uses.append(plain)
+        found(plain)
+        if judge is None:
+            continue
+        request = TranslationRequest(system.search_settings(beam=_BEAM))
+        judged = system.with_reverse(judge)
+        best = tune_texts(judged, sources, references, request, language=language, progress=progress).best
+        if best.held_out > plain.bleu:
+            choosing = ["--beam", str(_BEAM)]
+            choosing += [word for path in reverse if best.weights.reverse for word in ("--reverse", str(path))]
+            chosen = Use(f"{name}, choosing", (*flags, *choosing, "--weights", str(best.weights)), best.held_out)
+            uses.append(chosen)
+            found(chosen)
+    return uses
+
+
+def _join(folders: Sequence[Path]) -> Translator:
+    first, *others = (Translator.load(path) for path in folders)
+    return first.ensemble(others) if others else first
