@@ -24,7 +24,9 @@ from typing import Any
 
 import torch
 from common import describe_machine, parser, write_figures
+from sacrebleu.metrics import BLEU, CHRF
 
+from multihead.data.text_files import read_lines
 from multihead.data.toy.numbers import split
 
 DATA = Path(__file__).resolve().parents[2] / "shared/data/multi30k"
@@ -74,11 +76,10 @@ def measure(arguments: Namespace) -> None:
     seconds = train(arguments)
     rows = [score(name, words, arguments) for name, words in systems(arguments.output).items()]
     for row in rows:
-        scores = "   ".join(
-            f"{part} BLEU {row[part]['BLEU']:.2f} +- {row[part]['half']:.2f}, {row[part]['seconds']:.1f} s"
-            for part in ("val", "test")
-        )
-        print(f"{row['case']:<28} {scores}")
+        parts = {
+            part: "  ".join(f"{name} {value:.2f}" for name, value in row[part].items()) for part in ("val", "test")
+        }
+        print(f"{row['case']:<28} " + "   ".join(f"{part}: {figures}" for part, figures in parts.items()))
     print(f"trained in {seconds:.0f} s; {rows[0]['signature']}")
     write_figures(arguments, {"rows": rows, "seconds": seconds})
 
@@ -110,7 +111,7 @@ def find(folder: Path, name: str, language: str) -> Path:
 
 
 def systems(run: Path) -> dict[str, list[str]]:
-    """What to score: a name, and the words of `multihead evaluate` after the run folder."""
+    """What to score: a name, and the words of `multihead translate`, the run folder first."""
     if not (run / "uses.json").exists():
         return {"single training": [str(run)]}
     uses = json.loads((run / "uses.json").read_text(encoding="utf-8"))["uses"]
@@ -119,19 +120,22 @@ def systems(run: Path) -> dict[str, list[str]]:
 
 
 def score(name: str, words: list[str], arguments: Namespace) -> dict[str, Any]:
-    """BLEU, chrF and TER on both sets, by the command that a user gives."""
+    """BLEU, lower-cased BLEU and chrF of both sets, translated by the command that a user gives."""
     row: dict[str, Any] = {"case": name}
+    threads = ["--threads", str(arguments.threads)] if arguments.threads else []
     for part, file in (("val", "val"), ("test", "test_2016_flickr")):
-        flags = [word for side in ("source", "target") for word in (f"--{side}", text_of(side, file, arguments))]
-        threads = ["--threads", str(arguments.threads)] if arguments.threads else []
+        command = ["translate", *words, *threads, "--source", text_of("source", file, arguments)]
+        started = time.monotonic()
         ended = subprocess.run(
-            [sys.executable, "-m", "multihead", "evaluate", *words, *flags, *threads, "--json"],
-            check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        )  # fmt: skip
-        found = json.loads(ended.stdout)
-        row[part] = {one["name"]: round(one["score"], 2) for one in found["measures"]}
-        row[part] |= {"seconds": round(found["seconds"], 2), "half": round(found["measures"][0]["half"], 2)}
-        row["signature"] = found["measures"][0]["signature"]
+            [sys.executable, "-m", "multihead", *command], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        seconds = time.monotonic() - started
+        found = ended.stdout.decode("utf-8").removesuffix("\n").split("\n")
+        references = [list(read_lines(text_of("target", file, arguments)))]
+        metrics = {"BLEU": BLEU(), "lower-cased": BLEU(lowercase=True), "chrF": CHRF()}
+        row[part] = {one: round(metric.corpus_score(found, references).score, 2) for one, metric in metrics.items()}
+        row[part]["seconds"] = round(seconds, 2)
+        row["signature"] = str(metrics["BLEU"].get_signature())
     return row
 
 

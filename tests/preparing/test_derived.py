@@ -1,4 +1,4 @@
-"""Prepared text made from prepared text: sides exchanged, pairs added, sentences written."""
+"""Prepared text made from prepared text: sides exchanged, pairs added."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from multihead.data.store import TokenStore
 from multihead.errors import DataError, Interrupted
 from multihead.planning.sections import CorpusSettings
 from multihead.preparing import prepare as prepare_module
-from multihead.preparing.derived import derive, write_sentences
+from multihead.preparing.derived import derive
 from multihead.preparing.prepare import prepare
 from multihead.preparing.prepared import PreparedText, open_prepared, read_manifest
 from multihead.training.context import RunContext
@@ -78,12 +78,6 @@ def test_added_pairs_follow_as_they_would_in_a_corpus_of_all(
     assert [(c.pairs, c.weight, c.left_out) for c in longer.config.corpora] == [(count, 1.0, 0), (300, 0.5, 1)]
     assert longer.config.pairs == count + 300
     assert rows(longer.valid.source) == rows(text.valid.source)
-
-
-def test_sentences_are_those_of_the_corpus(text: PreparedText, tmp_path: Path, numbers: Numbers) -> None:
-    for side, name in enumerate(("source", "target")):
-        write_sentences(text, side, tmp_path / "lines")
-        assert (tmp_path / "lines").read_bytes() == numbers.train[name].read_bytes()
 
 
 def test_a_finished_folder_stays_as_it_is(text: PreparedText, tmp_path: Path, numbers: Numbers) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from multihead.cli.options import FILE, Command, flags_of, merge_config_file
+from multihead.cli.options import FILE, Command, flags_of, merge_config_file, require_flag
 from multihead.planning.settings import TrainSettings
 from multihead.work_folder import kind_of
 
@@ -19,9 +19,14 @@ from multihead.work_folder import kind_of
     is_flag=True,
     help="Train several translators and let them teach a last one; --budget is the time of all together.",
 )
+@click.option(
+    "--monolingual",
+    **FILE,
+    help="With --best: further text in the target language, a sentence a line; a reverse model makes pairs of it.",
+)
 @flags_of(TrainSettings)
 @click.pass_obj
-def train(began: float | None, /, config: Path | None, best: bool, **flags: Any) -> None:
+def train(began: float | None, /, config: Path | None, best: bool, monolingual: Path | None, **flags: Any) -> None:
     """Train a translator from two aligned text files; the same command resumes a run that was stopped.
 
     Only --source, --target and --output are needed: every other setting is chosen from the size of the corpus and
@@ -37,8 +42,9 @@ def train(began: float | None, /, config: Path | None, best: bool, **flags: Any)
         arguments = start_run()
         from multihead.runs.best.train import train_best
 
-        train_best(started=began, **arguments, **settings)
+        train_best(started=began, monolingual=monolingual, **arguments, **settings)
         return
+    require_flag("--best", best, ["monolingual"] if monolingual else [])
     arguments = start_run(distributed=True)
     from multihead.runs.translator.train import train as run
 

@@ -71,7 +71,7 @@ class PairOptions(LineOptions):
 
 
 def write_pairs(
-    models: Sequence[Path], text: Path, output: Path, context: RunContext, *, backwards: bool = False
+    models: Sequence[Path], text: Path, output: Path, context: RunContext, *, backwards: bool = False, tag: str = ""
 ) -> None:
     """Write the pairs that a model, or an ensemble, makes of a text file; lines that seem wrong are left out.
 
@@ -82,7 +82,7 @@ def write_pairs(
         text: a file of sentences, a line each.
         output: the file of pairs (.tsv). If the work was stopped, it goes on.
         context: receives progress, and may stop the work.
-        backwards: as in `PairOptions`.
+        backwards, tag: as in `PairOptions`.
 
     Raises:
         Interrupted: ``context.stop_signal`` returned a signal; the same call goes on.
@@ -92,7 +92,7 @@ def write_pairs(
     maxima = most_tokens(translator.lengths, translator.reach, None)
     fast: dict[str, Any] = {"precision": "int8"} if translator.compiled else {}
     request = TranslationRequest(translator.search_settings().model_copy(update=fast))
-    options = PairOptions(request, False, GuardSettings(), *maxima, backwards=backwards)
+    options = PairOptions(request, False, GuardSettings(), *maxima, backwards=backwards, tag=tag)
     scanned, done, said = check_input(text), 0, time.monotonic()
 
     def progress(more: int) -> None:

@@ -16,8 +16,6 @@ from multihead import work_folder
 from multihead.data.corpus import Pair
 from multihead.data.order import Array
 from multihead.data.store import ParallelWriter
-from multihead.data.text_files import one_line
-from multihead.files import atomic_file, write_chunks
 from multihead.planning.sections import CorpusSettings
 from multihead.planning.settings import CorpusRecord, DataConfig, PrepareSettings
 from multihead.preparing.corpora import scan_files
@@ -121,20 +119,6 @@ def _describe(config: DataConfig, corpora: tuple[CorpusRecord, ...], exchanged: 
             "prepared": None,
         }
     )
-
-
-def write_sentences(text: PreparedText, side: int, path: Path) -> None:
-    """Write the training sentences of side 0 (source) or 1 (target) as text, a line each."""
-    store = (text.train.source, text.train.target)[side]
-    tokenizer = (text.source_tokenizer, text.target_tokenizer)[side]
-    with atomic_file(path) as draft:
-        write_chunks(
-            draft,
-            (
-                "".join(f"{one_line(tokenizer.decode(store[i].tolist()))}\n" for i in part).encode()
-                for part in _parts(len(store))
-            ),
-        )
 
 
 def _order(exchanged: bool, source: T, target: T) -> tuple[T, T]:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.conftest import SETTINGS, WORDS
 
 from multihead import Translator
-from multihead.errors import Interrupted
+from multihead.errors import ConfigurationError, Interrupted
 from multihead.planning.settings import Choices, TrainSettings
 from multihead.runs.best.plan import STUDENT_RATE, BestConfig, budget_of, decide, stages_of
 from multihead.runs.best.train import train_best
@@ -229,6 +229,45 @@ def test_what_cannot_be_leaves_nothing_behind(
     with pytest.raises(Exception, match=said) as raised:
         learn(**{"output": tmp_path / "run", **wishes, **change})
     assert not isinstance(raised.value, AssertionError)
+    assert not (tmp_path / "run").exists()
+
+
+# --------------------------------------------------------------------------- further text
+
+
+def test_further_text_is_translated_first_and_learned_by_all(
+    wishes: dict[str, Any], numbers: Numbers, tmp_path: Path
+) -> None:
+    lines = [target for _, target in numbers.pairs(30, seed=5)]
+    further = tmp_path / "more.en"
+    further.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    run, short = tmp_path / "run", {**wishes, "updates": 2, "validate_every": 2}
+    with pytest.raises(Interrupted):
+        learn(run, monolingual=further, **short, stop_signal=lambda: 15 if (run / "pairs").exists() else None)
+    further.write_text("one\n", encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=r"more\.en: not the text with which this run began"):
+        learn(run)
+    further.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=r"monolingual was .*, now other"):
+        learn(run, monolingual=Path("other"))
+    learn(run)
+    done = [entry["step"] for entry in map(json.loads, (run / "stages.jsonl").read_text().splitlines())]
+    assert done == sorted(done)
+    rows = [row.split("\t") for row in (run / "pairs/monolingual.tsv").read_text(encoding="utf-8").splitlines()]
+    assert {target for _, target in rows} <= set(lines)
+    assert all(source.startswith("<bt> ") for source, _ in rows)
+    text, more = (
+        json.loads((run / name / "prepared.json").read_text())["data"]["pairs"] for name in ("text", "text-more")
+    )
+    assert more == text + len(rows)
+    for name in ("forward-1", "forward-3", "student"):
+        assert json.loads((run / name / "run.json").read_text())["data"]["pairs"] == more
+    assert json.loads((run / "reverse-1/run.json").read_text())["data"]["pairs"] == text
+
+
+def test_further_text_without_stages_is_refused(call: Callable[..., Any], tmp_path: Path) -> None:
+    ended = call("train", "--output", tmp_path / "run", "--monolingual", tmp_path / "more.en")
+    assert ended.status == 2
     assert not (tmp_path / "run").exists()
 
 

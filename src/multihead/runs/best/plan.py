@@ -1,6 +1,6 @@
 """What a run in stages does, and how it divides its time.
 
-Text of pairs (x, y) gives
+Text of pairs (x, y) gives, in this order,
 
     forward-1 ... forward-K      translators from x to y, with different seeds
     reverse-1 ... reverse-L      translators from y to x, which choose among candidates
@@ -10,9 +10,13 @@ Text of pairs (x, y) gives
 The student learns the mean of the teachers' predictions at each position, besides the text (word-level distillation,
 Kim and Rush 2016, "Sequence-level knowledge distillation"; that a model can learn from an ensemble with itself is
 Furlanello et al. 2018, "Born-again neural networks"). It begins with the weights of a teacher, so a fraction of a
-training is enough for it. Synthetic pairs are no part of it: docs/lab-notes.md, "Students that begin as a teacher", has
-the measurements. The time of a training is its share of what is left when it begins, so a stage that took longer than
-expected is paid for by those that follow.
+training is enough for it. Synthetic pairs of the training text gained it nothing (docs/lab-notes.md, "Students that
+begin as a teacher"). Further text in the target language does bring something new. With such text the reverse models
+come first and translate it, and forward models and student learn from these pairs as well (back-translation, Sennrich
+et al. 2016, "Improving neural machine translation models with monolingual data").
+
+The time of a training is its share of what is left when it begins, so a stage that took longer than expected is paid
+for by those that follow.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from pydantic import Field
 
 from multihead import work_folder
 from multihead.configuration import MOST_UPDATES, Settings
-from multihead.planning.settings import Choices
+from multihead.planning.settings import Choices, TextFile
 
 _TARGET = 0.985
 """Where in the budget the last stage is planned to end."""
@@ -33,6 +37,8 @@ _USUAL, _USUAL_PAIRS = 3600.0, 30_000
 """Seconds for so many pairs if neither a budget nor updates are given."""
 _SHORT = 20 * 60.0
 """Seconds below which more than one forward model would leave each too little."""
+_MOST_PAIRS = 2.0
+"""Weight that the translation of further text has at most; it takes as long as it takes."""
 STUDENT_RATE = 0.5
 """The student's peak learning rate, in relation to that of its teachers."""
 
@@ -57,24 +63,29 @@ class BestConfig(Settings):
     """Forward models."""
     reverse: int = Field(ge=0, le=8)
     """Reverse models."""
+    monolingual: TextFile | None = None
+    """Further text in the target language."""
+    pairs: int = 0
+    """Pairs of the training text."""
     reasons: dict[str, str]
     """Why each choice was made."""
 
 
-def decide(choices: Choices, pairs: int, versions: dict[str, str]) -> BestConfig:
+def decide(choices: Choices, pairs: int, versions: dict[str, str], monolingual: TextFile | None = None) -> BestConfig:
     """Decide the stages of a run.
 
     Args:
         choices: the user's settings; collects the reason of each decision.
         pairs: training pairs.
         versions: of what it is started with.
+        monolingual: further text in the target language.
     """
     updates, usual = choices.requested("updates"), _USUAL * min(max((pairs / _USUAL_PAIRS) ** 0.5, 0.1), 100.0)
     length = (usual, f"for {pairs:,} pairs") if updates is None else (None, "updates is given")
     budget = choices.take("budget", lambda: length)
     seed = choices.take("seed", lambda: (1, "any would do"))
     choices.reasons["forward"] = "as many as the time allows"
-    choices.reasons["reverse"] = "chooses among candidates"
+    choices.reasons["reverse"] = "chooses among candidates" + (monolingual is not None) * ", and makes pairs"
     return BestConfig(
         versions=versions,
         asked=work_folder.given_settings(choices.settings),
@@ -83,6 +94,8 @@ def decide(choices: Choices, pairs: int, versions: dict[str, str]) -> BestConfig
         seed=seed,
         forward=1 if budget is not None and budget < _SHORT else 3,
         reverse=1,
+        monolingual=monolingual,
+        pairs=pairs,
         reasons=choices.reasons,
     )
 
@@ -101,7 +114,7 @@ class Stage:
 
 
 FORWARD, REVERSE, STUDENT, BEST = "forward-{}", "reverse-{}", "student", "best"
-TEXT, REVERSE_TEXT = "text", "text-reverse"
+TEXT, REVERSE_TEXT, MORE_TEXT, PAIRS = "text", "text-reverse", "text-more", "pairs/monolingual.tsv"
 
 
 def stages_of(config: BestConfig) -> tuple[Stage, ...]:
@@ -109,7 +122,11 @@ def stages_of(config: BestConfig) -> tuple[Stage, ...]:
     forward = [Stage(FORWARD.format(i + 1), 1.0) for i in range(config.forward)]
     reverse = [Stage(REVERSE.format(i + 1), 0.6) for i in range(config.reverse)]
     student = [Stage(STUDENT, 0.7)] if config.forward > 1 else []
-    return (*forward, *reverse, *student, Stage(BEST, 0.12))
+    last = (*student, Stage(BEST, 0.12))
+    if config.monolingual is None:
+        return (*forward, *reverse, *last)
+    translating = min(0.12 * config.monolingual.lines / max(config.pairs, 1), _MOST_PAIRS)
+    return (*reverse, Stage(PAIRS, translating), Stage(MORE_TEXT, 0.02), *forward, *last)
 
 
 def budget_of(stages: Sequence[Stage], index: int, total: float, spent: float) -> float:

@@ -5,12 +5,13 @@ A run in stages is a folder:
     run.json         what was decided: a `BestConfig`; run.copy.json is a copy of it
     stages.jsonl     the budget of each stage and the time spent (`training.budget.Journal`)
     log.txt          the stages, and how the models are best used
-    text/            the prepared text; text-reverse/ is made from it (`preparing.derived`)
+    text/            the prepared text; text-reverse/ and text-more/ are made from it (`preparing.derived`)
+    pairs/           what the reverse models make of further text in the target language
     forward-1/ ...   ordinary runs of `runs.translator`; reverse-1/ ..., student/ as well
     uses.json        ways to translate, with their flags and validation BLEU (`runs.best.comparison`)
     best/            the model folder of the student
 
-Every stage can be stopped and goes on where it was, as what it consists of can: prepared text, runs, soft targets.
+Every stage can be stopped and goes on where it was, as what it consists of can: text, runs, pairs, soft targets.
 `runs.best.plan` says which stages there are, and divides the time.
 """
 
@@ -25,11 +26,14 @@ from typing import Any
 
 from multihead import work_folder
 from multihead.configuration import build, inspect_machine
-from multihead.errors import ConfigurationError, Interrupted
-from multihead.files import atomic_file, atomic_folder
+from multihead.errors import ConfigurationError, DataError, Interrupted
+from multihead.files import atomic_file, atomic_folder, write_errors
+from multihead.lines.synthetic_pairs import write_pairs
+from multihead.lines.translate_file import check_input
 from multihead.model_folder import write_json
 from multihead.planning.choices import rehearse
-from multihead.planning.settings import Choices, PrepareSettings, RunConfig, TrainSettings
+from multihead.planning.sections import CorpusSettings
+from multihead.planning.settings import Choices, PrepareSettings, RunConfig, TextFile, TrainSettings
 from multihead.preparing.derived import derive
 from multihead.preparing.prepare import prepare
 from multihead.preparing.prepared import PreparedText, open_prepared, read_manifest, use_folder
@@ -45,6 +49,8 @@ from multihead.training.progress import RunLog, format_duration
 _STAGES, USES = "stages.jsonl", "uses.json"
 _OWN = {"data", "budget", "updates", *PrepareSettings.model_fields}
 """Settings that each training of the run gets from its stage, and those of the text."""
+_TAG = "<bt>"
+"""The first word of a source that a reverse model made; it tells the forward models so."""
 
 
 def train_best(
@@ -53,6 +59,7 @@ def train_best(
     stop_signal: Callable[[], int | None] = lambda: None,
     use_threads: Callable[[int], None] = lambda _: None,
     started: float | None = None,
+    monolingual: Path | None = None,
     **settings: Any,
 ) -> TrainResult:
     """Train a translator in stages, or resume such a run.
@@ -62,6 +69,7 @@ def train_best(
         stop_signal: called now and then; returns the number of a signal that asks the run to stop.
         use_threads: called with the number of threads of each training.
         started: when the budget begins, by `time.monotonic`; now if ``None``.
+        monolingual: a file of further text in the target language, a sentence a line.
         **settings: fields of `TrainSettings`. ``budget`` is the time of all stages together, ``updates`` the number of
             each training; text and subwords are common to all of them, and network, training and search are the same.
 
@@ -79,19 +87,23 @@ def train_best(
         work_folder.restore(folder, BestConfig, say)
         config = work_folder.read(folder, BestConfig)
         if config is None:
-            config = _begin(given, folder, context)
+            config = _begin(given, folder, context, monolingual)
         else:
-            work_folder.check_same_settings(folder, work_folder.given_settings(given), config.asked)
+            files = {} if monolingual is None else {"monolingual": str(monolingual)}
+            begun = {} if config.monolingual is None else {"monolingual": config.monolingual.path}
+            asked = work_folder.given_settings(given) | files
+            work_folder.check_same_settings(folder, asked, {**config.asked, **begun})
             work_folder.remove_leftovers(folder)
             given = build(TrainSettings, {**config.asked, "output": folder}, "run.json")
         return BestRun(given, folder, config, context).run()
 
 
-def _begin(given: TrainSettings, folder: Path, context: RunContext) -> BestConfig:
+def _begin(given: TrainSettings, folder: Path, context: RunContext, monolingual: Path | None) -> BestConfig:
     """Prepare the text and decide the stages; if that fails, leave the folder as it was.
 
     Raises:
         ConfigurationError: settings that a run in stages cannot have, or that no training could have.
+        DataError: a text file cannot be read.
     """
     for name in ("from_model", "teacher"):
         if getattr(given, name) is not None:
@@ -102,19 +114,32 @@ def _begin(given: TrainSettings, folder: Path, context: RunContext) -> BestConfi
     text = None if given.data is None else use_folder(given.data, choices)
     for settings in (given, student):
         rehearse(settings, 1 if text is None else text.config.pairs, machine)
+    further = None if monolingual is None else _record(monolingual)
     with work_folder.preparing(folder):
         if text is None:
             values = {name: getattr(given, name) for name in PrepareSettings.model_fields}
             text = prepare(say=context.say, stop_signal=context.stop_signal, **{**values, "output": folder / plan.TEXT})
         else:
             derive(text, folder / plan.TEXT, context)
-        config = plan.decide(choices, text.config.pairs, installed_versions())
+        config = plan.decide(choices, text.config.pairs, installed_versions(), further)
         work_folder.write(folder, config)
     log = RunLog(folder, context.say)
     log.say(f"{text.config.pairs:,} training pairs, {machine.name}; a run in stages, decided (run.json has it all):")
     length = "budget" if config.updates is None else "updates"
     log_decisions(config.reasons, {name: getattr(config, name) for name in (length, "seed", "forward", "reverse")}, log)
     return config
+
+
+def _record(path: Path) -> TextFile:
+    """What run.json says about a text file.
+
+    Raises:
+        DataError: it cannot be read, or is empty.
+    """
+    found = check_input(path)
+    if not found.lines:
+        raise DataError("is empty: expected text in the target language, a sentence a line", path)
+    return TextFile(path=str(path), sha256=found.sha256, lines=found.lines)
 
 
 class BestRun:
@@ -174,6 +199,10 @@ class BestRun:
         self._check_stop()
         if stage.name == plan.BEST:
             self._finish()
+        elif stage.name == plan.PAIRS:
+            self._make_pairs(self._folder / stage.name)
+        elif stage.name == plan.MORE_TEXT:
+            derive(self._text(), self._folder / stage.name, self._context, added=self._added())
         else:
             self._results[stage.name] = self._train(stage.name, budget, began, say=self._context.say)
 
@@ -185,7 +214,8 @@ class BestRun:
 
     def _train(self, name: str, budget: float | None, began: float, say: Callable[[str], None]) -> TrainResult:
         """Train the model of a stage, or go on with it; a training that is finished is only read."""
-        output, text = self._folder / name, self._folder / plan.TEXT
+        output, further = self._folder / name, self._config.monolingual is not None
+        text = self._folder / (plan.MORE_TEXT if further else plan.TEXT)
         if output in self._reverse:
             text = self._folder / plan.REVERSE_TEXT
             derive(self._text(), text, self._context, exchanged=True)
@@ -231,6 +261,31 @@ class BestRun:
     def _text(self) -> PreparedText:
         folder = self._folder / plan.TEXT
         return open_prepared(folder, read_manifest(folder).data)
+
+    # ----------------------------------------------------------------------- further text
+
+    def _make_pairs(self, output: Path) -> None:
+        """Let the reverse models translate the further text.
+
+        Raises:
+            ConfigurationError: it is no longer what it was when the run began.
+        """
+        assert self._config.monolingual is not None
+        path = Path(self._config.monolingual.path)
+        if _record(path) != self._config.monolingual:
+            raise ConfigurationError(f"{path}: not the text with which this run began: put it back, or begin anew")
+        with write_errors(output.parent):
+            output.parent.mkdir(exist_ok=True)
+        if not output.exists():
+            write_pairs(self._reverse, path, output, self._context, backwards=True, tag=_TAG)
+
+    def _added(self) -> list[CorpusSettings]:
+        """The file of pairs; a model that has learned nothing makes none that are good enough."""
+        path = self._folder / plan.PAIRS
+        if path.stat().st_size:
+            return [CorpusSettings(source=path)]
+        self._log.say(f"{path}: there is no pair that is good enough to learn from; the forward models learn without")
+        return []
 
     # ----------------------------------------------------------------------- the end
 
