@@ -36,7 +36,7 @@ _TARGET = 0.985
 _USUAL, _USUAL_PAIRS = 3600.0, 30_000
 """Seconds for so many pairs if neither a budget nor updates are given."""
 _SHORT = 20 * 60.0
-"""Seconds below which more than one forward model would leave each too little."""
+"""Seconds below which further models would leave each too little: a single training is better."""
 _MOST_PAIRS = 2.0
 """Weight that the translation of further text has at most; it takes as long as it takes."""
 STUDENT_RATE = 0.5
@@ -84,16 +84,17 @@ def decide(choices: Choices, pairs: int, versions: dict[str, str], monolingual: 
     length = (usual, f"for {pairs:,} pairs") if updates is None else (None, "updates is given")
     budget = choices.take("budget", lambda: length)
     seed = choices.take("seed", lambda: (1, "any would do"))
+    short = budget is not None and budget < _SHORT
     choices.reasons["forward"] = "as many as the time allows"
-    choices.reasons["reverse"] = "chooses among candidates" + (monolingual is not None) * ", and makes pairs"
+    choices.reasons["reverse"] = "makes pairs" if monolingual else "no time for one" if short else "chooses candidates"
     return BestConfig(
         versions=versions,
         asked=work_folder.given_settings(choices.settings),
         budget=budget,
         updates=updates,
         seed=seed,
-        forward=1 if budget is not None and budget < _SHORT else 3,
-        reverse=1,
+        forward=1 if short else 3,
+        reverse=0 if short and monolingual is None else 1,
         monolingual=monolingual,
         pairs=pairs,
         reasons=choices.reasons,
@@ -122,7 +123,7 @@ def stages_of(config: BestConfig) -> tuple[Stage, ...]:
     forward = [Stage(FORWARD.format(i + 1), 1.0) for i in range(config.forward)]
     reverse = [Stage(REVERSE.format(i + 1), 0.6) for i in range(config.reverse)]
     student = [Stage(STUDENT, 0.7)] if config.forward > 1 else []
-    last = (*student, Stage(BEST, 0.12))
+    last = (*student, Stage(BEST, 0.12 if reverse else 0.02))
     if config.monolingual is None:
         return (*forward, *reverse, *last)
     translating = min(0.12 * config.monolingual.lines / max(config.pairs, 1), _MOST_PAIRS)

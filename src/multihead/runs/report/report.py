@@ -117,7 +117,8 @@ def _runs(run: Path) -> tuple[Path, Path]:
             f"{run}: is no run: there is no {work_folder.RUN} in it; give a folder of `multihead train`"
         )
     if work_folder.kind_of(run) == "best":
-        return run / STUDENT, run / FORWARD.format(1)
+        first, student = run / FORWARD.format(1), run / STUDENT
+        return (student if student.is_dir() else first), first
     return run, run
 
 
