@@ -1,4 +1,4 @@
-"""How the models of a run in stages are best used, by their validation BLEU.
+"""How the models of a run in stages translate best, on validation text.
 
 The model that was learned last is fast; an ensemble with the others is better and slower; a reverse model chooses among
 the candidates of either (`translating.choosing`), with weights that `judging.tune` finds. Each use has the flags of
