@@ -205,7 +205,7 @@ def usual_epochs(pairs: int) -> float:
 
 def usual_time(pairs: int) -> float:
     """Seconds of a training whose length is not given: 25 minutes for 30,000 pairs, growing with their square root."""
-    return 25 * 60 * min(max((pairs / 30_000) ** 0.5, 0.1), 100.0)
+    return 25 * 60 * min(max(float((pairs / 30_000) ** 0.5), 0.1), 100.0)
 
 
 def choose_updates(choices: Choices, corpus: CorpusSize, pace: Callable[[], Pace]) -> int:
