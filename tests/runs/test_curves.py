@@ -123,6 +123,21 @@ def test_several_runs_in_one_picture(run, tmp_path):
     assert (tmp_path / "1.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_panels_over_the_same_have_the_same_scale(tmp_path, monkeypatch):
+    from matplotlib.figure import Figure
+
+    found = []
+    drawn = drawing.render_figure
+    monkeypatch.setattr(drawing, "render_figure", lambda *words: (found.append(words[0]), drawn(*words))[1])
+    lines = [[Line("a", [(0, 1.0), (stop, 2.0)])] for stop in (5, 9, 7, 30)]
+    axes = ("update", "update", "minutes", "minutes")
+    drawing.draw_curves([Panel("p", *both) for both in zip(lines, axes, strict=True)], tmp_path / "x.svg")
+    assert isinstance(found[0], Figure)
+    limits = [one.get_xlim() for one in found[0].axes]
+    assert limits[0] == limits[1] != limits[2] == limits[3]
+    assert [one.get_xlabel() for one in found[0].axes] == list(axes)
+
+
 def test_what_cannot_be_drawn_is_refused(run, tmp_path):
     folder = run("one")
     (tmp_path / "there.png").write_text("x")

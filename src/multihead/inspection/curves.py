@@ -80,9 +80,13 @@ def draw_curves(panels: Sequence[Panel], path: str | Path) -> None:
     figure = Figure((_WIDTH, _HEIGHT * len(shown)))
     FigureCanvasAgg(figure)  # registers itself with the figure, which is then drawn in memory without a display
     alike = len({panel.axis for panel in shown}) == 1
+    first: dict[str, Axes] = {}
     space = {"hspace": 0.35 if alike else 0.6}
     grid = figure.subplots(len(shown), 1, sharex=alike, squeeze=False, gridspec_kw=space)
     for panel, axes in zip(shown, grid[:, 0], strict=True):
+        if not alike and panel.axis in first:
+            axes.sharex(first[panel.axis])
+        first.setdefault(panel.axis, axes)
         _draw_panel(axes, panel, colors, fonts.default)
         if not alike or axes is grid[-1, 0]:
             style_text(axes.set_xlabel(panel.axis), fonts.default, 9.0)
