@@ -76,10 +76,9 @@ def measure(arguments: Namespace) -> None:
     seconds = train(arguments)
     rows = [score(name, words, arguments) for name, words in systems(arguments.output).items()]
     for row in rows:
-        parts = {
-            part: "  ".join(f"{name} {value:.2f}" for name, value in row[part].items()) for part in ("val", "test")
-        }
-        print(f"{row['case']:<28} " + "   ".join(f"{part}: {figures}" for part, figures in parts.items()))
+        print(f"{row['case']:<28} {row['seconds']:6.1f} s for both")
+        for part in ("val", "test"):
+            print(f"  {part:<5}" + "  ".join(f"{name} {value:.2f}" for name, value in row[part].items()))
     print(f"trained in {seconds:.0f} s; {rows[0]['signature']}")
     write_figures(arguments, {"rows": rows, "seconds": seconds})
 
@@ -121,20 +120,24 @@ def systems(run: Path) -> dict[str, list[str]]:
 
 def score(name: str, words: list[str], arguments: Namespace) -> dict[str, Any]:
     """BLEU, lower-cased BLEU and chrF of both sets, translated by the command that a user gives."""
-    row: dict[str, Any] = {"case": name}
+    parts = {"val": "val", "test": "test_2016_flickr"}
+    texts = {
+        part: [list(read_lines(text_of(side, file, arguments))) for side in ("source", "target")]
+        for part, file in parts.items()
+    }
     threads = ["--threads", str(arguments.threads)] if arguments.threads else []
-    for part, file in (("val", "val"), ("test", "test_2016_flickr")):
-        command = ["translate", *words, *threads, "--source", text_of("source", file, arguments)]
-        started = time.monotonic()
-        ended = subprocess.run(
-            [sys.executable, "-m", "multihead", *command], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
-        seconds = time.monotonic() - started
-        found = ended.stdout.decode("utf-8").removesuffix("\n").split("\n")
-        references = [list(read_lines(text_of("target", file, arguments)))]
+    started = time.monotonic()
+    ended = subprocess.run(
+        [sys.executable, "-m", "multihead", "translate", *words, *threads],
+        input="".join(f"{line}\n" for source, _ in texts.values() for line in source).encode("utf-8"),
+        check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    row: dict[str, Any] = {"case": name, "seconds": round(time.monotonic() - started, 2)}
+    found = iter(ended.stdout.decode("utf-8").split("\n"))
+    for part, (source, target) in texts.items():
+        translations = [next(found) for _ in source]
         metrics = {"BLEU": BLEU(), "lower-cased": BLEU(lowercase=True), "chrF": CHRF()}
-        row[part] = {one: round(metric.corpus_score(found, references).score, 2) for one, metric in metrics.items()}
-        row[part]["seconds"] = round(seconds, 2)
+        row[part] = {one: round(m.corpus_score(translations, [target]).score, 2) for one, m in metrics.items()}
         row["signature"] = str(metrics["BLEU"].get_signature())
     return row
 
