@@ -84,7 +84,7 @@ def test_the_sentence_has_the_number_and_its_interval() -> None:
     low, high = found.bleu_interval
     assert low > 0
     assert str(found) == f"twice the data: about {found.bleu:+.1f} BLEU ({low:.1f} to {high:.1f})"
-    unsure = estimate_gain(planted(0.1, 0.02, 7, SIZES[1:]), 29_000)
+    unsure = estimate_gain(planted(0.1, 0.02, 9, SIZES[1:]), 29_000)
     assert unsure.refusal is None
     assert unsure.bleu_interval[0] < 0
     assert "chance alone could explain it" in str(unsure)
