@@ -137,7 +137,7 @@ def _gain_section(gain: DataGain | None, pairs: int) -> list[str]:
             f"The loss falls with the power {found.exponent:.3f} of the pairs, which explains {power:.1%} of its "
             f"variance, and BLEU follows the loss ({follows:.1%}). Twice the pairs: {found.loss:+.3f} loss ({low:.3f} "
             f"to {high:.3f}). Intervals are 95%, from the scatter of {len(gain.points)} trainings, and suppose that "
-            "both go on as they are."
+            "both go on as they are; losses flatten in the end, so the estimate is rather too high."
         )
     if gain.length < 1:
         how.append(
