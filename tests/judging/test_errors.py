@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from multihead.errors import InputError
@@ -19,6 +19,8 @@ WORDS = st.lists(st.sampled_from(["a", "A", "dog", "dogs", "cat", "3", "."]), ma
 
 @settings(max_examples=60)
 @given(TEXTS, TEXTS)
+@example("1 1", "1")  # the kept word has no blank before it in the reference
+@example("1 1", "a,1")
 def test_all_edits_give_the_reference_and_none_the_translation(written: str, wanted: str) -> None:
     edits = align_words(tokens(written), tokens(wanted))
     assert repaired(written, wanted, edits, lambda _: True) == wanted.strip()
@@ -122,10 +124,10 @@ def test_a_planted_error_is_named_first(kind: str) -> None:
     first = found.kinds[0]
     assert first.name == kind
     assert first.gain > 2 * found.kinds[1].gain
-    for example in first.examples:
-        assert example.reference == references[example.line - 1]
-        assert example.wanted in example.reference
-        assert example.written in example.translation
+    for one in first.examples:
+        assert one.reference == references[one.line - 1]
+        assert one.wanted in one.reference
+        assert one.written in one.translation
 
 
 def test_cases_are_counted_once_and_all_of_them() -> None:

@@ -2,8 +2,7 @@
 
 A token is a word or a punctuation mark. The edits are those of the smallest Levenshtein distance; among equally small
 ones similar words are exchanged for each other, so that "dogs" is aligned with "dog" and not with its neighbor.
-Applying all edits gives the reference, applying some of them a
-translation in which only these errors are repaired.
+Applying all edits gives the reference, applying some of them a translation in which only these errors are repaired.
 
 What kind of error an edit is, and which errors are frequent, is in `judging.errors`.
 """
@@ -97,7 +96,10 @@ def shared_beginning(one: str, other: str) -> float:
 
 
 def repaired(written: str, wanted: str, edits: Sequence[Edit], wrong: Callable[[Edit], bool]) -> str:
-    """The translation with some of its errors repaired; white space comes with each token.
+    """The translation with some of its errors repaired.
+
+    White space comes with each token, that of the reference where both have it. If tokens would run together so, all of
+    them are separated by blanks.
 
     Args:
         written: the translation.
@@ -112,4 +114,5 @@ def repaired(written: str, wanted: str, edits: Sequence[Edit], wrong: Callable[[
             parts.append(other[edit.goal])
         elif edit.written is not None and not wrong(edit):
             parts.append(own[edit.place])
-    return "".join(parts).strip()
+    text, expected = "".join(parts).strip(), [part.strip() for part in parts]
+    return text if tokens(text) == expected else " ".join(expected)

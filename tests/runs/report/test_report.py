@@ -314,7 +314,7 @@ def test_a_run_in_stages_has_the_report_of_its_student(short: Path, whole: Path,
     shutil.copytree(trained, tmp_path / "staged/student")
     shutil.copytree(short, tmp_path / "staged/forward-1")
     found = write(tmp_path / "staged", tmp_path / "report")
-    assert [*found.logs.values()] == [*read_curves([trained]).values()]
+    assert [*found.logs.values()] == [*read_curves([trained, short]).values()]
     assert errors_of(found) == json.loads((whole / "report.json").read_text(encoding="utf-8"))["errors"]
 
 

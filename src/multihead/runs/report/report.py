@@ -80,7 +80,10 @@ def report(
     folder, (final, base) = Path(output), _runs(Path(run))
     config = read_run(base)
     assert config is not None
-    logs = read_curves([final, *map(Path, against)])
+    others = [Path(path) for path in against]
+    if final != base and base.resolve() not in {path.resolve() for path in others}:
+        others.insert(0, base)  # a student begins as one of these: their curves belong together
+    logs = read_curves([final, *others])
     kept_record(read_log(base), base)
     if source is not None and target is not None:
         check_parallel(source, target)
