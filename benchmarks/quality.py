@@ -18,7 +18,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from sacrebleu.metrics import BLEU, CHRF
 from multihead.data.text_files import read_lines
 from multihead.data.toy.numbers import split
 
+Texts = dict[str, list[list[str]]]
+"""The lines of source and target of each set."""
 DATA = Path(__file__).resolve().parents[2] / "shared/data/multi30k"
 
 
@@ -36,16 +39,25 @@ def main() -> None:
     """Train, score, print a row for each model."""
     made = parser(__doc__, rounds=1)
     made.add_argument("--output", type=Path, default=Path("run"), help="the run folder (run)")
-    made.add_argument("--data", type=Path, default=DATA, help=f"folder of the text ({DATA})")
-    made.add_argument("--source", default="de", help="source language (de)")
-    made.add_argument("--target", default="en", help="target language (en)")
     made.add_argument("--budget", default="60m", help="time of the training (60m)")
     made.add_argument("--plain", action="store_true", help="a single training instead of --best")
     made.add_argument(
         "--more", nargs="*", default=[], help="further flags of `multihead train`, without dashes: updates=9"
     )
+    measure_text(made, use_toy, measure)
+
+
+def measure_text(
+    made: ArgumentParser, use_toy: Callable[[Namespace, Path], None], measure: Callable[[Namespace], None]
+) -> None:
+    """Measure with the text that the command line names, or with a toy text in a temporary folder."""
+    made.add_argument("--data", type=Path, default=DATA, help=f"folder of the text ({DATA})")
+    made.add_argument("--source", default="de", help="source language (de)")
+    made.add_argument("--target", default="en", help="target language (en)")
     made.add_argument("--toy", action="store_true", help="a few generated sentences and updates, to try the program")
     arguments = made.parse_args()
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
     with tempfile.TemporaryDirectory() as folder:
         if arguments.toy:
             use_toy(arguments, Path(folder))
@@ -70,14 +82,16 @@ def write_toy(folder: Path) -> None:
 
 def measure(arguments: Namespace) -> None:
     """Train and score."""
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
     print(describe_machine())
     seconds = train(arguments)
     found = systems(arguments.output)
     if arguments.toy:  # a process each
         found = {name: words for name, words in found.items() if not name.startswith("forward")}
-    rows = [score(name, words, arguments) for name, words in found.items()]
+    texts = {
+        part: [list(read_lines(text_of(side, file, arguments))) for side in ("source", "target")]
+        for part, file in (("val", "val"), ("test", "test_2016_flickr"))
+    }
+    rows = [score(name, words, texts, arguments) for name, words in found.items()]
     for row in rows:
         print(f"{row['case']:<28} {row['seconds']:6.1f} s for both")
         for part in ("val", "test"):
@@ -121,13 +135,8 @@ def systems(run: Path) -> dict[str, list[str]]:
     return {use["use"]: [str(run), *use["flags"]] for use in uses} | forward
 
 
-def score(name: str, words: list[str], arguments: Namespace) -> dict[str, Any]:
+def score(name: str, words: list[str], texts: Texts, arguments: Namespace) -> dict[str, Any]:
     """BLEU, lower-cased BLEU and chrF of both sets, translated by the command that a user gives."""
-    parts = {"val": "val", "test": "test_2016_flickr"}
-    texts = {
-        part: [list(read_lines(text_of(side, file, arguments))) for side in ("source", "target")]
-        for part, file in parts.items()
-    }
     threads = ["--threads", str(arguments.threads)] if arguments.threads else []
     started = time.monotonic()
     ended = subprocess.run(

@@ -21,7 +21,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import tempfile
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,7 +29,7 @@ from typing import Any
 import torch
 from common import describe_machine, parser, write_figures
 from pydantic import TypeAdapter
-from quality import DATA, find, write_toy
+from quality import find, measure_text, write_toy
 from time_to_bleu_peer import NAME, RECIPES, PeerRun, Point
 
 from multihead.bundle import load_bundle
@@ -40,6 +39,7 @@ from multihead.models.config import preset
 from multihead.planning.sections import Duration
 from multihead.preparing.prepare import prepare
 from multihead.preparing.prepared import PreparedText
+from multihead.runs.report.card import time_to as reached
 from multihead.training.budget import JOURNAL
 from multihead.training.checkpoint import copy_into, intact_checkpoints, read_weights
 from multihead.translating.translator import Translator
@@ -53,9 +53,6 @@ def main() -> None:
     """Train both and print the table."""
     made = parser(__doc__, rounds=1)
     made.add_argument("--output", type=Path, default=Path("time-to-bleu"), help="folder of everything (time-to-bleu)")
-    made.add_argument("--data", type=Path, default=DATA, help=f"folder of the text ({DATA})")
-    made.add_argument("--source", default="de", help="source language (de)")
-    made.add_argument("--target", default="en", help="target language (en)")
     made.add_argument("--vocab-size", type=int, help="subwords of both (what `multihead prepare` chooses)")
     made.add_argument("--preset", default="small", help="sizes of both networks (small)")
     made.add_argument("--only", choices=[OURS, NAME, "table"], help="train only this one, or none")
@@ -64,14 +61,7 @@ def main() -> None:
     made.add_argument("--peer-time", default="3h", help="time of the peer, at most (3h)")
     made.add_argument("--every", type=float, default=60.0, help="seconds between the peer's validations (60)")
     made.add_argument("--levels", type=float, nargs="+", default=[30, 35, 38, 40], help="of BLEU (30 35 38 40)")
-    made.add_argument("--toy", action="store_true", help="a few generated sentences and updates, to try the program")
-    arguments = made.parse_args()
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
-    with tempfile.TemporaryDirectory() as folder:
-        if arguments.toy:
-            use_toy(arguments, Path(folder))
-        measure(arguments)
+    measure_text(made, use_toy, measure)
 
 
 def use_toy(arguments: Namespace, folder: Path) -> None:
@@ -215,11 +205,6 @@ def store(file: Path, name: str, points: Sequence[Point]) -> None:
     """Replace a curve of the file."""
     curves = {**read(file), name: points}
     write_text(file, "".join(json.dumps(point) + "\n" for curve in curves.values() for point in curve))
-
-
-def reached(curve: Sequence[Point], level: float) -> float | None:
-    """Seconds to the first point of at least this BLEU; None if there is none."""
-    return next((point["seconds"] for point in curve if point["bleu"] >= level), None)
 
 
 def ratio(ours: Sequence[Point], peers: Sequence[Sequence[Point]], level: float) -> tuple[float, bool] | None:

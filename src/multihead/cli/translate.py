@@ -164,12 +164,12 @@ class ChoosingFlags:
             return translator
         from multihead.translating.translator import Translator
 
-        others, reverse = ([Translator.load(path, device) for path in paths] for paths in (self.others, self.reverse))
-        if others:
+        if self.others:
+            others = [Translator.load(path, device) for path in self.others]
             translator = translator.ensemble(others, self.mean or "probabilities")
-        if not reverse:
+        if not self.reverse:
             return translator
-        return translator.with_reverse(reverse[0].ensemble(reverse[1:]) if reverse[1:] else reverse[0])
+        return translator.with_reverse(Translator.load_ensemble(self.reverse, device))
 
     def digest(self, model: Path, languages: Languages) -> str:
         """Identifies all models, their languages, and how they are averaged."""

@@ -87,8 +87,7 @@ def write_pairs(
     Raises:
         Interrupted: ``context.stop_signal`` returned a signal; the same call goes on.
     """
-    first, *others = map(Translator.load, models)
-    translator = first.ensemble(others) if others else first
+    translator = Translator.load_ensemble(models)
     maxima = most_tokens(translator.lengths, translator.reach, None)
     fast: dict[str, Any] = {"precision": "int8"} if translator.compiled else {}
     request = TranslationRequest(translator.search_settings().model_copy(update=fast))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from multihead.data.corpus import Report, language_of
 from multihead.data.readers import CorpusScan, scan_corpus
+from multihead.data.text_files import TextScan
 from multihead.errors import ConfigurationError, DataError
 from multihead.planning.sections import CorpusSettings
 from multihead.planning.settings import Choices, PrepareSettings, TextFile, holds_pairs
@@ -53,7 +54,12 @@ class TextFiles:
 
 def file_records(scan: CorpusScan) -> tuple[TextFile, ...]:
     """What run.json records of the files of a corpus."""
-    return tuple(TextFile(path=str(file.path), sha256=file.sha256, lines=file.lines) for file in scan.files)
+    return tuple(map(file_record, scan.files))
+
+
+def file_record(scan: TextScan) -> TextFile:
+    """What run.json records of a file."""
+    return TextFile(path=str(scan.path), sha256=scan.sha256, lines=scan.lines)
 
 
 def scan_files(settings: PrepareSettings) -> TextFiles:

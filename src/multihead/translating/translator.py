@@ -101,6 +101,16 @@ class Translator:
                 )
         return cls(bundle, Path(path))
 
+    @classmethod
+    def load_ensemble(cls, paths: Sequence[str | Path], device: str = "cpu") -> Translator:
+        """Read one model, or several as an ensemble that averages probabilities.
+
+        Raises:
+            FormatError, ConfigurationError: as `load` and `ensemble`.
+        """
+        first, *others = (cls.load(path, device) for path in paths)
+        return first.ensemble(others) if others else first
+
     @cached_property
     def lengths(self) -> Lengths:
         """Lengths of the sentences in the model's training data, as far as its folder knows them."""

@@ -18,9 +18,10 @@ from pathlib import Path
 from multihead.data.bert.documents import Document, DocumentStore, read_documents, write_documents
 from multihead.data.bert.sentence_pairs import longest_sentence
 from multihead.data.corpus import Report
-from multihead.data.text_files import TextScan, scan
+from multihead.data.text_files import scan
 from multihead.errors import ConfigurationError, DataError, Interrupted
-from multihead.planning.settings import Choices, TextFile
+from multihead.planning.settings import Choices
+from multihead.preparing.corpora import file_record
 from multihead.runs.bert.settings import PretrainSettings, PretrainText, choose_rows, choose_vocabulary
 from multihead.text.bert_words import BERT_SPECIALS, SUBWORDS, BpeWords
 from multihead.text.tokenizer import Tokenizer
@@ -98,8 +99,8 @@ def store_text(settings: PretrainSettings, folder: Path, choices: Choices, conte
             f"{first.path}:{first.line}: {first.reason} ({first.detail}); {report.left_out:,} such lines are left out"
         )
     return PretrainText(
-        text=_file_record(found),
-        valid=None if valid is None else _file_record(valid),
+        text=file_record(found),
+        valid=None if valid is None else file_record(valid),
         documents=source.documents,
         sentences=sentences,
         held_out=held_out,
@@ -165,7 +166,3 @@ def _until_stopped(documents: Iterator[Document], stop_signal: Callable[[], int 
         if (number := stop_signal()) is not None:
             raise Interrupted(number, "stopped while the text was stored; the same command starts again")
         yield document
-
-
-def _file_record(scan: TextScan) -> TextFile:
-    return TextFile(path=str(scan.path), sha256=scan.sha256, lines=scan.lines)

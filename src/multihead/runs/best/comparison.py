@@ -70,7 +70,7 @@ def compare_uses(
     if others:
         ensemble = alone.ensemble([Translator.load(path) for path in others])
         systems.append(("an ensemble", ensemble, [word for path in others for word in ("--with", str(path))]))
-    judge = _join(reverse) if reverse and len(sources) >= MIN_LINES else None
+    judge = Translator.load_ensemble(reverse) if reverse and len(sources) >= MIN_LINES else None
     uses: list[Use] = []
     for name, system, flags in systems:
         translations = system.translate(list(sources), progress=progress)
@@ -89,8 +89,3 @@ def compare_uses(
             uses.append(chosen)
             found(chosen)
     return uses
-
-
-def _join(folders: Sequence[Path]) -> Translator:
-    first, *others = (Translator.load(path) for path in folders)
-    return first.ensemble(others) if others else first

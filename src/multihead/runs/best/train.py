@@ -33,7 +33,8 @@ from multihead.lines.translate_file import check_input
 from multihead.model_folder import write_json
 from multihead.planning.choices import rehearse
 from multihead.planning.sections import CorpusSettings
-from multihead.planning.settings import Choices, PrepareSettings, RunConfig, TextFile, TrainSettings
+from multihead.planning.settings import Choices, PrepareSettings, TextFile, TrainSettings, read_run
+from multihead.preparing.corpora import file_record
 from multihead.preparing.derived import derive
 from multihead.preparing.prepare import prepare
 from multihead.preparing.prepared import PreparedText, open_prepared, read_manifest, use_folder
@@ -139,7 +140,7 @@ def _record(path: Path) -> TextFile:
     found = check_input(path)
     if not found.lines:
         raise DataError("is empty: expected text in the target language, a sentence a line", path)
-    return TextFile(path=str(path), sha256=found.sha256, lines=found.lines)
+    return file_record(found)
 
 
 class BestRun:
@@ -185,7 +186,7 @@ class BestRun:
         if total is not None:
             spent = self._journal.spent
             self._log.say(f"{format_duration(spent)} of the budget of {format_duration(total)} are spent")
-        return replace(self._result(self._last().parent.name), folder=self._folder)
+        return replace(self._result(self._last().name), folder=self._folder)
 
     def _announce(self, index: int, spent: float, budget: float | None) -> None:
         stage, total = self._stages[index], self._config.budget
@@ -237,7 +238,7 @@ class BestRun:
     def _student_settings(self) -> dict[str, Any]:
         """The student begins as the best forward model, and trains as that did, with a lower learning rate."""
         first = max(self._forward, key=lambda path: self._result(path.name).best_score)
-        config = work_folder.read(first, RunConfig)
+        config = read_run(first)
         assert config is not None
         training = config.training
         return {
@@ -255,8 +256,8 @@ class BestRun:
         return self._results[name]
 
     def _last(self) -> Path:
-        """The model that this run results in."""
-        return (self._folder / plan.STUDENT if self._config.forward > 1 else self._forward[0]) / "best"
+        """The training whose model this run results in."""
+        return self._folder / plan.STUDENT if self._config.forward > 1 else self._forward[0]
 
     def _text(self) -> PreparedText:
         folder = self._folder / plan.TEXT
@@ -291,15 +292,20 @@ class BestRun:
 
     def _finish(self) -> None:
         """Copy the last model to ``best``, and measure how the models are best used."""
-        model, text = self._last(), self._text()
-        others = [path for path in self._forward if path != model.parent]
+        last, text = self._last(), self._text()
+        others = [path for path in self._forward if path != last]
         valid = text.valid_sources[:SENTENCES], text.valid_targets[:SENTENCES]
         self._log.say(f"validation BLEU, and the flags of `multihead translate {self._folder}`:")
-        language, said = text.config.target_language, self._log.say
         uses = compare_uses(
-            model, others, self._reverse, valid, language, lambda use: said(f"  {use}"), lambda _: self._check_stop()
+            last / "best",
+            others,
+            self._reverse,
+            valid,
+            text.config.target_language,
+            found=lambda use: self._log.say(f"  {use}"),
+            progress=lambda _: self._check_stop(),
         )
         with atomic_file(self._folder / USES) as draft:
             write_json(draft, {"sentences": len(valid[0]), "uses": [use.as_dict() for use in uses]})
         with atomic_folder(self._folder / plan.BEST) as draft:
-            shutil.copytree(model, draft, dirs_exist_ok=True)
+            shutil.copytree(last / "best", draft, dirs_exist_ok=True)
