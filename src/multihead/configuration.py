@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from multihead.errors import ConfigurationError, shortened, shown
+from multihead.platforms import memory_by_windows
 
 
 class Settings(BaseModel):
@@ -138,7 +139,7 @@ class Machine:
     threads: int
     """Number of processor threads that PyTorch uses."""
     device: str
-    """cuda if available, else cpu."""
+    """cuda or mps if available, else cpu."""
     fast_bfloat16: bool
     """Whether ``device`` has hardware for bfloat16 products."""
     name: str
@@ -152,6 +153,8 @@ def inspect_machine() -> Machine:
     threads = torch.get_num_threads()  # the number of cores, unless the user or the caller has set it
     if torch.cuda.is_available():
         return Machine(threads, "cuda", torch.cuda.is_bf16_supported(), torch.cuda.get_device_name())
+    if torch.backends.mps.is_available():
+        return Machine(threads, "mps", False, "the GPU of a Mac (MPS)")
     flags = processor_flags()
     found = sorted(flags & {"avx512_bf16", "amx_bf16"})
     name = f"{threads} processor threads" + (f" with {' and '.join(found)}" if found else "")
@@ -164,25 +167,41 @@ def memory_of(device: str) -> int | None:
         import torch
 
         return int(torch.cuda.get_device_properties(device).total_memory)
+    if device == "mps":
+        import torch
+
+        return int(torch.mps.recommended_max_memory())
     found = []
     with contextlib.suppress(AttributeError, OSError, ValueError):
         found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    if not found:
+        found = [total for total in (memory_by_windows(),) if total is not None]
     for place in ("memory.max", "memory/memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError):
             found.append(int((Path("/sys/fs/cgroup") / place).read_text(encoding="ascii")))
     return min(found, default=None)
 
 
-def require_device(name: str) -> None:
+def require_device(name: str, precision: str | None = None, *, compiled: bool | None = None) -> None:
     """Check that a device is available.
 
+    Args:
+        name: the device.
+        precision: of the training that is asked for on it.
+        compiled: whether torch.compile is asked for.
+
     Raises:
-        ConfigurationError: the device is CUDA, which PyTorch does not find.
+        ConfigurationError: the device is CUDA or MPS, which PyTorch does not find; or MPS, which trains otherwise.
     """
     import torch
 
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise ConfigurationError(f"device: got {name}, but PyTorch finds no CUDA on this machine; use cpu")
+    if name == "mps" and not torch.backends.mps.is_available():
+        raise ConfigurationError("device: got mps, but PyTorch finds no MPS on this machine; use cpu")
+    if name == "mps" and (precision == "bfloat16" or compiled):
+        wish = "--compile" if compiled else "--precision bfloat16"
+        raise ConfigurationError(f"{wish}: mps trains in float32, and uncompiled; leave it out, or use --device cpu")
 
 
 def processor_flags() -> set[str]:

@@ -10,7 +10,8 @@
     ├── SurroundingsError           a failure of the machine (no space, missing package); exit status 1
     │   └── MissingDependencyError  an optional package is missing: says what to install
     ├── DivergenceError             training diverged; exit status 1
-    └── Interrupted                 stopped by a signal, after saving; exit status 128 + signal
+    ├── Interrupted                 stopped by a signal, after saving; exit status 128 + signal
+    └── OutputClosedError           the reader of standard output has closed it; exit status 141, without a message
 
 A message says what was got, what was expected and what to do about it. ``assert`` is used only for invariants
 that a bug of this package would break.
@@ -19,13 +20,25 @@ that a bug of this package would break.
 from __future__ import annotations
 
 import signal
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 
 class MultiheadError(Exception):
-    """Base class of all errors that multihead raises on purpose."""
+    """Base class of all errors that multihead raises on purpose. They can be pickled."""
 
     exit_status = 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (type(self), self.args, vars(self))
+
+
+def _restored(cls: type[MultiheadError], arguments: tuple[Any, ...], attributes: dict[str, Any]) -> MultiheadError:
+    """An error as it was pickled: the initializers of some classes have other arguments than its message."""
+    error = cls.__new__(cls, *arguments)
+    error.__dict__.update(attributes)
+    return error
 
 
 class InputError(MultiheadError):
@@ -71,16 +84,47 @@ class SurroundingsError(MultiheadError):
 
 
 class MissingDependencyError(SurroundingsError):
-    """An optional package is not installed.
+    """An optional package is not installed, or cannot be imported.
 
     Args:
         package: the package that could not be imported.
         extra: the extra of multihead that installs it.
         purpose: what needs the package.
+        reason: why a package that is installed cannot be imported; None if it is not installed.
     """
 
-    def __init__(self, package: str, extra: str, purpose: str) -> None:
-        super().__init__(f"{purpose} needs {package}, which is not installed: pip install 'multihead[{extra}]'")
+    def __init__(self, package: str, extra: str, purpose: str, reason: str | None = None) -> None:
+        problem, remedy = "is not installed", f'"multihead[{extra}]"'
+        if reason is not None:
+            problem, remedy = f"cannot be imported ({reason})", f"--force-reinstall {package}"
+        super().__init__(f"{purpose} needs {package}, which {problem}: pip install {remedy}")
+
+
+_PACKAGES = {"google": "protobuf", "yaml": "PyYAML"}
+"""Packages whose modules have another name."""
+
+
+def require_package(module: str, extra: str, purpose: str) -> None:
+    """Import a module of an optional package, so that the statements after it can.
+
+    Args:
+        module: the module, such as "pyarrow.parquet".
+        extra: the extra of multihead that installs its package.
+        purpose: what needs it, for the message.
+
+    Raises:
+        MissingDependencyError: it, or a package that it imports, is not installed or is broken.
+    """
+    package = module.partition(".")[0]
+    try:
+        import_module(package)
+        import_module(module)
+    except ModuleNotFoundError as error:
+        package = (error.name or module).partition(".")[0]
+        raise MissingDependencyError(_PACKAGES.get(package, package), extra, purpose) from error
+    except Exception as error:  # packages with compiled parts raise all kinds
+        reason = shortened(" ".join(f"{type(error).__name__}: {error}".split()), 300)
+        raise MissingDependencyError(_PACKAGES.get(package, package), extra, purpose, reason) from error
 
 
 class DivergenceError(MultiheadError):
@@ -93,6 +137,12 @@ class Interrupted(MultiheadError):  # noqa: N818 - not an error: the work so far
     def __init__(self, number: int, message: str) -> None:
         super().__init__(f"{message} ({signal.Signals(number).name})")
         self.exit_status = 128 + number
+
+
+class OutputClosedError(MultiheadError):
+    """The reader of standard output has closed it, as ``head`` does; like other filters, the command ends silently."""
+
+    exit_status = 141  # 128 + SIGPIPE, which a shell shows for a program that the signal has ended
 
 
 def shortened(text: str, most: int = 100) -> str:

@@ -6,9 +6,12 @@ the old or the new content, whenever the machine stops. A full disk or a missing
 left (drafts, a folder moved aside). The disk is changed only through functions of `os`, so that a test can make each
 single call fail.
 
-Locks are the operating system's (flock) on an open file or folder. The system releases them however a process ends, so
-there are no stale locks. They bind only processes that ask for them, and have no effect where the system or the file
-system does not support them.
+Locks are the operating system's, on an open file or folder (`open_lock`). The system releases them however a process
+ends, so there are no stale locks. They bind only processes that ask for them, and have no effect where the system or
+the file system does not support them.
+
+What is open elsewhere cannot be renamed, replaced or removed on every system: `replace` waits there until it is closed,
+and what this package itself has open it closes before. `multihead.platforms` says what a system can do.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from multihead import platforms
 from multihead.errors import ConfigurationError, FormatError, MultiheadError, SurroundingsError
 
 if TYPE_CHECKING:
@@ -78,20 +82,39 @@ def write_errors(path: Path) -> Iterator[None]:
             errno.ENOSPC: "no space left on the device: free some and start again",
             errno.EDQUOT: "the disk quota is used up: free some space and start again",
             errno.EFBIG: "larger than files may be here (ulimit -f): raise the limit and start again",
-            errno.EACCES: "permission denied: choose a folder that you may write to",
-            errno.EPERM: "permission denied: choose a folder that you may write to",
+            errno.EACCES: platforms.DENIED,
+            errno.EPERM: platforms.DENIED,
             errno.EROFS: "the file system is read-only: choose another place",
         }.get(error.errno or 0, error.strerror or str(error))
         raise SurroundingsError(f"{path}: cannot be written: {remedy}") from error
 
 
 def fsync(path: Path) -> None:
-    """Force a file or folder to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+    """Force a file to the disk, or a folder where that can be opened.
+
+    Where it cannot, only a file that may be written is forced.
+    """
+    if not platforms.FOLDERS_OPEN and (path.is_dir() or not os.access(path, os.W_OK)):
+        return
+    descriptor = os.open(path, platforms.TO_SYNC)
     try:
-        os.fsync(descriptor)
+        force(descriptor)
     finally:
         os.close(descriptor)
+
+
+def force(descriptor: int) -> None:
+    """Force an open file to the disk."""
+    if not platforms.HAS_FULL_SYNC or not platforms.force_drive(descriptor):
+        os.fsync(descriptor)
+
+
+def replace(source: Path, target: Path) -> None:
+    """Rename a file or a folder; a file of that name is replaced. Nothing of ``source`` is open in this process."""
+    if platforms.RENAMES_OPEN:
+        source.replace(target)
+    else:
+        platforms.when_closed(lambda: source.replace(target))
 
 
 def _draft_of(path: Path) -> Path:
@@ -111,7 +134,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
         with write_errors(path):
             yield draft
             fsync(draft)
-            draft.replace(path)
+            replace(draft, path)
             fsync(path.parent)
     finally:
         with contextlib.suppress(OSError):  # the first error is the one to report
@@ -130,7 +153,7 @@ def write_chunks(path: Path, chunks: Iterable[bytes | memoryview]) -> str:
     Not atomic: for drafts of `atomic_file` and `atomic_folder`.
     """
     digest = hashlib.sha256()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), 0o666)
+    descriptor = os.open(path, platforms.WRITE, 0o666)
     try:
         for chunk in chunks:
             rest = memoryview(chunk)
@@ -217,27 +240,32 @@ def atomic_folder(path: Path) -> Iterator[Path]:
             fsync(draft)
             _finish_replacement(path)
             if path.exists():
-                path.replace(_aside(path))
-            draft.replace(path)
+                replace(path, _aside(path))
+            replace(draft, path)
             fsync(path.parent)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
         with contextlib.suppress(OSError):
-            _finish_replacement(path)
+            _finish_replacement(path, patient=False)
 
 
 def _aside(path: Path) -> Path:
     return path.with_name(f".{path.name}{REPLACED}")
 
 
-def _finish_replacement(path: Path) -> None:
-    """Complete an interrupted replacement: remove the folder moved aside, or move it back if nothing replaced it."""
+def _finish_replacement(path: Path, *, patient: bool = True) -> None:
+    """Complete an interrupted replacement: remove the folder moved aside, or move it back if nothing replaced it.
+
+    Without patience a folder that cannot be removed yet stays until the next replacement.
+    """
     aside = _aside(path)
     if aside.exists():
-        if path.exists():
+        if not path.exists():
+            replace(aside, path)
+        elif platforms.RENAMES_OPEN or not patient:
             shutil.rmtree(aside)
         else:
-            aside.replace(path)
+            platforms.when_closed(lambda: shutil.rmtree(aside))
 
 
 def current_folder(path: Path) -> Path:
@@ -274,12 +302,26 @@ def remove(path: Path) -> None:
 _LOCK_TABLE = Path("/proc/locks")
 
 
+def open_lock(path: Path, opened: int | None = None) -> int:
+    """A descriptor whose lock stands for a file or folder; the caller closes it, and so releases the lock.
+
+    Args:
+        path: the file or folder, which exists.
+        opened: a descriptor of it, if it is open; that may be closed before the lock.
+
+    Raises:
+        SurroundingsError: the system locks no folders, and there is no place for a file that stands for one.
+    """
+    if not platforms.FOLDERS_OPEN:
+        return platforms.open_lock_file(path)
+    return os.open(path, os.O_RDONLY) if opened is None else os.dup(opened)
+
+
 def take_lock(descriptor: int) -> bool:
     """Lock an open file or folder until it is closed or this process ends; False if another process holds the lock."""
-    try:
-        import fcntl
-    except ImportError:
-        return True
+    fcntl = platforms.fcntl
+    if fcntl is None:
+        return platforms.lock_first_byte(descriptor)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -289,12 +331,21 @@ def take_lock(descriptor: int) -> bool:
     return True
 
 
+def lock_stands_for(descriptor: int, folder: Path) -> bool:
+    """Whether a descriptor from `open_lock` still stands for a folder, which may have been removed and made again."""
+    if not folder.is_dir():
+        return False
+    return not platforms.FOLDERS_OPEN or folder.stat().st_ino == os.fstat(descriptor).st_ino
+
+
 def lock_holder(descriptor: int) -> str:
     """The holder of the lock of an open file or folder as text, `` (process 123)``; empty if the system does not tell.
 
     Linux lists locks in /proc/locks, one per line: ``1: FLOCK ADVISORY WRITE 123 fe:00:456 0 EOF`` names process,
     device (in hexadecimal) and inode.
     """
+    if not platforms.FOLDERS_OPEN:
+        return ""
     state = os.fstat(descriptor)
     inode = f"{os.major(state.st_dev):02x}:{os.minor(state.st_dev):02x}:{state.st_ino}"
     try:

@@ -16,6 +16,7 @@ JSON is bounded in size and depth. Tensors are read from such folders by `multih
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import io
 import json
@@ -29,6 +30,7 @@ from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from multihead import platforms
 from multihead.errors import FormatError
 from multihead.files import REPLACED, sha256_of, write_chunks
 
@@ -46,8 +48,6 @@ _FORMAT, _VERSION = "multihead manifest", 1
 _MOST_MANIFEST, _MOST_OPEN = 1 << 22, 100
 _BLOCK = 1 << 20
 _ATTEMPTS = 100
-_HERE = bool(os.supports_dir_fd and os.open in os.supports_dir_fd)
-"""Whether files are opened relative to an opened folder; otherwise, as on Windows, by their paths."""
 
 
 class Entry(NamedTuple):
@@ -155,9 +155,11 @@ class OpenFolder:
         self._prefix = ""
         self._files: dict[str, int] = {}
         self._digests: dict[str, str] = {}
-        if not _HERE and not place.is_dir():
-            raise FileNotFoundError(place)
-        self._descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) if _HERE else None
+        self._descriptor = os.open(place, platforms.READ_FOLDER) if platforms.OPENS_WITHIN else None
+        state = place.stat() if self._descriptor is None else os.fstat(self._descriptor)
+        if not stat.S_ISDIR(state.st_mode):
+            raise NotADirectoryError(place)
+        self._identity = state.st_dev, state.st_ino
 
     def _open_files(self) -> None:
         """Read the manifest, and open every file.
@@ -174,7 +176,8 @@ class OpenFolder:
             place = self._place if self._descriptor is None else self._descriptor
             names = os.listdir(place) if self.entries is None else self.entries  # noqa: PTH208 - a descriptor
             opened = [self._try(name) for name in list(names)[:_MOST_OPEN]]
-        if (None in opened or self.entries is None) and not self._is_current():
+        doubtful = None in opened or self.entries is None or self._descriptor is None
+        if doubtful and not self._is_current():
             raise _ReplacedError
 
     def _try(self, name: str) -> int | None:
@@ -186,25 +189,21 @@ class OpenFolder:
 
     def _open(self, name: str) -> int:
         if name not in self._files:
-            flags = (
-                os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-            )
-            if self._descriptor is None:
-                self._files[name] = os.open(self._place / name, flags)
+            if self._descriptor is not None:
+                self._files[name] = os.open(name, platforms.READ, dir_fd=self._descriptor)
+            elif (self._place / name).is_dir():
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
             else:
-                self._files[name] = os.open(name, flags, dir_fd=self._descriptor)
+                self._files[name] = os.open(self._place / name, platforms.READ)
         return self._files[name]
 
     def _is_current(self) -> bool:
         """Whether the path still names this folder; one moved aside counts until another stands in its place."""
-        if self._descriptor is None:
-            return True
         try:
-            now, own = self._place.stat(), os.fstat(self._descriptor)
+            now = self._place.stat()
         except OSError:
             return False
-        same = (now.st_dev, now.st_ino) == (own.st_dev, own.st_ino)
-        return same and (self._place == self.path or not self.path.exists())
+        return (now.st_dev, now.st_ino) == self._identity and (self._place == self.path or not self.path.exists())
 
     def part(self, prefix: str) -> OpenFolder:
         """A folder in this one, opened with it and closed with it."""
@@ -218,7 +217,7 @@ class OpenFolder:
             return self._prefix + name in self.entries
         try:
             return not stat.S_ISDIR(os.fstat(self._open(self._prefix + name)).st_mode)
-        except (FileNotFoundError, NotADirectoryError):
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return False
         except OSError:
             return True  # reading it says what is wrong
@@ -436,8 +435,10 @@ def read_file(path: Path, most: int = MOST_TEXT) -> bytes:
         FormatError: it cannot be read, is a folder, a pipe or a device, or larger than ``most`` bytes.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        descriptor = os.open(path, platforms.READ)
     except OSError as error:
+        if path.is_dir():  # some systems do not open folders
+            raise FormatError(f"{path}: is a folder, not a regular file; give a regular file") from None
         raise FormatError(f"{path}: cannot be read: {error.strerror}") from None
     try:
         size = _regular_size(descriptor, path, "give a regular file")

@@ -3,7 +3,8 @@
 A run has begun once its ``run.json`` exists, and a folder of `multihead prepare` is finished once its ``prepared.json``
 does. Before that file the manifest is written, which lists it and all data (`multihead.sealed`); a run also gets a copy
 of it, from which `restore` writes it again. Until then a marker in the folder says that everything in it will be made
-again; an error during that time leaves nothing behind, not even the folder. Only one process at a time works in a
+again; an error during that time leaves nothing behind, not even the folder. Long preparations keep what their journal
+lists, and go on from there (`preparing.journal`). Only one process at a time works in a
 folder (`locked`), and a folder that holds anything else is not touched. What a run consists of is in `runs.run`, what
 prepared text consists of in `preparing.prepared`.
 """
@@ -12,16 +13,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar, get_args
 
 from multihead.configuration import Settings
-from multihead.errors import ConfigurationError, FormatError
+from multihead.errors import ConfigurationError, FormatError, Interrupted
 from multihead.files import (
     atomic_file,
     is_unfinished,
     lock_holder,
+    lock_stands_for,
+    open_lock,
     remove,
     remove_unfinished,
     take_lock,
@@ -33,6 +36,8 @@ from multihead.sealed import MANIFEST, OpenFolder, manifest_of, open_folder, rea
 
 _MARKER = ".multihead-preparing"
 RUN, PREPARED = "run.json", "prepared.json"
+JOURNAL = "preparing.jsonl"
+"""What a preparation has done so far; in no finished folder."""
 _COPY = "run.copy.json"
 _DEFAULT_KIND = "translator"
 """The kind of a run whose ``run.json`` names none."""
@@ -49,7 +54,7 @@ _KINDS = {
 Config = TypeVar("Config", bound=Settings)
 _SEALED = ("data", "left-out.tsv", _COPY)
 """Names besides the description that the manifest lists."""
-_UNFINISHED_CONTENT = (_MARKER, *_SEALED, "checkpoints", "text", MANIFEST)
+_UNFINISHED_CONTENT = (_MARKER, JOURNAL, *_SEALED, "checkpoints", "text", MANIFEST)
 """Names that may exist in a folder under construction."""
 _DESCRIPTIONS = {RUN: "a run", PREPARED: "what `multihead prepare` wrote"}
 _REMEDIES = {RUN: "Go on with it by `multihead train`", PREPARED: "Train from it by --data"}
@@ -67,7 +72,7 @@ def locked(folder: Path) -> Iterator[None]:
     """
     nearest_existing(folder)
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    descriptor = None if os.name == "nt" else _open_locked(folder)
+    descriptor = _open_locked(folder)
     try:
         yield
     except BaseException:
@@ -76,8 +81,7 @@ def locked(folder: Path) -> Iterator[None]:
                 path.rmdir()
         raise
     finally:
-        if descriptor is not None:
-            os.close(descriptor)
+        os.close(descriptor)
 
 
 def _open_locked(folder: Path) -> int:
@@ -87,7 +91,7 @@ def _open_locked(folder: Path) -> int:
             # Another process may remove the folder between mkdir and its check of what exists.
             with write_errors(folder), contextlib.suppress(FileExistsError):
                 folder.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(folder, os.O_RDONLY)
+            descriptor = open_lock(folder)
         except FileNotFoundError:  # removed since by the process that created it
             continue
         if not take_lock(descriptor):
@@ -97,7 +101,7 @@ def _open_locked(folder: Path) -> int:
                 f"{folder}: another process{who} is working in it; wait until that one has ended, or choose another "
                 "folder"
             )
-        if folder.is_dir() and folder.stat().st_ino == os.fstat(descriptor).st_ino:
+        if lock_stands_for(descriptor, folder):
             return descriptor
         os.close(descriptor)  # removed before it was locked
 
@@ -306,20 +310,32 @@ def given_settings(settings: Settings) -> dict[str, object]:
 
 
 @contextlib.contextmanager
-def preparing(folder: Path, final: str = RUN) -> Iterator[None]:
-    """Mark ``folder`` as under construction; if the block raises, the folder is left as it was found."""
+def preparing(
+    folder: Path, final: str = RUN, *, resumed: Collection[str] = (), kept: Callable[[], bool] = lambda: False
+) -> Iterator[None]:
+    """Mark ``folder`` as under construction; if the block raises, the folder is left as it was found.
+
+    Args:
+        folder: the folder.
+        final: the file that says that it is finished.
+        resumed: names in the folder that an interrupted attempt left and this one uses; all others are removed.
+        kept: called when the block was interrupted; whether what it has done stays, for the next attempt.
+    """
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         with write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / _MARKER, "This folder is being made; starting the same command again makes it anew.\n")
-        _empty(folder)
+        write_text(folder / _MARKER, "This folder is being made; start the same command again.\n")
+        _empty(folder, resumed)
         yield
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, Interrupted) and kept():
+            raise
         if folder.is_dir() and not (folder / final).exists():
             with contextlib.suppress(OSError):
                 _empty(folder)
-                (folder / _MARKER).unlink(missing_ok=True)
+                if {path.name for path in folder.iterdir()} <= {_MARKER}:  # text that is mapped may have to stay
+                    (folder / _MARKER).unlink(missing_ok=True)
         for path in missing:
             with contextlib.suppress(OSError):
                 path.rmdir()
@@ -327,10 +343,10 @@ def preparing(folder: Path, final: str = RUN) -> Iterator[None]:
     remove_leftovers(folder)
 
 
-def _empty(folder: Path) -> None:
-    """Remove everything but the marker; `is_begun` has checked that nothing else is in the folder."""
+def _empty(folder: Path, kept: Collection[str] = ()) -> None:
+    """Remove all but the marker and what is kept; `is_begun` has checked that nothing else is in the folder."""
     for path in list(folder.iterdir()):
-        if path.name != _MARKER:
+        if path.name != _MARKER and path.name not in kept:
             remove(path)
 
 
@@ -357,4 +373,5 @@ def remove_leftovers(folder: Path) -> None:
     """Remove what a killed process may have left in a run that has begun."""
     remove_unfinished(folder)
     with write_errors(folder):
+        (folder / JOURNAL).unlink(missing_ok=True)
         (folder / _MARKER).unlink(missing_ok=True)
