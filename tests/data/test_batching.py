@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from multihead.data.batching import Batch, BatchStream, Resegment, collate, collate_source
 from multihead.data.order import Share, batch_order, batches_by_tokens, epoch_pairs, real_share
-from multihead.data.store import ParallelStore, ParallelWriter
+from multihead.data.store import ParallelStore
+from multihead.data.store_writers import ParallelWriter
 from multihead.data.text_files import read_lines
 from multihead.errors import InputError
 

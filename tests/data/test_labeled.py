@@ -78,6 +78,12 @@ def test_every_fault_is_named_with_its_line(tmp_path: Path, line: bytes | int, w
         read_labeled(path)
 
 
+def test_a_table_with_commas_is_named(tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text("good,a text\n")
+    with pytest.raises(DataError, match=r"data.csv:1: no tab; .*; a \.csv is not read: save it with tabs"):
+        read_labeled(tmp_path / "data.csv")
+
+
 def test_what_is_no_file_of_documents(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
         read_labeled(tmp_path / "none.tsv")

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multihead.data.corpus import normalize_code
-from multihead.data.records import find_columns
-from multihead.data.tmx import choose_languages, covers, place_of, side_of
+from multihead.data.entries import find_columns
+from multihead.data.xml_units import choose_languages, covers, place_of, side_of
 from multihead.errors import DataError
 
 codes = st.sampled_from(["de", "en", "zh"]).flatmap(

@@ -10,19 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.shares import assert_nobody_is_ahead, corpora, shares_of
 
 from multihead.data.order import Array, Share, epoch_pairs
 from multihead.errors import InputError
-
-weights = st.floats(0.01, 4) | st.sampled_from([0.1, 1 / 3, 0.5, 1.0, 2.0, 2.5])
-corpora = st.lists(st.tuples(st.integers(0, 30), weights), min_size=1, max_size=4).filter(
-    lambda parts: sum(count * weight for count, weight in parts) >= 1
-)
-
-
-def shares_of(parts: list[tuple[int, float]]) -> list[Share]:
-    ends = np.cumsum([count for count, _ in parts]).tolist()
-    return [Share(end - count, end, weight) for (count, weight), end in zip(parts, ends, strict=True)]
 
 
 def times(size: int, shares: list[Share], seed: int, epoch: int) -> Array:
@@ -43,12 +34,7 @@ class TestShares:
         for epoch in range(epochs):
             now = times(size, shares, seed, epoch)
             total += now
-            for share in shares:
-                part, so_far = now[share.start : share.stop], total[share.start : share.stop]
-                expected = (epoch + 1) * Fraction(share.weight)
-                assert set(part.tolist()) <= {math.floor(share.weight), math.ceil(share.weight)}
-                assert set(so_far.tolist()) <= {math.floor(expected), math.ceil(expected)}
-                assert so_far.sum() == math.floor(expected * len(part))
+            assert_nobody_is_ahead(now, total, shares, epoch)
 
     def test_far_ahead_nothing_has_added_up(self) -> None:
         shares = [Share(0, 997, 0.1), Share(997, 2000, 1.7)]

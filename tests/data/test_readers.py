@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import hashlib
+import io
 import json
 import lzma
 from collections.abc import Callable
@@ -13,7 +15,7 @@ import pytest
 import zstandard
 
 from multihead.data.corpus import EMPTY, Pair, Report, check_parallel
-from multihead.data.readers import CorpusScan, format_of, scan_corpus
+from multihead.data.readers import CorpusScan, format_of, scan_corpus, shards
 from multihead.errors import ConfigurationError, DataError
 
 PAIRS = [("Ein Hund & <eine> Katze.", "A dog & <a> cat."), ("", "nothing"), ("Größe\u2028«1»", " x  y "), ("b", "b")]
@@ -28,11 +30,36 @@ def _tmx(pairs: list[tuple[str, str]]) -> str:
     return f"<tmx><header srclang='de'/><body>\n{''.join(map(unit, pairs))}</body></tmx>\n"
 
 
+def _xliff(pairs: list[tuple[str, str]]) -> str:
+    def unit(pair: tuple[str, str]) -> str:
+        source, target = (text.replace("&", "&amp;").replace("<", "&lt;") for text in pair)
+        return f"<trans-unit id='1'><source>{source}</source><target>{target}</target></trans-unit>\n"
+
+    units = "".join(map(unit, pairs))
+    return (
+        f"<xliff version='1.2'><file source-language='de' target-language='en'><body>\n{units}</body></file></xliff>\n"
+    )
+
+
+def _csv(pairs: list[tuple[str, str]]) -> str:
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator="\n").writerows([("de", "en"), *pairs])
+    return stream.getvalue()
+
+
+def _catalog(pairs: list[tuple[str, str]]) -> str:
+    entries = ("".join(f'{key} "{text}"\n' for key, text in zip(("msgid", "msgstr"), p, strict=True)) for p in pairs)
+    return "\n".join(entries).replace('msgid ""\n', 'msgid " "\n')  # an empty one would be the header
+
+
 WRITERS: dict[str, Callable[[list[tuple[str, str]]], str]] = {
     "tsv": lambda pairs: "".join("\t".join(pair) + "\n" for pair in pairs),
     "jsonl": lambda pairs: "".join(json.dumps(dict(zip(("de", "en"), p, strict=True))) + "\n" for p in pairs),
     "ndjson": lambda pairs: "".join(json.dumps({"source": s, "target": t}) + "\n" for s, t in pairs),
+    "csv": _csv,
     "tmx": _tmx,
+    "xlf": _xliff,
+    "po": _catalog,
 }
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
@@ -55,11 +82,11 @@ def test_every_format_in_every_packing_gives_the_same(tmp_path: Path, form: str,
     assert found.path(0) == found.path(1) == path
     (text,) = found.files
     assert (text.path, text.sha256, text.lines) == (path, hashlib.sha256(data).hexdigest(), data.count(b"\n"))
-    first = 2 if form == "tmx" else 1
-    expected = [Pair(number, *pair) for number, pair in enumerate(PAIRS, first) if all(pair)]
+    lines = {"tmx": range(2, 6), "csv": range(2, 6), "xlf": range(2, 6), "po": range(1, 13, 3)}.get(form, range(1, 5))
+    expected = [Pair(number, *pair) for number, pair in zip(lines, PAIRS, strict=True) if all(pair)]
     for _ in range(2):  # as often as one likes
         assert list(found.read(report := Report())) == expected
-    assert [fault[:3] for fault in report.faults] == [(path, first + 1, EMPTY)]
+    assert [fault[:3] for fault in report.faults] == [(path, lines[1], EMPTY)]
 
 
 def test_two_files_are_read_as_they_were(tmp_path: Path) -> None:
@@ -76,7 +103,14 @@ def test_two_files_are_read_as_they_were(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "form"),
-    [("a.tsv", ".tsv"), ("a.b.TMX.GZ", ".tmx"), ("a.jsonl.zst", ".jsonl"), ("a.tmx.txt", None), ("tsv", None)],
+    [
+        ("a.tsv", ".tsv"),
+        ("a.b.TMX.GZ", ".tmx"),
+        ("a.jsonl.zst", ".jsonl"),
+        ("train-*.parquet", ".parquet"),
+        ("a.tmx.txt", None),
+        ("tsv", None),
+    ],
 )
 def test_the_name_tells_the_format(name: str, form: str | None) -> None:
     assert format_of(name) == format_of(Path("x.tmx") / name) == form
@@ -85,8 +119,10 @@ def test_the_name_tells_the_format(name: str, form: str | None) -> None:
 def test_what_cannot_be_a_corpus(tmp_path: Path) -> None:
     text = tmp_path / "train.txt"
     text.write_text("a\tb\n")
-    with pytest.raises(DataError, match=r"train\.txt: by its name not a file of pairs \(\.tsv, .*\.tmx; .*\.zst"):
+    with pytest.raises(DataError, match=r"\.txt is not an ending of files of pairs \(\.tsv, \.csv, .*\.tmx.*; .*\.zst"):
         scan_corpus(text)
+    with pytest.raises(DataError, match=r"train: a file of pairs has an ending \(\.tsv, "):
+        scan_corpus(text.rename(tmp_path / "train"))
     with pytest.raises(DataError, match="there is no such file"):
         scan_corpus(tmp_path / "absent.tmx")
     (tmp_path / "folder.tsv").mkdir()
@@ -95,3 +131,54 @@ def test_what_cannot_be_a_corpus(tmp_path: Path) -> None:
     for pair in (("de", "DE"), ("pt-BR", "pt_br")):
         with pytest.raises(ConfigurationError, match=f"are both '{pair[0]}'"):
             scan_corpus(tmp_path / "train.tsv", None, *pair)
+
+
+class TestShards:
+    @pytest.fixture
+    def folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        monkeypatch.chdir(tmp_path)
+        for name in ("a-2.tsv", "a-1.tsv", "a-10.tsv", "_SUCCESS", "b [x].tsv", "deep/er/a-3.tsv", "t1.de", "t2.de"):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text("x\ty\n")
+        (tmp_path / "a-0.tsv").mkdir()
+        return tmp_path
+
+    @pytest.mark.parametrize(
+        ("named", "found"),
+        [
+            ("a-*.tsv", ["a-1.tsv", "a-10.tsv", "a-2.tsv"]),
+            ("a-?.tsv", ["a-1.tsv", "a-2.tsv"]),
+            ("**/a-[3-9].tsv", ["deep/er/a-3.tsv"]),
+            ("b [x].tsv", ["b [x].tsv"]),  # a file, though it looks like a pattern
+            ("absent.tsv", ["absent.tsv"]),  # the reader's message is better
+            (["a-2.tsv", "a-1*.tsv"], ["a-2.tsv", "a-1.tsv", "a-10.tsv"]),
+            ("deep/er", ["deep/er/a-3.tsv"]),
+            (".", ["a-1.tsv", "a-10.tsv", "a-2.tsv", "b [x].tsv"]),
+        ],
+    )
+    def test_files_patterns_folders_and_lists(self, folder: Path, named: str | list[str], found: list[str]) -> None:
+        given = Path(named) if isinstance(named, str) else list(map(Path, named))
+        assert shards(given) == [(Path(name), None) for name in found]
+        absolute = folder / named if isinstance(named, str) else [folder / name for name in named]
+        assert shards(absolute) == [(folder / name, None) for name in found]
+
+    def test_two_sides_have_as_many_files(self, folder: Path) -> None:
+        for number in (1, 2):
+            (folder / f"t{number}.en").write_text("y\n")
+        pairs = [(Path(f"t{number}.de"), Path(f"t{number}.en")) for number in (1, 2)]
+        assert shards(Path("t*.de"), Path("t*.en")) == shards([p[0] for p in pairs], [p[1] for p in pairs]) == pairs
+        with pytest.raises(DataError, match=r"t\*\.de names 2 files, but t1\.en 1; expected as many"):
+            shards(Path("t*.de"), Path("t1.en"))
+
+    def test_what_names_no_files(self, folder: Path) -> None:
+        with pytest.raises(DataError, match=r"x-\*\.tsv: no file has such a name"):
+            shards(Path("x-*.tsv"))
+        with pytest.raises(DataError, match=r"deep: is a folder without files of pairs \(\.tsv, "):
+            shards(Path("deep"))
+        (folder / "a.tmx").write_text("")
+        with pytest.raises(DataError, match=r"several formats \(.*\.tmx.*\); name those to read by a pattern"):
+            shards(Path())
+        (folder / "deep" / "er" / "train-0.tsv").write_text("")
+        (folder / "deep" / "er" / "test-0.tsv").write_text("")
+        with pytest.raises(DataError, match=r"deep/er: is a folder with files of several splits \(train, test\)"):
+            shards(Path("deep/er"))

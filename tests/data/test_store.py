@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multihead.data import store as store_module
-from multihead.data.store import ParallelStore, ParallelWriter, TokenStore, TokenStoreWriter
+from multihead.data import store_writers
+from multihead.data.store import ParallelStore, TokenStore
+from multihead.data.store_writers import ParallelWriter, TokenStoreWriter
 from multihead.errors import FormatError, InputError, SurroundingsError
 from multihead.sealed import OpenFolder
 
@@ -128,7 +129,7 @@ class TestHalfWritten:
 
     def test_a_killed_process_leaves_no_store_and_the_next_one_succeeds(self, tmp_path: Path) -> None:
         script = (
-            "import os, signal, sys; from multihead.data.store import ParallelWriter\n"
+            "import os, signal, sys; from multihead.data.store_writers import ParallelWriter\n"
             "with ParallelWriter(sys.argv[1], 10, 10) as writer:\n"
             "    writer.append([[1]] * 9999, [[2]] * 9999, range(9999))\n"
             "    os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -145,14 +146,14 @@ class TestHalfWritten:
         assert ParallelStore.open(path).lines.tolist() == [7]
         assert list(tmp_path.iterdir()) == [path]
 
-    @pytest.mark.parametrize("function", ["fsync", "rename"])
+    @pytest.mark.parametrize("function", ["fsync", "replace"])
     def test_a_full_disk_is_said_and_leaves_nothing(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str
     ) -> None:
         def full(*_: object) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(store_module.os if function == "fsync" else Path, function, full)
+        monkeypatch.setattr(store_writers.os if function == "fsync" else Path, function, full)
         with pytest.raises(SurroundingsError, match="No space left on device"):
             write_store(tmp_path / "s", SAMPLE)
         with (

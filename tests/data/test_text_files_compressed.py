@@ -118,7 +118,7 @@ def test_a_few_bytes_that_stand_for_many_are_unpacked_piece_by_piece(tmp_path: P
 
 def test_zstd_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "zstandard", None)
-    with pytest.raises(MissingDependencyError, match=r"a needs zstandard, .*: pip install 'multihead\[zstd\]'"):
+    with pytest.raises(MissingDependencyError, match=r'a needs zstandard, .*: pip install "multihead\[zstd\]"'):
         read(tmp_path, zstd(b"text"))
     assert read(tmp_path, lzma.compress(b"text")) == b"text"
 

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multihead.data import tmx
+from multihead.data import xml_units
 from multihead.data.corpus import EMPTY, EMPTY_BOTH, Pair, Report
+from multihead.data.entries import EntryScan
 from multihead.data.readers import scan_corpus
 from multihead.data.text_files import one_line
-from multihead.data.tmx import NO_ENTITY, TmxScan
+from multihead.data.xml_units import NO_ENTITY
 from multihead.errors import DataError
 
 # As they come from the tools: indents, attributes and ways of writing a language differ.
@@ -86,11 +87,11 @@ def unit(*variants: tuple[str, str]) -> str:
 
 def scanned(
     folder: Path, data: str | bytes, languages: tuple[str | None, str | None] = (None, None), encoding: str = "utf-8"
-) -> TmxScan:
+) -> EntryScan:
     path = folder / "m.tmx"
     path.write_bytes(data if isinstance(data, bytes) else data.encode(encoding))
     found = scan_corpus(path, None, *languages)
-    assert isinstance(found, TmxScan)
+    assert isinstance(found, EntryScan)
     return found
 
 
@@ -180,7 +181,7 @@ class TestSegments:
         units = [unit(("de", source), ("en", target)) for source, target in safe]
         data = memory(*units, head=f'<?xml version="1.0" encoding="{encoding}"?>')
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(tmx, "_BLOCK", 100 + block)  # the declaration is within the first one
+            patch.setattr(xml_units, "_BLOCK", 100 + block)  # the declaration is within the first one
             pairs, report = read(tmp_path_factory.mktemp("tmx"), data, ("de", "en"), encoding)
         whole = [row[0].strip() and row[1].strip() for row in rows]
         assert pairs == [Pair(n, *map(one_line, row)) for n, row in enumerate(rows, 3) if whole[n - 3]]
@@ -294,7 +295,7 @@ class TestStrangers:
     def test_a_segment_that_could_fill_the_memory_is_refused(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(tmx, "LONGEST_LINE", 1000)
+        monkeypatch.setattr(xml_units, "LONGEST_LINE", 1000)
         with pytest.raises(DataError, match=r"m\.tmx:\d+: a segment of more than"):
             scanned(tmp_path, memory(unit(("de", "a\n" * 2000), ("en", "b"))))
 
@@ -303,7 +304,7 @@ class TestStrangers:
         assert read(tmp_path, data, ("de", "en"))[0] == [Pair(3, "a", "b")]
 
     def test_memory_does_not_grow_with_the_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(tmx, "_BLOCK", 1 << 13)
+        monkeypatch.setattr(xml_units, "_BLOCK", 1 << 13)
 
         def peak(count: int) -> int:
             path = tmp_path / f"{count}.tmx"

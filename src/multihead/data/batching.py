@@ -2,14 +2,14 @@
 
 `order` chooses which pairs form a batch and in which order batches come; it is a pure function, so a stream that starts
 at a position continues as if it had never stopped. Cutting sentences into other subwords (BPE-dropout) belongs to
-`text.segment`, splitting a batch over processes to `training`.
+`text.segment`. Of several processes, each takes its own rows of a batch (`Portion`) and never sees the others'.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +22,14 @@ from multihead.data.order import (
     Share,
     batch_order,
     epoch_pairs,
+    row_range,
 )
 from multihead.data.store import ParallelStore, TokenStore, flatten
 from multihead.errors import InputError
 from multihead.kernels.soft_targets import SoftTargets
+
+if TYPE_CHECKING:
+    from multihead.data.block_order import BlockOrder
 
 _SAMPLE = 2048
 """Number of pairs that are resegmented to estimate how much longer sentences become."""
@@ -99,16 +103,55 @@ class Batch:
         return self.soft.rows(int(self.target_lengths[:start].sum()), int(self.target_lengths[:stop].sum()))
 
     def to(self, device: torch.device | str) -> Batch:
-        """The same batch with its tensors on ``device``."""
+        """The same batch with its tensors on ``device``; a GPU copies pinned memory while the host goes on."""
+        to_gpu = torch.device(device).type == "cuda"
+        return self._each(lambda tensor: tensor.to(device, non_blocking=to_gpu))
+
+    def pinned(self) -> Batch:
+        """The same batch in pinned memory, from which a GPU copies without waiting for the host."""
+        return self._each(Tensor.pin_memory)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        """The same batch with every tensor changed."""
+        soft = self.soft
         return replace(
             self,
-            source=self.source.to(device),
-            source_lengths=self.source_lengths.to(device),
-            target_input=self.target_input.to(device),
-            target_output=self.target_output.to(device),
-            target_lengths=self.target_lengths.to(device),
-            soft=None if self.soft is None else self.soft.to(device),
+            source=change(self.source),
+            source_lengths=change(self.source_lengths),
+            target_input=change(self.target_input),
+            target_output=change(self.target_output),
+            target_lengths=change(self.target_lengths),
+            soft=None
+            if soft is None
+            else soft._replace(ids=change(soft.ids), probabilities=change(soft.probabilities)),
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Portion:
+    """A batch of which one of several processes holds its own rows only.
+
+    Attributes:
+        rows: the own rows; the first row of the batch if there are none.
+        count: number of own rows.
+        first_row: number of the first own row in the batch.
+        indices: the pairs of the store in the whole batch.
+        tokens: target and source tokens of the whole batch; None if they depend on how the others cut their rows.
+    """
+
+    rows: Batch
+    count: int
+    first_row: int
+    indices: Array
+    tokens: tuple[int, int] | None
+
+    def to(self, device: torch.device | str) -> Portion:
+        """The same with its tensors on ``device``."""
+        return replace(self, rows=self.rows.to(device))
+
+    def pinned(self) -> Portion:
+        """The same in pinned memory."""
+        return replace(self, rows=self.rows.pinned())
 
 
 def collate(store: ParallelStore, indices: Array, *, pad_id: int, bos_id: int, eos_id: int) -> Batch:
@@ -175,7 +218,7 @@ class BatchStream:
     """The endless stream of batches of a store, epoch after epoch.
 
     Its only state is ``position``: a stream created at a position continues exactly like the one that was there. Only
-    the order of the current epoch is kept in memory.
+    the order of the current epoch is kept in memory, or a part of it.
 
     With ``segment``, sentences become longer than stored, and by how much is only known after cutting them. The budget
     holds nevertheless, in two steps. Batches are composed with the expected lengths
@@ -194,6 +237,7 @@ class BatchStream:
         position: epoch and index within the epoch of the first batch.
         shares: how often an epoch sees which pairs; empty to see each pair once.
         segment: cuts the sentences of a batch anew; None to use them as stored.
+        blocks: order a large store by `block_order`, in constant memory.
 
     Raises:
         InputError: the store is empty, the shares do not fit it (`order.check_shares`), or the epoch has no batch at
@@ -212,6 +256,7 @@ class BatchStream:
         position: tuple[int, int] = (0, 0),
         shares: Sequence[Share] = (),
         segment: Resegment | None = None,
+        blocks: bool = False,
     ) -> None:
         if not len(store):
             raise InputError("a store without a single pair; expected at least one to make batches of")
@@ -219,39 +264,63 @@ class BatchStream:
         self._batch_tokens = batch_tokens
         self._seed = seed
         self._pad_id, self._bos_id, self._eos_id = pad_id, bos_id, eos_id
-        self._shares, self._segment = tuple(shares), segment
+        self._shares, self._segment, self._in_blocks = tuple(shares), segment, blocks
         self._growth = None if segment is None else _growth(store, segment, seed)
         self._epoch, self._index = position
         self._order = self._order_of(self._epoch)
         if self._index == 0:
             self._skip_empty_epochs()
-        if not 0 <= self._index < len(self._order):
-            there = f"epoch {self._epoch} has {len(self._order)}"
+        if not (0 <= self._index < len(self._order) if isinstance(self._order, list) else self._index in self._order):
+            there = f"epoch {self._epoch} has {self.batches_in_epoch}"
             remedy = "the position was saved with other data or another batch_tokens; use those again"
             raise InputError(f"no batch {self._index}, counted from 0: {there}; {remedy}")
 
     @property
     def position(self) -> tuple[int, int]:
-        """Epoch and index within the epoch, both from 0, of the next batch."""
+        """Epoch and index within the epoch, both from 0, of the next batch; `BlockOrder` leaves indices out."""
         return self._epoch, self._index
 
     @property
     def batches_in_epoch(self) -> int:
         """Number of batches in the current epoch (other epochs may differ by a few)."""
-        return len(self._order)
+        return len(self._order) if isinstance(self._order, list) else self._order.count()
 
     def take(self) -> Batch:
         """The next batch; advances the position by one."""
+        indices, epoch = self._advance()
+        return self._collated(indices, epoch, len(indices))
+
+    def take_portion(self, rank: int, size: int) -> Portion:
+        """What one of ``size`` processes needs of the next batch; the other rows are neither read nor cut anew."""
+        indices, epoch = self._advance()
+        start, stop = row_range(len(indices), rank, size)
+        own = indices[start:stop] if stop > start else indices[:1]
+        tokens = None
+        if self._segment is None:
+            target, source = (side.lengths_of(indices) for side in (self._store.target, self._store.source))
+            tokens = int(target.sum()) + len(indices), int(source.sum()) + len(indices)
+        return Portion(self._collated(own, epoch, len(indices)), stop - start, start, indices, tokens)
+
+    def _advance(self) -> tuple[Array, int]:
+        """The pairs of the next batch, and its epoch."""
         indices, epoch = self._order[self._index], self._epoch
-        self._index += 1
+        self._index = self._index + 1 if isinstance(self._order, list) else self._order.after(self._index)
         if self._index == len(self._order):
             self._epoch, self._index = self._epoch + 1, 0
             self._order = self._order_of(self._epoch)
             self._skip_empty_epochs()
-        sources, targets = (self._rows(side, indices, epoch) for side in (0, 1))
+        return indices, epoch
+
+    def _collated(self, indices: Array, epoch: int, rows: int) -> Batch:
+        """The given pairs of a batch of so many rows."""
+        sources, targets = (self._rows(side, indices, epoch, rows) for side in (0, 1))
         return _collate(sources, targets, indices, self._pad_id, self._bos_id, self._eos_id)
 
-    def _order_of(self, epoch: int) -> list[Array]:
+    def _order_of(self, epoch: int) -> list[Array] | BlockOrder:
+        if self._in_blocks:
+            from multihead.data.block_order import BlockOrder
+
+            return BlockOrder(len(self._store), self._lengths, self._batch_tokens, self._shares, self._seed, epoch)
         source, target = self._store.source.lengths, self._store.target.lengths
         if self._growth is not None:
             source, target = (_expected(x, *g) for x, g in zip((source, target), self._growth, strict=True))
@@ -261,20 +330,28 @@ class BatchStream:
         order = batch_order(source[seen] + 1, target[seen] + 1, self._batch_tokens, self._seed, epoch)
         return [seen[batch] for batch in order]
 
+    def _lengths(self, pairs: Array) -> tuple[Array, Array]:
+        """The expected lengths of some pairs in a batch; called once for the pairs of several hundred batches."""
+        self._store.release()  # what earlier batches were read from
+        source, target = self._store.source.lengths_of(pairs), self._store.target.lengths_of(pairs)
+        if self._growth is not None:
+            source, target = (_expected(x, *g) for x, g in zip((source, target), self._growth, strict=True))
+        return source + 1, target + 1
+
     def _skip_empty_epochs(self) -> None:
         # Small shares may leave an epoch without pairs, but not every one (`order.check_shares`).
         while not self._order:
             self._epoch += 1
             self._order = self._order_of(self._epoch)
 
-    def _rows(self, side: int, indices: Array, epoch: int) -> tuple[Array, Array]:
-        """The concatenated ids of one side of a batch, and the length of each sequence."""
+    def _rows(self, side: int, indices: Array, epoch: int, rows: int) -> tuple[Array, Array]:
+        """The concatenated ids of one side of some pairs of a batch, and the length of each sequence."""
         flat, lengths = (self._store.source, self._store.target)[side].gather(indices)
         if self._segment is None:
             return flat, lengths
         stored = _lists(flat, lengths)
         fresh = _resegment(self._segment, side, stored, indices.tolist(), epoch)
-        room = self._batch_tokens // len(indices) - 1  # for the end symbol
+        room = self._batch_tokens // rows - 1  # for the end symbol
         return flatten([new if len(new) <= room else old for new, old in zip(fresh, stored, strict=True)])
 
 
@@ -293,13 +370,13 @@ def _growth(store: ParallelStore, segment: Resegment, seed: int) -> list[tuple[f
     return found
 
 
-def _expected(lengths: npt.NDArray[np.int32], growth: float, spread: float) -> npt.NDArray[np.int32]:
+def _expected(lengths: npt.NDArray[Any], growth: float, spread: float) -> npt.NDArray[Any]:
     """The expected lengths after resegmenting, at least the stored ones; see `BatchStream`.
 
     Each of the n subwords of a sentence is cut further at random, so the growth has a spread of the order of sqrt(n).
     """
-    grown = np.ceil(growth * lengths + spread * np.sqrt(lengths)).astype(np.int32)
-    return np.maximum(lengths, grown)
+    grown = np.ceil(growth * lengths + spread * np.sqrt(lengths)).astype(lengths.dtype)
+    return np.asarray(np.maximum(lengths, grown))
 
 
 def _resegment(segment: Resegment, side: int, ids: list[list[int]], pairs: list[int], epoch: int) -> list[list[int]]:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from multihead.data.text_files import NOT_UTF8, TextScan, open_text, place_in_line, scan, split_lines
 from multihead.errors import DataError
@@ -114,6 +114,29 @@ class Report:
         if len(group.lines) < _NAMED_LINES:
             group.lines.append(line)
 
+    def merge(self, later: Report) -> None:
+        """Record what another report has, as if it had been recorded here."""
+        self.faults.extend(later.faults[: max(self._limit - len(self.faults), 0)])
+        for key, group in later._groups.items():
+            own = self._groups.setdefault(key, _Group(group.first))
+            own.count += group.count
+            own.lines.extend(group.lines[: _NAMED_LINES - len(own.lines)])
+
+    def state(self) -> dict[str, list[Any]]:
+        """The report in the types of JSON; `restored` is the inverse."""
+        groups = [[_row(group.first), group.lines, group.count] for group in self._groups.values()]
+        return {"faults": [_row(fault) for fault in self.faults], "groups": groups}
+
+    @classmethod
+    def restored(cls, state: dict[str, list[Any]]) -> Report:
+        """The report of a `state`."""
+        report = cls()
+        report.faults = [_fault(row) for row in state["faults"]]
+        for row, lines, count in state["groups"]:
+            first = _fault(row)
+            report._groups[first.path, first.reason] = _Group(first, lines, count)
+        return report
+
     @property
     def left_out(self) -> int:
         """Number of pairs that were left out."""
@@ -130,6 +153,15 @@ class Report:
     def summary(self) -> str:
         """One line of text for each file and reason; empty if nothing was left out."""
         return "\n".join(_summary_line(group) for group in self._groups.values())
+
+
+def _row(fault: Fault) -> list[Any]:
+    return [str(fault.path), *fault[1:]]
+
+
+def _fault(row: list[Any]) -> Fault:
+    path, line, reason, detail = row
+    return Fault(Path(path), line, reason, detail)
 
 
 def _summary_line(group: _Group) -> str:

@@ -41,7 +41,8 @@ def _parse(path: str | Path, number: int, line: str) -> LabeledDocument:
         raise DataError("an empty line; expected label TAB text on every line: remove it", path, number)
     label, tab, text = line.partition("\t")
     if not tab:
-        raise DataError(f"no tab; expected label TAB text, got {_beginning(line)}", path, number)
+        hint = "; a .csv is not read: save it with tabs between label and text" if ".csv" in Path(path).suffixes else ""
+        raise DataError(f"no tab; expected label TAB text, got {_beginning(line)}{hint}", path, number)
     if label != label.strip() or not label.isprintable() or not label:
         what = f"got {label!r}" if label else "it is empty"
         raise DataError(

@@ -1,25 +1,31 @@
-"""Open a corpus: two aligned files, or one file of pairs.
+"""Open a corpus: two aligned files, or one of pairs; find its shards.
 
     train.de + train.en          `corpus`: line n of the second translates line n of the first
     train.tsv                    `records`: a sentence, a tab and its translation on each line
+    train.csv                    `csv_tables`: likewise, with commas or semicolons, and quotes
     train.jsonl, train.ndjson    `records`: an object on each line
+    train.parquet                `parquet`: a data set of Hugging Face, or any other with columns of text
     train.tmx                    `tmx`: a translation memory
+    train.xlf, train.xliff       `xliff`: a document while it is translated
+    de.po                        `catalogs`: the messages of a program
 
-The extension tells the format of a single file; any of them may be compressed with gzip, xz or zstd (``train.tmx.gz``).
-Every reader returns a `CorpusScan`, a corpus that was scanned once and can be read any number of times. Guessing
-languages from file names, mixing corpora and tokenizing belong to `preparing`.
+The extension tells the format of a single file; any of them but Parquet may be compressed with gzip, xz or zstd
+(``train.tmx.gz``). Every reader returns a `CorpusScan`, a corpus that was scanned once and can be read any number of
+times. Guessing languages from file names, mixing corpora and tokenizing belong to `preparing`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import glob
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from multihead.data.corpus import Languages, Pair, Report, check_parallel, normalize_code
-from multihead.data.records import scan_json_lines, scan_table
+from multihead.data.entries import Columns
 from multihead.data.text_files import TextScan
-from multihead.data.tmx import scan_tmx
 from multihead.errors import ConfigurationError, DataError
 
 
@@ -55,21 +61,66 @@ class CorpusScan(Protocol):
         ...
 
 
-_FORMATS: dict[str, Callable[[Path, Languages], CorpusScan]] = {
-    ".tsv": scan_table,
-    ".jsonl": scan_json_lines,
-    ".ndjson": scan_json_lines,
-    ".tmx": scan_tmx,
+@dataclass(frozen=True)
+class ReversedScan:
+    """A corpus whose source and target change places; a `CorpusScan`."""
+
+    scan: CorpusScan
+
+    @property
+    def files(self) -> tuple[TextScan, ...]:
+        """Of source and target: the other way round than they were given."""
+        return self.scan.files[::-1]
+
+    @property
+    def lines(self) -> int:
+        """Number of candidates."""
+        return self.scan.lines
+
+    @property
+    def languages(self) -> Languages:
+        """Of source and target."""
+        source, target = self.scan.languages
+        return target, source
+
+    def path(self, side: int) -> Path:
+        """The file of a side."""
+        return self.scan.path(1 - side)
+
+    def read(self, report: Report) -> Iterator[Pair]:
+        """The pairs that can be used; errors as those of `CorpusScan.read`."""
+        return (Pair(pair.line, pair.target, pair.source) for pair in self.scan.read(report))
+
+
+_FORMATS = {
+    ".tsv": ("records", "scan_table"),
+    ".csv": ("csv_tables", "scan_csv"),
+    ".jsonl": ("records", "scan_json_lines"),
+    ".ndjson": ("records", "scan_json_lines"),
+    ".parquet": ("parquet", "scan_parquet"),
+    ".tmx": ("tmx", "scan_tmx"),
+    ".xlf": ("xliff", "scan_xliff"),
+    ".xliff": ("xliff", "scan_xliff"),
+    ".po": ("catalogs", "scan_catalog"),
 }
+"""The module of each format, which is imported to read such a file, and its function."""
+_WITH_COLUMNS = (".tsv", ".csv", ".jsonl", ".ndjson", ".parquet")
+"""Formats whose columns or keys can be named."""
 _COMPRESSED = (".gz", ".xz", ".zst")
 
 
 def format_of(path: str | Path) -> str | None:
-    """The format of a file of pairs by its name: ".tsv", ".jsonl", ".ndjson" or ".tmx"; None for other files."""
+    """The format of a file of pairs by its name, such as ".tsv" or ".parquet"; None for other files."""
+    ending = _ending(path)
+    return ending if ending in _FORMATS else None
+
+
+def _ending(path: str | Path) -> str:
+    """The ending of a name, without those of compressed files; "" if it has none."""
     suffixes = [suffix.lower() for suffix in Path(path).suffixes]
     while suffixes and suffixes[-1] in _COMPRESSED:
         suffixes.pop()
-    return suffixes[-1] if suffixes and suffixes[-1] in _FORMATS else None
+    return suffixes[-1] if suffixes else ""
 
 
 def scan_corpus(
@@ -77,6 +128,7 @@ def scan_corpus(
     target: str | Path | None = None,
     source_language: str | None = None,
     target_language: str | None = None,
+    columns: Columns | None = None,
 ) -> CorpusScan:
     """Scan a corpus once: count it, hash it, and refuse it if it cannot be read as pairs.
 
@@ -86,20 +138,93 @@ def scan_corpus(
         source_language: a code such as "de" or "de-AT". Needed if only languages tell the sides of a file of pairs
             apart: keys or columns named by language, or a TMX of more than two languages.
         target_language: likewise for the target.
+        columns: names of the columns or keys of source and target in a table, JSON lines or Parquet; numbers from 1
+            for tables without a header. By default those that are named by the languages or "source" and "target".
 
     Raises:
         DataError: a file cannot be read as pairs; says what is wrong, where, and what to do.
-        ConfigurationError: both languages are the same.
-        MissingDependencyError: the file is zstd, and the package `zstandard` is not installed.
+        ConfigurationError: both languages are the same; columns of a format that has none.
+        MissingDependencyError: the file is zstd or Parquet, and the package that reads it is not installed.
     """
     if target is not None:
+        if columns is not None:
+            raise ConfigurationError(f"columns are of a file of pairs, and {source} and {target} are two files")
         return check_parallel(source, target)
     languages = source_language or None, target_language or None
     if source_language and target_language and normalize_code(source_language) == normalize_code(target_language):
         raise ConfigurationError(f"source and target language are both {source_language!r}; expected two")
     extension = format_of(source)
     if extension is None:
-        known = f"{', '.join(_FORMATS)}; each also with {', '.join(_COMPRESSED)}"
-        message = f"by its name not a file of pairs ({known}); rename it, or name the file of translations too"
-        raise DataError(message, source)
-    return _FORMATS[extension](Path(source), languages)
+        ending = _ending(source)
+        message = f"{ending} is not an ending of files of pairs" if ending else "a file of pairs has an ending"
+        known = f"{', '.join(_FORMATS)}; all but .parquet also with {', '.join(_COMPRESSED)}"
+        raise DataError(f"{message} ({known}); convert it, or name the file of its translations, too", source)
+    module, name = _FORMATS[extension]
+    scan: Callable[..., CorpusScan] = getattr(import_module(f"multihead.data.{module}"), name)
+    if extension in _WITH_COLUMNS:
+        return scan(Path(source), languages, columns)
+    if columns is not None:
+        raise ConfigurationError(f"columns: {source} has none; they are of {', '.join(_WITH_COLUMNS)}")
+    return scan(Path(source), languages)
+
+
+# --------------------------------------------------------------------------- corpora of many files
+
+Shard = tuple[Path, Path | None]
+"""A file of pairs, or a file of sentences and one of their translations."""
+Named = Path | Sequence[Path]
+"""A file, a pattern such as ``train-*.parquet``, a folder, or a list of these."""
+
+_SPLITS = ("train", "validation", "valid", "dev", "test")
+
+
+def shards(source: Named, target: Named | None = None) -> list[Shard]:
+    """The files of a corpus, in the order of their names; lists keep their order.
+
+    A name that is a file is that file, whatever characters it has. Otherwise ``*``, ``?`` and ``[...]`` stand for parts
+    of names, and ``**`` for folders. A folder stands for the files of pairs in it.
+
+    Raises:
+        DataError: a pattern or folder has no file; a folder has files of several splits or formats; source and target
+            have different numbers of files.
+    """
+    sources = _files(source)
+    if target is None:
+        return [(path, None) for path in sources]
+    targets = _files(target)
+    if len(sources) != len(targets):
+        counts = f"{_shown(source)} names {len(sources)} files, but {_shown(target)} {len(targets)}"
+        raise DataError(f"{counts}; expected as many, since file n of the one translates file n of the other")
+    return list(zip(sources, targets, strict=True))
+
+
+def _files(named: Named) -> list[Path]:
+    if not isinstance(named, Path):
+        return [path for part in named for path in _files(part)]
+    if named.is_dir():
+        return _folder(named)
+    if named.exists() or not glob.has_magic(str(named)):
+        return [named]
+    found = sorted(path for path in map(Path, glob.iglob(str(named), recursive=True)) if path.is_file())  # noqa: PTH207
+    if not found:
+        raise DataError("no file has such a name; check the pattern", named)
+    return found
+
+
+def _folder(folder: Path) -> list[Path]:
+    """The files of pairs in a folder: one split, one format."""
+    found = sorted(path for path in folder.iterdir() if path.is_file() and format_of(path) is not None)
+    if not found:
+        raise DataError(f"is a folder without files of pairs ({', '.join(_FORMATS)}); name a file instead", folder)
+    splits = {split: path for path in reversed(found) for split in _SPLITS if path.name.startswith(split)}
+    forms = {str(format_of(path)): path for path in reversed(found)}
+    for what, parts in (("splits", splits), ("formats", forms)):
+        if len(parts) > 1:
+            example = next(iter(sorted(parts.values()))).name
+            message = f"is a folder with files of several {what} ({', '.join(parts)})"
+            raise DataError(f"{message}; name those to read by a pattern that {example} fits, with * in it", folder)
+    return found
+
+
+def _shown(named: Named) -> str:
+    return str(named) if isinstance(named, Path) else ", ".join(map(str, named))

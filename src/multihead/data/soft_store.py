@@ -15,7 +15,6 @@ valid. A writer that starts where another one was stopped goes on there. `prepar
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,7 +27,7 @@ from torch import Tensor
 from multihead.configuration import Settings
 from multihead.data.store import Int64
 from multihead.errors import FormatError
-from multihead.files import fsync, remove, write_chunks, write_errors, write_text
+from multihead.files import force, fsync, remove, replace, write_chunks, write_errors, write_text
 from multihead.kernels.soft_targets import SoftTargets
 from multihead.sealed import open_folder, parse_json, read_file, seal
 
@@ -170,7 +169,7 @@ class SoftStoreWriter:
                 with (self._part / name).open("ab") as stream:
                     stream.write(content.tobytes())
                     stream.flush()
-                    os.fsync(stream.fileno())
+                    force(stream.fileno())
             self.pairs, self._positions = self.pairs + pairs, self._positions + len(ids)
             self._note()
 
@@ -188,7 +187,7 @@ class SoftStoreWriter:
             seal(self._part)
             fsync(self._part)
             remove(self._path)
-            self._part.replace(self._path)
+            replace(self._part, self._path)
             fsync(self._path.parent)
 
     def _note(self) -> None:

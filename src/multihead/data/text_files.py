@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol, cast, runtime_checkable
 
-from multihead.errors import DataError, MissingDependencyError, SurroundingsError
+from multihead.errors import DataError, SurroundingsError, require_package
 
 LONGEST_LINE = 1 << 26
 """Bytes of the longest line that is read, since a line is held in memory."""
@@ -36,6 +36,7 @@ NOT_UTF8 = "not valid UTF-8"
 
 _BLOCK = 1 << 20
 _COMPRESSED_BLOCK = 1 << 11  # small: a few compressed bytes may expand to very many, all held in memory
+_FOLDER = "is a folder; name a file (plain, gzip, xz or zstd) instead"
 _MAGIC_BYTES = 6  # enough to tell the formats apart
 
 
@@ -57,20 +58,28 @@ def open_text(path: str | Path) -> Iterator[io.BufferedReader]:
     except FileNotFoundError:
         raise DataError("there is no such file; check the name", path) from None
     except IsADirectoryError:
-        raise DataError("is a folder; name a file (plain, gzip, xz or zstd) instead", path) from None
+        raise DataError(_FOLDER, path) from None
     except PermissionError:
+        if path.is_dir():  # some systems do not open folders
+            raise DataError(_FOLDER, path) from None
         raise DataError("may not be read (no permission); chmod u+r, or ask its owner", path) from None
     except OSError as error:
         raise DataError(f"cannot be opened ({error.strerror}); check the name", path) from None
-    with raw:
-        opened = _decompressed(raw, path)
-        try:
-            if not opened.stream.peek(1):
-                raise DataError("is empty; expected text", path)
-            yield opened.stream
-        except opened.errors as error:
-            what = f"damaged or cut off {opened.format} data ({error})"
-            raise DataError(f"{what}; test it with {opened.format} -t, then fetch it again", path) from None
+    with raw, decompressed(raw, path) as stream:
+        yield stream
+
+
+@contextmanager
+def decompressed(raw: io.BufferedReader, path: str | Path) -> Iterator[io.BufferedReader]:
+    """The decompressed bytes of a file that is open; errors as those of `open_text`, with ``path`` as its name."""
+    opened = _decompressed(raw, path)
+    try:
+        if not opened.stream.peek(1):
+            raise DataError("is empty; expected text", path)
+        yield opened.stream
+    except opened.errors as error:
+        what = f"damaged or cut off {opened.format} data ({error})"
+        raise DataError(f"{what}; test it with {opened.format} -t, then fetch it again", path) from None
 
 
 class _Opened(NamedTuple):
@@ -81,7 +90,7 @@ class _Opened(NamedTuple):
     """What the decompressor raises on damaged data."""
 
 
-def _decompressed(raw: io.BufferedReader, path: Path) -> _Opened:
+def _decompressed(raw: io.BufferedReader, path: str | Path) -> _Opened:
     start = raw.peek(_MAGIC_BYTES)[:_MAGIC_BYTES]
     if start.startswith(b"\x1f\x8b"):
         stream: object = gzip.GzipFile(fileobj=raw)
@@ -97,10 +106,9 @@ def _decompressed(raw: io.BufferedReader, path: Path) -> _Opened:
         return _Opened(io.BufferedReader(frames, _BLOCK), "xz", (lzma.LZMAError, EOFError))
     # a zstd frame, or a skippable frame, which pzstd writes first
     if start.startswith(b"\x28\xb5\x2f\xfd") or (start[1:4] == b"\x2a\x4d\x18" and start[0] & 0xF0 == 0x50):
-        try:
-            import zstandard
-        except ImportError:
-            raise MissingDependencyError("zstandard", "zstd", f"reading {path}") from None
+        require_package("zstandard", "zstd", f"reading {path}")
+        import zstandard
+
         decompressor = zstandard.ZstdDecompressor()
         frames = _Frames(raw, lambda: decompressor.decompressobj())
         return _Opened(io.BufferedReader(frames, _BLOCK), "zstd", (zstandard.ZstdError, EOFError))
@@ -178,7 +186,7 @@ class LineStream(Protocol):
         ...
 
 
-def split_lines(stream: LineStream, path: str | Path = "standard input") -> Iterator[bytes]:
+def split_lines(stream: LineStream, path: str | Path = "standard input", done: int = 0) -> Iterator[bytes]:
     """The lines of a byte stream without their terminators (LF or CR LF), as they arrive.
 
     A byte order mark is dropped from the first line; elsewhere U+FEFF is a character like any other.
@@ -186,11 +194,12 @@ def split_lines(stream: LineStream, path: str | Path = "standard input") -> Iter
     Args:
         stream: read to its end.
         path: the name of the stream in error messages.
+        done: number of lines before the beginning of the stream.
 
     Raises:
         DataError: a line is longer than 64 MiB.
     """
-    number = 0
+    number = done
     while line := stream.readline(LONGEST_LINE + 1):
         number += 1
         if len(line) > LONGEST_LINE:
@@ -282,22 +291,29 @@ def scan(path: str | Path, look: Callable[[bytes], None] = lambda _: None) -> Te
     """
     path = Path(path)
     refuse_pipe(path)
+    with open_text(path) as stream:
+        return scan_stream(stream, path, look)
+
+
+def scan_stream(
+    stream: io.BufferedReader, path: str | Path, look: Callable[[bytes], None] = lambda _: None
+) -> TextScan:
+    """What `scan` does, with the decompressed bytes of a file that is open; ``path`` is its name."""
     digest = hashlib.sha256()
     lines = undecodable = with_nul = 0
     first: tuple[int, str] | None = None
-    with open_text(path) as stream:
-        for block in _blocks(stream, path):
-            digest.update(block)
-            look(block)
-            if not _is_clean(block):
-                for number, raw in enumerate(split_lines(io.BytesIO(block), path), start=lines + 1):
-                    with_nul += b"\0" in raw
-                    try:
-                        raw.decode("utf-8")
-                    except UnicodeDecodeError as error:
-                        undecodable += 1
-                        first = first or (number, place_in_line(error))
-            lines += block.count(b"\n") + (not block.endswith(b"\n"))
+    for block in _blocks(stream, path):
+        digest.update(block)
+        look(block)
+        if not _is_clean(block):
+            for number, raw in enumerate(split_lines(io.BytesIO(block), path), start=lines + 1):
+                with_nul += b"\0" in raw
+                try:
+                    raw.decode("utf-8")
+                except UnicodeDecodeError as error:
+                    undecodable += 1
+                    first = first or (number, place_in_line(error))
+        lines += block.count(b"\n") + (not block.endswith(b"\n"))
     if 2 * with_nul > lines:
         message = f"{with_nul:,} of {lines:,} lines hold a NUL byte; binary data, or UTF-16?"
         raise DataError(f"{message} If UTF-16: iconv -f UTF-16 -t UTF-8 OLD > NEW", path)
@@ -305,7 +321,7 @@ def scan(path: str | Path, look: Callable[[bytes], None] = lambda _: None) -> Te
         message = f"{undecodable:,} of {lines:,} lines are {NOT_UTF8} ({first[1]}); binary data (compressed, but"
         remedy = " not by gzip, xz or zstd?) or another encoding? Convert it: iconv -f ISO-8859-1 -t UTF-8 OLD > NEW"
         raise DataError(message + remedy, path, first[0])
-    return TextScan(path, lines, undecodable, digest.hexdigest())
+    return TextScan(Path(path), lines, undecodable, digest.hexdigest())
 
 
 def refuse_pipe(path: Path) -> None:
@@ -320,7 +336,7 @@ def refuse_pipe(path: Path) -> None:
             raise DataError("is a pipe or a device, but is to be read more than once; save it first", path)
 
 
-def _blocks(stream: io.BufferedReader, path: Path) -> Iterator[bytes]:
+def _blocks(stream: io.BufferedReader, path: str | Path) -> Iterator[bytes]:
     """Large blocks of whole lines, so that UTF-8 is checked and LF counted in bulk."""
     while block := stream.read(_BLOCK):
         rest = stream.readline(LONGEST_LINE + 1)

@@ -20,7 +20,8 @@ import numpy as np
 
 from multihead.data.corpus import Report
 from multihead.data.order import Array
-from multihead.data.store import TokenStore, TokenStoreWriter
+from multihead.data.store import TokenStore
+from multihead.data.store_writers import TokenStoreWriter
 from multihead.data.text_files import NOT_UTF8, open_text, place_in_line, split_lines
 from multihead.errors import DataError, FormatError
 from multihead.sealed import OpenFolder

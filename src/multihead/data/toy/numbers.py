@@ -19,7 +19,7 @@ from decimal import Decimal
 from random import Random
 from typing import TYPE_CHECKING, Literal
 
-from multihead.errors import ConfigurationError, MissingDependencyError
+from multihead.errors import ConfigurationError, require_package
 
 if TYPE_CHECKING:
     from babel import Locale
@@ -106,10 +106,9 @@ class Writer:
             raise ConfigurationError(
                 f"the language of the synthetic corpus is {language!r}; expected one of {', '.join(LOCALES)}"
             )
-        try:
-            from babel import Locale
-        except ImportError as error:
-            raise MissingDependencyError("babel", "demo", "writing the synthetic corpus") from error
+        require_package("babel", "demo", "writing the synthetic corpus")
+        from babel import Locale
+
         self.locale: Locale = Locale.parse(LOCALES[language])
         self._unit_lengths: dict[str, Literal["long", "short"]] = {unit: self._unit_length(unit) for unit in UNITS}
 
