@@ -94,5 +94,5 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "py3langid.langid", None)
     detection._identifier.cache_clear()
     detection._known.cache_clear()
-    with pytest.raises(MissingDependencyError, match=r"py3langid.*pip install 'multihead\[detect\]'"):
+    with pytest.raises(MissingDependencyError, match=r'py3langid.*pip install "multihead\[detect\]"'):
         detect("Hallo")

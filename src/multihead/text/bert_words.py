@@ -227,7 +227,9 @@ class WordPieces(BertWords):
 
     def save(self, folder: Path) -> None:
         """Write vocab.txt and tokenizer_config.json, as in published models."""
-        (folder / WORD_PIECES).write_text("".join(f"{entry}\n" for entry in self.vocabulary), encoding="utf-8")
+        (folder / WORD_PIECES).write_text(
+            "".join(f"{entry}\n" for entry in self.vocabulary), encoding="utf-8", newline="\n"
+        )
         _write_description(folder, {"tokenizer_class": "BertTokenizer", "do_lower_case": self.lowercase})
 
 
@@ -235,7 +237,7 @@ SUBWORDS, WORD_PIECES, DESCRIPTION = "tokenizer.json", "vocab.txt", "tokenizer_c
 
 
 def _write_description(folder: Path, values: dict[str, Any]) -> None:
-    (folder / DESCRIPTION).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    (folder / DESCRIPTION).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8", newline="\n")
 
 
 def read_words(folder: OpenFolder) -> BertWords:

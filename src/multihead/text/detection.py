@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from multihead.errors import InputError, MissingDependencyError
+from multihead.errors import InputError, require_package
 
 _ENOUGH = 10_000
 """Characters that are read; more change nothing but the time."""
@@ -41,12 +41,7 @@ def detect(text: str, among: Sequence[str] | None = None) -> list[tuple[str, flo
         MissingDependencyError: the extra is not installed.
         InputError: no language of ``among`` can be detected.
     """
-    known = _known()
-    wanted: dict[str, str] = {}
-    for code in sorted(detectable()) if among is None else among:
-        name = _language(code)
-        if name in known:
-            wanted.setdefault(name, code)
+    wanted = _wanted(None if among is None else tuple(among))
     if not wanted:
         raise InputError(f"none of the languages {', '.join(among or ())} can be detected; expected codes such as de")
     if not any(map(str.isalpha, text)):
@@ -62,6 +57,17 @@ def detectable() -> frozenset[str]:
         MissingDependencyError: the extra is not installed.
     """
     return frozenset(name for name in _known() if len(name) == 2)
+
+
+@lru_cache(maxsize=64)
+def _wanted(among: tuple[str, ...] | None) -> dict[str, str]:
+    """The languages to choose from, by the model's name, and the code to return for each."""
+    known, wanted = _known(), dict[str, str]()
+    for code in sorted(detectable()) if among is None else among:
+        name = _language(code)
+        if name in known:
+            wanted.setdefault(name, code)
+    return wanted
 
 
 def _language(code: str) -> str:
@@ -83,8 +89,7 @@ def _identifier(names: frozenset[str] | None) -> Any:
         restricted = copy.copy(_identifier(None))  # shares the arrays
         restricted.set_languages(sorted(names))
         return restricted
-    try:
-        from py3langid.langid import MODEL_FILE, LanguageIdentifier
-    except ImportError:
-        raise MissingDependencyError("py3langid", "detect", "detecting languages") from None
+    require_package("py3langid.langid", "detect", "detecting languages")
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)

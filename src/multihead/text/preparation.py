@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from multihead.errors import FormatError, MissingDependencyError
+from multihead.errors import FormatError, require_package
 from multihead.text.tokenizer import Tokenizer, WrappedTokenizer
 from multihead.text.vocabulary import check_unicode
 
@@ -76,10 +76,9 @@ class Preparation:
 
     @cached_property
     def _moses(self) -> Any:
-        try:
-            import sacremoses
-        except ImportError:
-            raise MissingDependencyError("sacremoses", "interop", "a model of text that Moses tokenized") from None
+        require_package("sacremoses", "interop", "a model of text that Moses tokenized")
+        import sacremoses
+
         return sacremoses
 
     @cached_property

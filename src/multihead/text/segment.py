@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multihead.errors import ConfigurationError, InputError
-from multihead.text.tokenizer import BytePairTokenizer, Tokenizer
+from multihead.text.tokenizer import BytePairTokenizer, Tokenizer, WrappedTokenizer
 from multihead.text.vocabulary import FIRST_CHARACTER, Parts
 
 Integers = NDArray[np.int64]
@@ -53,6 +53,10 @@ class Segmenter:
     def __init__(self, tokenizer: Tokenizer, dropout: float | int, seed: int) -> None:
         if not 0.0 <= dropout <= 1.0:
             raise ConfigurationError(f"bpe_dropout is {dropout}: it is a probability, from 0 to 1")
+        self._symbols = 0  # ids from here on are symbols of languages, which stay at the start of their sentence
+        if tokenizer.languages and isinstance(tokenizer, WrappedTokenizer):
+            tokenizer = tokenizer.inner
+            self._symbols = len(tokenizer)
         if not isinstance(tokenizer, BytePairTokenizer):
             raise ConfigurationError(
                 "bpe_dropout needs a vocabulary of byte-pair merges that multihead learned, and this one came with a "
@@ -80,6 +84,18 @@ class Segmenter:
             raise InputError(f"got {len(ids)} sentences and {len(keys)} keys, expected one key for each")
         if not self._threshold:
             return [list(sentence) for sentence in ids]
+        if self._symbols:
+            return self._keeping_symbols(ids, keys, epoch, side)
+        return self._segment(ids, keys, epoch, side)
+
+    def _keeping_symbols(
+        self, ids: Sequence[Sequence[int]], keys: Sequence[int], epoch: int, side: int
+    ) -> list[list[int]]:
+        marks = [list(sentence[:1]) if sentence and sentence[0] >= self._symbols else [] for sentence in ids]
+        rest = [sentence[len(mark) :] for mark, sentence in zip(marks, ids, strict=True)]
+        return [[*mark, *cut] for mark, cut in zip(marks, self._segment(rest, keys, epoch, side), strict=True)]
+
+    def _segment(self, ids: Sequence[Sequence[int]], keys: Sequence[int], epoch: int, side: int) -> list[list[int]]:
         tokens, piece, sentence = self._pieces(ids)
         symbols, token = self._characters.look_up(tokens)
         piece, sentence = _cut(piece[token]), sentence[token]

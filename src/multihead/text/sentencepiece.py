@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from multihead.errors import FormatError, MissingDependencyError
+from multihead.errors import FormatError, require_package
 from multihead.sealed import read_file
 from multihead.text.foreign import ForeignTokenizer, SpecialIds, damaged, read_fields
 from multihead.text.spans import Span
@@ -123,10 +123,9 @@ def open_model(model: bytes) -> Any:
         FormatError: the bytes are no SentencePiece model.
         MissingDependencyError: ``sentencepiece`` is not installed.
     """
-    try:
-        import sentencepiece
-    except ImportError:
-        raise MissingDependencyError("sentencepiece", "interop", "a model with a SentencePiece vocabulary") from None
+    require_package("sentencepiece", "interop", "a model with a SentencePiece vocabulary")
+    import sentencepiece
+
     problem = FormatError("not a SentencePiece model, or damaged; copy the file again")
     if not model:
         raise problem

@@ -2,7 +2,7 @@
 
 `Tokenizer` is what the toolkit asks of any subword vocabulary. Special ids are data of a tokenizer, because models of
 other programs have others than ours. Kinds: `BytePairTokenizer` here, `sentencepiece.SentencePieceTokenizer`,
-`hugging_face.HuggingFaceTokenizer`.
+`hugging_face.HuggingFaceTokenizer`, and others in `FOREIGN_KINDS`.
 
 `BytePairTokenizer` is exact: ``decode(encode(text)) == text`` for every valid Unicode string. It is byte-pair encoding
 (Sennrich, Haddow and Birch 2016) with SentencePiece's word mark, and bytes for characters without an entry (Kudo and
@@ -53,8 +53,9 @@ FOREIGN_KINDS = {
     "prepared": ("multihead.text.preparation", "PreparedTokenizer"),
     "words": ("multihead.text.word_pieces", "WordPieceTokenizer"),
     "bytes": ("multihead.text.byte_ids", "ByteTokenizer"),
+    "languages": ("multihead.text.language_tokens", "LanguageTokenizer"),
 }
-"""Module and class of each kind of another program, imported when a file of it is read (`vocabulary.foreign_kind`)."""
+"""Module and class of each kind but our own, imported when a file of it is read (`vocabulary.foreign_kind`)."""
 
 
 class Tokenizer(ABC):
@@ -73,6 +74,8 @@ class Tokenizer(ABC):
     """Ends a source or target."""
     prefix: tuple[int, ...] = ()
     """Ids before every text, such as the token of a language. A target begins with them after ``bos_id``."""
+    languages: tuple[str, ...] = ()
+    """Codes of the languages that have a control symbol of ours (`language_tokens`)."""
 
     @staticmethod
     def learn(

@@ -18,7 +18,6 @@ Vocabularies are learned in `learning` and applied in `tokenizer`.
 from __future__ import annotations
 
 import json
-import os
 import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,6 +29,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from multihead.errors import ConfigurationError, DataError, FormatError, InputError, SurroundingsError, shortened
+from multihead.files import force, replace
 
 Built = TypeVar("Built")
 
@@ -291,11 +291,11 @@ def load(path: Path, build: Callable[[str], Built]) -> Built:
     """
     try:
         text = path.read_text(encoding="utf-8")
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-        raise FormatError(f"{path}: there is no such tokenizer file; give the path of a tokenizer.json") from error
     except UnicodeDecodeError as error:
         raise FormatError(f"{path}: this is not a tokenizer.json, as it is not UTF-8 text") from error
     except OSError as error:
+        if not path.is_file():
+            raise FormatError(f"{path}: there is no such tokenizer file; give the path of a tokenizer.json") from error
         raise SurroundingsError(f"{path}: the tokenizer cannot be read ({error.strerror})") from error
     return parse(text, path, build)
 
@@ -324,8 +324,8 @@ def save(text: str, path: Path) -> None:
         with part.open("x", encoding="utf-8", newline="\n") as file:
             file.write(text)
             file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
+            force(file.fileno())
+        replace(part, path)
     except OSError as error:
         raise SurroundingsError(f"{path}: the tokenizer cannot be written ({error.strerror})") from error
     finally:
