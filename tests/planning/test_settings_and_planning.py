@@ -32,12 +32,20 @@ from multihead.training.optimizer import learning_rate
 
 SLOW = Machine(2, "cpu", False, "two cores")
 FAST = Machine(8, "cuda", True, "a GPU")
-FILES = {"source", "target", "corpus", "valid_source", "valid_target", "output", "data", "from_model", "teacher"}
+FILES = {
+    "parallel",  # of a start, not of a run
+    *("source", "target", "corpus", "valid_source", "valid_target", "valid", "temperature", "temperature_over"),
+    *("output", "data", "from_model", "teacher"),
+}
+"""Fields with files, and how their pairs are mixed."""
 
 OTHER = {
     "source": "a.de",
     "target": "a.en",
     "corpus": [{"source": "a b.de", "target": "b.en", "weight": 0.5}, {"source": "c.tsv"}],
+    "temperature": 5.0,
+    "temperature_over": "corpora",
+    "valid": [{"source": "v.tsv", "source_language": "de"}, {"source": "w.de", "target": "w.en"}],
     "valid_source": "v.de",
     "valid_target": "v.en",
     "output": "out",
@@ -119,6 +127,7 @@ OTHER = {
     "precision": "float32",
     "threads": 1,
     "device": "cpu",
+    "parallel": "sum",
     "keep_checkpoints": 5,
     "tensorboard": True,
     "beam": 9,
@@ -130,8 +139,9 @@ OTHER = {
 """A value for every field that no rule would choose."""
 SUBWORDS = ("vocab_size", "shared_vocabulary", "min_frequency", "coverage", "symbols")
 TOGETHER = [
-    ["held_out", "budget", "corpus", "from_model", "teacher", "teacher_weight"],
-    ["valid_source", "valid_target", "updates", "source", "target", "bpe_dropout", *SUBWORDS],
+    ["held_out", "budget", "corpus", "from_model", "teacher", "teacher_weight", "valid"],
+    ["held_out", "budget", "corpus", "from_model", "teacher", "teacher_weight", "valid_source", "valid_target"],
+    ["valid", "valid_source", "valid_target", "updates", "source", "target", "bpe_dropout", *SUBWORDS],
 ]
 """Fields to omit so that no two fields exclude each other."""
 
@@ -163,10 +173,11 @@ def flags_of(values):
         flag = f"--{name.replace('_', '-')}"
         if isinstance(value, bool):
             words.append(flag if value else flag.replace("--", "--no-", 1))
-        elif name == "corpus":
+        elif name in ("corpus", "valid"):
             for one in value:
                 files = [shlex.quote(one[side]) for side in ("source", "target") if side in one]
-                words += [flag, " ".join([*files, *([f"weight={one['weight']}"] if "weight" in one else [])])]
+                more = [f"{key}={text}" for key, text in one.items() if key not in ("source", "target")]
+                words += [flag, " ".join([*files, *more])]
         elif name == "teacher":
             words += [word for one in value for word in (flag, one)]
         else:
@@ -196,8 +207,8 @@ def received(monkeypatch: pytest.MonkeyPatch) -> Callable[..., TrainSettings]:
 
 
 def toml_of(values):
-    plain = {name: value for name, value in values.items() if name != "corpus"}
-    tables = [f"[[corpus]]\n{toml_of(table)}" for table in values.get("corpus", [])]
+    plain = {name: value for name, value in values.items() if name not in ("corpus", "valid")}
+    tables = [f"[[{name}]]\n{toml_of(table)}" for name in ("corpus", "valid") for table in values.get(name, [])]
     return "".join([*(f"{name} = {json.dumps(value)}\n" for name, value in plain.items()), *tables])
 
 
@@ -243,15 +254,17 @@ def test_every_flag_has_a_sentence():
         assert "".join(field.description.split()) in "".join(text.split()), name
 
 
-@pytest.mark.parametrize(("cls", "command"), [(TrainSettings, train), (PrepareSettings, prepare)])
-def test_every_flag_stands_under_one_heading(cls, command):
-    """Flags are in the order of the headings; those without one come first."""
+@pytest.mark.parametrize(
+    ("cls", "command", "further"), [(TrainSettings, train, []), (PrepareSettings, prepare, ["Engines"])]
+)
+def test_every_flag_stands_under_one_heading(cls, command, further):
+    """Flags are in the order of the headings; those without one come first, those that are no settings last."""
     blocks = CliRunner().invoke(multihead, [command.name, "--help"]).output.split("\n\n")
     shown = {
         block.split(":\n")[0]: re.findall(r"^  --([\w-]+)", block, re.MULTILINE) for block in blocks if ":\n" in block
     }
     headings = [heading for heading in HEADINGS if heading in shown]
-    assert list(shown) == ["Options", *headings]
+    assert list(shown) == ["Examples", "Options", *headings, *further]
     assert headings[0] == "Folders"
     flags = [flag.replace("-", "_") for heading in headings for flag in shown[heading]]
     assert sorted(flags) == sorted(cls.model_fields)
@@ -283,6 +296,8 @@ def _types(annotation):
     [
         ("a.tsv", {"source": "a.tsv"}),
         ("a.de a.en", {"source": "a.de", "target": "a.en"}),
+        ("a=b.tsv both-ways=true", {"source": "a=b.tsv", "both_ways": True}),
+        ("a.csv columns=1,2", {"source": "a.csv", "columns": ("1", "2")}),
         ("weight=0.5 a.de a.en", {"source": "a.de", "target": "a.en", "weight": 0.5}),
         ("'my file.de' \"my file.en\" weight=2", {"source": "my file.de", "target": "my file.en", "weight": 2}),
     ],
@@ -549,7 +564,8 @@ def test_everything_that_a_preset_fixes_is_the_default_and_a_wish_wins(name):
 
 
 def test_max_positions_are_learned_ones():
-    assert decide(TrainSettings())[0]["positions"] == "sinusoidal"
+    assert decide(TrainSettings(), pairs=3_000_000)[0]["positions"] == "sinusoidal"
+    assert decide(TrainSettings(), pairs=900)[0]["positions"] == "sinusoidal"
     assert decide(TrainSettings(max_positions=99))[0]["positions"] == "learned"
 
 

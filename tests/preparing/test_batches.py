@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
+from multihead.data import block_order, order
 from multihead.planning.settings import Choices, PrepareSettings
 from multihead.preparing.corpora import scan_files
 from multihead.preparing.prepare import prepare, write_data
@@ -109,3 +111,27 @@ def test_the_largest_batches_are_the_largest_of_the_epoch(numbers, tmp_path):
 
     for power in (1, 2):
         assert max(size(batch, power) for batch in found) == max(size(batch, power) for batch in batches)
+
+
+def test_much_text_is_ordered_in_blocks_and_a_run_of_it_resumes_exactly(numbers, tmp_path, monkeypatch):
+    text = {**numbers.train, "vocab_size": 320, "say": lambda _: None}
+    whole = prepare(output=tmp_path / "whole", **text)
+    monkeypatch.setattr(order, "MOST_WHOLE", 500)
+    monkeypatch.setattr(block_order, "POOL", 256)
+    monkeypatch.setattr(block_order, "BLOCK", 16)
+    blocks = prepare(output=tmp_path / "blocks", **text)
+    assert numbers.contents(tmp_path / "blocks" / "data") == numbers.contents(tmp_path / "whole" / "data")
+    said = [json.loads((tmp_path / name / "prepared.json").read_text())["data"] for name in ("whole", "blocks")]
+    assert [data.pop("order", None) for data in said] == [None, "blocks"]
+    assert said[0] == said[1]
+    assert (whole.config.order, blocks.config.order) == ("whole", "blocks")
+    stream, taken = blocks.batches(config(), (0, 0)), []
+    while stream.position < (2, 0):
+        taken.append((stream.position, stream.take().indices.tolist()))
+    for start in (1, len(taken) // 2, len(taken) - 2):
+        resumed = blocks.batches(config(), taken[start][0])
+        assert [(resumed.position, resumed.take().indices.tolist()) for _ in taken[start:]] == taken[start:]
+    seen = sorted(pair for (epoch, _), batch in taken if epoch == 0 for pair in batch)
+    assert seen == list(range(len(blocks.train)))
+    pairs_of_tokens = [[len(b) * b.source.shape[1] ** 2 for b in text.largest(config())] for text in (blocks, whole)]
+    assert max(pairs_of_tokens[0]) >= max(pairs_of_tokens[1])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from multihead.errors import ConfigurationError, DataError
 from multihead.planning.settings import Choices, PrepareSettings
-from multihead.preparing import prepare as preparation
+from multihead.preparing import shards, subwords
 from multihead.preparing.corpora import apportion, scan_files
 from multihead.preparing.prepare import write_data
 from multihead.training.context import RunContext
@@ -115,7 +115,7 @@ def test_a_corpus_of_which_nothing_can_be_used_for_its_length(two, tmp_path, num
 
 
 def test_of_very_many_pairs_a_part_is_enough_for_the_vocabulary(two, tmp_path, monkeypatch):
-    monkeypatch.setattr(preparation, "_SAMPLE", 40)
+    monkeypatch.setattr(subwords, "_SAMPLE", 40)
     (large, _), (small, _) = two
     said = []
     prepared(tmp_path / "run", said, corpus=[corpus(large), corpus(small, weight=9)], held_out=2)
@@ -123,10 +123,10 @@ def test_of_very_many_pairs_a_part_is_enough_for_the_vocabulary(two, tmp_path, m
     assert 38 <= pairs <= 40  # of the 40, only the 2 held-out pairs may be missing
 
 
-def test_chunks_change_nothing(two, tmp_path, monkeypatch, numbers):
+def test_the_size_of_a_shard_changes_nothing(two, tmp_path, monkeypatch, numbers):
     (large, _), (small, _) = two
     for name, size in (("one", 10_000), ("two", 7)):
-        monkeypatch.setattr(preparation, "CHUNK", size)
+        monkeypatch.setattr(shards, "SHARD", size)
         prepared(tmp_path / name, corpus=[corpus(large), corpus(small)], held_out=5, max_tokens=12)
     assert numbers.contents(tmp_path / "one") == numbers.contents(tmp_path / "two")
 
@@ -173,7 +173,7 @@ def test_a_source_alone_has_to_hold_pairs(two):
     (large, _), _ = two
     with pytest.raises(ConfigurationError, match=r"target missing .* or a file of pairs: --source FILE\.tsv"):
         scan_files(PrepareSettings(source=large["source"]))
-    with pytest.raises(DataError, match="not a file of pairs"):
+    with pytest.raises(DataError, match="not an ending of files of pairs"):
         scan_files(PrepareSettings(corpus=[{"source": large["source"]}]))
 
 

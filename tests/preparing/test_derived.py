@@ -9,8 +9,7 @@ import pytest
 
 from multihead.data.store import TokenStore
 from multihead.errors import DataError, Interrupted
-from multihead.planning.sections import CorpusSettings
-from multihead.preparing import prepare as prepare_module
+from multihead.planning.corpus_settings import CorpusSettings
 from multihead.preparing.derived import derive
 from multihead.preparing.prepare import prepare
 from multihead.preparing.prepared import PreparedText, open_prepared, read_manifest
@@ -25,9 +24,8 @@ QUIET = RunContext(lambda _: None)
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several parts, the last one shorter."""
-    for module in ("prepare", "derived"):
-        monkeypatch.setattr(f"multihead.preparing.{module}.CHUNK", 250)
-    assert prepare_module.CHUNK == 250
+    for module in ("shards", "derived"):
+        monkeypatch.setattr(f"multihead.preparing.{module}.SHARD", 250)
 
 
 @pytest.fixture
@@ -45,7 +43,7 @@ def rows(store: TokenStore) -> list[list[int]]:
 
 
 def test_exchanged_text_has_the_sides_exchanged(text: PreparedText, tmp_path: Path) -> None:
-    derive(text, tmp_path / "back", QUIET, exchanged=True)
+    derive(text, tmp_path / "back", QUIET, direction="reverse")
     back = opened(tmp_path / "back")
     for name in ("train", "valid"):
         ours, theirs = getattr(text, name), getattr(back, name)
@@ -58,10 +56,23 @@ def test_exchanged_text_has_the_sides_exchanged(text: PreparedText, tmp_path: Pa
 
 
 def test_exchanged_twice_it_is_the_same_text(text: PreparedText, tmp_path: Path, numbers: Numbers) -> None:
-    derive(text, tmp_path / "back", QUIET, exchanged=True)
-    derive(opened(tmp_path / "back"), tmp_path / "again", QUIET, exchanged=True)
+    derive(text, tmp_path / "back", QUIET, direction="reverse")
+    derive(opened(tmp_path / "back"), tmp_path / "again", QUIET, direction="reverse")
     assert numbers.contents(tmp_path / "again/data") == numbers.contents(tmp_path / "text/data")
     assert opened(tmp_path / "again").config == text.config
+
+
+def test_text_of_both_directions_is_the_text_and_then_the_exchanged_text(numbers: Numbers, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {**numbers.train, **numbers.valid, "vocab_size": 320}
+    text = prepare(**settings, output=tmp_path / "text", say=lambda _: None)
+    for direction in ("reverse", "both"):
+        derive(text, tmp_path / direction, QUIET, direction=direction)
+    back, both = opened(tmp_path / "reverse"), opened(tmp_path / "both")
+    for side in ("source", "target"):
+        assert rows(getattr(both.train, side)) == rows(getattr(text.train, side)) + rows(getattr(back.train, side))
+        assert rows(getattr(both.valid, side)) == rows(getattr(text.valid, side))
+    assert [corpus.pairs for corpus in both.config.corpora] == 2 * [len(text.train)]
+    assert both.config.pairs == len(both.train)
 
 
 def test_added_pairs_follow_as_they_would_in_a_corpus_of_all(
@@ -81,7 +92,7 @@ def test_added_pairs_follow_as_they_would_in_a_corpus_of_all(
 
 
 def test_a_finished_folder_stays_as_it_is(text: PreparedText, tmp_path: Path, numbers: Numbers) -> None:
-    derive(text, tmp_path / "back", QUIET, exchanged=True)
+    derive(text, tmp_path / "back", QUIET, direction="reverse")
     before = numbers.contents(tmp_path / "back")
     derive(text, tmp_path / "back", QUIET)
     assert numbers.contents(tmp_path / "back") == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 from collections.abc import Callable
@@ -12,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from multihead import work_folder
+from multihead.data import store_writers
 from multihead.errors import ConfigurationError, DataError, FormatError, Interrupted
 from multihead.planning.settings import RunConfig
+from multihead.preparing import journal, shards
 from multihead.preparing import prepare as preparation
 from multihead.preparing.prepare import prepare as prepare_text
 from multihead.preparing.prepared import PreparedText
@@ -266,6 +269,40 @@ def test_killed_anywhere_it_is_made_anew(ready, prepare, numbers, text, model, t
     assert numbers.contents(tmp_path / "ready") == numbers.contents(ready)
 
 
+@pytest.mark.parametrize("moment", [(3, 1, 2, 9), (5, 7, 4, 3, 5, 8)])
+def test_killed_again_and_again_it_ends_as_if_it_had_not_been(
+    ready, prepare, numbers, text, tmp_path, monkeypatch, moment
+):
+    """Between any two steps of storing: shards joined, the journal written, stores renamed, the manifest written."""
+    monkeypatch.setattr(shards, "SHARD", 100)
+    monkeypatch.setattr(journal, "_SECONDS", -1.0)
+    steps = [(shards.Joiner, "append"), (journal.Journal, "sync"), (store_writers, "_commit"), (work_folder, "write")]
+
+    def count(place, name):
+        work = getattr(place, name)
+
+        def counted(*given, **named):
+            left[0] -= 1
+            if not left[0]:
+                patch.setattr(work_folder, "_empty", lambda *_: None)
+                patch.setattr(work_folder.Path, "unlink", lambda *_, **__: None)
+                patch.setattr(shutil, "rmtree", lambda *_, **__: None)
+                raise Killed
+            return work(*given, **named)
+
+        patch.setattr(place, name, counted)
+
+    for number in moment:
+        left = [number]
+        with monkeypatch.context() as patch:
+            for place, name in steps:
+                count(place, name)
+            with pytest.raises(Killed):
+                prepare(tmp_path / "ready", **text)
+    prepare(tmp_path / "ready", **text)
+    assert numbers.contents(tmp_path / "ready") == numbers.contents(ready)
+
+
 @pytest.mark.parametrize("there", [False, True])
 def test_what_cannot_be_leaves_nothing_behind(prepare, numbers, tmp_path, there):
     output = tmp_path / "deep" / "ready"
@@ -280,13 +317,62 @@ def test_what_cannot_be_leaves_nothing_behind(prepare, numbers, tmp_path, there)
     assert numbers.contents(tmp_path) == before
 
 
-def test_a_signal_between_two_chunks_stops_it(prepare, text, tmp_path, monkeypatch):
-    monkeypatch.setattr(preparation, "CHUNK", 100)
-    polls = iter([None, None, signal.SIGTERM])
-    with pytest.raises(Interrupted, match="the same command starts again") as stop:
+def test_a_signal_between_two_shards_stops_it_and_the_same_command_goes_on(
+    ready, prepare, numbers, text, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(shards, "SHARD", 100)
+    polls, said = iter([None, None, signal.SIGTERM]), []
+    with pytest.raises(Interrupted, match=r"3\d\d of 600 pairs are done; the same command goes on from there") as stop:
         prepare(tmp_path / "ready", stop_signal=lambda: next(polls), **text)
     assert stop.value.exit_status == 143
-    assert list(tmp_path.iterdir()) == []
+    read = [record.number for record in shards_read(monkeypatch, lambda: prepare(tmp_path / "ready", said, **text))]
+    assert read == [3, 4, 5]
+    assert re.match(r"going on after 3\d\d of 600 pairs", said[0])
+    assert numbers.contents(tmp_path / "ready") == numbers.contents(ready)
+
+
+def shards_read(monkeypatch, work):
+    """The shards that are encoded while some work is done."""
+    seen, encode = [], shards.Encoder.__call__
+    with monkeypatch.context() as patch:
+        patch.setattr(shards.Encoder, "__call__", lambda self, shard: (seen.append(shard), encode(self, shard))[1])
+        work()
+    return seen
+
+
+@pytest.mark.parametrize("change", [{"held_out": 21}, {"max_tokens": 9}, "text", "journal"])
+def test_what_was_begun_otherwise_is_begun_anew(ready, prepare, numbers, text, tmp_path, monkeypatch, change):
+    monkeypatch.setattr(shards, "SHARD", 100)
+    files = {side: shutil.copy(path, tmp_path) for side, path in numbers.train.items()}
+    polls, said, wishes = iter([None, signal.SIGTERM]), [], {**text, **files}
+    with pytest.raises(Interrupted):
+        prepare(tmp_path / "ready", stop_signal=lambda: next(polls), **wishes)
+    if change == "text":
+        with Path(files["source"]).open("r+b") as stream:
+            stream.write(b"EINS")
+    elif change == "journal":
+        (tmp_path / "ready" / work_folder.JOURNAL).write_bytes(b"{")
+    else:
+        wishes |= change
+    prepare(tmp_path / "ready", said, **wishes)
+    assert said[0].startswith("learning a vocabulary")
+    prepare(tmp_path / "anew", **wishes)
+    one, other = (
+        numbers.contents(tmp_path / name, without=("prepared.json", "manifest.json")) for name in ("ready", "anew")
+    )
+    assert one == other
+
+
+def test_a_store_that_lost_its_end_is_refused_and_the_next_call_begins_anew(prepare, text, tmp_path, monkeypatch):
+    monkeypatch.setattr(shards, "SHARD", 100)
+    polls = iter([None, signal.SIGTERM])
+    with pytest.raises(Interrupted):
+        prepare(tmp_path / "ready", stop_signal=lambda: next(polls), **text)
+    (ids,) = (tmp_path / "ready").rglob(".source.partial/ids.bin")
+    ids.write_bytes(ids.read_bytes()[:-2])
+    with pytest.raises(FormatError, match=r"ids\.bin: has fewer than .* begin again"):
+        prepare(tmp_path / "ready", **text)
+    assert list((tmp_path / "ready").iterdir()) == []
 
 
 def test_the_manifest_has_every_file(ready):

@@ -26,8 +26,11 @@ budget it is an estimate, and the number of updates is decided anew while the ru
 _MUON = 10
 """Minimum tokens per update and unit of model width for which Muon's products take less than a third of an update."""
 
+_FEWEST = 5_000
+"""Below this number sinusoids remain: a toy of hundreds of pairs generalized worse with rotary positions."""
+
 _FEW_PAIRS = 150_000
-"""Below this number a run with a budget and Muon gets weight decay."""
+"""Below this number, a new model has rotary positions, and a run with a budget and Muon gets weight decay."""
 
 _FINE_TUNING = 0.25
 """Length of a fine-tuning run relative to training a new model."""
@@ -49,7 +52,11 @@ class CorpusSize:
 def choose_vocabulary(choices: Choices, pairs: int) -> int:
     """The size of the vocabulary: small for small corpora, where rare subwords would never be learned."""
     size = next(
-        (size for limit, size in ((5_000, 2_000), (100_000, 8_000), (1_000_000, 16_000)) if pairs < limit),
+        (
+            size
+            for limit, size in ((5_000, 2_000), (50_000, 4_000), (100_000, 8_000), (1_000_000, 16_000))
+            if pairs < limit
+        ),
         32_000,
     )
     return choices.take("vocab_size", lambda: (size, f"for {pairs:,} pairs"))
@@ -73,7 +80,7 @@ def choose_model(choices: Choices, corpus: CorpusSize, machine: Machine) -> Netw
     kind = ARCHITECTURES[architecture]
     _check_architecture(choices, architecture)
     fixed = preset(choices.take("preset", lambda: _choose_preset(architecture, corpus, machine)), architecture)
-    rules = _rules(choices, architecture, corpus)
+    rules = _rules(choices, architecture, corpus, fixed)
     defaults = {name: (field.default, "the usual value") for name, field in kind.model_fields.items()}
     defaults |= rules | {name: (value, "the preset's") for name, value in fixed.items()}
     values = {
@@ -148,8 +155,10 @@ def _choose_preset(architecture: Architecture, corpus: CorpusSize, machine: Mach
     return {"transformer": "base", "recurrent": "bahdanau"}[architecture], f"{corpus.pairs:,} pairs and a GPU"
 
 
-def _rules(choices: Choices, architecture: Architecture, corpus: CorpusSize) -> dict[str, tuple[Any, str]]:
-    """Values, with their reasons, that depend on the corpus or on other settings."""
+def _rules(
+    choices: Choices, architecture: Architecture, corpus: CorpusSize, fixed: dict[str, Any]
+) -> dict[str, tuple[Any, str]]:
+    """Values, with their reasons, that depend on the corpus, on the preset or on other settings."""
     one_vocabulary = corpus.source_vocab == corpus.target_vocab and choices.requested("shared_vocabulary") is not False
     common: dict[str, tuple[Any, str]] = {
         "dropout": _dropout(choices, architecture, corpus),
@@ -158,13 +167,22 @@ def _rules(choices: Choices, architecture: Architecture, corpus: CorpusSize) -> 
     }
     if architecture != "transformer":
         return common
-    limited = choices.requested("max_positions")
-    positions = ("learned", "max_positions") if limited else ("sinusoidal", "any length")
     return common | {
-        "positions": positions,
+        "positions": _positions(choices, corpus, fixed),
         "attention_dropout": (0.0, "it would cost the fused kernel"),
         "norm": ("pre", "bears the high learning rate of a short run"),
     }
+
+
+def _positions(choices: Choices, corpus: CorpusSize, fixed: dict[str, Any]) -> tuple[str, str]:
+    """The kind of positions (docs/lab-notes.md, "Parts of the network")."""
+    if choices.requested("max_positions"):
+        return "learned", "max_positions"
+    sizes = {name: choices.requested(name) or fixed.get(name) for name in ("width", "heads", "key_dim")}
+    head = sizes["key_dim"] or (sizes["width"] or 2) // (sizes["heads"] or 1)
+    if _FEWEST <= corpus.pairs < _FEW_PAIRS and choices.requested("sinusoid") is None and head % 2 == 0:
+        return "rotary", "learn more from few pairs; any length"
+    return "sinusoidal", "any length"
 
 
 def _dropout(choices: Choices, architecture: Architecture, corpus: CorpusSize) -> tuple[float, str]:

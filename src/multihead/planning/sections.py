@@ -8,7 +8,6 @@ fields exclude each other; values are checked by the settings they end in: `Tran
 from __future__ import annotations
 
 import re
-import shlex
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -23,7 +22,10 @@ from multihead.configuration import (
     MOST_UPDATES,
     Settings,
 )
-from multihead.models.config import Activation
+from multihead.models.config import Activation, Positions
+from multihead.planning.corpus_settings import CorpusSettings, parse_corpus
+from multihead.platforms import Device
+from multihead.training.config import Combination
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -39,33 +41,6 @@ def _parse_seconds(value: object) -> object:
 
 
 Duration = Annotated[float, BeforeValidator(_parse_seconds), Field(gt=0, le=MOST_UPDATES)]
-
-
-class CorpusSettings(Settings):
-    """One of several corpora."""
-
-    source: Path
-    """Text in the source language, or a file of pairs."""
-    target: Path | None = None
-    """Its translation, line by line; omitted for a file of pairs."""
-    weight: float = Field(default=1.0, gt=0, le=MOST_FACTOR)
-    """How often each pair is seen in an epoch, on average."""
-
-
-def _parse_corpus(value: object) -> object:
-    """Parse "FILE", "FILE FILE" and "FILE FILE weight=0.5"; names with spaces are quoted as in a shell."""
-    if not isinstance(value, str):
-        return value
-    try:
-        words = shlex.split(value)
-    except ValueError as error:
-        raise ValueError(f"cannot be read ({error}); expected FILE [FILE] [weight=NUMBER]") from None
-    weights = [word.removeprefix("weight=") for word in words if word.startswith("weight=")]
-    files = [word for word in words if not word.startswith("weight=")]
-    if not 1 <= len(files) <= 2 or len(weights) > 1:
-        raise ValueError("expected FILE [FILE] [weight=NUMBER], names with spaces in quotes")
-    found = dict(zip(("source", "target"), files, strict=False))
-    return found | {"weight": weights[0]} if weights else found
 
 
 def _split_words(value: object) -> object:
@@ -128,17 +103,23 @@ class Text(Settings):
     heading: ClassVar[str] = "Text"
 
     source: Path | None = None
-    """Text in the source language, a sentence a line; or a file of pairs (.tsv, .jsonl, .tmx), without a target.
-    Plain, gzip, xz or zstd."""
+    """Text in the source language, a sentence a line; or a file of pairs (.tsv, .csv, .jsonl, .parquet, .tmx, .xlf,
+    .po), without a target; or a pattern or a folder. Plain, gzip, xz or zstd."""
     target: Path | None = None
     """Its translation, line by line."""
-    corpus: tuple[Annotated[CorpusSettings, BeforeValidator(_parse_corpus)], ...] | None = None
+    corpus: tuple[Annotated[CorpusSettings, BeforeValidator(parse_corpus)], ...] | None = None
     """Instead of source and target: "FILE [FILE] [weight=0.5]"; repeat it for more corpora (in TOML: [[corpus]]).
     Each pair is seen weight times an epoch on average."""
+    temperature: float | None = Field(default=None, ge=1, le=MOST_FACTOR)
+    """Sample corpora of n pairs in proportion to n^(1/T): 1 keeps their sizes, 5 is usual for many languages."""
+    temperature_over: Literal["corpora", "directions"] | None = None
+    """What is sampled by temperature; by default directions of translation if there are several."""
     valid_source: Path | None = None
     """Source sentences, or pairs, for validation; without them part of the training pairs is held out."""
     valid_target: Path | None = None
     """Their translations."""
+    valid: tuple[Annotated[CorpusSettings, BeforeValidator(parse_corpus)], ...] | None = None
+    """Instead of valid-source and valid-target, written as corpus: validation pairs of several directions."""
     held_out: int | None = Field(default=None, ge=1, le=MOST_BATCH)
     """Pairs to hold out for validation if there are no validation files."""
     source_language: str | None = None
@@ -189,14 +170,15 @@ class Model(Settings):
     """Biases in the projections of attention."""
     inner: int | None = shared("inner")
     feed_forward: Activation | None = None
-    """Its activation; the last four are gated and have a third matrix."""
+    """Activation of the feed-forward network; the last four are gated and have a third matrix."""
     feed_forward_bias: bool | None = None
     """Biases in the feed-forward network."""
     encoder_layers: int | None = shared("encoder_layers")
     decoder_layers: int | None = None
     """Layers of the decoder."""
-    positions: Literal["sinusoidal", "learned", "relative"] | None = None
-    """Position encodings: computed, for any length; learned; or learned biases of the attention for each distance."""
+    positions: Positions | None = None
+    """Position encodings: computed, for any length; learned; learned biases of the attention for each distance; or
+    rotated queries and keys."""
     sinusoid: Literal["interleaved", "halves", "marian", "fairseq"] | None = None
     """Layout of computed positions: the paper's, or that of another program."""
     max_positions: int | None = None
@@ -342,7 +324,10 @@ class Machine(Settings):
     """Type of the matrix products in training."""
     threads: int | None = None
     """Processor threads, of all processes of a machine together."""
-    device: Literal["cpu", "cuda"] | None = shared("device")
+    device: Device | None = shared("device")
+    parallel: Combination | None = None
+    """How several processes combine gradients: sum, after the backward pass; replicated, during it; or sharded: also
+    a part of weights and state in each. May change when a run goes on."""
     log_every: int | None = shared("log_every")
     keep_checkpoints: int | None = None
     """Checkpoints to keep; `multihead average` can make one model of them."""

@@ -7,12 +7,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, model_serializer, model_validator
 
 from multihead import work_folder
 from multihead.configuration import MOST_FACTOR, Settings
@@ -58,11 +59,18 @@ class PrepareSettings(Place, Text, Subwords, Chance):
             raise ValueError(f"{given} is given without {missing}: validation needs both sides, or a file of pairs")
         for name in ("source", "target"):
             _refuse(self, "corpus", name, "name every corpus in one way: the first as corpus, too")
-        _refuse(self, "held_out", "valid_source", "pairs are held out where there are no validation files")
+        for name in ("valid_source", "valid"):
+            _refuse(self, "held_out", name, "pairs are held out where there are no validation files")
+        _refuse(self, "valid", "valid_source", "name every validation file in one way: the first as valid, too")
         for name in SUBWORDS:
             _refuse(self, "from_model", name, "a model that is fine-tuned brings its own subwords")
-        if self.corpus == ():
-            raise ValueError("corpus is empty: name one, or leave it out")
+        if self.temperature is None and self.temperature_over is not None:
+            raise ValueError("temperature_over is given without temperature: name one, or leave it out")
+        for name in ("corpus", "valid"):
+            if getattr(self, name) == ():
+                raise ValueError(f"{name} is empty: name one, or leave it out")
+        if any(one.weight != 1 for one in self.valid or ()):
+            raise ValueError("valid has a weight: every validation pair counts once; leave the weight out")
         if self.min_tokens is not None and self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise ValueError(f"min_tokens is {self.min_tokens}, above max_tokens, {self.max_tokens}: no pair is left")
         return self
@@ -105,8 +113,8 @@ SUBWORDS = tuple(Subwords.model_fields)
 
 
 def holds_pairs(path: Path | None) -> bool:
-    """Whether a file holds both sides, judging by its name."""
-    return path is not None and format_of(path) is not None
+    """Whether a file holds both sides, judging by its name, or a folder such files."""
+    return path is not None and (format_of(path) is not None or os.path.isdir(path))  # noqa: PTH112 - any name
 
 
 def _refuse(settings: Settings, one: str, other: str, reason: str) -> None:
@@ -167,6 +175,11 @@ def usual_intervals(updates: int) -> dict[str, tuple[int, str]]:
     }
 
 
+def without_unset(values: dict[str, Any], names: Container[str]) -> dict[str, Any]:
+    """The values without those of some names that say nothing."""
+    return {name: value for name, value in values.items() if name not in names or value}
+
+
 class TextFile(Settings):
     """A text file of a run."""
 
@@ -179,6 +192,9 @@ class TextFile(Settings):
 class CorpusRecord(Settings):
     """How the pairs of a corpus are used."""
 
+    optional: ClassVar[frozenset[str]] = frozenset({"source_language", "target_language", "columns", "reversed"})
+    """Fields that are written only if they say something, so that files without them are as they always were."""
+
     files: tuple[TextFile, ...]
     """Source and target, or one file of pairs."""
     weight: float = Field(default=1.0, gt=0, le=MOST_FACTOR)
@@ -189,6 +205,28 @@ class CorpusRecord(Settings):
     """Pairs held out for validation."""
     left_out: int = 0
     """Pairs that could not be used."""
+    source_language: str | None = None
+    """Of this corpus, if its settings name it."""
+    target_language: str | None = None
+    columns: tuple[str, str] | None = None
+    """The columns or keys that were read, if its settings name them."""
+
+    reversed: bool = False
+    """Whether the files are named in the other order than they were given in, since the corpus is read both ways."""
+
+    @model_serializer(mode="wrap")
+    def _written(self, write: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        return without_unset(write(self), self.optional)
+
+
+class DirectionRecord(Settings):
+    """A direction of a model that has several."""
+
+    source: str | None
+    """None if neither the settings nor the files say."""
+    target: str
+    valid: int = Field(ge=0)
+    """Validation pairs; those of a direction stand together, in the order of the directions."""
 
 
 class PreparedFolder(Settings):
@@ -225,6 +263,19 @@ class DataConfig(Settings):
     """Pairs that could not be used; left-out.tsv lists them."""
     prepared: PreparedFolder | None = None
     """The folder of text prepared ahead of the run."""
+    order: Literal["whole", "blocks"] = "whole"
+    """Whether an epoch is ordered as a whole or in blocks (`data.order`, `data.block_order`). A new run takes over how
+    its text was prepared, and one that has begun keeps its order."""
+    directions: tuple[DirectionRecord, ...] = ()
+    """Where sources begin with a symbol of the language into which they are translated (`text.language_tokens`)."""
+    valid_more: tuple[CorpusRecord, ...] = ()
+    """The validation files after the first ones, if there are several."""
+
+    @model_serializer(mode="wrap")
+    def _without_usual(self, write: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        """The fields, without what older versions do not know where it is as usual."""
+        values = without_unset(write(self), frozenset({"directions", "valid_more"}))
+        return {name: value for name, value in values.items() if (name, value) != ("order", "whole")}
 
     @model_validator(mode="before")
     @classmethod

@@ -1,4 +1,4 @@
-"""Scan the user's text: corpora, weights, validation pairs.
+"""Scan the user's text: corpora, shards, weights, validation pairs.
 
 Without validation files, some pairs of the corpora are held out, from each corpus in proportion to its share of an
 epoch (pairs times weight), so that validation resembles training. Which pairs these are depends on the seed alone.
@@ -8,22 +8,32 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from multihead.data.corpus import Report, language_of
-from multihead.data.readers import CorpusScan, scan_corpus
+from multihead.configuration import Settings
+from multihead.data.corpus import Languages, Report, language_of, normalize_code
+from multihead.data.readers import CorpusScan, ReversedScan, scan_corpus, shards
 from multihead.data.text_files import TextScan
 from multihead.errors import ConfigurationError, DataError
-from multihead.planning.sections import CorpusSettings
-from multihead.planning.settings import Choices, PrepareSettings, TextFile, holds_pairs
+from multihead.planning.corpus_settings import CorpusSettings
+from multihead.planning.settings import Choices, CorpusRecord, PrepareSettings, TextFile, holds_pairs
+from multihead.preparing.mixing import tempered
 
 
 @dataclass(frozen=True)
 class WeightedCorpus:
-    """A scanned corpus, and how often its pairs are seen in an epoch."""
+    """A scanned corpus or shard of one, and how often its pairs are seen in an epoch."""
 
     scan: CorpusScan
     weight: float
+    languages: Languages = (None, None)
+    """Of source and target, as the settings, the file or its name say."""
+    part_of: int = 0
+    """Number of the corpus in the settings."""
+    asked: CorpusSettings | None = None
+    """Its settings."""
+    twin: int | None = None
+    """Of a corpus that is read backwards, too: the number of the same files read forwards."""
 
     @property
     def name(self) -> str:
@@ -37,6 +47,8 @@ class TextFiles:
 
     train: tuple[WeightedCorpus, ...]
     valid: CorpusScan | None
+    valid_parts: tuple[WeightedCorpus, ...] = ()
+    """The validation files, if there are any: each pair of files, or direction of it."""
 
     @property
     def lines(self) -> int:
@@ -44,17 +56,33 @@ class TextFiles:
         return sum(corpus.scan.lines for corpus in self.train)
 
     def language(self, side: int) -> str | None:
-        """The first language that a file or its name gives for side 0 (source) or 1 (target)."""
-        for corpus in self.train:
-            found = corpus.scan.languages[side] or language_of(corpus.scan.path(side))
-            if found:
-                return found
-        return None
+        """The language of side 0 (source) or 1 (target); None if it is not known, or there are several."""
+        found = {normalize_code(language): language for corpus in self.train if (language := corpus.languages[side])}
+        return next(iter(found.values())) if len(found) == 1 else None
 
 
 def file_records(scan: CorpusScan) -> tuple[TextFile, ...]:
     """What run.json records of the files of a corpus."""
     return tuple(map(file_record, scan.files))
+
+
+def corpus_record(
+    corpus: WeightedCorpus, pairs: int, held_out: int, left_out: int, *, directed: bool = False
+) -> CorpusRecord:
+    """What run.json records of a corpus, of which so many pairs are used; ``directed``: with its languages."""
+    asked = corpus.asked
+    named = {} if asked is None else asked.model_dump(include={"source_language", "target_language", "columns"})
+    if directed or corpus.twin is not None:
+        named |= {"source_language": corpus.languages[0], "target_language": corpus.languages[1]}
+        named["reversed"] = corpus.twin is not None
+    return CorpusRecord(
+        files=file_records(corpus.scan),
+        weight=corpus.weight,
+        pairs=pairs,
+        held_out=held_out,
+        left_out=left_out,
+        **named,
+    )
 
 
 def file_record(scan: TextScan) -> TextFile:
@@ -69,14 +97,72 @@ def scan_files(settings: PrepareSettings) -> TextFiles:
         ConfigurationError: no file is named.
         DataError: a file cannot be read as aligned text.
     """
-    codes = (settings.source_language, settings.target_language)
-    train = tuple(
-        WeightedCorpus(scan_corpus(corpus.source, corpus.target, *codes), corpus.weight)
-        for corpus in _named_corpora(settings)
-    )
-    if settings.valid_source is None:
-        return TextFiles(train, None)
-    return TextFiles(train, scan_corpus(settings.valid_source, settings.valid_target, *codes))
+    train = _scan_all(_named_corpora(settings), settings)
+    weights = mixed(settings, train, [corpus.scan.lines for corpus in train])
+    train = [replace(corpus, weight=weight) for corpus, weight in zip(train, weights, strict=True)]
+    named = settings.valid or ()
+    if settings.valid_source is not None:
+        named = (CorpusSettings(source=settings.valid_source, target=settings.valid_target),)
+    valid = _scan_all(named, settings)
+    return TextFiles(tuple(train), valid[0].scan if valid else None, tuple(valid))
+
+
+def mixed(settings: PrepareSettings, corpora: Sequence[WeightedCorpus], pairs: Sequence[int]) -> list[float]:
+    """The weights of corpora with so many pairs: as given, or for the temperature."""
+    given = [corpus.weight if corpus.asked is None else corpus.asked.weight for corpus in corpora]
+    if settings.temperature is None:
+        return given
+    directions = [corpus.languages for corpus in corpora]
+    over = settings.temperature_over or ("directions" if len(set(directions)) > 1 else "corpora")
+    groups = directions if over == "directions" else [corpus.part_of for corpus in corpora]
+    return tempered(pairs, given, groups, settings.temperature)
+
+
+def mix_again(
+    settings: Settings, corpora: Sequence[WeightedCorpus], records: Sequence[CorpusRecord]
+) -> tuple[CorpusRecord, ...]:
+    """The records with the weights for the pairs that can be used, where a temperature makes weights depend on them."""
+    if not isinstance(settings, PrepareSettings) or settings.temperature is None:
+        return tuple(records)
+    weights = mixed(settings, corpora, [record.pairs for record in records])
+    return tuple(record.model_copy(update={"weight": w}) for record, w in zip(records, weights, strict=True))
+
+
+def _scan_all(named: Sequence[CorpusSettings], settings: PrepareSettings) -> list[WeightedCorpus]:
+    """The files of corpora, one after the other; a corpus that is read both ways comes twice."""
+    found: list[WeightedCorpus] = []
+    for number, one in enumerate(named):
+        forward = _scan_shards(one, settings, number)
+        first = len(found)
+        found += forward
+        if one.both_ways:
+            found += [_backward(corpus, first + place) for place, corpus in enumerate(forward)]
+    return found
+
+
+def _backward(corpus: WeightedCorpus, twin: int) -> WeightedCorpus:
+    """A corpus read backwards.
+
+    Raises:
+        ConfigurationError: its languages are not known, or the same.
+    """
+    source, target = corpus.languages
+    if source is None or target is None or normalize_code(source) == normalize_code(target):
+        raise ConfigurationError(
+            f"{corpus.name}: is to be read both ways, and its languages are {source or 'not known'} and "
+            f"{target or 'not known'}; name two: source_language and target_language"
+        )
+    return replace(corpus, scan=ReversedScan(corpus.scan), languages=(target, source), twin=twin)
+
+
+def _scan_shards(named: CorpusSettings, settings: PrepareSettings, number: int) -> list[WeightedCorpus]:
+    asked = (named.source_language or settings.source_language, named.target_language or settings.target_language)
+    found = []
+    for source, target in shards(named.source, named.target):
+        scan = scan_corpus(source, target, *asked, named.columns)
+        known = [asked[side] or scan.languages[side] or language_of(scan.path(side)) for side in (0, 1)]
+        found.append(WeightedCorpus(scan, named.weight, (known[0], known[1]), number, named))
+    return found
 
 
 def _named_corpora(settings: PrepareSettings) -> tuple[CorpusSettings, ...]:
@@ -101,7 +187,8 @@ def choose_held_out(choices: Choices, files: TextFiles) -> list[frozenset[int]]:
         choices.reasons["held_out"] = "there are validation files"
         return [frozenset() for _ in files.train]
     # Only usable pairs are candidates; an empty line cannot validate.
-    usable = [sum(1 for _ in corpus.scan.read(Report())) for corpus in files.train]
+    forward = [place for place, corpus in enumerate(files.train) if corpus.twin is None]
+    usable = [sum(1 for _ in files.train[place].scan.read(Report())) for place in forward]
     total, size = sum(usable), min(max(sum(usable) // 50, 1), 1000)
     count = choices.take("held_out", lambda: (size, f"no validation files: {size:,} of {total:,} pairs are kept apart"))
     limits = [pairs - 1 for pairs in usable]
@@ -112,13 +199,15 @@ def choose_held_out(choices: Choices, files: TextFiles) -> list[frozenset[int]]:
             "Give more text, validation files, or a smaller held_out",
             files.train[0].scan.path(0),
         )
-    shares = [pairs * corpus.weight for pairs, corpus in zip(usable, files.train, strict=True)]
+    shares = [pairs * files.train[place].weight for pairs, place in zip(usable, forward, strict=True)]
     parts = apportion(count, shares, limits)
     seed = _seed(choices)
-    return [
-        frozenset(random.Random(seed + index).sample(range(pairs), part))
-        for index, (pairs, part) in enumerate(zip(usable, parts, strict=True))
-    ]
+    held_out = {
+        place: frozenset(random.Random(seed + place).sample(range(pairs), part))
+        for place, pairs, part in zip(forward, usable, parts, strict=True)
+    }
+    # What is read backwards, too, is held out in both directions: a model has seen no half of a validation pair.
+    return [held_out[place if corpus.twin is None else corpus.twin] for place, corpus in enumerate(files.train)]
 
 
 def _seed(choices: Choices) -> int:

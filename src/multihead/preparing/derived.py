@@ -1,4 +1,4 @@
-"""Prepared text made from prepared text: exchanged, extended, or a part.
+"""Prepared text made from prepared text: directions, additions, parts.
 
 It keeps the subwords of the text that it is made from, so that the models of both have the same vocabulary and can be
 averaged, searched as an ensemble, or trained on from each other. `runs.best` and `runs.report` use it.
@@ -8,22 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 
 from multihead import work_folder
 from multihead.data.corpus import Pair
-from multihead.data.order import Array
-from multihead.data.store import ParallelWriter
-from multihead.planning.sections import CorpusSettings
+from multihead.data.order import Array, usual_order
+from multihead.data.store_writers import ParallelWriter
+from multihead.errors import ConfigurationError
+from multihead.planning.corpus_settings import CorpusSettings
 from multihead.planning.settings import CorpusRecord, DataConfig, PrepareSettings
 from multihead.preparing.corpora import scan_files
-from multihead.preparing.prepare import CHUNK, CorpusWriter, Vocabulary, write_manifest, write_valid
+from multihead.preparing.prepare import corpus_records, encode_corpora, write_manifest, write_valid
 from multihead.preparing.prepared import PreparedText
+from multihead.preparing.shards import SHARD, Encoder, Joiner
+from multihead.preparing.subwords import Vocabulary
+from multihead.text import languages
 from multihead.training.context import RunContext
 
 T = TypeVar("T")
+Direction = Literal["forward", "reverse", "both"]
+"""Which side of a pair is the source: as in the text, the other one, or first the one and then the other."""
 
 
 def derive(
@@ -31,7 +37,7 @@ def derive(
     folder: Path,
     context: RunContext,
     *,
-    exchanged: bool = False,
+    direction: Direction = "forward",
     added: Sequence[CorpusSettings] = (),
     kept: Array | None = None,
 ) -> None:
@@ -41,26 +47,34 @@ def derive(
         text: what it is made from.
         folder: where to write it.
         context: may stop the work.
-        exchanged: source and target change places.
+        direction: which side is the source. For both, every pair is written twice, and the two languages have one
+            vocabulary; validation pairs keep their direction.
         added: files of pairs; those that can be used follow the pairs of ``text``.
         kept: the training pairs to keep, as ascending indices of the store; all if ``None``.
 
     Raises:
+        ConfigurationError: text of several directions is to be exchanged or extended.
         DataError: a file cannot be read as pairs.
         Interrupted: ``context.stop_signal`` returned a signal; nothing is left.
     """
+    if text.config.directions and (direction != "forward" or added):
+        raise ConfigurationError("text of several directions is neither exchanged nor extended")
     with work_folder.locked(folder):
         if work_folder.is_begun(folder, work_folder.PREPARED):
             return
         with work_folder.preparing(folder, work_folder.PREPARED):
+            exchanged = direction == "reverse"
             vocabulary = Vocabulary(*_order(exchanged, text.source_tokenizer, text.target_tokenizer))
             vocabulary.save(folder / "data")
             with ParallelWriter(folder / "data/train", len(vocabulary.source), len(vocabulary.target)) as writer:
-                corpora = _copy_train(text, writer, exchanged, kept)
+                orders = (False, True) if direction == "both" else (exchanged,)
+                corpora = tuple(record for order in orders for record in _copy_train(text, writer, order, kept))
                 corpora += _add_files(text, writer, vocabulary, context, added)
             sources, targets = _order(exchanged, text.valid_sources, text.valid_targets)
             valid = zip(text.valid.lines.tolist(), sources, targets, strict=True)
-            write_valid(folder / "data", [Pair(*row) for row in valid], vocabulary)
+            pairs = [Pair(*row) for row in valid]
+            parts = [(named or languages.Direction(None, ""), pairs[place]) for named, place in text.valid_parts]
+            write_valid(folder / "data", parts, vocabulary)
             write_manifest(folder, _describe(text.config, corpora, exchanged), {}, {})
 
 
@@ -101,10 +115,13 @@ def _add_files(
     added: Sequence[CorpusSettings],
 ) -> tuple[CorpusRecord, ...]:
     """Write the pairs of files after those that were copied."""
+    if not added:
+        return ()
     lengths = range(text.config.min_tokens, text.config.max_tokens + 1)
-    new = CorpusWriter(vocabulary, lengths, context.stop_signal)
-    files = scan_files(PrepareSettings(corpus=tuple(added))).train if added else ()
-    return tuple(new.write(corpus, frozenset(), writer) for corpus in files)
+    files = scan_files(PrepareSettings(corpus=tuple(added)))
+    joiner, nothing = Joiner(len(files.train)), [frozenset[int]()] * len(files.train)
+    encode_corpora(files, nothing, Encoder(vocabulary.source, vocabulary.target, lengths), joiner, writer, context)
+    return corpus_records(files.train, nothing, joiner)
 
 
 def _describe(config: DataConfig, corpora: tuple[CorpusRecord, ...], exchanged: bool) -> DataConfig:
@@ -115,6 +132,7 @@ def _describe(config: DataConfig, corpora: tuple[CorpusRecord, ...], exchanged: 
             "target_language": target,
             "corpora": corpora,
             "pairs": sum(corpus.pairs for corpus in corpora),
+            "order": usual_order(sum(corpus.pairs for corpus in corpora)),
             "left_out": sum(corpus.left_out for corpus in corpora),
             "prepared": None,
         }
@@ -126,5 +144,5 @@ def _order(exchanged: bool, source: T, target: T) -> tuple[T, T]:
 
 
 def _parts(count: int) -> Iterator[range]:
-    """Consecutive ranges of at most `CHUNK` pairs."""
-    return (range(start, min(start + CHUNK, count)) for start in range(0, count, CHUNK))
+    """Consecutive ranges of at most `SHARD` pairs."""
+    return (range(start, min(start + SHARD, count)) for start in range(0, count, SHARD))

@@ -6,16 +6,21 @@
         left-out.tsv     every pair that could not be used, and why
 
 `prepare` makes such a folder once for any number of runs; ``multihead train --data FOLDER`` reads it in place. A run
-that is given text files writes its own ``data`` with `write_data`. A stopped or killed command starts over; a finished
-folder never changes, which `work_folder` ensures. Nothing here depends on the model.
+that is given text files writes its own ``data`` with `write_data`. A finished folder never changes, which `work_folder`
+ensures. Nothing here depends on the model.
+
+Text is read as a stream: once to check and to hash it, the beginning to learn the subwords from, and once to encode it,
+shard by shard (`preparing.shards`) on all cores (`workers`). So memory does not grow with the text, and the result does
+not depend on the number of cores. After it was stopped or killed, the work goes on from the last shard
+(`preparing.journal`); a run whose own text has at most `FEW_LINES` starts over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Sequence, Set
+from contextlib import closing
 from importlib.metadata import version
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -23,36 +28,43 @@ from multihead import work_folder
 from multihead.bundle import load_bundle
 from multihead.configuration import build
 from multihead.data.corpus import Pair, Report
-from multihead.data.store import ParallelWriter
+from multihead.data.order import usual_order
+from multihead.data.store_writers import ParallelWriter, Sizes
 from multihead.errors import ConfigurationError, DataError, Interrupted
-from multihead.files import write_errors, write_text
-from multihead.planning.choices import choose_vocabulary
-from multihead.planning.settings import Choices, CorpusRecord, DataConfig, PrepareSettings
+from multihead.files import remove, write_errors, write_text
+from multihead.planning.settings import Choices, CorpusRecord, DataConfig, PrepareSettings, pick_fields
 from multihead.preparing.corpora import (
     TextFiles,
     WeightedCorpus,
-    apportion,
     choose_held_out,
+    corpus_record,
     file_records,
+    mix_again,
     scan_files,
 )
+from multihead.preparing.directions import by_direction, choose_symbols, direction_records, split_pairs
+from multihead.preparing.journal import Journal, digest_of, has_shards
 from multihead.preparing.prepared import Manifest, PreparedText, data_digests, open_prepared, read_manifest
-from multihead.text.languages import Languages
-from multihead.text.learning import LONGEST
+from multihead.preparing.shards import SHARD, Encoder, Joiner, read_shards
+from multihead.preparing.subwords import Vocabulary, choose_longest, keep_vocabulary, learn_vocabulary
+from multihead.text.language_tokens import toward
+from multihead.text.languages import Direction, Languages
 from multihead.text.tokenizer import Tokenizer
-from multihead.text.vocabulary import Specials
 from multihead.training.context import RunContext
+from multihead.training.progress import format_duration
+from multihead.workers import Engine, InProcess, default_engine
 
-_SAMPLE = 1_000_000
-"""Pairs that a vocabulary is learned from; more take longer and change little."""
-CHUNK = 10_000
-"""Pairs tokenized at a time."""
+FEW_LINES = 10 * SHARD
+"""Lines that take seconds: up to so many this process encodes itself, since workers take as long to start."""
+_SECONDS = 10.0
+"""Seconds between lines of progress."""
 
 
 def prepare(
     *,
     say: Callable[[str], None] = print,
     stop_signal: Callable[[], int | None] = lambda: None,
+    engine: Engine | None = None,
     **settings: Any,
 ) -> PreparedText:
     """Prepare text for training, or report that it is already prepared.
@@ -60,11 +72,12 @@ def prepare(
     Args:
         say: called with each line of output.
         stop_signal: called now and then; returns the number of a signal that asks the work to stop.
+        engine: where the text is encoded; None for all cores of this machine. The result is the same.
         **settings: fields of `PrepareSettings`; ``source``, ``target`` and ``output`` are needed.
 
     Raises:
         InputError: files, settings or the output folder are invalid; nothing was overwritten.
-        Interrupted: ``stop_signal`` returned a signal; nothing is left.
+        Interrupted: ``stop_signal`` returned a signal; the next call goes on from there.
     """
     context, given = RunContext(say, stop_signal), build(PrepareSettings, settings, "the settings")
     if given.output is None:
@@ -80,8 +93,11 @@ def prepare(
             bundle = load_bundle(given.from_model, languages=languages)
             vocabulary = keep_vocabulary(choices, bundle.source_tokenizer, bundle.target_tokenizer)
         files = scan_files(given)
-        with work_folder.preparing(folder, work_folder.PREPARED):
-            prepared = write_data(choices, files, folder, context, vocabulary)
+        tokenizers = None if vocabulary is None else (vocabulary.source, vocabulary.target)
+        journal = journal_for(folder, given, files, tokenizers)
+        kept = lambda: has_shards(folder)  # noqa: E731
+        with work_folder.preparing(folder, work_folder.PREPARED, resumed=journal.names(), kept=kept):
+            prepared = write_data(choices, files, folder, context, vocabulary, engine, journal)
             write_manifest(folder, prepared.config, work_folder.given_settings(given), choices.reasons)
     say(f"{prepared.config.pairs:,} training pairs are prepared: multihead train --data {folder} --output RUN")
     return prepared
@@ -94,6 +110,7 @@ def _open_finished(folder: Path, settings: PrepareSettings, say: Callable[[str],
         raise ConfigurationError(
             f"{folder}: holds text that was prepared with other settings ({changes}); choose a new folder"
         )
+    work_folder.remove_leftovers(folder)
     say(f"{folder}: is prepared, with {manifest.data.pairs:,} training pairs")
     return open_prepared(folder, manifest.data)
 
@@ -105,86 +122,43 @@ def write_manifest(folder: Path, config: DataConfig, asked: dict[str, object], r
     work_folder.write(folder, manifest, work_folder.PREPARED, files)
 
 
-# --------------------------------------------------------------------------- subwords
+def journal_for(
+    folder: Path, settings: PrepareSettings, files: TextFiles, tokenizers: tuple[Tokenizer, Tokenizer] | None
+) -> Journal:
+    """The journal of a preparation, which is identified by everything that decides its result.
 
-
-@dataclass(frozen=True)
-class Vocabulary:
-    """The tokenizers of both sides; the same one twice if they share a vocabulary."""
-
-    source: Tokenizer
-    target: Tokenizer
-    decisions: dict[str, Any] = field(default_factory=dict)
-    """How the vocabulary was learned: fields of `DataConfig`."""
-
-    def save(self, data: Path) -> None:
-        """Create the folder of what training reads, and write the tokenizers there."""
-        with write_errors(data):
-            data.mkdir()
-        self.source.save(data / "source.tokenizer.json")
-        self.target.save(data / "target.tokenizer.json")
-
-
-def keep_vocabulary(choices: Choices, source: Tokenizer, target: Tokenizer) -> Vocabulary:
-    """The vocabulary of a given model; how it was learned is unknown."""
-    decisions = {"vocab_size": len(target), "shared_vocabulary": source.digest == target.digest}
-    choices.reasons |= dict.fromkeys(("vocab_size", "shared_vocabulary"), "the given model's")
-    return Vocabulary(source, target, decisions)
-
-
-def learn_vocabulary(
-    choices: Choices, files: TextFiles, held_out: Sequence[Set[int]], say: Callable[[str], None]
-) -> Vocabulary:
-    """Learn one vocabulary from both sides of the text, or one from each, without the held-out pairs.
-
-    From more than a million pairs it takes the beginning of each corpus, in proportion to its share of an epoch. Pairs
-    that have more than max_tokens subwords in any vocabulary teach nothing, unless there are no others.
+    Args:
+        folder: where the text is prepared.
+        settings: the user's; those of a run besides the text do not count.
+        files: the scanned text files.
+        tokenizers: of a given model; None if subwords are learned.
     """
-    found, most = list(_sample(files, held_out)), _choose_longest(choices) * LONGEST
-    pairs = [pair for pair in found if max(len(pair.source), len(pair.target)) <= most] or found
-    size = choose_vocabulary(choices, len(pairs))
-    shared = choices.take("shared_vocabulary", lambda: (True, "names and numbers are alike on both sides"))
-    options: dict[str, Any] = {
-        "min_frequency": choices.take("min_frequency", lambda: (2, "what occurs once teaches nothing")),
-        "coverage": choices.take("coverage", lambda: (0.9999, "the usual value")),
-    }
-    strings = choices.take("symbols", lambda: (Specials().strings, "the usual ones"))
-    decisions = {"vocab_size": size, "shared_vocabulary": shared, **options}
-    options["specials"] = Specials(*strings)
-    sides: list[Iterable[str]] = [(pair.source for pair in pairs), (pair.target for pair in pairs)]
-    if shared:
-        say(f"learning a vocabulary of {size:,} subwords from {len(pairs):,} pairs")
-        both = Tokenizer.learn(chain.from_iterable(zip(*sides, strict=True)), size, **options)
-        return Vocabulary(both, both, decisions)
-    say(f"learning two vocabularies of {size:,} subwords from {len(pairs):,} pairs")
-    source, target = (Tokenizer.learn(side, size, **options) for side in sides)
-    return Vocabulary(source, target, decisions)
-
-
-def _choose_longest(choices: Choices) -> int:
-    return choices.take("max_tokens", lambda: (256, "longer ones cost much and teach little"))
-
-
-def _sample(files: TextFiles, held_out: Sequence[Set[int]]) -> Iterator[Pair]:
-    sizes = [corpus.scan.lines for corpus in files.train]
-    shares = [size * corpus.weight for size, corpus in zip(sizes, files.train, strict=True)]
-    parts = sizes if sum(sizes) <= _SAMPLE else apportion(_SAMPLE, shares, sizes)
-    for corpus, held, part in zip(files.train, held_out, parts, strict=True):
-        yield from islice((pair for pair, is_held in _split(corpus, held, Report()) if not is_held), part)
-
-
-def _split(corpus: WeightedCorpus, held: Set[int], report: Report) -> Iterator[tuple[Pair, bool]]:
-    """The usable pairs of a corpus, each with whether it is held out."""
-    return ((pair, index in held) for index, pair in enumerate(corpus.scan.read(report)))
+    scans = [corpus.scan for corpus in (*files.train, *files.valid_parts)]
+    digest = digest_of(
+        {
+            "settings": pick_fields(PrepareSettings, work_folder.given_settings(settings)),
+            "files": [[record.model_dump() for record in file_records(scan)] for scan in scans],
+            "subwords": None if tokenizers is None else [tokenizer.digest for tokenizer in tokenizers],
+            "versions": [version("multihead"), version("tokenizers")],
+            "shard": SHARD,
+        }
+    )
+    return Journal(folder, digest)
 
 
 # --------------------------------------------------------------------------- token ids
 
 
 def write_data(
-    choices: Choices, files: TextFiles, folder: Path, context: RunContext, given: Vocabulary | None = None
+    choices: Choices,
+    files: TextFiles,
+    folder: Path,
+    context: RunContext,
+    given: Vocabulary | None = None,
+    engine: Engine | None = None,
+    journal: Journal | None = None,
 ) -> PreparedText:
-    """Write what training needs into ``folder``, which exists and is empty.
+    """Write what training needs into ``folder``, which exists and is empty but for what the journal lists.
 
     Args:
         choices: the user's settings; collects the reason of each decision.
@@ -192,34 +166,41 @@ def write_data(
         folder: the run folder, or one of `prepare`.
         context: receives progress and what was left out, and may stop the work.
         given: the vocabulary of the model to fine-tune; learned from the text if there is none.
+        engine: where the text is encoded; None for all cores of this machine.
+        journal: where to go on from, and to note how far the work is; None to start over each time.
 
     Raises:
         DataError: no pair is left to train on or to validate with.
         Interrupted: ``context.stop_signal`` returned a signal.
     """
-    data = folder / "data"
-    held_out = choose_held_out(choices, files)
-    vocabulary = given or learn_vocabulary(choices, files, held_out, context.say)
-    vocabulary.save(data)
+    data, joiner = folder / "data", Joiner(len(files.train))
+    held_out, vocabulary, begun = _begin(choices, files, folder, context, given, journal, joiner)
     shortest = choices.take("min_tokens", lambda: (1, "whatever is there may teach something"))
-    longest = _choose_longest(choices)
-    store = CorpusWriter(vocabulary, range(shortest, longest + 1), context.stop_signal)
-    with ParallelWriter(data / "train", len(vocabulary.source), len(vocabulary.target)) as writer:
-        corpora = [store.write(corpus, held, writer) for corpus, held in zip(files.train, held_out, strict=True)]
-    valid, reports = store.held_out, [*store.reports, Report()]
-    if files.valid is not None:
-        valid = list(files.valid.read(reports[-1]))
+    longest = choose_longest(choices)
+    symbols = [toward(vocabulary.source, corpus.languages[1]).prefix for corpus in files.train]
+    encoder = Encoder(vocabulary.source, vocabulary.target, range(shortest, longest + 1), symbols)
+    sizes = len(vocabulary.source), len(vocabulary.target)
+    with ParallelWriter(data / "train", *sizes, begun, kept=journal is not None) as writer:
+        encode_corpora(files, held_out, encoder, joiner, writer, context, engine, journal)
+    valid_reports = [Report() for _ in files.valid_parts]
+    parts = [(one, list(one.scan.read(report))) for one, report in zip(files.valid_parts, valid_reports, strict=True)]
+    valid = by_direction(parts or split_pairs(joiner.held_out, files.train, held_out))
     write_valid(data, valid, vocabulary)
+    directed, reports = bool(vocabulary.source.languages), [tally.report for tally in joiner.tallies] + valid_reports
+    corpora = mix_again(choices.settings, files.train, corpus_records(files.train, held_out, joiner, directed=directed))
     if not sum(corpus.pairs for corpus in corpora):
         left_out = "\n".join(report.summary() for report in reports)
         raise DataError(f"no training pair is left; {left_out}", files.train[0].scan.path(0))
     _report_left_out(folder, reports, context.say)
-    record = None
-    if files.valid is not None:
-        record = CorpusRecord(files=file_records(files.valid), pairs=len(valid), left_out=reports[-1].left_out)
+    records = [
+        corpus_record(one, len(pairs), 0, report.left_out, directed=directed)
+        for (one, pairs), report in zip(parts, valid_reports, strict=True)
+    ]
     config = DataConfig(
-        corpora=tuple(corpora),
-        valid=record,
+        corpora=corpora,
+        valid=records[0] if records else None,
+        valid_more=tuple(records[1:]),
+        directions=direction_records(files.train, valid) if directed else (),
         source_language=_choose_language(choices, "source_language", files.language(0)),
         target_language=_choose_language(choices, "target_language", files.language(1)),
         **vocabulary.decisions,
@@ -228,79 +209,132 @@ def write_data(
         held_out=sum(map(len, held_out)),
         pairs=sum(corpus.pairs for corpus in corpora),
         left_out=sum(report.left_out for report in reports),
+        order=usual_order(sum(corpus.pairs for corpus in corpora)),
     )
     return open_prepared(folder, config)
 
 
-def _choose_language(choices: Choices, name: str, found: str | None) -> str | None:
-    reason = "from the file or its name" if found else "neither the file nor its name says"
-    return choices.take(name, lambda: (found, reason))
+def _begin(
+    choices: Choices,
+    files: TextFiles,
+    folder: Path,
+    context: RunContext,
+    given: Vocabulary | None,
+    journal: Journal | None,
+    joiner: Joiner,
+) -> tuple[list[frozenset[int]], Vocabulary, Sizes | None]:
+    """What is held out, the vocabulary, and the size of the store to go on with; None to begin it.
+
+    All three are what the journal says, if it says anything; ``joiner`` then counts its shards.
+    """
+    data = folder / "data"
+    decided = None if journal is None else journal.read()
+    if journal is not None and decided is not None:
+        _remove_later_files(data)
+        choices.reasons |= decided["reasons"]
+        source, target = (Tokenizer.load(data / f"{side}.tokenizer.json") for side in ("source", "target"))
+        vocabulary = Vocabulary(source, target, decided["vocabulary"])
+        begun = journal.replay(joiner)
+        if joiner.next.number:
+            context.say(f"going on after {joiner.seen:,} of {files.lines:,} pairs")
+        return list(map(frozenset, decided["held_out"])), vocabulary, begun if joiner.next.number else None
+    symbols = choose_symbols(choices, files, None if given is None else given.source)
+    held_out = choose_held_out(choices, files)
+    vocabulary = given or learn_vocabulary(choices, files, held_out, context.say).with_symbols(symbols)
+    vocabulary.save(data)
+    if journal is not None:
+        decisions = {"reasons": choices.reasons, "vocabulary": vocabulary.decisions}
+        journal.begin({"held_out": list(map(sorted, held_out)), **decisions})
+    return held_out, vocabulary, None
 
 
-class CorpusWriter:
-    """Distributes pairs: to the store, to the held-out pairs, or to the report of their corpus."""
-
-    def __init__(self, vocabulary: Vocabulary, lengths: range, stop_signal: Callable[[], int | None]) -> None:
-        self._vocabulary, self._lengths, self._stop_signal = vocabulary, lengths, stop_signal
-        self.held_out: list[Pair] = []
-        self.reports: list[Report] = []
-
-    def write(self, corpus: WeightedCorpus, held: Set[int], writer: ParallelWriter) -> CorpusRecord:
-        """Tokenize a corpus into ``writer``."""
-        report, kept = Report(), 0
-        self.reports.append(report)
-        for chunk in _chunks(self._training_pairs(corpus, held, report)):
-            if kept and (number := self._stop_signal()) is not None:
-                raise Interrupted(number, "stopped while the data were prepared; the same command starts again")
-            ids = _encode(self._vocabulary, chunk)
-            fitting = [i for i, pair in enumerate(chunk) if self._fits(corpus, pair, (ids[0][i], ids[1][i]), report)]
-            sources, targets = ([side[i] for i in fitting] for side in ids)
-            writer.append(sources, targets, [chunk[i].line for i in fitting])
-            kept += len(fitting)
-        return CorpusRecord(
-            files=file_records(corpus.scan),
-            weight=corpus.weight,
-            pairs=kept,
-            held_out=len(held),
-            left_out=report.left_out,
-        )
-
-    def _training_pairs(self, corpus: WeightedCorpus, held: Set[int], report: Report) -> Iterator[Pair]:
-        for pair, is_held in _split(corpus, held, report):
-            if is_held:
-                self.held_out.append(pair)
-            else:
-                yield pair
-
-    def _fits(self, corpus: WeightedCorpus, pair: Pair, ids: tuple[list[int], list[int]], report: Report) -> bool:
-        """Whether both sides have an allowed length; otherwise the first that has not goes to the report."""
-        for side, length in enumerate(map(len, ids)):
-            if length not in self._lengths:
-                long = length >= self._lengths.stop
-                reason = f"more than {self._lengths.stop - 1}" if long else f"fewer than {self._lengths.start}"
-                report.add(corpus.scan.path(side), pair.line, f"{reason} subwords", str(length))
-                return False
-        return True
+def _remove_later_files(data: Path) -> None:
+    """Remove what a stopped preparation wrote after the store."""
+    kept = {"source.tokenizer.json", "target.tokenizer.json", "train", ".train.partial"}
+    with write_errors(data):
+        for path in data.iterdir():
+            if path.name not in kept:
+                remove(path)
 
 
-def _chunks(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
-    iterator = iter(pairs)
-    while chunk := list(islice(iterator, CHUNK)):
-        yield chunk
+def encode_corpora(
+    files: TextFiles,
+    held_out: Sequence[Set[int]],
+    encoder: Encoder,
+    joiner: Joiner,
+    writer: ParallelWriter,
+    context: RunContext,
+    engine: Engine | None = None,
+    journal: Journal | None = None,
+) -> None:
+    """Store the ids of corpora, beginning with the shard that ``joiner`` expects next.
+
+    Raises:
+        DataError: a file has changed since it was scanned.
+        Interrupted: ``context.stop_signal`` returned a signal.
+    """
+    engine = engine or (default_engine() if files.lines > FEW_LINES else InProcess())
+    shards = read_shards([corpus.scan for corpus in files.train], held_out, joiner.next)
+    progress = _Progress(files.lines, joiner.seen, context.say)
+    with closing(engine.map(encoder, shards)) as encoded:
+        for shard in encoded:
+            joiner.append(shard, writer)
+            if journal is not None:
+                journal.note(shard, writer)
+            progress.show(joiner.seen)
+            if joiner.next.corpus < len(files.train) and (number := context.stop_signal()) is not None:
+                again = "the same command starts again"
+                if journal is not None:
+                    journal.sync(writer)
+                    again = f"{joiner.seen:,} of {files.lines:,} pairs are done; the same command goes on from there"
+                raise Interrupted(number, f"stopped while the data were prepared; {again}")
+    if journal is not None:
+        journal.sync(writer)
 
 
-def _encode(vocabulary: Vocabulary, chunk: list[Pair]) -> tuple[list[list[int]], list[list[int]]]:
-    return (
-        vocabulary.source.encode_batch([pair.source for pair in chunk]),
-        vocabulary.target.encode_batch([pair.target for pair in chunk]),
+def corpus_records(
+    corpora: Sequence[WeightedCorpus], held_out: Sequence[Set[int]], joiner: Joiner, *, directed: bool = False
+) -> tuple[CorpusRecord, ...]:
+    """What is recorded of corpora that were joined; ``directed``: with their languages."""
+    return tuple(
+        corpus_record(corpus, tally.pairs, len(held), tally.report.left_out, directed=directed)
+        for corpus, held, tally in zip(corpora, held_out, joiner.tallies, strict=True)
     )
 
 
-def write_valid(data: Path, pairs: list[Pair], vocabulary: Vocabulary) -> None:
-    """Write the validation pairs, untruncated, as ids and as text."""
+class _Progress:
+    """Lines of progress: how much is done, how fast, and how long the rest takes."""
+
+    def __init__(self, total: int, done: int, say: Callable[[str], None]) -> None:
+        self._total, self._first, self._say = total, done, say
+        self._started = self._said = time.monotonic()
+
+    def show(self, done: int) -> None:
+        """Say how far the work is, if it was not said lately."""
+        now = time.monotonic()
+        if now - self._said < _SECONDS or done >= self._total:
+            return
+        self._said, pace = now, (done - self._first) / (now - self._started)
+        left = format_duration((self._total - done) / pace) if pace else "unknown"
+        self._say(f"  {done:,} of {self._total:,} pairs, {pace:,.0f} pairs/s, {left} left")
+
+
+def _choose_language(choices: Choices, name: str, found: str | None) -> str | None:
+    reason = "from the file or its name" if found else "neither the file nor its name says one for all text"
+    return choices.take(name, lambda: (found, reason))
+
+
+def write_valid(data: Path, valid: Sequence[tuple[Direction, list[Pair]]], vocabulary: Vocabulary) -> None:
+    """Write the validation pairs, untruncated, direction after direction, as ids and as text."""
     with ParallelWriter(data / "valid", len(vocabulary.source), len(vocabulary.target)) as writer:
-        for chunk in _chunks(pairs):
-            writer.append(*_encode(vocabulary, chunk), [pair.line for pair in chunk])
+        for direction, own in valid:
+            tokenizer = toward(vocabulary.source, direction.target)
+            for start in range(0, len(own), SHARD):
+                part = own[start : start + SHARD]
+                sources = tokenizer.encode_batch([pair.source for pair in part])
+                targets = vocabulary.target.encode_batch([pair.target for pair in part])
+                writer.append(sources, targets, [pair.line for pair in part])
+    pairs = [pair for _, own in valid for pair in own]
     write_text(data / "valid.source.txt", "".join(pair.source + "\n" for pair in pairs))
     write_text(data / "valid.target.txt", "".join(pair.target + "\n" for pair in pairs))
 

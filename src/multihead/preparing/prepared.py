@@ -27,6 +27,7 @@ from multihead.errors import ConfigurationError, FormatError
 from multihead.files import sha256_of
 from multihead.planning.settings import Choices, DataConfig, PreparedFolder, PrepareSettings
 from multihead.sealed import OpenFolder, find_folder, open_folder
+from multihead.text.languages import Direction
 from multihead.text.segment import Segmenter
 from multihead.text.tokenizer import Tokenizer
 from multihead.training.config import TrainingConfig
@@ -86,21 +87,46 @@ class PreparedText:
             position=position,
             shares=self.shares,
             segment=Resegmentation(self, training) if training.bpe_dropout else None,
+            blocks=self.config.order == "blocks",
         )
 
     def largest(self, training: TrainingConfig) -> list[Batch]:
         """The batches of the first epoch that need most memory.
 
         These are the batch with most tokens, including padding, and the one with most pairs of tokens: the first is
-        the largest everywhere but in attention, the second there.
+        the largest everywhere but in attention, the second there. Of a large store, only some batches are compared
+        (`block_order.large_batches`), those of the longest pairs among them.
         """
-        sides = self.train.source.lengths + 1, self.train.target.lengths + 1
-        order = batch_order(*sides, training.batch_tokens, training.seed, 0)
-        sizes = np.array([[sum(len(b) * int(s[b].max()) ** p for s in sides) for p in (1, 2)] for b in order])
+        if self.config.order == "blocks":
+            from multihead.data.block_order import large_batches
+
+            order = large_batches(self.train, training.batch_tokens, training.seed)
+        else:
+            sides = self.train.source.lengths + 1, self.train.target.lengths + 1
+            order = batch_order(*sides, training.batch_tokens, training.seed, 0)
+        longest = [[int(s.lengths_of(b).max()) + 1 for s in (self.train.source, self.train.target)] for b in order]
+        sizes = np.array(
+            [[len(b) * sum(n**p for n in most) for p in (1, 2)] for b, most in zip(order, longest, strict=True)]
+        )
         return [
             collate(self.train, order[index], **self.target_tokenizer.special_ids)
             for index in sorted(set(sizes.argmax(0).tolist()))
         ]
+
+    def _sizes(self, batch: Array) -> list[int]:
+        """The number of tokens of a batch, including padding, and that of pairs of tokens."""
+        widths = [int(side.lengths_of(batch).max()) + 1 for side in (self.train.source, self.train.target)]
+        return [len(batch) * sum(width**power for width in widths) for power in (1, 2)]
+
+    @property
+    def valid_parts(self) -> list[tuple[Direction | None, slice]]:
+        """The validation pairs of each direction; of a single direction, which needs no name, all of them."""
+        parts: list[tuple[Direction | None, slice]] = []
+        start = 0
+        for record in self.config.directions:
+            parts.append((Direction(record.source, record.target), slice(start, start + record.valid)))
+            start += record.valid
+        return [part for part in parts if part[1].stop > part[1].start] or [(None, slice(0, len(self.valid)))]
 
     def lines(self, pairs: Array) -> dict[str, list[int]]:
         """The line numbers of pairs of the store, counted from 1, by the names of their corpus's files."""

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from multihead.bundle import Bundle, load_bundle, weights_digest
-from multihead.data.batching import Batch, BatchStream, collate
+from multihead.data.batching import Batch, BatchStream, Portion, collate
 from multihead.data.order import batch_order
 from multihead.data.soft_store import FOLDER, SoftDescription, SoftStore, SoftStoreWriter
 from multihead.errors import ConfigurationError, Interrupted
@@ -92,6 +92,11 @@ class TaughtStream:
     def take(self) -> Batch:
         """The next batch."""
         return self.taught(self._stream.take())
+
+    def take_portion(self, rank: int, size: int) -> Portion:
+        """As `BatchStream.take_portion`."""
+        portion = self._stream.take_portion(rank, size)
+        return replace(portion, rows=self.taught(portion.rows))
 
     def taught(self, batch: Batch) -> Batch:
         """A batch of pairs as they are stored, with their soft targets."""

@@ -1,0 +1,105 @@
+"""The subwords of prepared text: learned from a sample, or a model's.
+
+The sample is bounded in pairs and characters and is the same for the same text, so memory does not grow with the text.
+How merges are learned is in `text.learning`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from multihead.data.corpus import Pair, Report
+from multihead.files import write_errors
+from multihead.planning.choices import choose_vocabulary
+from multihead.planning.settings import Choices
+from multihead.preparing.corpora import TextFiles, apportion
+from multihead.text.language_tokens import with_languages
+from multihead.text.learning import LONGEST
+from multihead.text.tokenizer import Tokenizer
+from multihead.text.vocabulary import Specials
+
+_SAMPLE = 1_000_000
+"""Pairs that a vocabulary is learned from; more take longer and change little."""
+_SAMPLE_CHARACTERS = 400_000_000
+"""Characters of those pairs: they are held in memory."""
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The tokenizers of both sides; the same one twice if they share a vocabulary."""
+
+    source: Tokenizer
+    target: Tokenizer
+    decisions: dict[str, Any] = field(default_factory=dict)
+    """How the vocabulary was learned: fields of `DataConfig`."""
+
+    def with_symbols(self, languages: Sequence[str]) -> Vocabulary:
+        """The vocabulary with symbols of languages for sources, and for targets if both sides share it."""
+        source = with_languages(self.source, languages)
+        return replace(self, source=source, target=source if self.target is self.source else self.target)
+
+    def save(self, data: Path) -> None:
+        """Create the folder of what training reads, and write the tokenizers there."""
+        with write_errors(data):
+            data.mkdir()
+        self.source.save(data / "source.tokenizer.json")
+        self.target.save(data / "target.tokenizer.json")
+
+
+def keep_vocabulary(choices: Choices, source: Tokenizer, target: Tokenizer) -> Vocabulary:
+    """The vocabulary of a given model; how it was learned is unknown."""
+    decisions = {"vocab_size": len(target), "shared_vocabulary": source.digest == target.digest}
+    choices.reasons |= dict.fromkeys(("vocab_size", "shared_vocabulary"), "the given model's")
+    return Vocabulary(source, target, decisions)
+
+
+def learn_vocabulary(
+    choices: Choices, files: TextFiles, held_out: Sequence[Set[int]], say: Callable[[str], None]
+) -> Vocabulary:
+    """Learn one vocabulary from both sides of the text, or one from each, without the held-out pairs.
+
+    From more than a million pairs it takes the beginning of each corpus, in proportion to its share of an epoch. Pairs
+    that have more than max_tokens subwords in any vocabulary teach nothing, unless there are no others.
+    """
+    found, most = list(_sample(files, held_out)), choose_longest(choices) * LONGEST
+    pairs = [pair for pair in found if max(len(pair.source), len(pair.target)) <= most] or found
+    size = choose_vocabulary(choices, len(pairs))
+    shared = choices.take("shared_vocabulary", lambda: (True, "names and numbers are alike on both sides"))
+    options: dict[str, Any] = {
+        "min_frequency": choices.take("min_frequency", lambda: (2, "what occurs once teaches nothing")),
+        "coverage": choices.take("coverage", lambda: (0.9999, "the usual value")),
+    }
+    strings = choices.take("symbols", lambda: (Specials().strings, "the usual ones"))
+    decisions = {"vocab_size": size, "shared_vocabulary": shared, **options}
+    options["specials"] = Specials(*strings)
+    sides: list[Iterable[str]] = [(pair.source for pair in pairs), (pair.target for pair in pairs)]
+    if shared:
+        say(f"learning a vocabulary of {size:,} subwords from {len(pairs):,} pairs")
+        both = Tokenizer.learn(chain.from_iterable(zip(*sides, strict=True)), size, **options)
+        return Vocabulary(both, both, decisions)
+    say(f"learning two vocabularies of {size:,} subwords from {len(pairs):,} pairs")
+    source, target = (Tokenizer.learn(side, size, **options) for side in sides)
+    return Vocabulary(source, target, decisions)
+
+
+def choose_longest(choices: Choices) -> int:
+    return choices.take("max_tokens", lambda: (256, "longer ones cost much and teach little"))
+
+
+def _sample(files: TextFiles, held_out: Sequence[Set[int]]) -> Iterator[Pair]:
+    """The pairs to learn from: as many as fit into `_SAMPLE` and, of each corpus, its part of `_SAMPLE_CHARACTERS`."""
+    sizes = [corpus.scan.lines for corpus in files.train]
+    shares = [size * corpus.weight for size, corpus in zip(sizes, files.train, strict=True)]
+    parts = sizes if sum(sizes) <= _SAMPLE else apportion(_SAMPLE, shares, sizes)
+    for corpus, held, part in zip(files.train, held_out, parts, strict=True):
+        room = _SAMPLE_CHARACTERS * part // sum(parts)
+        pairs = (pair for index, pair in enumerate(corpus.scan.read(Report())) if index not in held)
+        for pair in islice(pairs, part):
+            room -= len(pair.source) + len(pair.target)
+            yield pair
+            if room < 0:
+                break
