@@ -17,7 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from multihead.errors import ConfigurationError, FormatError
-from multihead.files import check_new_file, drafts_of, fsync, lock_holder, take_lock, write_errors, write_text
+from multihead.files import (
+    check_new_file,
+    drafts_of,
+    force,
+    fsync,
+    lock_holder,
+    open_lock,
+    replace,
+    take_lock,
+    write_errors,
+    write_text,
+)
 
 
 class GrowingFile:
@@ -52,12 +63,15 @@ class GrowingFile:
         Raises:
             SurroundingsError: it cannot be written; the earlier content remains valid.
         """
-        content = "".join(f"{row}\n" for row in rows).encode()
+        self.append_bytes("".join(f"{row}\n" for row in rows).encode(), lines)
+
+    def append_bytes(self, content: bytes, lines: int) -> None:
+        """Write what ``lines`` more lines of the input became, if that is not rows of text; errors as `append`."""
         with write_errors(part_of(self._path)):
             rest = memoryview(content)
             while rest:
                 rest = rest[self._stream.write(rest) :]
-            os.fsync(self._stream.fileno())
+            force(self._stream.fileno())
         self._size += len(content)
         self.lines += lines
         self._note()
@@ -69,9 +83,21 @@ class GrowingFile:
             ConfigurationError: another file has this name.
         """
         check_free(self._path)
+        self._stream.close()  # an open file cannot be renamed everywhere; the lock is held on
         with write_errors(self._path):
-            part_of(self._path).replace(self._path)
+            replace(part_of(self._path), self._path)
             fsync(self._path.parent)
+            record_of(self._path).unlink()
+
+    def discard(self) -> None:
+        """Remove the part, which was only needed until now.
+
+        Raises:
+            SurroundingsError: it cannot be removed.
+        """
+        self._stream.close()
+        with write_errors(self._path):
+            part_of(self._path).unlink()
             record_of(self._path).unlink()
 
     def _note(self) -> None:
@@ -107,12 +133,7 @@ def growing_file(path: Path, made_from: Mapping[str, Any]) -> Iterator[GrowingFi
         return
     with write_errors(part_of(path)):
         stream = FileIO(part_of(path), "a+")
-    with stream:
-        if not take_lock(stream.fileno()):
-            raise ConfigurationError(
-                f"{part_of(path)}: another process{lock_holder(stream.fileno())} is writing it; wait for that one, or "
-                "choose another name"
-            )
+    with stream, _locked(part_of(path), stream):
         for draft in drafts_of(record_of(path)):  # of a killed process
             draft.unlink(missing_ok=True)
         changes = differences(path, wanted)
@@ -127,10 +148,25 @@ def growing_file(path: Path, made_from: Mapping[str, Any]) -> Iterator[GrowingFi
             yield file
         except BaseException:
             if not file.lines:
+                stream.close()
                 with contextlib.suppress(OSError):
                     part_of(path).unlink()
                     record_of(path).unlink()
             raise
+
+
+@contextlib.contextmanager
+def _locked(part: Path, stream: FileIO) -> Iterator[None]:
+    """Lock a part for this process."""
+    lock = open_lock(part, stream.fileno())
+    try:
+        if not take_lock(lock):
+            raise ConfigurationError(
+                f"{part}: another process{lock_holder(lock)} is writing it; wait for that one, or choose another name"
+            )
+        yield
+    finally:
+        os.close(lock)
 
 
 def check_free(path: Path) -> None:

@@ -10,7 +10,7 @@ names file and line. `translating.searching` enforces the constraints.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import NoReturn
@@ -29,6 +29,8 @@ class SideFiles:
 
     prefixes: TextScan | None = None
     phrases: TextScan | None = None
+    read: Callable[[str], Iterator[str]] | None = None
+    """Reads the lines beside some lines of the text from a file, by its name here; None to read the file itself."""
 
     def check_lines(self, text: TextScan) -> None:
         """Raise DataError if a file does not have a line for each line of a text."""
@@ -43,6 +45,13 @@ class SideFiles:
     def open(self, done: int = 0) -> SideFileReader:
         """A reader of the constraints after the first ``done`` lines."""
         return SideFileReader(self, done)
+
+    def lines(self, name: str, done: int) -> Iterator[str] | None:
+        """The lines of a file after the first ``done``; None if it is not given."""
+        scan = self.prefixes if name == "prefixes" else self.phrases
+        if scan is None:
+            return None
+        return islice(read_lines(scan.path), done, None) if self.read is None else self.read(name)
 
 
 @dataclass(frozen=True)
@@ -68,10 +77,7 @@ class SideFileReader:
     def __init__(self, files: SideFiles, done: int) -> None:
         self._files = files
         self._number = done
-        self._prefixes, self._phrases = (
-            None if scan is None else islice(read_lines(scan.path), done, None)
-            for scan in (files.prefixes, files.phrases)
-        )
+        self._prefixes, self._phrases = (files.lines(name, done) for name in ("prefixes", "phrases"))
 
     def read(self, lines: Sequence[str]) -> LineConstraints:
         """The constraints of the next lines.

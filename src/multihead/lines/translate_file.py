@@ -92,12 +92,29 @@ def translate_file(
 def _made_from(
     translator: Translator, model: str, source: TextScan, options: LineOptions, files: SideFiles | None
 ) -> dict[str, Any]:
-    """Everything that decides the bytes of the output. Unused settings are None, as in records of earlier versions."""
-    request, guard = options.request, options.guard
+    """Everything that decides the bytes of the output."""
+    return {
+        **of_the_input(model, source, files),
+        **of_the_translator(translator, options),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def of_the_input(model: str, source: TextScan, files: SideFiles | None) -> dict[str, Any]:
+    """What decides the bytes of an output: the models and the files that are read."""
     prefixes, phrases = (None, None) if files is None else (files.prefixes, files.phrases)
     return {
         "input": source.sha256[:16],
         "model": model,
+        "prefixes": None if prefixes is None else prefixes.sha256[:16],
+        "phrases": None if phrases is None else phrases.sha256[:16],
+    }
+
+
+def of_the_translator(translator: Translator, options: LineOptions) -> dict[str, Any]:
+    """What else decides them, but for the threads. Unused settings are None, as in records of earlier versions."""
+    request, guard = options.request, options.guard
+    return {
         **request.search.model_dump(mode="json"),
         "shortlist_file": _shortlist_of(translator, options),
         "n_best": request.n_best,
@@ -109,13 +126,10 @@ def _made_from(
         "guard": None if guard is None else {**guard.model_dump(mode="json"), **asdict(translator.lengths)},
         "max_source": options.max_source or None,
         "max_sentence": options.max_sentence or None,
-        "prefixes": None if prefixes is None else prefixes.sha256[:16],
-        "phrases": None if phrases is None else phrases.sha256[:16],
         "batch_tokens": request.batch_tokens,
         "window": windows.WINDOW,
         "compiled": translator.compiled,
         "device": str(translator.bundle.model.output.weight.device),
-        "threads": torch.get_num_threads(),
         **options.record,
     }
 

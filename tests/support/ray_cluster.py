@@ -1,0 +1,63 @@
+"""A Ray cluster of three nodes on this machine, one of which can be killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class ThreeNodes:
+    """The cluster; a killed node is noticed within seconds."""
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster
+
+        checks = {"period_ms": 500, "timeout_ms": 5000, "failure_threshold": 3, "initial_delay_ms": 500}
+        system = {f"health_check_{name}": value for name, value in checks.items()}
+        sizes = {"num_cpus": 1, "object_store_memory": 80 << 20}
+        self._cluster = Cluster(
+            initialize_head=True, head_node_args={**sizes, "include_dashboard": False, "_system_config": system}
+        )
+        self._others = [self._cluster.add_node(**sizes, wait=False) for _ in range(2)]
+        self._cluster.wait_for_nodes()
+        self.address = str(self._cluster.address)
+
+    def kill_node(self, workers: Iterable[int]) -> None:
+        """Kill a node that is not the head, and on which one of these processes runs."""
+        parents = {int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1]) for pid in workers}
+        (node, *_) = [node for node in self._others if node.all_processes["raylet"][0].process.pid in parents]
+        self._others.remove(node)
+        self._cluster.remove_node(node, allow_graceful=False)
+
+    def close(self) -> None:
+        """Stop all nodes."""
+        self._cluster.shutdown()
+
+
+@contextlib.contextmanager
+def three_nodes(*, connect: bool) -> Iterator[ThreeNodes]:
+    """A new cluster, whose processes find the package and what supports the tests.
+
+    Args:
+        connect: whether this process joins it.
+    """
+    import ray
+
+    with pytest.MonkeyPatch.context() as patch:
+        places = [str(ROOT / "src"), str(ROOT / "tests" / "support"), os.environ.get("PYTHONPATH", "")]
+        patch.setenv("PYTHONPATH", os.pathsep.join(places))
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        cluster = ThreeNodes()
+        try:
+            if connect:
+                ray.init(address=cluster.address, log_to_driver=False, logging_level="fatal")
+            yield cluster
+        finally:
+            ray.shutdown()
+            cluster.close()
