@@ -1,0 +1,1 @@
+"""Cleaning of parallel corpora: each removed pair has a reason."""

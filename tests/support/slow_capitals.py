@@ -1,0 +1,46 @@
+"""A function of shards without a model, for tests of engines: writes a text in capitals, slowly, and keeps a log."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from multihead.errors import DataError
+from multihead.shards.cutting import Shard
+from multihead.shards.folder import write_shard
+
+
+@dataclass
+class SlowCapitals:
+    """The function.
+
+    Args:
+        output: place of the output.
+        log: a file that gets a line for each shard that is begun: number and process.
+        seconds: that each shard takes.
+        together: no shard ends before this many processes have begun one.
+        bad: number of a shard that cannot be read.
+    """
+
+    output: str
+    log: Path
+    seconds: float = 0.0
+    together: int = 1
+    bad: int | None = None
+
+    def __call__(self, shard: Shard) -> tuple[int, str]:
+        with self.log.open("a") as stream:
+            stream.write(f"{shard.number} {os.getpid()}\n")
+        if shard.number == self.bad:
+            raise DataError("is not text", "input", shard.done + 1)
+        time.sleep(self.seconds)
+        while len(self.processes()) < self.together:
+            time.sleep(0.05)
+        content = "".join(f"{line.upper()}\n" for line in shard.read("text"))
+        return shard.number, write_shard(self.output, shard.number, content.encode())
+
+    def processes(self) -> set[int]:
+        """The processes that have begun a shard."""
+        return {int(line.split()[1]) for line in self.log.read_text().splitlines()}
