@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
+import processes
 import pytest
 import torch
 from torch import Tensor
@@ -172,7 +172,7 @@ for forward in calls:
 @combined_masks
 def test_one_compilation_serves_every_length() -> None:
     """Compiled code is not specialized to sizes. In a fresh interpreter, because shape checks cannot be compiled."""
-    result = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False)
+    result = processes.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
 
 

@@ -47,6 +47,10 @@ MODELS: dict[str, dict[str, Any]] = {
     "relative positions, few buckets, vectors": {
         "width": 64, "heads": 4, "positions": "relative", "relative_buckets": 6, "relative_distance": 5,
     },
+    "rotary": {"norm": "pre", "positions": "rotary", "width": 64, "heads": 4},
+    "rotary, two heads of keys, odd values": {
+        "positions": "rotary", "heads": 4, "kv_heads": 2, "key_dim": 6, "value_dim": 7, "embedding_norm": True,
+    },
     "wide heads": {"width": 128, "heads": 2, "norm_eps": 1e-3},
 }  # fmt: skip
 

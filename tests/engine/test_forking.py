@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
+import processes
 import pytest
 
 from multihead.kernels.native import load_kernels
@@ -76,7 +76,7 @@ assert [tuple(row[0].tolist()) for row in rows] == [own[0].tokens[:2] for own in
 def test_a_forked_child_searches_and_trains_with_one_thread() -> None:
     if load_kernels().library is None:
         pytest.skip(load_kernels().reason)
-    done = subprocess.run(
+    done = processes.run(
         [sys.executable, "-W", "ignore", "-c", PROGRAM], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import processes
 import pytest
 
 from multihead.engine.weights import load_search_library
@@ -21,7 +22,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         if found.library is None:
             pytest.skip(found.reason)
     words = [sys.executable, str(TOOL), *arguments]
-    return subprocess.run(words, capture_output=True, text=True, check=False)
+    return processes.run(words, capture_output=True, text=True, check=False)
 
 
 def test_random_configurations_equal_the_plain_form() -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import processes
 import pytest
 
 from multihead.decoding.hypothesis import Hypothesis
@@ -182,7 +182,7 @@ print(len(engine.search(sources, short, search)))
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the limit is set by what Linux says of a process")
 @pytest.mark.parametrize("threads", [1, 2])
 def test_too_little_memory_is_said_and_the_next_search_runs(threads: int) -> None:
-    done = subprocess.run([sys.executable, "-c", FULL, str(threads)], capture_output=True, text=True, check=False)
+    done = processes.run([sys.executable, "-c", FULL, str(threads)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     said, found = done.stdout.splitlines()
     assert said.startswith("there is not enough memory for this search")

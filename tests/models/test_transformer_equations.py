@@ -49,6 +49,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "RMS norms": {"norm_kind": "rms", "norm_eps": 0.1, "embedding_norm": True},
     "pre-norm by RMS": {"norm": "pre", "norm_kind": "rms"},
     "relative positions": {"positions": "relative", "relative_buckets": 4, "relative_distance": 3},
+    "rotary positions": {"positions": "rotary"},
+    "rotary positions, one head of keys": {"positions": "rotary", "kv_heads": 1, "key_dim": 6},
     "nothing tied": {"tie_output": False, "embedding_scale": "projection"},
 }
 
@@ -80,7 +82,7 @@ class Written:
         name, width = f"{side}_embedding", self.config.width
         states = []
         for time, token in enumerate(ids):
-            if self.config.positions == "relative":
+            if self.config.positions in ("relative", "rotary"):
                 place = torch.zeros(width).double()
             elif self.config.positions == "learned":
                 place = self.parameters[f"{name}.positions.table.weight"][min(time, self.config.max_positions - 1)]
@@ -120,8 +122,11 @@ class Written:
         queries, keys, values = self.project(name, (x, memory, memory), sizes)
         shared = [head * kv_heads // heads for head in range(heads)]
         keys, values = keys.unflatten(1, (kv_heads, d_k))[:, shared], values.unflatten(1, (kv_heads, d_v))[:, shared]
+        queries = queries.unflatten(1, (heads, d_k))
+        if self.config.positions == "rotary" and kind != "cross":
+            queries, keys = self.rotated(queries), self.rotated(keys)
         outputs, weights = [], []
-        for time, query in enumerate(queries.unflatten(1, (heads, d_k))):
+        for time, query in enumerate(queries):
             seen = time + 1 if kind == "decoder" else len(memory)
             scores = (query * keys[:seen]).sum(-1) / math.sqrt(d_k)
             if self.config.positions == "relative" and kind != "cross":
@@ -134,6 +139,14 @@ class Written:
             weights.append(torch.cat((weight, weight.new_zeros(len(memory) - seen, heads))))
         self.weights[kind].append(torch.stack(weights).permute(2, 0, 1))
         return self.linear(f"{name}.output_projection", torch.stack(outputs))
+
+    @staticmethod
+    def rotated(x: Tensor) -> Tensor:
+        """Su et al. (2021), 3.2: features j and j + d/2 as the number x_j + i x_{j + d/2}, times e^{i t theta}."""
+        half = x.size(-1) // 2
+        turns = sinusoid(torch.arange(len(x)), x.size(-1), "halves").double()[:, None]  # e^{i t theta}, in float32
+        turned = torch.complex(x[..., :half], x[..., half:]) * torch.complex(turns[..., half:], turns[..., :half])
+        return torch.cat((turned.real, turned.imag), -1)
 
     def project(self, name: str, inputs: tuple[Tensor, ...], sizes: tuple[int, ...]) -> list[Tensor]:
         """Q, K and V; their matrices are stored one below the other."""

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from multihead.errors import MissingDependencyError, ShapeError
+from multihead.errors import MissingDependencyError, ShapeError, require_package
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -79,10 +79,9 @@ def plot_grid(
     Raises:
         MissingDependencyError: matplotlib is not installed, or no font on this machine has the labels' characters.
     """
-    try:
-        from matplotlib.colors import ListedColormap
-    except ImportError as error:
-        raise MissingDependencyError("matplotlib", "plot", "drawing a mask") from error
+    require_package("matplotlib.colors", "plot", "drawing a mask")
+    from matplotlib.colors import ListedColormap
+
     height, width = len(rows), len(rows[0]) if rows else 0
     axes = _new_axes(height, width) if axes is None else axes
     if height and width:

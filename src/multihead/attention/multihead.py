@@ -19,6 +19,7 @@ from multihead.attention.functional import BackendName, attention
 from multihead.attention.masks import Mask
 from multihead.errors import ConfigurationError, ShapeError
 from multihead.kernels.linear import Linear, linear
+from multihead.kernels.pointwise import Turns, rotate
 
 Weights = Float[Tensor, "batch heads query key"] | None
 
@@ -158,6 +159,7 @@ class MultiHeadAttention(nn.Module):
         *,
         mask: Mask | None = None,
         bias: Float[Tensor, ...] | Bias | None = None,
+        turns: Turns | None = None,
         need_weights: bool = False,
         backend: BackendName = "auto",
     ) -> tuple[Float[Tensor, "batch query width"], Weights]:
@@ -169,6 +171,7 @@ class MultiHeadAttention(nn.Module):
             value: [batch, key, memory_width]; None = the key.
             mask: which query may attend to which key. Where a query may attend to nothing, the output is W^O's bias.
             bias: added to the scores, as in :func:`multihead.attention.attention`.
+            turns: in self-attention: rotary positions, see `step`.
             need_weights: return the weights of every head too.
             backend: by name, as in :func:`multihead.attention.attention`.
 
@@ -179,9 +182,11 @@ class MultiHeadAttention(nn.Module):
         value = key if value is None else value
         if self.in_projection is not None and key is query and value is query:
             output, weights, _ = self.step(
-                query, None, mask=mask, bias=bias, need_weights=need_weights, backend=backend
+                query, None, mask=mask, bias=bias, turns=turns, need_weights=need_weights, backend=backend
             )
             return output, weights
+        if turns is not None:
+            raise ShapeError("turns: queries and keys of another sequence have no common positions; leave it out")
         kv = self.project(key, value)
         return self.attend(query, kv, mask=mask, bias=bias, need_weights=need_weights, backend=backend)
 
@@ -231,6 +236,7 @@ class MultiHeadAttention(nn.Module):
         *,
         mask: Mask | None = None,
         bias: Float[Tensor, ...] | Bias | None = None,
+        turns: Turns | None = None,
         need_weights: bool = False,
         backend: BackendName = "auto",
     ) -> tuple[Float[Tensor, "batch query width"], Weights, KeyValue]:
@@ -241,6 +247,8 @@ class MultiHeadAttention(nn.Module):
             cache: the keys and values of earlier positions, as the last step returned them; None = there are none.
             mask: over all keys, old and new; ``Causal()`` if there are several new positions.
             bias: over all keys too.
+            turns: rotary positions (Su et al. 2021): queries and keys of the new positions are rotated by these angles
+                (:func:`multihead.kernels.pointwise.rotate`); the cache has rotated keys.
             need_weights: return the weights of every head too.
             backend: by name.
 
@@ -256,6 +264,8 @@ class MultiHeadAttention(nn.Module):
                 "another sequence only. Pass it as key=, or use attend()"
             )
         query, keys, values = self.in_projection(x)
+        if turns is not None:
+            query, keys = rotate(query, turns), rotate(keys, turns)
         kv = KeyValue(split_heads(keys, self.kv_heads), split_heads(values, self.kv_heads))
         kv = kv if cache is None else cache.append(kv)
         return *self._attend(split_heads(query, self.heads), kv, mask, bias, need_weights, backend), kv

@@ -198,7 +198,9 @@ class _Loop:
     ) -> Beams:
         """Each party with one hypothesis, which holds the begin symbol."""
         numbers = torch.arange(len(limits) * self._parties, device=limits.device)
-        scores = torch.full((len(numbers), self._task.n_best), -torch.inf, dtype=torch.float64, device=limits.device)
+        scores = torch.full(
+            (len(numbers), self._task.n_best), -torch.inf, dtype=self._divisors.dtype, device=limits.device
+        )
         return Beams(
             numbers=numbers,
             limits=limits.repeat_interleave(self._parties),
@@ -240,7 +242,7 @@ class _Loop:
             limits=beams.limits,
             finished=beams.finished,
             settled=beams.scores[:, -1],
-            leading=going.totals.amax(dim=1).double(),
+            leading=going.totals.amax(dim=1).to(self._divisors.dtype),
             now=self._scores(beams, going).amax(dim=1),
             divisors=self._divisors,
         )
@@ -258,7 +260,7 @@ class _Loop:
 
     def _scores(self, beams: Beams, candidates: Candidates) -> Float[Tensor, "parties candidates"]:
         """Scores of the candidates if they end here."""
-        scores = candidates.totals.double() / self._divisors[beams.length]
+        scores = candidates.totals.to(self._divisors.dtype) / self._divisors[beams.length]
         return scores if beams.coverage is None else scores + beams.coverage.score.gather(1, candidates.parents)
 
     def _collect(self, beams: Beams, candidates: Candidates, wanted: Bool[Tensor, "parties candidates"]) -> None:

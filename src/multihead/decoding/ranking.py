@@ -29,6 +29,7 @@ from torch import Tensor
 
 from multihead.decoding.search import Search
 from multihead.errors import ConfigurationError, ShapeError
+from multihead.platforms import widest_float
 
 LEAST = 1e-6
 """Smaller sums of attention count as this: log 0 would make a score of minus infinity, which compares with nothing."""
@@ -55,7 +56,8 @@ class Coverage:
             parties: parties per sentence.
         """
         real = (torch.arange(width, device=lengths.device) < lengths[:, None]).repeat_interleave(parties, dim=0)
-        return cls(beta, real, torch.zeros(len(real), 1, width, dtype=torch.float64, device=lengths.device))
+        kind = widest_float(lengths.device)
+        return cls(beta, real, torch.zeros(len(real), 1, width, dtype=kind, device=lengths.device))
 
     @property
     def score(self) -> Float[Tensor, "parties beam"]:
@@ -74,7 +76,7 @@ class Coverage:
                 f"got attention of shape {tuple(attention.shape)} for {tuple(self.sums.shape)} parties, hypotheses and "
                 "source symbols: a model's step_attending gives a row a hypothesis and a column a source symbol"
             )
-        return Coverage(self.beta, self.real, self.sums + attention.double().view_as(self.sums))
+        return Coverage(self.beta, self.real, self.sums + attention.to(self.sums.dtype).view_as(self.sums))
 
     def select(self, staying: Int[Tensor, " staying"], parents: Int[Tensor, "staying beam"]) -> Coverage:
         """The coverage of the staying parties, reordered to the hypotheses that survived."""

@@ -29,6 +29,7 @@ from multihead.decoding.search import Search, Symbols
 from multihead.decoding.stepper import S, Stepper
 from multihead.decoding.task import SearchTask
 from multihead.errors import ConfigurationError, MultiheadError, ShapeError
+from multihead.platforms import widest_float
 from multihead.text.segment import scramble
 
 
@@ -43,7 +44,8 @@ def top_p(log_probabilities: Float[Tensor, "rows vocab"], mass: float) -> Bool[T
     """Keep the fewest most probable symbols with a total probability of at least ``mass`` (Holtzman et al. 2020,
     "The curious case of neural text degeneration", equation 2: the nucleus)."""
     ordered, indices = log_probabilities.sort(dim=1, descending=True, stable=True)
-    above = ordered.double().exp().cumsum(dim=1).roll(1, dims=1)  # probability of the more probable ones
+    # the probability of the more probable ones
+    above = ordered.to(widest_float(ordered.device)).exp().cumsum(dim=1).roll(1, dims=1)
     above[:, 0] = -torch.inf  # the first is always kept
     return torch.zeros_like(log_probabilities, dtype=torch.bool).scatter(1, indices, above < mass)
 
@@ -99,9 +101,9 @@ class Sharpening:
             if value is not None and not 0 < value <= 1:
                 raise ConfigurationError(f"{name} must be above 0 and at most 1, got {value}")
 
-    def apply(self, permitted: Float[Tensor, "rows vocab"]) -> Float64[Tensor, "rows vocab"]:
-        """log q of each symbol; NaN in a row without permitted symbols."""
-        scores = (permitted.double() / self.temperature).log_softmax(dim=1)
+    def apply(self, permitted: Float[Tensor, "rows vocab"]) -> Float[Tensor, "rows vocab"]:
+        """log q of each symbol, in the device's widest type; NaN in a row without permitted symbols."""
+        scores = (permitted.to(widest_float(permitted.device)) / self.temperature).log_softmax(dim=1)
         stays: Bool[Tensor, "rows vocab"] = scores > -torch.inf
         if self.top_k is not None:
             stays = stays & top_k(scores, self.top_k)
@@ -178,7 +180,8 @@ def sample(
         permitted = _permit(log_probabilities, now, task.symbols, restrictions)
         q = (sharpening or Sharpening()).apply(permitted).view(len(now.sentences), -1, permitted.shape[1])
         numbers = _uniform(streams[now.sentences.cpu().numpy()], now.history.shape[2] - 1)
-        tokens = _draw(q, numbers.to(q.device))
+        below_one = 1 - torch.finfo(q.dtype).eps / 2
+        tokens = _draw(q, numbers.to(q.dtype).clamp_(max=below_one).to(q.device))
         now = _append(now, tokens, permitted.view(q.shape), task.symbols.end)
         leaving = now.done.all(dim=1)
         _collect(now, leaving, task, search, found)
@@ -238,7 +241,7 @@ def _permit(
 
 
 def _draw(
-    q: Float64[Tensor, "sentences rows vocab"], numbers: Float64[Tensor, "sentences samples"]
+    q: Float[Tensor, "sentences rows vocab"], numbers: Float[Tensor, "sentences samples"]
 ) -> Int[Tensor, "sentences samples"]:
     """The first symbol at which the running sum of probabilities exceeds a number.
 

@@ -18,6 +18,7 @@ from multihead.decoding.recording import Recorder
 from multihead.decoding.restrictions import Forced, NoRepeat, Restriction
 from multihead.decoding.search import LengthPenalty, Search, Symbols
 from multihead.errors import ConfigurationError, ShapeError
+from multihead.platforms import widest_float
 
 Limits = int | Sequence[int] | Int[Tensor, " batch"]
 """A length for all sentences, or one for each."""
@@ -87,7 +88,7 @@ class SearchTask:
         return limits, minimums
 
     def divisors(self, search: Search, longest: int, device: torch.device | None = None) -> Float[Tensor, " lengths"]:
-        """penalty(n, alpha) for n = 0 ... longest, in double precision; 1 for n = 0.
+        """penalty(n, alpha) for n = 0 ... longest, in the device's widest type; 1 for n = 0.
 
         Raises:
             ConfigurationError: alpha is too large for such lengths.
@@ -100,7 +101,7 @@ class SearchTask:
                 f"an alpha of {search.alpha} is too large for hypotheses of {longest} symbols: give a smaller one; "
                 "0 to 2 is usual"
             ) from None
-        return torch.tensor(row, dtype=torch.float64, device=device)
+        return torch.tensor(row, dtype=torch.float64 if device is None else widest_float(device), device=device)
 
 
 def limit_tensor(limits: Limits, batch: int, device: torch.device | None) -> Int[Tensor, " batch"]:

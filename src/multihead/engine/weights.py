@@ -159,6 +159,7 @@ def model_weights(model: Transformer, precision: Precision) -> ModelWeights:
         int(config.norm_kind == "rms"),
         config.relative_distance if config.positions == "relative" else 0,
         int(not config.source_end),
+        int(config.positions == "rotary"),
     ]
     shapes, gated = _Shapes(*sizes[1:7]), config.feed_forward in GATED
     tensors: list[Tensor | None] = []
@@ -194,18 +195,21 @@ def _biases(model: Transformer) -> Iterator[Tensor]:
         yield _checked(tables[1][decoder.bucket(distances[: reach + 1])], reach + 1, heads)
 
 
-def position_table(embedding: Embedding, length: int, width: int) -> Tensor:
+def position_table(model: Transformer, embedding: Embedding, length: int) -> Tensor:
     """Position vectors [positions, width]: ``length`` of them, all learned ones, or one of zeros if there are none.
+
+    If positions are rotary, the turns of a head instead [positions, key] (`kernels.pointwise.Turns`).
 
     Raises:
         ShapeError: learned ones that are none, or not float32 on the CPU.
     """
-    if isinstance(embedding.positions, LearnedPositions):
-        table = embedding.positions.table.weight
+    width, places = model.config.width, embedding.positions if model.rotary is None else model.rotary
+    if isinstance(places, LearnedPositions):
+        table = places.table.weight
         return _checked(table, max(1, len(table)), width)
-    if embedding.positions is None:
+    if places is None:
         return torch.zeros(1, width)
-    return _checked(sinusoid(torch.arange(length), width, embedding.positions.layout), length, width)
+    return _checked(sinusoid(torch.arange(length), places.width, places.layout), length, places.width)
 
 
 class PackedModel:
@@ -263,7 +267,7 @@ class PackedModel:
         held = self._positions
         if held is None or held[0] < longest:
             reach, tables = max(512, 2 * longest), (self._model.source_embedding, self._model.target_embedding)
-            one, other = (position_table(table, reach, self._model.config.width) for table in tables)
+            one, other = (position_table(self._model, table, reach) for table in tables)
             # One assignment: another thread may replace it by a shorter one meanwhile.
             held = self._positions = reach, one, other
         return held[1:]

@@ -1,4 +1,4 @@
-"""Fused pointwise operations: residual + norm, activation + dropout.
+"""Fused pointwise operations: residual + norm, activation, rotation.
 
 Each is one pass over memory in each direction, by a compiled kernel where possible and by PyTorch's operations
 elsewhere. Masks of dropout are drawn again in the backward pass instead of being stored (`kernels.random`).
@@ -15,6 +15,10 @@ product takes it, so that no separate pass converts.
 
 ``x`` is a product without its bias, so that the backward pass computes the bias's gradient, too. For ReLU only the
 result is kept, which the next product keeps anyway: it is positive exactly where the gradient passes.
+
+    (y_i, y_{i + d/2}) = (x_i cos a_i - x_{i + d/2} sin a_i,  x_i sin a_i + x_{i + d/2} cos a_i)     (Su et al. 2021)
+
+rotates the queries and keys of each head by the angles a of their position.
 """
 
 from __future__ import annotations
@@ -28,11 +32,16 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from multihead.errors import ShapeError
 from multihead.kernels.linear import linear
-from multihead.kernels.native import TYPES, check, library_for, pointer
+from multihead.kernels.native import TYPES, check, library_for, pointer, thread_count
 from multihead.kernels.random import NO_DROPOUT, DropoutSite, dropout, next_site
 
 Vector = Float[Tensor, " width"]
+
+
+Turns = Float[Tensor, "places dim"]
+"""Angles of a head of ``dim`` features at some positions: their sines, then their cosines; a constant in float32."""
 
 
 class Sum(NamedTuple):
@@ -312,3 +321,60 @@ class _Activation(torch.autograd.Function):
         )
         check(status)
         return grad_x, grad_bias, None, None
+
+
+def rotate(x: Float[Tensor, "batch length width"], turns: Turns) -> Float[Tensor, "batch length width"]:
+    """Queries or keys, the features of all heads side by side, rotated by the angles of their positions.
+
+    Args:
+        x: projected queries or keys; may be a part of wider rows.
+        turns: of each position; or of each row's positions, row after row.
+
+    Raises:
+        ShapeError: sizes do not fit.
+    """
+    batch, length, width = x.shape
+    places, dim = turns.shape
+    if places not in (length, batch * length) or dim % 2 or width % max(dim, 1):
+        raise ShapeError(
+            f"x is {list(x.shape)}, and the turns {list(turns.shape)}: expected one for each of {length} positions, "
+            f"or of {batch * length} in all rows, and an even width that divides {width}"
+        )
+    if not x.numel():
+        return x
+    if turns.dtype is torch.float32 and library_for(x, turns) is not None:
+        rotated: Tensor = _Rotate.apply(x, turns.contiguous(), False)  # type: ignore[no-untyped-call]
+        return rotated
+    sine, cosine = turns.view(-1, length, 1, 2, dim // 2).unbind(-2)  # [1 or batch, length, 1, dim / 2]
+    heads = x.to(torch.promote_types(x.dtype, turns.dtype)).reshape(batch, length, -1, 2, dim // 2)
+    first, second = heads.unbind(-2)
+    rotated = torch.stack((first * cosine - second * sine, first * sine + second * cosine), -2)
+    return rotated.view(x.shape).to(x.dtype)
+
+
+class _Rotate(torch.autograd.Function):
+    """Its gradient is rotated back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, turns: Tensor, back: bool) -> Tensor:
+        library = library_for()
+        assert library is not None
+        (batch, length, width), (places, dim) = x.shape, turns.shape
+        if x.stride(-1) != 1 or (batch > 1 and x.stride(0) != length * x.stride(1)) or x.is_neg():
+            x = x.resolve_neg().contiguous()
+        y = torch.empty(x.shape, dtype=x.dtype)
+        status = library.rotate(
+            *(x.data_ptr(), x.stride(1) if batch * length > 1 else width),  # a part of wider rows is not copied
+            *(pointer(y, x.numel(), x.dtype), TYPES[x.dtype], pointer(turns, places * dim, torch.float32)),
+            *(batch * length, width, dim, places, back, thread_count()),
+        )
+        check(status)
+        ctx.save_for_backward(turns)
+        ctx.back = back
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (turns,) = ctx.saved_tensors
+        return _Rotate.apply(gradients[0], turns, not ctx.back), None, None  # type: ignore[no-untyped-call]

@@ -38,10 +38,6 @@ class SoftTargets(NamedTuple):
         """The soft targets of some rows."""
         return SoftTargets(self.ids[start:stop], self.probabilities[start:stop], self.weight)
 
-    def to(self, device: torch.device | str) -> SoftTargets:
-        """The same with its tensors on ``device``."""
-        return SoftTargets(self.ids.to(device), self.probabilities.to(device), self.weight)
-
     def check(self, rows: int, vocabulary: int) -> None:
         """Check that there is a distribution over the vocabulary for each row.
 

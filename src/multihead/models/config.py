@@ -65,6 +65,9 @@ def check_vocabulary(vocab: int, padding_id: int) -> None:
 Activation = Literal["relu", "gelu", "silu", "gelu_tanh", "reglu", "geglu", "swiglu", "geglu_tanh"]
 """See `TransformerConfig.feed_forward`."""
 
+Positions = Literal["sinusoidal", "learned", "relative", "rotary"]
+"""See `TransformerConfig.positions`."""
+
 GATED: tuple[Activation, ...] = ("reglu", "geglu", "swiglu", "geglu_tanh")
 """Feed-forward networks with a third matrix, whose product is activated and multiplied with the others'."""
 
@@ -118,9 +121,10 @@ class TransformerConfig(Settings):
     """Number of encoder layers."""
     decoder_layers: int = Field(default=6, ge=1, le=MOST_LAYERS)
     """Number of decoder layers."""
-    positions: Literal["sinusoidal", "learned", "relative"] = "sinusoidal"
+    positions: Positions = "sinusoidal"
     """Position encoding: sinusoidal for any length; learned vectors, separate for source and target; or no vectors, but
-    a learned bias of the scores of self-attention for each head and distance (Raffel et al. 2020, T5)."""
+    a learned bias of the scores of self-attention for each head and distance (Raffel et al. 2020, T5), or queries and
+    keys of self-attention that are rotated by angles t / 10000^{2i/d_k} (Su et al. 2021, RoFormer)."""
     sinusoid: Literal["interleaved", "halves", "marian", "fairseq"] = "interleaved"
     """Channels and frequencies of sinusoidal positions (`models.layers.sinusoid`): the paper's, or other programs'."""
     max_positions: int = Field(default=512, ge=1, le=MOST_TOKENS)
@@ -172,6 +176,11 @@ class TransformerConfig(Settings):
             raise ValueError(
                 f"heads must be a multiple of kv_heads, got {self.heads} heads and {self.kv_heads} kv_heads: "
                 "each head of keys and values serves as many heads of queries"
+            )
+        if self.positions == "rotary" and self.key_width // self.heads % 2:
+            raise ValueError(
+                f"rotary positions rotate pairs of features, got {self.key_width // self.heads} in a head: "
+                "set key_dim to an even number"
             )
         if self.relative_buckets % 2 or self.relative_distance <= self.relative_buckets // 2:
             raise ValueError(
@@ -328,6 +337,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "inner": 2048,
         "encoder_layers": 6,
         "decoder_layers": 6,
+        "positions": "sinusoidal",
         "embedding_scale": "projection",
         "embedding_norm": True,
         "dropout": 0.1,

@@ -23,8 +23,10 @@ from torch import Tensor, nn
 
 from multihead.attention import KeyValue, Mask, MultiHeadAttention, RelativeBias
 from multihead.kernels import pointwise
+from multihead.kernels.pointwise import Turns
 from multihead.kernels.random import Dropout
 from multihead.models.config import GATED, TransformerConfig
+from multihead.platforms import WITHOUT_FLOAT64
 
 _TABLE_LENGTH = 512
 """Sinusoidal positions in the lookup table; later ones are computed on demand, so there is no maximum length."""
@@ -45,13 +47,16 @@ def sinusoid(
     cosines; ``marian`` (Marian itself) has halves, too, and its exponents are i / (D/2 - 1); ``fairseq`` (also
     M2M-100 and NLLB) is that with t + 2 instead of t, as the positions 0 and 1 belong to special symbols.
     """
-    half = torch.arange(width // 2, dtype=torch.float64, device=positions.device)
+    at = positions.cpu() if positions.device.type in WITHOUT_FLOAT64 else positions
+    half = torch.arange(width // 2, dtype=torch.float64, device=at.device)
     steps = width / 2 if layout in ("interleaved", "halves") else max(width / 2 - 1, 1)
     frequency = torch.exp(half * (-math.log(10000.0) / steps))
-    angle = (positions.double() + (2 if layout == "fairseq" else 0))[:, None] * frequency
+    angle = (at.double() + (2 if layout == "fairseq" else 0))[:, None] * frequency
     if layout == "interleaved":
-        return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2).float()
-    return torch.cat((angle.sin(), angle.cos()), dim=-1).float()
+        encoded = torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)
+    else:
+        encoded = torch.cat((angle.sin(), angle.cos()), dim=-1)
+    return encoded.float().to(positions.device)
 
 
 class SinusoidalPositions(nn.Module):
@@ -105,14 +110,31 @@ def relative_positions(config: TransformerConfig, *, causal: bool) -> RelativeBi
     return RelativeBias(config.heads, **sizes, causal=causal)
 
 
-ScoreBias = Float[Tensor, "1 heads query key"] | None
-"""What is added to the scores of a self-attention."""
+def rotary_positions(config: TransformerConfig) -> SinusoidalPositions | None:
+    """The turns (`kernels.pointwise.Turns`) of all self-attentions; None if positions are of another kind.
+
+    Their angles, t / 10000^{2i/d}, are those of a sinusoidal encoding as wide as a head (Su et al. 2021, 3.2.2).
+    """
+    return SinusoidalPositions(config.key_width // config.heads, "halves") if config.positions == "rotary" else None
+
+
+class Places(NamedTuple):
+    """What self-attention knows about the positions of its queries and keys, common to all layers of a stack."""
+
+    bias: Float[Tensor, "1 heads query key"] | None = None
+    """Added to the scores."""
+    turns: Turns | None = None
+    """By which queries and keys are rotated."""
+
+
+NO_PLACES = Places()
+"""Positions are vectors that are added to the embeddings."""
 
 
 class Embedding(nn.Module):
     """x_t = norm( dropout( s E[token_t] + p_t ) ), with scale s, positions p and norm of ``config``.
 
-    Relative positions are biases of scores (`relative_positions`) instead of vectors: then p is left out.
+    Relative and rotary positions enter self-attention (`Places`) instead: then p is left out.
 
     Args:
         table: the token embedding E, which may be shared; positions and norm are not.
@@ -301,11 +323,16 @@ class EncoderLayer(nn.Module):
         self.feed_forward_residual = Residual(config)
 
     def forward(
-        self, x: Float[Tensor, "batch source width"], mask: Mask, bias: ScoreBias = None, *, need_weights: bool = False
+        self,
+        x: Float[Tensor, "batch source width"],
+        mask: Mask,
+        places: Places = NO_PLACES,
+        *,
+        need_weights: bool = False,
     ) -> tuple[Float[Tensor, "batch source width"], Weights | None]:
         """The new states and, on request, the attention weights."""
         entered = self.self_residual.enter(x)
-        attended, weights = self.self_attention(entered, mask=mask, bias=bias, need_weights=need_weights)
+        attended, weights = self.self_attention(entered, mask=mask, **places._asdict(), need_weights=need_weights)
         x = self.self_residual.add(x, attended)
         x = self.feed_forward_residual.add(x, self.feed_forward(self.feed_forward_residual.enter(x)))
         return x, weights
@@ -337,13 +364,13 @@ class DecoderLayer(nn.Module):
         memory: KeyValue,
         self_mask: Mask,
         memory_mask: Mask,
-        bias: ScoreBias = None,
+        places: Places = NO_PLACES,
         *,
         need_weights: bool = False,
     ) -> Decoded:
         """Process the whole target at once; ``memory`` is `project_memory` of the encoder's output."""
         attended, self_weights = self.self_attention(
-            self.self_residual.enter(y), mask=self_mask, bias=bias, need_weights=need_weights
+            self.self_residual.enter(y), mask=self_mask, **places._asdict(), need_weights=need_weights
         )
         y = self.self_residual.add(y, attended)
         attended, cross_weights = self.cross_attention.attend(
@@ -360,7 +387,7 @@ class DecoderLayer(nn.Module):
         cache: KeyValue | None,
         self_mask: Mask | None,
         memory_mask: Mask,
-        bias: ScoreBias = None,
+        places: Places = NO_PLACES,
         *,
         need_weights: bool = False,
     ) -> tuple[Float[Tensor, "rows 1 width"], KeyValue, Float[Tensor, "sentences heads group source"] | None]:
@@ -372,7 +399,8 @@ class DecoderLayer(nn.Module):
         Returns:
             The new states, the new cache, and on request the weights of the attention to the memory.
         """
-        attended, _, cache = self.self_attention.step(self.self_residual.enter(y), cache, mask=self_mask, bias=bias)
+        entered = self.self_residual.enter(y)
+        attended, _, cache = self.self_attention.step(entered, cache, mask=self_mask, **places._asdict())
         y = self.self_residual.add(y, attended)
         sentences = memory.key.size(0)
         group = y.size(0) // max(sentences, 1)  # a state may have no rows

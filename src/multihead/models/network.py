@@ -69,6 +69,10 @@ class Network(nn.Module, ABC):
         if self.config.tie_output:
             keep_row_zero(self.output.weight, self.config.padding_id)
 
+    def zero_rows(self) -> list[tuple[Tensor, int]]:
+        """The rows of weights that stay zero, which `keep_row_zero` guards in weights that are not divided."""
+        return [(self.output.weight, self.config.padding_id)] if self.config.tie_output else []
+
     @property
     def max_positions(self) -> int | None:
         """Number of positions that the network distinguishes; None = no limit."""

@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor, nn
 
-from multihead.attention import Causal, EndToEnd, Mask, Padding
+from multihead.attention import Causal, EndToEnd, Mask, Padding, RelativeBias
 from multihead.attention.backends.short import LONGEST, WIDEST
 from multihead.kernels import random
 from multihead.kernels.linear import Loss, linear_cross_entropy
@@ -33,9 +33,11 @@ from multihead.models.layers import (
     DecoderLayer,
     Embedding,
     EncoderLayer,
+    Places,
     Weights,
     make_norm,
     relative_positions,
+    rotary_positions,
 )
 from multihead.models.network import AttentionWeights, Network, Output, build_embeddings, initialize, token_loss
 from multihead.models.state import Memory, TransformerState
@@ -99,6 +101,7 @@ class Transformer(Network):
         self.encoder_norm, self.decoder_norm = _last_norm(config), _last_norm(config)
         self.encoder_positions = relative_positions(config, causal=False)
         self.decoder_positions = relative_positions(config, causal=True)
+        self.rotary = rotary_positions(config)
         self.output = nn.Linear(config.width, config.target_vocab, bias=config.output_bias)
         self.output_scale = config.width**-0.5 if config.embedding_scale == "projection" else 1.0
         initialize(self, config.initialization)
@@ -194,16 +197,30 @@ class Transformer(Network):
         with source.dropout_context():
             x = self.source_embedding.packed(source.tokens, source.positions)  # [1, packed, width]
             self_mask: Mask = EndToEnd(source.lengths, len(source.tokens))
+            places = self._packed_places(source)
             for layer in self.encoder:
-                x, _ = layer(x, self_mask)
+                x, _ = layer(x, self_mask, places)
             x = self.encoder_norm(x)
         with target.dropout_context():
             y = self.target_embedding.packed(target.tokens, target.positions)
             self_mask = EndToEnd(target.lengths, len(target.tokens)) & Causal()
             cross_mask = EndToEnd(target.lengths, len(target.tokens), source.lengths, len(source.tokens))
+            places = self._packed_places(target)
             for layer in self._decoder_layers():
-                y = layer(y, layer.project_memory(x), self_mask, cross_mask).states
+                y = layer(y, layer.project_memory(x), self_mask, cross_mask, places).states
         return self._finish(y)[0, : target.total]
+
+    def _packed_places(self, packed: Packed) -> Places:
+        if self.rotary is None:
+            return Places()
+        return Places(turns=self.rotary(packed.positions, int(packed.positions.max()) + 1))
+
+    def _places(self, relative: RelativeBias | None, time: int) -> Places:
+        """Of the first ``time`` positions."""
+        bias = None if relative is None else relative(time)
+        if self.rotary is None:
+            return Places(bias)
+        return Places(bias, self.rotary(torch.arange(time, device=self.output.weight.device), time))
 
     def encode(
         self,
@@ -215,10 +232,10 @@ class Transformer(Network):
         """The encoder's states, and the attention weights of its layers on request (otherwise an empty tuple)."""
         x = self.source_embedding(source)
         mask, time = Padding(self.read_lengths(source_lengths)), source.size(1)
-        bias = None if self.encoder_positions is None else self.encoder_positions(time)
+        places = self._places(self.encoder_positions, time)
         recorded: list[Weights] = []
         for layer in self.encoder:
-            x, weights = layer(x, mask, bias, need_weights=need_weights)
+            x, weights = layer(x, mask, places, need_weights=need_weights)
             if weights is not None:
                 recorded.append(weights)
         return self.encoder_norm(x), tuple(recorded)
@@ -229,11 +246,11 @@ class Transformer(Network):
         encoded, encoder_weights = self.encode(source, source_lengths, need_weights=need_weights)
         y, causal = self.target_embedding(target), Causal()
         padding = Padding(self.read_lengths(source_lengths))
-        bias = None if self.decoder_positions is None else self.decoder_positions(target.size(1))
+        places = self._places(self.decoder_positions, target.size(1))
         self_weights: list[Weights] = []
         cross_weights: list[Weights] = []
         for layer in self._decoder_layers():
-            y, *weights = layer(y, layer.project_memory(encoded), causal, padding, bias, need_weights=need_weights)
+            y, *weights = layer(y, layer.project_memory(encoded), causal, padding, places, need_weights=need_weights)
             if need_weights:
                 self_weights.append(weights[0])
                 cross_weights.append(weights[1])
@@ -281,12 +298,13 @@ class Transformer(Network):
         memory_mask = state.memory.mask
         # Distances do not depend on the padding: the last positions of all rows coincide.
         bias = None if self.decoder_positions is None else self.decoder_positions(1, time)
+        places = Places(bias, None if self.rotary is None else self.rotary(state.positions, time))
         caches = []
         recorded: Tensor | None = None  # [sentences, heads, group, source]
         for index, layer in enumerate(self._decoder_layers()):
             cache, memory = None if state.cache is None else state.cache[index], state.memory.layers[index]
             y, cache, weights = layer.step(
-                y, memory, cache, mask, memory_mask, bias, need_weights=index == recorded_layer
+                y, memory, cache, mask, memory_mask, places, need_weights=index == recorded_layer
             )
             caches.append(cache)
             recorded = weights if index == recorded_layer else recorded

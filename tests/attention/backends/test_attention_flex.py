@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
+import processes
 import pytest
 import torch
 
@@ -94,5 +94,5 @@ check(256, bias=ALiBi(4))
 @pytest.mark.proof
 def test_causal_with_padding_on_the_compiled_kernel() -> None:
     """Variable lengths in a batch. In a fresh interpreter, because shape checks cannot be compiled."""
-    result = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False)
+    result = processes.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr

@@ -74,6 +74,8 @@ class Flex(Backend):
 
     def refuse(self, call: Call) -> str | None:
         refusal = refuse_weights_and_dropout(call)
+        if refusal is None and call.query.device.type == "mps":
+            refusal = "does not run on MPS: write backend='blockwise'"
         if refusal is None and call.training and call.query.device.type == "cpu":
             refusal = (
                 "cannot train on a CPU, where FlexAttention has no backward pass: write backend='blockwise', or call "

@@ -87,7 +87,8 @@ struct Sizes {
     i64 kind, width, heads, kv_heads, key, value, inner, encoder_layers, decoder_layers, source_vocab, target_vocab,
         activation, pre, final_norm, embedding_norm, rms,
         reach,   // distance from which on relative biases are the same; 0: there are none
-        unread;  // ids at the end of a source that the encoder does not read if there are others: 0 or 1
+        unread,  // ids at the end of a source that the encoder does not read if there are others: 0 or 1
+        rotary;  // whether positions rotate queries and keys of self-attention, rather than being added to embeddings
     i64 q() const { return heads * key; }
     i64 k() const { return kv_heads * key; }
     i64 v() const { return kv_heads * value; }
@@ -143,9 +144,13 @@ struct Embedding {
     Norm norm;
 };
 
-struct Positions {  // [count][width], the caller's; positions beyond the last share its vector
+// The caller's; positions beyond the last share its row. Vectors [count][width], or of rotary positions the sines, then
+// the cosines, of the angles of a head [count][key].
+struct Positions {
     const float *table = nullptr;
     i64 count = 0;
+
+    const float *at(i64 position, i64 width) const { return table + (position < count ? position : count - 1) * width; }
 };
 
 struct Model {
@@ -265,10 +270,25 @@ struct Runner {
 
     void embed(const Embedding &e, const Positions &p, i64 token, i64 position, float *x) const {
         const float *word = e.table + token * s.width;
-        const float *place = p.table + (position < p.count ? position : p.count - 1) * s.width;
+        if (s.rotary) {
+            for (i64 f = 0; f < s.width; f++) x[f] = word[f] * model.scale;
+        } else {
+            const float *place = p.at(position, s.width);
 #pragma omp simd
-        for (i64 f = 0; f < s.width; f++) x[f] = fused(word[f], model.scale, place[f]);
+            for (i64 f = 0; f < s.width; f++) x[f] = fused(word[f], model.scale, place[f]);
+        }
         if (s.embedding_norm) e.norm.apply(x, x, s.width);
+    }
+
+    // Rotates a query [heads][key] and the key [kv_heads][key] after it to a position (kernels/pointwise.py).
+    void rotate(float *qk, const Positions &p, i64 position) const {
+        const i64 half = s.key / 2;
+        const float *sine = p.at(position, s.key), *cosine = sine + half;
+        for (i64 h = 0; h < s.heads + s.kv_heads; h++, qk += s.key)
+            for (i64 i = 0; i < half; i++) {
+                const float a = qk[i], b = qk[half + i];
+                qk[i] = a * cosine[i] - b * sine[i], qk[half + i] = a * sine[i] + b * cosine[i];
+            }
     }
 
     // Attention of one query [heads][key] to some keys; `at(j)` points to entry j: its keys [kv_heads][key], then its
@@ -463,6 +483,7 @@ struct Runner {
             product(layer.own.in, scratch.rows, rows, qkv, step);
             i64 first = 0;
             for (i64 length : lengths) {
+                for (i64 t = 0; s.rotary && t < length; t++) rotate(qkv + (first + t) * step, sources, t);
                 encoder_attention(qkv + first * step, step, length, heads + first * s.heads * s.value);
                 first += length;
             }
@@ -531,6 +552,7 @@ struct Runner {
             load_rows(x, rows, s.width, stride, s.pre ? &layer.own.norm : nullptr);
             float *qkv = scratch.wide.get<float>(rows * wide);
             product(layer.own.in, scratch.rows, rows, qkv, wide);
+            for (i64 r = 0; s.rotary && r < rows; r++) rotate(qkv + r * wide, targets, given[r].cache->time);
             s.kind == FLOAT32 ? self_attention<float>(given, l, qkv, wide, heads)
                               : self_attention<uint16_t>(given, l, qkv, wide, heads);
             project_heads(layer.own, heads, x, rows);

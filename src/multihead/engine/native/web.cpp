@@ -115,7 +115,7 @@ EXPORT(model) WebModel *web_model(const int32_t *sizes, int32_t fields, const fl
     };
     made->model = model_of(all.data(), scales, take);
     for (auto &one : made->positions) {
-        one.width = known.width, one.layout = layout;
+        one.width = known.rotary ? known.key : known.width, one.layout = layout;
         const Tensor &tensor = file.tensors[file.next++];
         if (tensor.kind == MISSING) continue;
         file.read(tensor, one.table);

@@ -384,6 +384,7 @@ _KERNELS = {
     "add_norm_backward": "pipppp" + "pppipp" + "ll" + _KEY + "ifl",
     "activation": "pppiill" + _KEY + "ifl",
     "activation_backward": "pppppiill" + _KEY + "ifl",
+    "rotate": "plpip" + "llll" + "il",
     "cross_entropy": "pipllfipppl",
     "soft_cross_entropy": "pipllfippp" + "ppldpl",
     "attention": "pppppp" + "ippppifl",

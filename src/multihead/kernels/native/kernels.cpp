@@ -495,6 +495,43 @@ extern "C" int activation_backward(const void *g, const void *x, const float *bi
     });
 }
 
+// ---------------------------------------------------------------------------------------------------------- rotation
+
+// y [rows, width] from x [rows, width], whose rows are `step` elements apart: each head of `dim` features is rotated,
+// its features i and i + dim / 2 by the angle whose sine and cosine are turns[i] and turns[i + dim / 2] in row
+// r % places; by the opposite angle if `back`.
+template <class T>
+static void rotate_(const T *x, i64 step, T *y, const float *turns, i64 rows, i64 width, i64 dim, i64 places, int back,
+                    i64 threads) {
+    const i64 half = dim / 2;
+    const float sign = back ? -1.f : 1.f;
+#pragma omp parallel num_threads(thread_count(rows * width, threads))
+    {
+        i64 begin, end;
+        thread_rows(rows, begin, end);
+        for (i64 r = begin; r < end; r++) {
+            const float *sine = turns + r % places * dim, *cosine = sine + half;
+            for (i64 h = 0; h < width; h += dim) {
+                const T *from = x + r * step + h;
+                T *to = y + r * width + h;
+#pragma omp simd
+                for (i64 i = 0; i < half; i++) {
+                    const float a = load(from[i]), b = load(from[half + i]), s = sine[i] * sign;
+                    store(to[i], a * cosine[i] - b * s);
+                    store(to[half + i], a * s + b * cosine[i]);
+                }
+            }
+        }
+    }
+}
+
+extern "C" int rotate(const void *x, i64 step, void *y, int type, const float *turns, i64 rows, i64 width, i64 dim,
+                      i64 places, int back, i64 threads) {
+    if (type) rotate_((const bf16 *)x, step, (bf16 *)y, turns, rows, width, dim, places, back, threads);
+    else rotate_((const float *)x, step, (float *)y, turns, rows, width, dim, places, back, threads);
+    return 0;
+}
+
 // ----------------------------------------------------------------------------------------------------- cross-entropy
 
 // Soft targets: of each row the probabilities of ``count`` symbols; what is missing to 1 is spread over all symbols.

@@ -29,7 +29,7 @@ from multihead.models.layers import EncoderLayer, SinusoidalPositions
 from multihead.models.network import initialize
 from multihead.models.pointer.config import FIRST, PADDING, PointerConfig
 from multihead.models.pointer.state import Choices, PointerState
-from multihead.models.recurrent.cells import CellState, Recurrent
+from multihead.models.recurrent.cells import CellState, Recurrent, run_layers
 
 
 class Encoded(NamedTuple):
@@ -73,7 +73,7 @@ class RecurrentEncoder(nn.Module):
                 f"{x.size(1)}: an empty row has nothing to point at"
             )
         packed = pack_padded_sequence(x, on_host, batch_first=True, enforce_sorted=False)
-        states, cell_state = self.lstm(packed)
+        states, cell_state = run_layers(self.lstm, packed)
         padded, _ = pad_packed_sequence(states, batch_first=True, total_length=x.size(1))
         directions = 2 if self.lstm.bidirectional else 1
         last = tuple(torch.cat(tuple(part[-directions:]), dim=-1) for part in cell_state)  # of the last layer

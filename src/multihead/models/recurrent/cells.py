@@ -15,12 +15,13 @@ whose kernels process whole sequences where no step depends on attention.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from multihead.attention import PackedLinear
 
@@ -29,6 +30,24 @@ CellState = tuple[Float[Tensor, "rows width"], ...]
 
 GATES = {"gru": 3, "lstm": 4}
 """Number of matrices of each kind of cell, stored as one."""
+
+
+def run_layers(layers: nn.Module, x: Tensor | PackedSequence, state: Any = None) -> tuple[Any, Any]:
+    """What ``layers(x, state)`` returns; in float32 where a processor has no LSTM in bfloat16.
+
+    Under autocast PyTorch calls oneDNN's LSTM in bfloat16, which fails on a processor without AVX-512 ("could not
+    create a primitive descriptor").
+    """
+    data = x.data if isinstance(x, PackedSequence) else x
+    if (
+        isinstance(layers, nn.GRU)
+        or data.device.type != "cpu"
+        or not torch.is_autocast_enabled("cpu")
+        or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    ):
+        return layers(x, state)  # type: ignore[no-any-return]
+    with torch.autocast("cpu", enabled=False):
+        return layers(x.float(), state if state is None else tuple(part.float() for part in state))  # type: ignore[no-any-return]
 
 
 class Recurrent(nn.Module):
@@ -56,8 +75,9 @@ class Recurrent(nn.Module):
     def forward(self, x: Float[Tensor, "batch time input"], state: CellState) -> Float[Tensor, "batch time width"]:
         """h after each position, for a layer without a second input."""
         before = tuple(part[None].to(x.dtype) for part in state)
-        states, _ = self.layer(x, before[0] if isinstance(self.layer, nn.GRU) else before)
-        return states  # type: ignore[no-any-return]
+        states: Tensor
+        states, _ = run_layers(self.layer, x, before[0] if isinstance(self.layer, nn.GRU) else before)
+        return states
 
     def project(self, x: Float[Tensor, "*axes input"]) -> Float[Tensor, "*axes gates"]:
         """a = W x + b, which does not depend on the state and can be computed for all positions at once."""

@@ -23,6 +23,7 @@ from multihead.attention.structured.layers import TreeAttention
 from multihead.kernels.random import Dropout
 from multihead.models.config import RecurrentConfig
 from multihead.models.layers import SinusoidalPositions
+from multihead.models.recurrent.cells import run_layers
 
 
 class WordEmbedding(nn.Module):
@@ -103,7 +104,7 @@ class RecurrentEncoder(nn.Module):
         for index, layer in enumerate(self.layers):
             if index:
                 packed = packed._replace(data=self.dropout(packed.data))
-            packed, final = layer(packed)
+            packed, final = run_layers(layer, packed)
         last = final if isinstance(final, Tensor) else final[0]  # [2 directions, batch, D / 2]
         states, _ = pad_packed_sequence(packed, batch_first=True, total_length=x.shape[1])
         return states, last[1]
