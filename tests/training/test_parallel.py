@@ -9,17 +9,18 @@ import copy
 import math
 import os
 import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import processes as warm
 import pytest
 import torch
 from torch import nn
 
 from multihead import configuration
 from multihead.data.batching import BatchStream
+from multihead.data.order import row_range
 from multihead.data.store import ParallelStore
 from multihead.errors import ConfigurationError, DivergenceError
 from multihead.training import parallel, splitting
@@ -28,7 +29,7 @@ from multihead.training.context import TrainerInputs, Validation
 from multihead.training.optimizer import build_optimizer
 from multihead.training.parallel import PeerEnded, join_processes
 from multihead.training.progress import RunLog
-from multihead.training.splitting import SINGLE_PROCESS, Processes, interleave, row_range, sequence_loss
+from multihead.training.splitting import SINGLE_PROCESS, Processes, interleave, sequence_loss
 from multihead.training.step import RejectedUpdateError, check_same_update, train_step
 from multihead.training.trainer import Trainer
 
@@ -118,9 +119,10 @@ def cut(toy, processes):
         patch.setattr(step_module, "sequence_loss", hungry)
         sums, room = splitting.retry_in_pieces(
             lambda room: train_step(model, optimizer, batches, config, 1, 1e-2, max_cells=room, processes=processes),
-            [part for batch in batches for part in processes.split_rows(batch)],
+            batches,
             None,
             lambda batch: "a pair",
+            processes,
         )
     return tuple(sums), room, list(model.parameters())
 
@@ -196,7 +198,7 @@ def found(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-W", "error", __file__, str(folder), str(port)]
-    subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=PATIENCE, check=True)
+    warm.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=PATIENCE, check=True)
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(SIZE)]
 
 
@@ -337,7 +339,7 @@ def test_processes_that_come_apart_are_noticed():
 def test_one_process_takes_the_batch_as_it_is(toy):
     batch = toy.batch(1, 2, 3)
     assert SINGLE_PROCESS.own_rows(batch) == (batch, 0)
-    assert SINGLE_PROCESS.split_rows(batch) == [batch]
+    assert SINGLE_PROCESS.held_rows([batch]) == [batch]
     assert SINGLE_PROCESS.own_rows(batch)[0] is batch
 
 

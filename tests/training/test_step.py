@@ -3,9 +3,9 @@
 import copy
 import itertools
 import math
-import subprocess
 import sys
 
+import processes
 import pytest
 import torch
 import torch.nn.functional as F
@@ -301,7 +301,7 @@ def test_what_pytorch_compiles_learns_the_same():
 
     In a fresh interpreter: shape checks cannot be compiled.
     """
-    result = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False)
+    result = processes.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     compiled, frames = map(int, result.stdout.split())
     assert 0 < compiled <= frames

@@ -27,7 +27,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -35,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from multihead.configuration import MOST_UPDATES
-from multihead.files import fsync, write_errors, write_text
+from multihead.files import force, fsync, write_errors, write_text
 from multihead.training.checkpoint import RunState
 from multihead.training.config import TrainingConfig
 from multihead.training.plan import PARTS, Decision, Plan, last_validation, validations
@@ -355,7 +354,7 @@ class Journal:
         with write_errors(self.path), self.path.open("ab") as stream:
             stream.write(_line(entry).encode())
             stream.flush()
-            os.fsync(stream.fileno())
+            force(stream.fileno())
         if len(self._entries) == 1:
             fsync(self.path.parent)
 

@@ -7,7 +7,9 @@
         state.json               progress of the run: a `RunState`
         manifest.json            size and SHA-256 of each file above (`multihead.sealed`); written last
 
-`load_newest` returns the newest checkpoint whose files match the manifest; it reports damaged ones and skips them.
+Where processes have a part of each tensor, each writes a file of its own instead (`training.sharded_checkpoint`).
+`load_newest` reads both, and returns the newest checkpoint whose files match the manifest; it reports damaged ones and
+skips them.
 
 `CheckpointWriter` writes while training goes on: it copies the tensors in memory, and a thread hashes, writes and
 fsyncs the copy. The run waits for the copy only, which takes a small part of the time (docs/lab-notes.md). The buffers
@@ -26,7 +28,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -39,6 +41,8 @@ from multihead.files import atomic_folder, remove_unfinished, write_chunks, writ
 from multihead.sealed import MANIFEST, Entry, OpenFolder, open_folder, seal
 from multihead.tensor_files import read_tensors
 from multihead.training.plan import Plan
+
+T = TypeVar("T")
 
 
 class LogWindow(Settings):
@@ -107,8 +111,9 @@ class Checkpoint(NamedTuple):
     optimizer: dict[str, Tensor]
 
 
-_PARTS, _STATE = ("model", "average", "optimizer"), "state.json"
-_FILES = (*(f"{part}.safetensors" for part in _PARTS), _STATE)
+STATE = "state.json"
+_PARTS = ("model", "average", "optimizer")
+_FILES = (*(f"{part}.safetensors" for part in _PARTS), STATE)
 _REMEDY = "it is not used"
 
 
@@ -128,21 +133,29 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
                 f"{part}.safetensors": write_tensors(draft / f"{part}.safetensors", tensors)
                 for part, tensors in zip(_PARTS, checkpoint[1:], strict=True)
             }
-            hashes[_STATE] = write_chunks(draft / _STATE, [checkpoint.state.model_dump_json(indent=1).encode()])
+            hashes[STATE] = write_chunks(draft / STATE, [checkpoint.state.model_dump_json(indent=1).encode()])
             seal(draft, hashes)
-        existing = _checkpoint_folders(folder)
-        index = existing.index(path)
-        for other in (*existing[:index], *existing[index + keep :]):
-            shutil.rmtree(other, ignore_errors=True)
+        remove_old(folder, path, keep)
     return path
 
 
-def load_newest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
+def remove_old(folder: Path, newest: Path, keep: int) -> None:
+    """Remove all checkpoints but ``newest`` and those before it, ``keep`` in all."""
+    existing = _checkpoint_folders(folder)
+    index = existing.index(newest)
+    for other in (*existing[:index], *existing[index + keep :]):
+        shutil.rmtree(other, ignore_errors=True)
+
+
+def load_newest(
+    folder: Path, warn: Callable[[str], None], read: Callable[[OpenFolder], T] | None = None
+) -> Checkpoint | T | None:
     """Load the newest intact checkpoint; None if there are no checkpoints.
 
     Args:
         folder: the folder that `save` writes to.
         warn: called with one sentence for each damaged checkpoint that is skipped.
+        read: reads an opened checkpoint instead of `read_checkpoint`.
 
     Raises:
         FormatError: there are checkpoints, but none is intact.
@@ -153,7 +166,7 @@ def load_newest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
     for path in paths:
         try:
             with _open(path) as opened:
-                return _read(opened)
+                return read_checkpoint(opened) if read is None else read(opened)
         except _DamagedError as error:
             damage = error
             warn(f"{damage}; going back to the checkpoint before it")
@@ -176,7 +189,12 @@ def read_weights(path: Path, part: Literal["model", "average"]) -> dict[str, Ten
         FormatError: the checkpoint is damaged, or gone.
     """
     with _open(path) as opened:
-        return _tensors(opened, part)
+        if not is_sharded(opened):
+            return _tensors(opened, part)
+        from multihead.training.shards import read_whole
+
+        verify(opened)
+        return read_whole(path, (part,))[part]
 
 
 class _DamagedError(FormatError):
@@ -205,26 +223,58 @@ def _open(path: Path) -> OpenFolder:
 def _is_intact(path: Path) -> bool:
     try:
         with _open(path) as opened:
-            for name in _FILES:
-                opened.verify(name)
+            verify(opened)
     except FormatError:
         return False
     return True
 
 
-def _read(opened: OpenFolder) -> Checkpoint:
+def is_sharded(opened: OpenFolder) -> bool:
+    """Whether several processes wrote a part of each tensor (`training.sharded_checkpoint`)."""
+    return any(name.startswith("shard-") for name in opened.entries or ())
+
+
+def verify(opened: OpenFolder) -> None:
+    """Compare every file with the manifest.
+
+    Raises:
+        FormatError: one is missing or damaged.
+    """
     try:
-        text = opened.read_text(_STATE)
+        for name in (opened.entries or ()) if is_sharded(opened) else _FILES:
+            opened.verify(name)
+    except FormatError as error:
+        raise _DamagedError(str(error)) from None
+
+
+def read_checkpoint(opened: OpenFolder) -> Checkpoint:
+    """Read all of a checkpoint.
+
+    Raises:
+        FormatError: it is damaged, or of another version of multihead.
+    """
+    state = read_state(opened)
+    if not is_sharded(opened):
+        return Checkpoint(state, *(_tensors(opened, part) for part in _PARTS))
+    from multihead.training.shards import read_whole
+
+    verify(opened)
+    return Checkpoint(state, **read_whole(opened.path))
+
+
+def read_state(opened: OpenFolder) -> RunState:
+    """Read the progress of a run. Errors as in `read_checkpoint`."""
+    try:
+        text = opened.read_text(STATE)
     except FormatError as error:
         raise _DamagedError(str(error)) from None
     try:
-        state = RunState.model_validate_json(text)
+        return RunState.model_validate_json(text)
     except ValidationError as error:
         raise FormatError(
             f"{opened.path}: from another version of multihead ({error.error_count()} fields of state.json differ); "
             "go on with the version that run.json names, or start the run again in a new folder"
         ) from None
-    return Checkpoint(state, *(_tensors(opened, part) for part in _PARTS))
 
 
 def _tensors(opened: OpenFolder, part: str) -> dict[str, Tensor]:

@@ -12,6 +12,9 @@ from pydantic import Field
 
 from multihead.configuration import LAST_SEED, MOST_BATCH, MOST_FACTOR, MOST_THREADS, MOST_UPDATES, Settings
 
+Combination = Literal["sum", "replicated", "sharded"]
+"""How several processes combine their gradients (`training.parallel`)."""
+
 
 class TrainingConfig(Settings):
     """Decided once at the start of a run and frozen in its run.json."""
@@ -67,8 +70,8 @@ class TrainingConfig(Settings):
     """Type of the matrix products in training; weights, sums and the loss stay float32."""
     threads: int = Field(default=1, ge=1, le=MOST_THREADS)
     """Processor threads of PyTorch; two runs are equal only with the same number."""
-    device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d{1,3})?)$")
-    """Device that trains the model: cpu or cuda."""
+    device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d{1,3})?|mps)$")
+    """Device that trains the model: cpu, cuda, or mps on a Mac."""
     compile: bool = False
     """Compute a Transformer's states with code compiled by torch.compile (`models.transformer`)."""
     bpe_dropout: float = Field(default=0.0, ge=0, lt=1)

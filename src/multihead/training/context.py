@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Generic
 
 from multihead.data.order import Array
+from multihead.training.config import Combination
 from multihead.training.progress import ModelFlops
-from multihead.training.splitting import SINGLE_PROCESS, Examples, Model, Processes
+from multihead.training.splitting import SINGLE_PROCESS, Examples, Given, Model, Processes
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class RunContext:
     """Called with the number of threads that the run is frozen to."""
     processes: Processes = SINGLE_PROCESS
     """The processes that train this run together: ``training.parallel.join_processes()``."""
+    parallel: Combination | None = None
+    """How they combine their gradients; None = by rule."""
     started: float = field(default_factory=time.monotonic)
     """When the command or call began, by `time.monotonic`: its budget counts from there."""
 
@@ -55,8 +58,8 @@ def _by_index(pairs: Array) -> dict[str, list[int]]:
 class TrainerInputs(Generic[Model]):
     """Data and functions that the loop is given besides the model and its settings."""
 
-    next_batch: Callable[[], Examples]
-    """Returns the next batch."""
+    next_batch: Callable[[], Given]
+    """Returns the next batch, or what this process needs of it."""
     position: Callable[[], tuple[int, int]]
     """Returns the epoch of the next batch, and its number there."""
     evaluate: Callable[[Model], Validation]

@@ -158,14 +158,16 @@ class Muon(torch.optim.Optimizer):
         steps = torch._foreach_lerp(gradients, momenta, MOMENTUM)
         if group["weight_decay"]:
             torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
-        self._apply_steps(weights, steps, group["lr"])
+        self._apply_steps([self._maps[weight] for weight in weights], weights, steps, group["lr"])
 
-    def _apply_steps(self, weights: Sequence[nn.Parameter], steps: Sequence[Tensor], rate: float) -> None:
+    def _apply_steps(
+        self, maps: Sequence[tuple[int, ...]], weights: Sequence[Tensor], steps: Sequence[Tensor], rate: float
+    ) -> None:
         """Orthogonalize the steps, maps of one shape in one batched call, and subtract them from the weights."""
         # shape -> (view of the weight, step) of each map; tall maps are transposed, so that they share stacks with wide
         stacks: dict[tuple[int, ...], list[tuple[Tensor, Tensor]]] = {}
-        for weight, step in zip(weights, steps, strict=True):
-            rows = list(self._maps[weight])
+        for sizes, weight, step in zip(maps, weights, steps, strict=True):
+            rows = list(sizes)
             for part, part_step in zip(weight.split_with_sizes(rows), step.split_with_sizes(rows), strict=True):
                 wide = (part.mT, part_step.mT) if part.shape[0] > part.shape[1] else (part, part_step)
                 stacks.setdefault(tuple(wide[0].shape), []).append(wide)
@@ -209,8 +211,8 @@ def _decay(config: TrainingConfig, step: int | float, warmup: int) -> float:
             return 1.0
 
 
-def build_optimizer(model: Trainable, config: TrainingConfig) -> torch.optim.Optimizer:
-    """AdamW (Loshchilov & Hutter 2019), or Muon and AdamW; vectors (biases, norms) do not decay."""
+def build_optimizer(model: Trainable, config: TrainingConfig, muon: type[Muon] = Muon) -> torch.optim.Optimizer:
+    """AdamW (Loshchilov & Hutter 2019), or ``muon`` and AdamW; vectors (biases, norms) do not decay."""
     maps = linear_maps(model) if config.optimizer == "muon" else {}
     parameters = [p for p in model.parameters() if p.requires_grad and p not in maps]
     groups = [
@@ -227,7 +229,7 @@ def build_optimizer(model: Trainable, config: TrainingConfig) -> torch.optim.Opt
     if not maps:
         return adam
     products = torch.bfloat16 if config.precision == "bfloat16" else torch.float32
-    return Muon(maps, adam, weight_decay=config.weight_decay, dtype=products)
+    return muon(maps, adam, weight_decay=config.weight_decay, dtype=products)
 
 
 def optimizer_tensors(model: Trainable, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

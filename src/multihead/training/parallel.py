@@ -15,19 +15,33 @@ together. Every collective operation is preceded by such a gather. A process tha
 last gather, and the others, waiting in theirs, raise `PeerEnded`. A process that is killed sends nothing; the operating
 system closes its connections, which ends the waiting of the others.
 
-Gradients are summed once after the whole backward pass, not bucket by bucket during it, as
-`torch.nn.parallel.DistributedDataParallel` does. DDP requires one forward and one backward pass per process with a
-gradient for every parameter. Here a process may run none, one or several (gradient accumulation, split batches), and
-one that runs out of memory must report it before the others wait for its gradients. DDP would gain the time of the
-summation, where the processor itself does not have to do it.
+How gradients become sums is a choice (`choose_combination`); the updates are the same but for rounding:
+
+    sum          once, after the whole backward pass: here
+    replicated   bucket by bucket during it, by PyTorch's DistributedDataParallel: `training.replicated`
+    sharded      as replicated, and each process keeps 1/N of weights, gradients and optimizer state, by PyTorch's
+                 fully_shard: `training.sharded`
+
+The sum is here because of what the documentation of PyTorch says about the other two:
+
+* `DistributedDataParallel.join`: training hangs or fails with "uneven inputs across participating processes". Here a
+  process may have no rows at all, or several pieces where another one has one.
+* `DistributedDataParallel`, `fully_shard`: the backward pass waits for the gradients of all processes. One that runs
+  out of memory in its middle can no longer tell the others, and all of them repeat the batch in pieces only if it can.
+* Both overlap the sum with computation on a GPU. The processors of a machine without GPUs have no time to hide it in.
+
+Exchanges of values, faults and decisions are not a part of either, and are the same for all three.
 """
 
 from __future__ import annotations
 
 import contextlib
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
+from importlib.util import find_spec
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -36,6 +50,7 @@ from torch import Tensor, nn
 
 from multihead.configuration import Launch, get_launch
 from multihead.errors import ConfigurationError, MultiheadError, SurroundingsError
+from multihead.training.config import Combination
 from multihead.training.splitting import SINGLE_PROCESS, Processes, is_out_of_memory
 
 T = TypeVar("T")
@@ -46,6 +61,12 @@ _MESSAGE_BYTES = 1024
 """Size of the first round of a gather; longer messages take a second round."""
 _BUCKET_NUMEL = 1 << 24
 """Maximum number of gradients in one all-reduce: the flat copy stays small beside a model."""
+_START = timedelta(minutes=10)
+"""For the others to start: nobody notices that a process has died before it is connected."""
+_POLLING = 0.005
+"""Seconds between looks into the store, while processes start."""
+_STATE_SHARE = 0.6
+"""Share of a GPU's memory that weights, gradients and optimizer state may take; the rest is for activations."""
 _TIMEOUT = timedelta(days=30)
 """For work of one process that the others wait for, such as preparing a corpus; a dead process is noticed at once."""
 
@@ -88,12 +109,16 @@ class ProcessGroup(Processes):
 
     def __enter__(self) -> ProcessGroup:
         import torch.distributed as dist
+        from torch.distributed.rendezvous import rendezvous
 
         gpus = torch.cuda.is_available() and dist.is_nccl_available()
         if gpus and self.launch.local_rank < torch.cuda.device_count():
             torch.cuda.set_device(self.launch.local_rank)
-        with self._collective():
-            dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=_TIMEOUT)
+        with self.collective():
+            store, *_ = next(rendezvous("env://", timeout=_TIMEOUT))
+            own = dist.PrefixStore(_meet(store, self.rank, self.size), store)  # type: ignore[attr-defined]
+            backend = "cpu:gloo,cuda:nccl" if gpus else "gloo"
+            dist.init_process_group(backend, timeout=_TIMEOUT, store=own, rank=self.rank, world_size=self.size)
         return self
 
     def __exit__(
@@ -161,7 +186,7 @@ class ProcessGroup(Processes):
         own = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         gathered = [torch.empty_like(own) for _ in range(self.size)]
         self._held = [own, *gathered]
-        with self._collective():
+        with self.collective():
             dist.all_gather(gathered, own)
         return [other.numpy().tobytes() for other in gathered]
 
@@ -173,7 +198,7 @@ class ProcessGroup(Processes):
         """
         import torch.distributed as dist
 
-        with self._collective():
+        with self.collective():
             pending = []
             for bucket in _buckets(parameters):
                 has_gradient = [float(parameter.grad is not None) for parameter in bucket]
@@ -197,13 +222,15 @@ class ProcessGroup(Processes):
         received = {}
         for name, shape, dtype in self.broadcast(shapes):
             tensor = torch.empty(shape, dtype=dtype) if tensors is None else tensors[name].cpu().contiguous()
-            with self._collective():
+            with self.collective():
                 dist.broadcast(tensor, src=0)
             received[name] = tensor
         return received
 
     def require_devices(self, device: str) -> None:
         count, size = torch.cuda.device_count(), self.launch.local_size
+        if device == "mps":
+            raise ConfigurationError("device: got mps, which trains in one process; start one, or train on cpu")
         if device.startswith("cuda") and count < size:
             raise ConfigurationError(
                 f"{size} processes on this machine, but {count} GPUs, and each takes one; start as many "
@@ -211,17 +238,102 @@ class ProcessGroup(Processes):
             )
 
     @contextlib.contextmanager
-    def _collective(self) -> Iterator[None]:
+    def collective(self) -> Iterator[None]:
         """Around a collective operation: after an exception nothing more can be exchanged."""
         try:
             yield
         except BaseException as error:
             self._ended = True
-            if isinstance(error, RuntimeError) and not is_out_of_memory(error):
+            if isinstance(error, RuntimeError) and _is_lost(error):
                 raise PeerEnded(
                     "another process of this run has ended without a word; what it or torchrun printed says why"
                 ) from error
             raise
+
+
+class InGroup(Processes):
+    """The processes of a group, which sum gradients during the backward pass.
+
+    Args:
+        group: does everything else.
+    """
+
+    def __init__(self, group: Processes) -> None:
+        super().__init__(group.launch)
+        self._group = group
+
+    def all_gather(self, value: T) -> list[T]:
+        return self._group.all_gather(value)
+
+    def broadcast_tensors(self, tensors: dict[str, Tensor] | None) -> dict[str, Tensor]:
+        return self._group.broadcast_tensors(tensors)
+
+    def require_devices(self, device: str) -> None:
+        self._group.require_devices(device)
+
+    def attempt(self, work: Callable[[], T]) -> list[T]:
+        """Run ``work``, in which the processes wait for each other, and gather the results.
+
+        Raises:
+            SurroundingsError: this process ran out of memory.
+            PeerEnded: another process has ended.
+        """
+        assert isinstance(self._group, ProcessGroup)
+        try:
+            with self._group.collective():
+                result = work()
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise SurroundingsError(
+                f"the process of rank {self.rank} ran out of memory, while the others wait for its gradients; go on "
+                "with --parallel sum, which takes such a batch in pieces, or start again with smaller --batch-tokens"
+            ) from None
+        return self.all_gather(result)
+
+
+def choose_combination(
+    asked: Combination | None, size: int, device: str, state_bytes: int, memory: int | None
+) -> tuple[Combination, str]:
+    """How gradients are combined, and why.
+
+    Args:
+        asked: the user's choice, if any.
+        size: number of processes.
+        device: device of the training.
+        state_bytes: bytes of weights, their average, gradients and optimizer state.
+        memory: bytes of the device; None = unknown.
+
+    Raises:
+        ConfigurationError: parameters are to be divided, which this PyTorch cannot.
+    """
+    if size == 1:
+        return "sum", "one process"
+    chosen, reason = (asked, "as asked") if asked is not None else _chosen(device, state_bytes, memory)
+    if chosen == "sharded" and not can_shard():
+        raise ConfigurationError(
+            f"--parallel sharded ({reason}) needs a newer PyTorch than {torch.__version__}, whose fully_shard can sum "
+            "gradients and whose checkpoints can have parts; install one, or choose --parallel replicated"
+        )
+    return chosen, reason
+
+
+def can_shard() -> bool:
+    """Whether this PyTorch has what dividing parameters needs (`training.sharded`, `training.shards`)."""
+    from torch.distributed import fsdp
+
+    can_sum = hasattr(getattr(fsdp, "FSDPModule", None), "set_force_sum_reduction_for_comms")
+    return can_sum and find_spec("torch.distributed.checkpoint.hf_storage") is not None
+
+
+def _chosen(device: str, state_bytes: int, memory: int | None) -> tuple[Combination, str]:
+    if not device.startswith("cuda"):
+        return "sum", "the processors that compute also sum, so that nothing is gained by summing meanwhile"
+    if memory is not None and state_bytes > _STATE_SHARE * memory:
+        return "sharded", (
+            f"weights, gradients and optimizer state take {state_bytes / 2**30:,.0f} of {memory / 2**30:,.0f} GB a GPU"
+        )
+    return "replicated", "gradients are summed while others are computed"
 
 
 def join_processes() -> contextlib.AbstractContextManager[Processes]:
@@ -232,6 +344,50 @@ def join_processes() -> contextlib.AbstractContextManager[Processes]:
     """
     launch = get_launch()
     return contextlib.nullcontext(SINGLE_PROCESS) if launch.size == 1 else ProcessGroup(launch)
+
+
+def _meet(store: Any, rank: int, size: int) -> str:
+    """A word that the processes of this start agree on, under which they leave each other their addresses.
+
+    torchrun keeps one store for all restarts, and gloo would connect to the addresses of killed processes. So each
+    process leaves a new word; the first one answers to it with its own, and waits until all have read that.
+
+    Raises:
+        PeerEnded: some have not come within `_START`.
+    """
+    own, deadline = uuid.uuid4().hex, time.monotonic() + _START.total_seconds()
+    if rank:
+        store.set(f"here/{rank}", own)
+        while not store.check([f"answer/{own}"]):
+            _wait_until(deadline)
+        first: str = store.get(f"answer/{own}").decode()
+        store.set(f"read/{first}/{rank}", "")
+        return first
+    waiting = dict.fromkeys(range(1, size), b"")
+    while waiting:
+        for other, answered in list(waiting.items()):
+            if store.check([f"read/{own}/{other}"]):
+                del waiting[other]
+            elif store.check([f"here/{other}"]) and (word := store.get(f"here/{other}")) != answered:
+                store.set(f"answer/{word.decode()}", own)
+                waiting[other] = word
+        _wait_until(deadline)
+    return own
+
+
+def _wait_until(deadline: float) -> None:
+    """Wait a little, or raise `PeerEnded` after the deadline."""
+    if time.monotonic() > deadline:
+        raise PeerEnded(f"not all processes have started within {_START.seconds // 60} minutes")
+    time.sleep(_POLLING)
+
+
+def _is_lost(error: RuntimeError) -> bool:
+    """Whether an error of PyTorch means that the connection to another process is lost."""
+    import torch.distributed as dist
+
+    words = ("gloo", "nccl", "Connection", "connection", "socket")
+    return isinstance(error, dist.DistError) or any(word in str(error) for word in words)
 
 
 def _buckets(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]:

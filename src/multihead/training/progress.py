@@ -177,7 +177,7 @@ def peak_flops(device: str, precision: str) -> float:
     while time.perf_counter() < deadline or rounds < 3:
         started = time.perf_counter()
         torch.mm(a, b)
-        if a.is_cuda:
-            torch.cuda.synchronize()
+        if not a.is_cpu:
+            torch.accelerator.synchronize()
         best, rounds = min(best, time.perf_counter() - started), rounds + 1
     return 2.0 * _PEAK_SIZE**3 / max(best, 1e-9)

@@ -14,21 +14,24 @@ and first row.
 The limit is stored in the state of the run (`RunState.room`), so a resumed run splits the same batches. A limit found
 after the last checkpoint has to be found again.
 
-With several processes, each computes a share of the rows of every batch. `Processes` is what one of them sees of the
-others, and `SINGLE_PROCESS` is a run without others. The processes that torchrun starts are in `training.parallel`.
+With several processes, each computes a share of the rows of every batch; a stream may give it these rows only
+(`data.batching.Portion`). `Processes` is what one of them sees of the others, and `SINGLE_PROCESS` is a run without
+others. The processes that torchrun starts are in `training.parallel`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from multihead.configuration import Launch
-from multihead.data.order import Array
+from multihead.data.batching import Portion
+from multihead.data.order import Array, row_range
 from multihead.errors import SurroundingsError
 from multihead.kernels.linear import Loss
 
@@ -69,6 +72,10 @@ class Examples(Protocol):
         """The same batch with its tensors on ``device``."""
 
 
+Given: TypeAlias = Examples | Portion
+"""What a process is given of a batch: all of it, or its own rows."""
+
+
 @runtime_checkable
 class Trainable(Protocol):
     """A model that can be trained: a `torch.nn.Module` with a ``loss``."""
@@ -102,6 +109,18 @@ Model = TypeVar("Model", bound=Trainable)
 T = TypeVar("T")
 
 
+class Pass(NamedTuple):
+    """Rows that one forward and one backward pass compute."""
+
+    part: int
+    """Number of the batch among those of the update."""
+    rows: Examples
+    first_row: int
+    """Number of the first row in that batch."""
+    counts: bool = True
+    """False for rows of another process, computed for nothing: where gradients are summed, every process takes part."""
+
+
 def sequence_loss(model: Trainable, batch: Examples, smoothing: float) -> Loss:
     """The model's loss of a batch, summed over its ``batch.target_tokens`` predictions."""
     return model.loss(*batch.inputs, smoothing=smoothing)
@@ -125,17 +144,20 @@ def halved_limit(batches: Sequence[Examples], max_cells: int | None) -> int | No
 
 def retry_in_pieces(
     attempt: Callable[[int | None], T],
-    batches: Sequence[Examples],
+    batches: Sequence[Given],
     max_cells: int | None,
     describe: Callable[[Examples], str],
+    processes: Processes | None = None,
 ) -> tuple[T, int | None]:
     """Call ``attempt(max_cells)``, halving the limit until the batches fit into memory.
 
     Args:
         attempt: processes ``batches``; must leave nothing half done when it runs out of memory.
-        batches: what is split. With several processes: the rows of all of them, so that all reach the same limit.
+        batches: what is split.
         max_cells: the limit known so far; None = none.
         describe: names the pairs of a batch.
+        processes: those that share the batches; in all of them ``attempt`` fails if it does in one, and the new limit
+            is that of the rows of all.
 
     Returns:
         The result of ``attempt``, and the limit that it succeeded with.
@@ -143,21 +165,29 @@ def retry_in_pieces(
     Raises:
         SurroundingsError: a single pair does not fit.
     """
+    processes = processes or SINGLE_PROCESS
     while True:
         try:
             return attempt(max_cells), max_cells
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()  # the next tensors have other sizes: cached blocks would not fit them
-        max_cells = halved_limit(batches, max_cells)
+        empty_cache()  # the next tensors have other sizes: cached blocks would not fit them
+        own = processes.held_rows(batches)
+        longest = max(own, key=_cells_per_row, default=None)
+        of_longest = (0.0, "") if longest is None else (_cells_per_row(longest), describe(longest))
+        gathered = processes.all_gather((halved_limit(own, max_cells), of_longest))
+        max_cells = max((limit for limit, _ in gathered if limit is not None), default=None)
         if max_cells is None:
-            longest = max(batches, key=lambda batch: batch.cells / len(batch))
+            described = max((longest for _, longest in gathered), key=lambda longest: longest[0])[1]
             raise SurroundingsError(
-                f"a single pair does not fit into memory: {describe(longest)}. Train a smaller model, leave out long "
+                f"a single pair does not fit into memory: {described}. Train a smaller model, leave out long "
                 "pairs (max_tokens) or free memory; nothing that was saved is lost"
             )
+
+
+def _cells_per_row(batch: Examples) -> float:
+    return batch.cells / len(batch)
 
 
 def can_probe_memory(device: str) -> bool:
@@ -169,7 +199,16 @@ def is_out_of_memory(error: Exception) -> bool:
     """Whether an error means that memory ran out, on a GPU or (where the system reports it) on a CPU."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    said = str(error)
+    return isinstance(error, RuntimeError) and ("can't allocate memory" in said or "MPS backend out of memory" in said)
+
+
+def empty_cache() -> None:
+    """Return the memory that PyTorch keeps for later tensors to the GPU, if there is one."""
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    elif torch.backends.mps.is_available():
+        torch.mps.empty_cache()
 
 
 # --------------------------------------------------------------------------- among processes
@@ -201,7 +240,10 @@ class Processes(ABC):
 
     @abstractmethod
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Replace each gradient by the sum over all processes, which is bitwise equal in each of them."""
+        """Replace each gradient by the sum over all processes, which is bitwise equal in each of them.
+
+        Does nothing where the passes have summed them already.
+        """
 
     @abstractmethod
     def broadcast_tensors(self, tensors: dict[str, Tensor] | None) -> dict[str, Tensor]:
@@ -215,6 +257,24 @@ class Processes(ABC):
             ConfigurationError: there are fewer GPUs than processes.
         """
 
+    def entry(self, model: Trainable) -> Trainable:
+        """What computes the loss of a model in training."""
+        return model
+
+    def complete(self, passes: list[Pass], filler: Examples) -> list[Pass]:
+        """The passes of this process in an update, with more of ``filler`` where the others would wait for them."""
+        del filler
+        return passes
+
+    def synchronizing(self, last: bool) -> AbstractContextManager[None]:
+        """Around each pass: whether its gradients are summed with those of the other processes meanwhile."""
+        del last
+        return nullcontext()
+
+    def clip_gradient(self, parameters: Iterable[nn.Parameter], most: float) -> float:
+        """Scale the gradient down to a norm of at most ``most``; returns its norm before."""
+        return torch.nn.utils.clip_grad_norm_(parameters, most).item()
+
     def broadcast(self, value: T | None) -> T:
         """The value of the first process; the others pass None."""
         first = self.all_gather(value)[0]
@@ -224,11 +284,6 @@ class Processes(ABC):
     def threads_per_process(self, total: int) -> int:
         """This process's share of the processor threads of its machine."""
         return max(1, total // self.launch.local_size)
-
-    def split_rows(self, batch: Examples) -> list[Examples]:
-        """The rows of each share in order, without shares that get no rows."""
-        ranges = (row_range(len(batch), share, self.shares) for share in range(self.shares))
-        return [_part(batch, start, stop) for start, stop in ranges if stop > start]
 
     @property
     def shares(self) -> int:
@@ -240,10 +295,42 @@ class Processes(ABC):
         """The shares of this process."""
         return (self.rank,)
 
-    def own_rows(self, batch: Examples, share: int | None = None) -> tuple[Examples | None, int]:
+    def own_rows(self, batch: Given, share: int | None = None) -> tuple[Examples | None, int]:
         """The rows of a share, by default this process's (None if it gets none), and the number of the first one."""
+        if isinstance(batch, Portion):
+            return (batch.rows if batch.count else None), batch.first_row
         start, stop = row_range(len(batch), self.rank if share is None else share, self.shares)
         return (_part(batch, start, stop) if stop > start else None), start
+
+    def passes(self, batches: Sequence[Given], share: int, max_cells: int | None) -> list[Pass]:
+        """The pieces of a share of the rows of the batches, in order."""
+        found = []
+        for part, batch in enumerate(batches):
+            rows, first_row = self.own_rows(batch, share)
+            for piece in split_to_fit(rows, max_cells) if rows is not None else ():
+                found.append(Pass(part, piece, first_row))
+                first_row += len(piece)
+        first = batches[0]
+        return self.complete(found, first.rows.part(0, 1) if isinstance(first, Portion) else first.part(0, 1))
+
+    def held_rows(self, batches: Sequence[Given]) -> list[Examples]:
+        """The rows of each share of this process in each batch, without shares that get no rows."""
+        found = [self.own_rows(batch, share)[0] for batch in batches for share in self.own_shares]
+        return [rows for rows in found if rows is not None]
+
+    def count_tokens(self, batches: Sequence[Given]) -> tuple[int, int]:
+        """Target and source tokens of all rows of the batches.
+
+        The processes exchange them only if none of them knows: BPE-dropout cuts other tokens, each process its rows.
+        """
+        known = [b.tokens if isinstance(b, Portion) else (b.target_tokens, b.source_tokens) for b in batches]
+        if None not in known:
+            counts = [tokens for tokens in known if tokens is not None]
+        else:
+            own = self.held_rows(batches)
+            gathered = self.all_gather([(rows.target_tokens, rows.source_tokens) for rows in own])
+            counts = [tokens for of_process in gathered for tokens in of_process]
+        return sum(target for target, _ in counts), sum(source for _, source in counts)
 
     def attempt(self, work: Callable[[], T]) -> list[T]:
         """Run ``work`` in each process and gather the results.
@@ -305,11 +392,6 @@ class BothShares(SingleProcess):
 def with_shares(processes: Processes, shares: int) -> Processes:
     """The processes, dividing batches into so many shares as before where they can; 0 = as many as there are."""
     return BothShares(processes.launch) if (processes.size, shares) == (1, 2) else processes
-
-
-def row_range(rows: int, rank: int, size: int) -> tuple[int, int]:
-    """Share ``[rank * rows / size, (rank + 1) * rows / size)`` of a batch; shares differ by at most one row."""
-    return rank * rows // size, (rank + 1) * rows // size
 
 
 def _part(batch: Examples, start: int, stop: int) -> Examples:

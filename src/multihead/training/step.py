@@ -33,7 +33,15 @@ from multihead.errors import DivergenceError
 from multihead.kernels import random
 from multihead.training.checkpoint import RunState
 from multihead.training.config import TrainingConfig
-from multihead.training.splitting import SINGLE_PROCESS, Examples, Processes, Trainable, sequence_loss, split_to_fit
+from multihead.training.splitting import (
+    SINGLE_PROCESS,
+    Examples,
+    Given,
+    Pass,
+    Processes,
+    Trainable,
+    sequence_loss,
+)
 
 T = TypeVar("T")
 
@@ -116,7 +124,7 @@ def step_seed(seed: int, *place: int) -> int:
 def train_step(
     model: Trainable,
     optimizer: torch.optim.Optimizer,
-    batches: Sequence[Examples],
+    batches: Sequence[Given],
     config: TrainingConfig,
     step: int,
     rate: float,
@@ -135,7 +143,7 @@ def train_step(
         step: number of the update, counted from 1; part of the random seed.
         rate: learning rate of this update.
         max_norm: an update with a larger gradient norm, before clipping, is rejected.
-        max_cells: larger batches are split (`loss.split_to_fit`), which gives the same gradient; None = no limit.
+        max_cells: larger batches are split (`splitting.split_to_fit`), which gives the same gradient; None = no limit.
         processes: the processes that share the batches.
 
     Raises:
@@ -146,11 +154,11 @@ def train_step(
     optimizer.zero_grad(set_to_none=True)
     for group in optimizer.param_groups:
         group["lr"] = rate
-    tokens = sum(batch.target_tokens for batch in batches)
+    tokens, source_tokens = processes.count_tokens(batches)
 
     def share_of(share: int) -> list[_Sums]:
-        numbered = enumerate(processes.own_rows(batch, share) for batch in batches)
-        return [_backward(model, rows, config, (step, part), tokens, max_cells) for part, rows in numbered]
+        passes = processes.passes(batches, share, max_cells)
+        return _backward(model, passes, config, (step, tokens, len(batches)), processes)
 
     # sums_of_shares[share][part]: the sums of that share of the rows of that batch
     sums_of_processes = processes.attempt(lambda: _in_turn(share_of, processes.own_shares, model))
@@ -158,10 +166,9 @@ def train_step(
     parts = [_add(shares) for shares in zip(*sums_of_shares, strict=True)]
     losses = [part.loss for part in parts]
     processes.sum_gradients(model.parameters())
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip or math.inf).item()
+    norm = processes.clip_gradient(model.parameters(), config.clip or math.inf)
     _check(losses, norm, max_norm, tokens, config, step)
     optimizer.step()
-    source_tokens = sum(batch.source_tokens for batch in batches)
     found = _add(parts)
     return StepSums(tokens, source_tokens, found.loss, found.nll, found.hits, norm, found.soft)
 
@@ -176,8 +183,9 @@ def try_batch(
     """Run a batch forward and backward to see whether it fits into memory; changes no weight."""
     model.train()
 
-    def share_of(share: int) -> _Sums:
-        return _backward(model, processes.own_rows(batch, share), config, (0, 0), batch.target_tokens, max_cells)
+    def share_of(share: int) -> list[_Sums]:
+        passes = processes.passes([batch], share, max_cells)
+        return _backward(model, passes, config, (0, batch.target_tokens, 1), processes, update=False)
 
     processes.attempt(lambda: _in_turn(share_of, processes.own_shares, model))
 
@@ -200,39 +208,45 @@ def _in_turn(compute: Callable[[int], T], shares: Sequence[int], model: Trainabl
 
 def _backward(
     model: Trainable,
-    share: tuple[Examples | None, int],
+    passes: Sequence[Pass],
     config: TrainingConfig,
-    place: tuple[int, int],
-    tokens: int,
-    max_cells: int | None,
-) -> _Sums:
-    """Add the gradient of a share of the rows of a batch; return the sums over these rows.
+    place: tuple[int, int, int],
+    processes: Processes,
+    *,
+    update: bool = True,
+) -> list[_Sums]:
+    """Add the gradient of some rows of an update's batches; return the sums over these rows, a batch at a time.
 
     Args:
         model: accumulates the gradient in its parameters.
-        share: the rows, if there are any, and the number of the first one in the batch.
+        passes: the rows.
         config: precision, smoothing and seed are read.
-        place: (step, part), for the random seed.
-        tokens: target tokens of the whole update, in all processes: the gradient is divided by it.
-        max_cells: as in `train_step`.
+        place: the update, for the random seed; its target tokens, in all processes, which the gradient is divided by;
+            its batches.
+        processes: those that share the update.
+        update: whether the gradient is needed.
     """
-    found = _Sums()
-    rows, first_row = share
-    seed = step_seed(config.seed, *place)
-    for piece in split_to_fit(rows, max_cells) if rows is not None else ():
+    step, tokens, parts = place
+    found = [_Sums()] * parts
+    for number, (part, piece, first_row, counts) in enumerate(passes, 1):
+        seed = step_seed(config.seed, step, part)
         # Two sources of randomness: our kernels derive each mask from the seed and the row's number in the whole
         # batch; whatever draws from PyTorch's generator gets a seed of its own for each piece.
         torch.manual_seed(step_seed(seed, first_row) if first_row else seed)
-        with (
-            random.step(seed, first_row=first_row),
-            torch.autocast(piece.inputs[0].device.type, dtype=torch.bfloat16, enabled=config.precision == "bfloat16"),
-        ):
-            sums = sequence_loss(model, piece, config.smoothing)
-        (sums.total / tokens).backward()  # type: ignore[no-untyped-call]
-        labels = sums.total if sums.labels is None else sums.labels
-        soft = 0.0 if sums.soft is None else sums.soft.item()
-        found = _add((found, _Sums(labels.item(), sums.nll.item(), int(sums.correct.item()), soft)))
-        first_row += len(piece)
+        with processes.synchronizing(update and number == len(passes)):
+            with (
+                random.step(seed, first_row=first_row),
+                torch.autocast(
+                    piece.inputs[0].device.type, dtype=torch.bfloat16, enabled=config.precision == "bfloat16"
+                ),
+            ):
+                sums = sequence_loss(processes.entry(model), piece, config.smoothing)
+            (sums.total / tokens if counts else sums.total * 0).backward()  # type: ignore[no-untyped-call]
+        if counts:
+            labels = sums.total if sums.labels is None else sums.labels
+            soft = 0.0 if sums.soft is None else sums.soft.item()
+            own = _Sums(labels.item(), sums.nll.item(), int(sums.correct.item()), soft)
+            found[part] = _add((found[part], own))
     return found
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from multihead.errors import MissingDependencyError
+from multihead.errors import require_package
 
 FOLDER = "tensorboard"
 """The folder of event files in a run folder."""
@@ -53,7 +53,4 @@ def require_tensorboard() -> None:
     Raises:
         MissingDependencyError: it is not; the message names the extra to install.
     """
-    import importlib.util
-
-    if importlib.util.find_spec("tensorboard") is None:
-        raise MissingDependencyError("tensorboard", "tensorboard", "logging for TensorBoard")
+    require_package("tensorboard", "tensorboard", "logging for TensorBoard")

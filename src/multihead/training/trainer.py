@@ -15,11 +15,13 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+import torch
 
 from multihead.errors import DivergenceError, Interrupted
 from multihead.training.budget import Pacer
@@ -32,7 +34,7 @@ from multihead.training.plan import Decision, Plan, first_plan, follow, place, v
 from multihead.training.progress import ModelFlops, RunLog, format_duration, format_lines
 from multihead.training.splitting import (
     SINGLE_PROCESS,
-    Examples,
+    Given,
     Model,
     Processes,
     can_probe_memory,
@@ -85,12 +87,13 @@ class Trainer(Generic[Model]):
         self._clock = time.monotonic if pacer is None else pacer.clock
         self.model, self.config, self.width = model, config, width
         self.checkpoints, self.log = folder / "checkpoints", log
-        self.optimizer = build_optimizer(model, config)
-        self.average: Average[Model] = Average(model, config.average)
+        self.optimizer: torch.optim.Optimizer
+        self.average: Average[Model]
+        self._prepare()
         self.state = RunState()
         if checkpoint is not None:
             self._restore(checkpoint)
-        before, self.processes = self.state.shares, with_shares(processes, self.state.shares)
+        before, self.processes = self.state.shares, with_shares(self.processes, self.state.shares)
         self._set_state(shares=self.processes.shares)
         self.keeps_shares = self.state.shares == before
         """Whether batches are divided as they were before the run was resumed: then its updates are the same."""
@@ -100,6 +103,11 @@ class Trainer(Generic[Model]):
         self._best_model: Model | None = None
         self._window_started = self._started = self._clock()
         self._started_at, self._window_before = self.state.step, self.state.window
+
+    def _prepare(self) -> None:
+        """Make the optimizer and the moving average of the model."""
+        self.optimizer = build_optimizer(self.model, self.config)
+        self.average = Average(self.model, self.config.average)
 
     @staticmethod
     def newest_checkpoint(
@@ -134,14 +142,17 @@ class Trainer(Generic[Model]):
             except PeerEnded as error:  # raised before an update is applied, so weights and state are consistent
                 if not self.processes.is_first:
                     raise
-                self._save()
-                self._writer.wait()
-                saved = f"saved after update {self.state.step}; the same command goes on from there"
-                raise PeerEnded(f"{error} ({saved})", error.exit_status) from error
+                raise PeerEnded(f"{error} ({self._save_alone()})", error.exit_status) from error
         if self._pacer is not None:
             self._pacer.end(self.state)
         self.processes.all_gather("done")  # no process returns before the first one has written everything
         return self.state
+
+    def _save_alone(self) -> str:
+        """Save what all processes have done, without them; says where the run goes on."""
+        self._save()
+        self._finish_saving()
+        return f"saved after update {self.state.step}; the same command goes on from there"
 
     def _loop(self, inputs: TrainerInputs[Model]) -> None:
         self._try_largest(inputs)
@@ -154,7 +165,7 @@ class Trainer(Generic[Model]):
                 self._save(lambda copied, best=best: self._save_best(copied, best, inputs))  # type: ignore[misc]
             elif (number := self._received_signal(inputs)) is not None:
                 self._save()
-                self._writer.wait()
+                self._finish_saving()
                 raise Interrupted(
                     number, f"stopped after update {self.state.step}; the same command goes on from there"
                 )
@@ -194,14 +205,15 @@ class Trainer(Generic[Model]):
         """Decide the rest of a run with a budget; all processes receive the decision of the first one."""
         assert self.state.plan is not None
         decision: Decision | None = None
-        if self._pacer is not None:
-            self.average.model.eval()
-            decision = self._pacer.decide(self.state, self._writer.seconds, lambda: inputs.rehearse(self.average.model))
+        with self._averaged() as model:
+            if self._pacer is not None:
+                model.eval()
+                decision = self._pacer.decide(self.state, self._writer.seconds, lambda: inputs.rehearse(model))
         decision, before = self.processes.broadcast(decision), self.state.plan
         self._set_plan(follow(self.config, before, self.state.step, decision))
         if (decision.updates, decision.validate_every) != (before.updates, before.validate_every):
             self.log.record("plan", self.state.step, decision.model_dump(exclude={"check"}), {})
-        if self._pacer is not None and self._pacer.save_due():
+        if self._agreed(self._pacer is not None and self._pacer.save_due()):
             self._save()
 
     def _set_plan(self, plan: Plan) -> None:
@@ -214,7 +226,7 @@ class Trainer(Generic[Model]):
         level, virtual = place(self.config, self.state.plan, step)
         return level * learning_rate(self.config, virtual, self.width)
 
-    def _update(self, batches: list[Examples], inputs: TrainerInputs[Model]) -> None:
+    def _update(self, batches: list[Given], inputs: TrainerInputs[Model]) -> None:
         """Make one update, or skip its batches if it is rejected."""
         step, position = self.state.step + 1, inputs.position()
         try:
@@ -229,7 +241,7 @@ class Trainer(Generic[Model]):
         if self._pacer is not None:
             self._pacer.updated()
 
-    def _step_in_pieces(self, batches: Sequence[Examples], step: int, inputs: TrainerInputs[Model]) -> StepSums:
+    def _step_in_pieces(self, batches: Sequence[Given], step: int, inputs: TrainerInputs[Model]) -> StepSums:
         """Make the update, with smaller and smaller pieces until they fit into memory."""
         rate, max_norm = self._learning_rate(step), norm_limit(self.config, self.state)
         on_device = [batch.to(self.config.device) for batch in batches]
@@ -257,17 +269,16 @@ class Trainer(Generic[Model]):
                 self.optimizer.zero_grad(set_to_none=True)
 
     def _fit_into_memory(
-        self, attempt: Callable[[int | None], T], batches: Sequence[Examples], inputs: TrainerInputs[Model]
+        self, attempt: Callable[[int | None], T], batches: Sequence[Given], inputs: TrainerInputs[Model]
     ) -> T:
         """Call ``attempt`` with the memory limit known so far, and with lower ones until it succeeds.
 
-        The new limit must be the same in all processes, or their runs would differ after a restart. It is therefore
-        computed from the rows of all processes, which each of them has, not from this process's rows alone.
-        `Processes.attempt` makes all of them fail if one does.
+        The new limit is the same in all processes, or their runs would differ after a restart: `Processes.attempt`
+        makes all of them fail if one does, and `retry_in_pieces` computes it from the rows of all.
         """
-        shares = [share for batch in batches for share in self.processes.split_rows(batch)]
         result, max_cells = retry_in_pieces(
-            attempt, shares, self.state.room, lambda piece: format_lines(inputs.source_lines(piece.indices))
+            *(attempt, batches, self.state.room, lambda piece: format_lines(inputs.source_lines(piece.indices))),
+            processes=self.processes,
         )
         if max_cells != self.state.room:
             self._set_state(room=max_cells)
@@ -277,7 +288,7 @@ class Trainer(Generic[Model]):
             )
         return result
 
-    def _skip(self, rejected: RejectedUpdateError, batches: list[Examples], inputs: TrainerInputs[Model]) -> None:
+    def _skip(self, rejected: RejectedUpdateError, batches: list[Given], inputs: TrainerInputs[Model]) -> None:
         """Log the lines of a rejected update; end the run if skipping does not help.
 
         Raises:
@@ -289,7 +300,7 @@ class Trainer(Generic[Model]):
         numbers = {"loss": rejected.loss, "gradient_norm": rejected.norm}
         values = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
         self.log.record("skipped", step, {**values, "lines": dict(lines)}, {})
-        if not all_finite(self.model.parameters()):
+        if not self._weights_are_finite():
             raise self._diverged("weights are no longer finite numbers")
         if too_many_skipped(self.config, self.state):
             count = len(self.state.skipped)
@@ -297,25 +308,40 @@ class Trainer(Generic[Model]):
                 f"{rejected.reason}, and {count} of the last 100 were skipped (log.jsonl has the lines)"
             )
 
-    def _validate(self, inputs: TrainerInputs[Model]) -> dict[str, Any] | None:
-        """Score the averaged weights; return the values to keep with them if they are the best so far.
+    def _weights_are_finite(self) -> bool:
+        return all_finite(self.model.parameters())
 
-        A higher score is better; between equal scores (0 BLEU at the beginning) the lower loss.
-        """
+    def _agreed(self, value: bool) -> bool:
+        """What decides whether to save: only the first process does."""
+        return value
+
+    @contextmanager
+    def _averaged(self) -> Iterator[Model]:
+        """A model with the averaged weights."""
+        yield self.average.model
+
+    def _validate(self, inputs: TrainerInputs[Model]) -> dict[str, Any] | None:
+        """Score the averaged weights; return the values to keep with them if they are the best so far."""
+        with self._averaged() as model:
+            best = self._judge(model, inputs)
+            if best is not None and self._best_model is None and self.processes.is_first:
+                self._best_model = copy.deepcopy(model)
+            return best
+
+    def _judge(self, model: Model, inputs: TrainerInputs[Model]) -> dict[str, Any] | None:
+        """A higher score is better; between equal scores (0 BLEU at the beginning) the lower loss."""
         started = self._clock()
-        self.average.model.eval()
+        model.eval()
         part = 1 if self.state.plan is None else self.state.plan.part
         if part > 1 and inputs.evaluate_part is not None:
-            result = inputs.evaluate_part(self.average.model, part)
+            result = inputs.evaluate_part(model, part)
         else:
-            result = inputs.evaluate(self.average.model)
+            result = inputs.evaluate(model)
         if not (math.isfinite(result.loss) and math.isfinite(result.score)):
             raise self._diverged(f"the loss of the validation set is {result.loss:.4g}, its score {result.score:.4g}")
         state, seconds = self.state, self._clock() - started
         better = state.is_better(result.score, result.loss)
         if better:
-            if self._best_model is None and self.processes.is_first:
-                self._best_model = copy.deepcopy(self.average.model)
             self._set_state(best_step=state.step, best_score=result.score, best_loss=result.loss, without_gain=0)
         else:
             self._set_state(without_gain=state.without_gain + 1)
@@ -382,7 +408,7 @@ class Trainer(Generic[Model]):
 
     def _save(self, before: Callable[[Checkpoint], None] = lambda _: None) -> None:
         """Start writing a checkpoint; ``before`` is called with its copy (`CheckpointWriter.save`)."""
-        if not all_finite(self.model.parameters()):
+        if not self._weights_are_finite():
             raise self._diverged("weights are no longer finite numbers")
         if not self.processes.is_first:
             return
@@ -394,6 +420,10 @@ class Trainer(Generic[Model]):
         self._writer.save(Checkpoint(self.state, {**tensors}, {**average}, optimizer), before)
         if self._pacer is not None:
             self._pacer.saved(self._clock() - started)
+
+    def _finish_saving(self) -> None:
+        """Wait until the last checkpoint is written."""
+        self._writer.wait()
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         self.state = checkpoint.state
