@@ -36,10 +36,10 @@ from multihead.planning.settings import BaseRunConfig, GivenModel
 from multihead.sealed import find_folder
 from multihead.training.budget import Pacer
 from multihead.training.checkpoint import Checkpoint, RunState, save
-from multihead.training.config import TrainingConfig
+from multihead.training.config import Combination, TrainingConfig
 from multihead.training.context import RunContext, TrainerInputs, Validation
 from multihead.training.progress import ModelFlops, RunLog, SilentLog
-from multihead.training.splitting import Examples, Model, Processes
+from multihead.training.splitting import Examples, Given, Model, Processes
 from multihead.training.tensorboard import TensorBoard
 from multihead.training.trainer import Trainer
 
@@ -56,8 +56,8 @@ class BatchStream(Protocol):
     def position(self) -> tuple[int, int]:
         """Epoch of the next batch and its index in the epoch."""
 
-    def take(self) -> Examples:
-        """The next batch."""
+    def take(self) -> Given:
+        """The next batch, or what this process needs of it."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,8 @@ class BatchSource:
     """Maps indices of examples to the lines of each file that they come from."""
     largest: Callable[[], Sequence[Examples]] = tuple
     """The batches that need most memory, to be tried before the first update."""
+    close: Callable[[], None] = lambda: None
+    """Called when training has ended."""
 
 
 class Judge(ABC, Generic[Model]):
@@ -103,6 +105,10 @@ class NewRun(ABC, Generic[Config, Data]):
     @abstractmethod
     def decide(self, data: Data) -> Config:
         """Choose every setting that the user left open."""
+
+    def resumed(self) -> Sequence[str]:
+        """Names in the run folder that a stopped `prepare` left, and with which it goes on."""
+        return ()
 
     def first_checkpoint(self, config: Config) -> Checkpoint | None:
         """The checkpoint of update 0 of a run that starts from given weights."""
@@ -223,9 +229,9 @@ def _begin_or_resume(kind: RunKind[Chosen, Config, Data, Model]) -> tuple[Config
 
 
 def _begin(kind: RunKind[Chosen, Config, Data, Model]) -> tuple[Config, Data]:
-    """Begin a run; if that fails, leave the folder as it was."""
+    """Begin a run; if that fails, leave the folder as it was, or with what was prepared before a signal."""
     folder, new = kind.folder, kind.begin()
-    with work_folder.preparing(folder):
+    with work_folder.preparing(folder, resumed=new.resumed(), kept=lambda: bool(new.resumed())):
         data = new.prepare()
         config = new.decide(data)
         require_memory(lambda: _described(kind, config), config.training)
@@ -241,15 +247,26 @@ def _train(kind: RunKind[Chosen, Config, Data, Model], config: Config, data: Dat
     """Train from the newest checkpoint, if there is one, and report the outcome."""
     folder, processes = kind.folder, kind.context.processes
     log = RunLog(folder, kind.context.say) if processes.is_first else SilentLog(folder, kind.context.say)
-    checkpoint = Trainer.newest_checkpoint(folder, log.say, processes)
+    build = lambda: _described(kind, config)  # noqa: E731
+    combination, reason = combine(build, config.training, processes, kind.context.parallel)
+    trainer_class: type[Trainer[Model]] = Trainer
+    if combination == "sharded":
+        from multihead.training.sharded_trainer import ShardedTrainer
+
+        trainer_class = ShardedTrainer
+    checkpoint = trainer_class.newest_checkpoint(folder, log.say, processes)
     if checkpoint is not None:
         _check_sizes(kind, config, checkpoint)
-    require_memory(lambda: _described(kind, config), config.training)
+    require_memory(build, config.training, processes.size if combination == "sharded" else 1)
     model = kind.network(config)
+    if combination == "replicated":
+        from multihead.training.replicated import Replicated
+
+        processes = Replicated(processes, model)
     pacer = None
     if config.training.budget is not None and processes.is_first:
         pacer = Pacer(folder, config.training, log.say, kind.context.started)
-    trainer = Trainer(
+    trainer = trainer_class(
         model,
         config.training,
         width=config.model.width,
@@ -272,24 +289,33 @@ def _train(kind: RunKind[Chosen, Config, Data, Model], config: Config, data: Dat
         log.copy_to(TensorBoard(folder, after=trainer.state.logged))
     if resumed:
         _report_start(kind, config, trainer, log)
+    if processes.size > 1:
+        log_decisions({"parallel": reason}, {"parallel": combination}, log)
     _report_surroundings(trainer, computed_by(config.training.device, processes), log)
     batches, judge = kind.batches(config, data, trainer.state.position), kind.judge(config, data)
-    state = trainer.run(
-        TrainerInputs(
-            next_batch=batches.stream.take,
-            position=lambda: batches.stream.position,
-            evaluate=judge.evaluate,
-            save_best=lambda best, metrics: judge.save(best, folder / "best", metrics),
-            stop_signal=kind.context.stop_signal,
-            source_lines=batches.source_lines,
-            largest_batches=batches.largest,
-            flops=kind.flops(config, model),
-            evaluate_part=judge.evaluate_part,
-            rehearse=judge.rehearse,
-        )
-    )
+    try:
+        state = trainer.run(_inputs(kind, batches, judge, kind.flops(config, model)))
+    finally:
+        batches.close()
     log.say(f"done: {_outcome(kind, state)}")
     return state
+
+
+def _inputs(
+    kind: RunKind[Chosen, Config, Data, Model], batches: BatchSource, judge: Judge[Model], flops: ModelFlops | None
+) -> TrainerInputs[Model]:
+    return TrainerInputs(
+        next_batch=batches.stream.take,
+        position=lambda: batches.stream.position,
+        evaluate=judge.evaluate,
+        save_best=lambda best, metrics: judge.save(best, kind.folder / "best", metrics),
+        stop_signal=kind.context.stop_signal,
+        source_lines=batches.source_lines,
+        largest_batches=batches.largest,
+        flops=flops,
+        evaluate_part=judge.evaluate_part,
+        rehearse=judge.rehearse,
+    )
 
 
 def _check_best(folder: Path, trainer: Trainer[Model], log: RunLog) -> None:
@@ -320,20 +346,39 @@ def _described(kind: RunKind[Chosen, Config, Data, Model], config: Config) -> Mo
     return kind.network(config.model_copy(update={"training": training}))
 
 
-def require_memory(build: Callable[[], Any], training: TrainingConfig) -> None:
+def combine(
+    build: Callable[[], Any], training: TrainingConfig, processes: Processes, asked: Combination | None
+) -> tuple[Combination, str]:
+    """How the processes combine gradients, and why; ``build`` builds the network."""
+    if processes.size == 1:
+        return "sum", "one process"
+    from multihead.training.parallel import choose_combination
+
+    needed, _ = state_bytes(build, training)
+    return choose_combination(asked, processes.size, training.device, needed, memory_of(training.device))
+
+
+def state_bytes(build: Callable[[], Any], training: TrainingConfig) -> tuple[int, int]:
+    """The bytes of weights, their average, gradients and optimizer state; and the number of parameters."""
+    parameters = sum(shape.numel() for shape in parameter_shapes(build).values())
+    copies = 2 + (1 if training.optimizer == "muon" else 2) + (training.average > 0)
+    return 4 * copies * parameters, parameters
+
+
+def require_memory(build: Callable[[], Any], training: TrainingConfig, parts: int = 1) -> None:
     """Check that a device has the memory for weights, gradients and what the optimizer keeps.
 
     Args:
         build: builds the network.
         training: how it is trained.
+        parts: number of devices that these are divided among.
 
     Raises:
         ConfigurationError: it has not; activations, which depend on the batch, come on top.
     """
     memory = memory_of(training.device)
-    parameters = sum(shape.numel() for shape in parameter_shapes(build).values())
-    copies = 2 + (1 if training.optimizer == "muon" else 2) + (training.average > 0)
-    needed = 4 * copies * parameters
+    needed, parameters = state_bytes(build, training)
+    needed //= parts
     if memory is not None and needed > memory:
         raise ConfigurationError(
             f"these settings need {needed / 2**30:,.0f} GB for a network of {parameters:,} parameters, its gradients "
@@ -386,6 +431,8 @@ def computed_by(device: str, processes: Processes) -> dict[str, str]:
     """What the last digits of an update depend on, besides the versions."""
     if device.startswith("cuda"):
         instructions = torch.cuda.get_device_name()
+    elif device == "mps":
+        instructions = "MPS"
     else:
         special = {"avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8"} & processor_flags()
         instructions = " ".join((torch.backends.cpu.get_cpu_capability(), *sorted(special)))

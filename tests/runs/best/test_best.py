@@ -18,10 +18,15 @@ from tests.conftest import SETTINGS, WORDS
 
 from multihead import Translator
 from multihead.errors import ConfigurationError, Interrupted
+from multihead.lines.translate_shards import Models
 from multihead.planning.settings import Choices, TrainSettings
-from multihead.runs.best.plan import STUDENT_RATE, BestConfig, budget_of, decide, stages_of
+from multihead.preparing import journal, shards
+from multihead.runs.best.comparison import compare_uses
+from multihead.runs.best.plan import FALLING_RATE, STUDENT_RATE, BestConfig, budget_of, decide, stages_of
 from multihead.runs.best.train import train_best
 from multihead.runs.run import RunResult
+from multihead.serving.uses import read_uses
+from multihead.text.languages import Direction, Languages
 
 if TYPE_CHECKING:
     from tests.conftest import Numbers
@@ -62,17 +67,17 @@ def whole(wishes: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> P
 # --------------------------------------------------------------------------- the plan
 
 
-def config(budget: float | None, forward: int, reverse: int) -> BestConfig:
+def config(budget: float | None, forward: int, reverse: int, *, both_ways: bool) -> BestConfig:
     updates = 5 if budget is None else None
     own: dict[str, Any] = {"versions": {}, "asked": {}, "seed": 1, "reasons": {}}
-    return BestConfig(budget=budget, updates=updates, forward=forward, reverse=reverse, **own)
+    return BestConfig(budget=budget, updates=updates, forward=forward, reverse=reverse, both_ways=both_ways, **own)
 
 
-@given(st.floats(100, 1e5), st.integers(1, 8), st.integers(0, 8), st.data())
+@given(st.floats(100, 1e5), st.integers(1, 8), st.integers(0, 8), st.booleans(), st.data())
 def test_a_run_ends_in_time_whatever_the_stages_before_the_last_training_take(
-    total: float, forward: int, reverse: int, data: Any
+    total: float, forward: int, reverse: int, both_ways: bool, data: Any
 ) -> None:
-    stages, spent = stages_of(config(total, forward, reverse)), 0.0
+    stages, spent = stages_of(config(total, forward, reverse, both_ways=both_ways)), 0.0
     for index in range(len(stages)):
         budget = budget_of(stages, index, total, spent)
         assert budget > 0
@@ -81,9 +86,9 @@ def test_a_run_ends_in_time_whatever_the_stages_before_the_last_training_take(
     assert spent <= 0.985 * total + 1e-6
 
 
-@given(st.floats(200, 1e5), st.integers(1, 8), st.integers(0, 8))
-def test_the_shares_are_those_of_the_weights(total: float, forward: int, reverse: int) -> None:
-    stages, spent, budgets = stages_of(config(total, forward, reverse)), 0.0, []
+@given(st.floats(200, 1e5), st.integers(1, 8), st.integers(0, 8), st.booleans())
+def test_the_shares_are_those_of_the_weights(total: float, forward: int, reverse: int, both_ways: bool) -> None:
+    stages, spent, budgets = stages_of(config(total, forward, reverse, both_ways=both_ways)), 0.0, []
     for index in range(len(stages)):
         budgets.append(budget_of(stages, index, total, spent))
         spent += budgets[-1]
@@ -93,14 +98,16 @@ def test_the_shares_are_those_of_the_weights(total: float, forward: int, reverse
 
 
 def test_more_text_gets_more_time_and_a_short_run_fewer_models() -> None:
-    def chosen(pairs: int, **settings: Any) -> BestConfig:
-        return decide(Choices(TrainSettings(**settings)), pairs, {})
+    def chosen(pairs: int, shared: bool = True, **settings: Any) -> BestConfig:
+        return decide(Choices(TrainSettings(**settings)), pairs, {}, shared=shared)
 
     assert chosen(30_000).budget == 3600
     assert chosen(120_000).budget == 7200
     short, long = chosen(30_000, budget=600), chosen(30_000, budget=3600)
     assert (short.forward, short.reverse) == (1, 0) < (long.forward, long.reverse)
     assert chosen(30_000, updates=7).budget is None
+    assert short.both_ways
+    assert not chosen(30_000, shared=False).both_ways
 
 
 # --------------------------------------------------------------------------- the run
@@ -108,8 +115,11 @@ def test_more_text_gets_more_time_and_a_short_run_fewer_models() -> None:
 
 def test_what_stands_in_a_run(whole: Path, numbers: Numbers) -> None:
     forward = [f"forward-{i + 1}" for i in range(3)]
-    runs = {name: json.loads((whole / name / "run.json").read_text()) for name in (*forward, "reverse-1", "student")}
-    assert [run["training"]["seed"] for run in runs.values()] == [1, 2, 3, 4, 5]
+    runs = {
+        name: json.loads((whole / name / "run.json").read_text())
+        for name in ("both-ways", *forward, "reverse-1", "student")
+    }
+    assert [run["training"]["seed"] for run in runs.values()] == [1, 2, 3, 4, 5, 6]
     assert numbers.contents(whole / "best") == numbers.contents(whole / "student/best")
     ensemble = Translator.load(whole / "best").ensemble([Translator.load(whole / name) for name in forward])
     assert len(ensemble.translate(["eins"])) == 1
@@ -128,6 +138,34 @@ def test_the_student_begins_as_the_best_of_its_teachers(whole: Path) -> None:
     assert run["training"]["optimizer"] == first["optimizer"]
 
 
+def test_the_others_begin_as_the_model_of_both_ways(whole: Path) -> None:
+    both = json.loads((whole / "both-ways/run.json").read_text())
+    one_way = json.loads((whole / "text/prepared.json").read_text())["data"]["pairs"]
+    assert (both["data"]["pairs"], both["training"]["schedule"]) == (2 * one_way, "constant")
+    for name in ("forward-1", "forward-2", "forward-3", "reverse-1"):
+        run = json.loads((whole / name / "run.json").read_text())
+        assert Path(run["from_model"]["path"]).parent.name == "both-ways"
+        assert run["training"]["learning_rate"] == both["training"]["learning_rate"] == SETTINGS["learning_rate"]
+        assert run["training"]["optimizer"] == both["training"]["optimizer"]
+
+
+def test_a_rate_that_nobody_asked_for_is_higher_where_it_falls(wishes: dict[str, Any], tmp_path: Path) -> None:
+    free = {name: value for name, value in wishes.items() if name != "learning_rate"}
+    learn(tmp_path / "run", **{**free, "updates": 1, "validate_every": 1})
+    names = ("both-ways", "forward-1", "reverse-1")
+    runs = [json.loads((tmp_path / "run" / name / "run.json").read_text())["training"] for name in names]
+    both, forward, reverse = (run["learning_rate"] for run in runs)
+    assert forward == reverse == FALLING_RATE * both
+
+
+def test_languages_with_vocabularies_of_their_own_are_not_trained_both_ways(
+    wishes: dict[str, Any], tmp_path: Path
+) -> None:
+    learn(tmp_path / "run", **{**wishes, "shared_vocabulary": False, "updates": 1, "validate_every": 1})
+    assert not (tmp_path / "run/both-ways").exists()
+    assert "from_model" not in json.loads((tmp_path / "run/forward-1/run.json").read_text())["asked"]
+
+
 def test_the_flags_of_each_use_give_its_validation_score(
     whole: Path, wishes: dict[str, Any], call: Callable[..., Any]
 ) -> None:
@@ -141,6 +179,19 @@ def test_the_flags_of_each_use_give_its_validation_score(
         assert ended.status == 0
         if "--weights" not in use["flags"]:
             assert round(json.loads(ended.out)["measures"][0]["score"], 2) == use["bleu"]
+
+
+def test_the_server_offers_every_use(whole: Path) -> None:
+    """With the flags that the run wrote, so that both agree on the file."""
+    uses = json.loads((whole / "uses.json").read_text())["uses"]
+    teams = read_uses(whole)
+    assert [team.name for team in teams] == [use["use"].partition(" ")[2] for use in uses]
+    for team, use in zip(teams, uses, strict=True):
+        flags = list(zip(use["flags"][::2], use["flags"][1::2], strict=True))
+        assert [str(path) for path in team.others] == [value for flag, value in flags if flag == "--with"]
+        assert [str(path) for path in team.reverse] == [value for flag, value in flags if flag == "--reverse"]
+        assert [str(team.weights)] == [value for flag, value in flags if flag == "--weights"] or team.weights is None
+    assert {team.name for team in teams} >= {"model alone", "ensemble"}
 
 
 def _stop(asked: Iterator[int], most: int) -> int | None:
@@ -175,6 +226,19 @@ def test_prepared_text_gives_the_same(wishes: dict[str, Any], whole: Path, numbe
     assert numbers.contents(tmp_path / "run/text/data") == numbers.contents(whole / "text/data")
 
 
+def test_the_preparation_of_a_run_goes_on_with_its_shards(
+    wishes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shards, "SHARD", 100)
+    said = list[str]()
+    for _ in range(2):
+        asked = itertools.count()
+        with pytest.raises(Interrupted, match="goes on from there"):
+            learn(tmp_path / "run", **wishes, say=said.append, stop_signal=lambda asked=asked: _stop(asked, 1))
+        assert journal.has_shards(tmp_path / "run/text")
+    assert "going on after 200 of 600 pairs" in said
+
+
 def test_a_finished_run_says_so_and_stays_as_it_is(wishes: dict[str, Any], whole: Path, numbers: Numbers) -> None:
     before, said = numbers.contents(whole), list[str]()
     assert learn(whole, **wishes, say=said.append).folder == whole
@@ -207,7 +271,9 @@ def test_the_command_knows_a_run_whose_description_is_lost(
 
 
 def test_a_fresh_run_does_not_say_that_it_was_finished(whole: Path) -> None:
-    assert "finished" not in (whole / "log.txt").read_text(encoding="utf-8")
+    log = (whole / "log.txt").read_text(encoding="utf-8")
+    assert "finished" not in log
+    assert log.splitlines()[-1] == f"done: the model is in {whole / 'best'}"
 
 
 @pytest.mark.parametrize(
@@ -233,6 +299,83 @@ def test_what_cannot_be_leaves_nothing_behind(
     assert not (tmp_path / "run").exists()
 
 
+# --------------------------------------------------------------------------- several directions
+
+
+@pytest.fixture(scope="module")
+def several(wishes: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
+    """The settings of a run from German to English and back, and the run."""
+    one_way = ("source", "target", "valid_source", "valid_target")
+    own = {name: value for name, value in wishes.items() if name not in one_way}
+    own |= {
+        kind: [{"source": str(wishes[names[0]]), "target": str(wishes[names[1]]), "both_ways": True}]
+        for kind, names in (("corpus", one_way[:2]), ("valid", one_way[2:]))
+    }
+    folder = tmp_path_factory.mktemp("several") / "run"
+    learn(folder, **{**own, "updates": 4, "validate_every": 4})
+    return own, folder
+
+
+def test_every_model_of_several_directions_has_them_all(several: tuple[dict[str, Any], Path], numbers: Numbers) -> None:
+    _, run = several
+    text = json.loads((run / "text/prepared.json").read_text())["data"]
+    assert [(one["source"], one["target"]) for one in text["directions"]] == [("de", "en"), ("en", "de")]
+    names = ["both-ways", "forward-1", "forward-2", "forward-3", "student"]
+    assert {path.parent.name for path in run.glob("*/run.json")} == set(names)
+    for name in names:
+        config = json.loads((run / name / "run.json").read_text())
+        assert (config["data"]["pairs"], Path(config["data"]["prepared"]["path"])) == (text["pairs"], run / "text")
+        for languages in (Languages("de", "en"), Languages("en", "de")):
+            assert len(Translator.load(run / name, languages=languages).translate(["eins"])) == 1
+    assert not (run / "text-both").exists()
+    assert numbers.contents(run / "best") == numbers.contents(run / "student/best")
+
+
+def test_the_uses_of_each_direction_name_it(
+    several: tuple[dict[str, Any], Path], wishes: dict[str, Any], call: Callable[..., Any]
+) -> None:
+    _, run = several
+    joined = Models(run, (run / "forward-1",), reverse=(run / "student",), languages=Languages("en", "de")).load()
+    assert joined.reverse is not None
+    assert joined.reverse.bundle.target_language == "en"
+    uses = json.loads((run / "uses.json").read_text())["uses"]
+    plain = [use for use in uses if "--weights" not in use["flags"]]
+    assert [use["use"] for use in plain] == [
+        f"{system}, {direction}" for direction in ("de-en", "en-de") for system in ("the model alone", "an ensemble")
+    ]
+    for use in plain:
+        sides = ("source", "target") if use["use"].endswith("de-en") else ("target", "source")
+        text = [word for flag, side in zip(("--source", "--target"), sides, strict=True)
+                for word in (flag, wishes[f"valid_{side}"])]  # fmt: skip
+        ended = call("evaluate", run, *use["flags"], *text, "--json")
+        assert ended.status == 0, ended.err
+        assert round(json.loads(ended.out)["measures"][0]["score"], 2) == use["bleu"]
+
+
+def test_a_model_of_both_directions_chooses_among_its_own_candidates(numbers: Numbers, tmp_path: Path) -> None:
+    """The flags that compare_uses prints for the opposite direction are accepted, and choose."""
+    both = [{**numbers.train, "both_ways": True}]
+    numbers.learn(tmp_path / "run", corpus=both, **{**numbers.settings, "updates": 2, "held_out": 40})
+    pairs = numbers.pairs(6, 9)
+    valid = [source for source, _ in pairs], [target for _, target in pairs]
+    arguments: dict[str, Any] = {"found": lambda _: None, "progress": lambda _: None}
+    found = compare_uses(
+        tmp_path / "run", [], [tmp_path / "run"], valid, "en", direction=Direction("de", "en"), **arguments
+    )
+    asked = ("--source-language", "de", "--target-language", "en")
+    assert all(use.flags[:4] == asked for use in found)
+    assert found[0].name == "the model alone, de-en"
+
+
+def test_further_text_of_several_directions_is_refused(
+    several: tuple[dict[str, Any], Path], wishes: dict[str, Any], tmp_path: Path
+) -> None:
+    own, _ = several
+    with pytest.raises(ConfigurationError, match="make pairs of it by `multihead backtranslate`"):
+        learn(tmp_path / "run", **own, monolingual=wishes["target"])
+    assert not (tmp_path / "run").exists()
+
+
 # --------------------------------------------------------------------------- further text
 
 
@@ -242,7 +385,7 @@ def test_further_text_is_translated_first_and_learned_then(
     lines = [target for _, target in numbers.pairs(30, seed=5)]
     further = tmp_path / "more.en"
     further.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    run, short = tmp_path / "run", {**wishes, "updates": 2, "validate_every": 2}
+    run, short = tmp_path / "run", {**wishes, "updates": 2, "validate_every": 2, "schedule": "cosine"}
     with pytest.raises(Interrupted):
         learn(run, monolingual=further, **short, stop_signal=lambda: 15 if (run / "pairs").exists() else None)
     further.write_text("one\n", encoding="utf-8")
@@ -261,6 +404,7 @@ def test_further_text_is_translated_first_and_learned_then(
     )
     assert more == text + len(rows)
     assert json.loads((run / "forward-1/run.json").read_text())["data"]["pairs"] == more
+    assert json.loads((run / "both-ways/run.json").read_text())["training"]["schedule"] == "cosine"
     assert json.loads((run / "reverse-1/run.json").read_text())["data"]["pairs"] == text
 
 

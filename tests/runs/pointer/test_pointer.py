@@ -349,9 +349,10 @@ def test_what_cannot_be_measured(tiny, wishes):
 # --------------------------------------------------------------------------- learning
 
 
-def test_lists_of_two_and_three_are_sorted_within_seconds(tmp_path):
+def test_lists_of_two_and_three_are_sorted_within_seconds(tmp_path, without_checks):
     quick = {"width": 32, "batch": 64, "learning_rate": 0.01, "updates": 200, "warmup": 20, "average": 0.9}
-    result = run("sort", tmp_path / "run", largest=3, validate_every=100, **{**quick, "ascending": True})
+    with without_checks():
+        result = run("sort", tmp_path / "run", largest=3, validate_every=100, **{**quick, "ascending": True})
     assert result.best_score > 80
     assert result.pointer().point([[9, 1, 5], [1, 9]]) == [[2, 3, 1], [1, 2]]
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import processes
 import pytest
 import torch
+from tests.conftest import WORDS
 
 from multihead import work_folder
 from multihead.configuration import build, inspect_machine
@@ -26,13 +27,15 @@ from multihead.models.config import ARCHITECTURES, preset
 from multihead.planning.choices import CorpusSize, Pace, choose_model, choose_training, usual_epochs
 from multihead.planning.settings import Choices, GivenModel, RunConfig, TrainSettings, read_run
 from multihead.preparing.derived import nested_part
+from multihead.preparing.prepare import prepare
 from multihead.preparing.prepared import open_prepared, open_training_text
 from multihead.runs.best.plan import BestConfig
 from multihead.runs.curves import read_curves
 from multihead.runs.report import card
 from multihead.runs.report.parts import _expected
 from multihead.runs.report.plan import Part, ReportSettings, decide, seconds, training_settings
-from multihead.runs.report.report import report
+from multihead.runs.report.report import _training_words, report
+from multihead.text.languages import Direction, Languages
 from multihead.translating.translator import Translator
 
 if TYPE_CHECKING:
@@ -380,6 +383,70 @@ def test_other_folders_are_refused(short: Path, whole: Path, numbers: Numbers, t
         with pytest.raises(InputError, match=said):
             write(run, output, **wishes)
     assert numbers.contents(whole) == before
+    assert not (tmp_path / "report").exists()
+
+
+# --------------------------------------------------------------------------- several directions
+
+
+@pytest.fixture(scope="module")
+def both_ways(numbers: Numbers, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run from German to English and back, from prepared text that was moved since."""
+    folder = tmp_path_factory.mktemp("both")
+    valid = [{"source": numbers.valid["valid_source"], "target": numbers.valid["valid_target"], "both_ways": True}]
+    prepare(
+        output=folder / "text", corpus=[{**numbers.train, "both_ways": True}], valid=valid, vocab_size=320,
+        say=lambda _: None,
+    )  # fmt: skip
+    own = {name: value for name, value in numbers.settings.items() if name != "vocab_size"}
+    numbers.learn(folder / "run", data=folder / "text", **{**own, "updates": 6, "validate_every": 6})
+    (folder / "text").rename(folder / "moved")
+    return folder
+
+
+def test_text_that_was_moved_is_named(both_ways: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--data"):
+        write(both_ways / "run", tmp_path / "report")
+    assert write(both_ways / "run", tmp_path / "report", data=both_ways / "moved").errors.lines == 16
+
+
+@pytest.mark.parametrize(("target", "lines"), [(None, 16), ("en", 8), ("de", 8)])
+def test_the_errors_of_the_directions_that_are_asked_for(
+    both_ways: Path, numbers: Numbers, tmp_path: Path, target: str | None, lines: int
+) -> None:
+    report = write(both_ways / "run", tmp_path / "report", data=both_ways / "moved", languages=Languages(None, target))
+    directions = [Direction("de", "en"), Direction("en", "de")]
+    chosen = [one for one in directions if target in (None, one.target)]
+    assert report.text == f"the validation text ({', '.join(map(str, chosen))})"
+    sides = {code: list(read_lines(path)) for code, path in zip(("de", "en"), numbers.valid.values(), strict=True)}
+    found, references, sources = list[str](), list[str](), list[str]()
+    for one in chosen:
+        translator = Translator.load(both_ways / "run", languages=Languages(*one))
+        found += translator.translate(sides[str(one.source)])
+        sources += sides[str(one.source)]
+        references += sides[one.target]
+    expected = find_errors(found, references, sources, language=target)
+    assert (report.errors.lines, report.errors.bleu) == (lines, expected.bleu)
+    config, targets = config_of(both_ways / "run"), None if target is None else frozenset([target])
+    words = _training_words(open_training_text(both_ways / "run", config.data, both_ways / "moved"), targets)
+    assert set(words) == ({*WORDS} if target != "en" else set()) | ({*WORDS.values()} if target != "de" else set())
+
+
+def test_a_text_of_ones_own_is_of_one_direction(both_ways: Path, numbers: Numbers, tmp_path: Path) -> None:
+    moved: dict[str, Any] = {"data": both_ways / "moved", **numbers.test}
+    for languages, said in (
+        (None, "this model translates de-en, en-de; say which, by --target-language"),
+        (Languages("fr"), "does not translate from fr; it translates de-en, en-de"),
+    ):
+        with pytest.raises(ConfigurationError, match=said):
+            write(both_ways / "run", tmp_path / "report", languages=languages, **moved)
+        assert not (tmp_path / "report").exists()
+    assert write(both_ways / "run", tmp_path / "report", languages=Languages("de"), **moved).errors.lines == 20
+
+
+def test_a_model_of_one_direction_has_no_other(short: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="it translates de-en"):
+        write(short, tmp_path / "report", languages=Languages("en", "de"))
     assert not (tmp_path / "report").exists()
 
 

@@ -93,7 +93,7 @@ class NewPretrainRun(NewRun[PretrainRunConfig, StoredText]):
         self._choices = Choices(settings)
         self._machine = inspect_machine()
         self._device = settings.device or self._machine.device
-        require_device(self._device)
+        require_device(self._device, settings.precision)
         if settings.tensorboard:
             require_tensorboard()
         # Deciding for an imagined text finds most faulty settings before the work.

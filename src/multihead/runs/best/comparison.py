@@ -15,6 +15,7 @@ from typing import Any
 
 from multihead.judging.tune import MIN_LINES, tune_texts
 from multihead.metrics.scores import score
+from multihead.text.languages import Direction, Languages
 from multihead.translating.request import TranslationRequest
 from multihead.translating.translator import Translator
 
@@ -52,6 +53,7 @@ def compare_uses(
     language: str | None,
     found: Callable[[Use], None],
     progress: Callable[[int], None],
+    direction: Direction | None = None,
 ) -> list[Use]:
     """The uses of a model with others of its vocabulary, the simplest first.
 
@@ -63,14 +65,18 @@ def compare_uses(
         language: of the references, for BLEU's tokenization.
         found: called with each use as soon as it is measured.
         progress: called with the number of newly translated sentences; it may raise, to stop.
+        direction: of the sentences, if the models have several.
     """
     sources, references = valid
-    alone = Translator.load(model)
-    systems = [("the model alone", alone, list[str]())]
+    there = Languages() if direction is None else Languages(*direction)
+    back, named = Languages(there.target, there.source), "" if direction is None else f", {direction}"
+    alone, asked = Translator.load(model, languages=there), _language_flags(there)
+    systems = [(f"the model alone{named}", alone, asked)]
     if others:
-        ensemble = alone.ensemble([Translator.load(path) for path in others])
-        systems.append(("an ensemble", ensemble, [word for path in others for word in ("--with", str(path))]))
-    judge = Translator.load_ensemble(reverse) if reverse and len(sources) >= MIN_LINES else None
+        ensemble = alone.ensemble([Translator.load(path, languages=there) for path in others])
+        members = [word for path in others for word in ("--with", str(path))]
+        systems.append((f"an ensemble{named}", ensemble, [*asked, *members]))
+    judge = Translator.load_ensemble(reverse, languages=back) if reverse and len(sources) >= MIN_LINES else None
     uses: list[Use] = []
     for name, system, flags in systems:
         translations = system.translate(list(sources), progress=progress)
@@ -89,3 +95,8 @@ def compare_uses(
             uses.append(chosen)
             found(chosen)
     return uses
+
+
+def _language_flags(languages: Languages) -> list[str]:
+    codes = ("--source-language", languages.source), ("--target-language", languages.target)
+    return [word for flag, code in codes if code is not None for word in (flag, code)]

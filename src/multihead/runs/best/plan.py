@@ -2,10 +2,17 @@
 
 Text of pairs (x, y) gives, in this order,
 
+    both-ways                    one translator from x to y and from y to x
     forward-1 ... forward-K      translators from x to y, with different seeds
     reverse-1 ... reverse-L      translators from y to x, which choose among candidates
     student                      the best forward model, trained on with all forward models as its teachers
     best                         the student, and how well each way to use the models translates
+
+Text of several directions has all of them in each model. It is learned as it is by the first one, there are no reverse
+models, and a model that has the opposite of a direction chooses among its own candidates.
+
+All other models begin as the first one, which sees twice as many pairs as there are (Ding et al. 2021, "Improving
+neural machine translation by bidirectional training"). docs/lab-notes.md, "Both directions first", has what that gains.
 
 The student learns the mean of the teachers' predictions at each position, besides the text (word-level distillation,
 Kim and Rush 2016, "Sequence-level knowledge distillation"; that a model can learn from an ensemble with itself is
@@ -39,6 +46,8 @@ _SHORT = 20 * 60.0
 """Seconds below which further models would leave each too little: a single training is better."""
 _MOST_PAIRS = 2.0
 """Weight that the translation of further text has at most; it takes as long as it takes."""
+FALLING_RATE = 2.0
+"""The peak learning rate of models that begin as that of both ways, in relation to its constant rate."""
 STUDENT_RATE = 0.5
 """The student's peak learning rate, in relation to that of its teachers."""
 
@@ -63,6 +72,8 @@ class BestConfig(Settings):
     """Forward models."""
     reverse: int = Field(ge=0, le=8)
     """Reverse models."""
+    both_ways: bool = False
+    """Whether a model of both directions, or of all, comes first; not in runs of version 0.6."""
     monolingual: TextFile | None = None
     """Further text in the target language."""
     pairs: int = 0
@@ -71,7 +82,15 @@ class BestConfig(Settings):
     """Why each choice was made."""
 
 
-def decide(choices: Choices, pairs: int, versions: dict[str, str], monolingual: TextFile | None = None) -> BestConfig:
+def decide(
+    choices: Choices,
+    pairs: int,
+    versions: dict[str, str],
+    monolingual: TextFile | None = None,
+    *,
+    shared: bool = True,
+    several: bool = False,
+) -> BestConfig:
     """Decide the stages of a run.
 
     Args:
@@ -79,14 +98,20 @@ def decide(choices: Choices, pairs: int, versions: dict[str, str], monolingual: 
         pairs: training pairs.
         versions: of what it is started with.
         monolingual: further text in the target language.
+        shared: whether the languages have one vocabulary.
+        several: whether the text has several directions; then there is no further text.
     """
     updates, usual = choices.requested("updates"), _USUAL * min(max((pairs / _USUAL_PAIRS) ** 0.5, 0.1), 100.0)
     length = (usual, f"for {pairs:,} pairs") if updates is None else (None, "updates is given")
     budget = choices.take("budget", lambda: length)
     seed = choices.take("seed", lambda: (1, "any would do"))
     short = budget is not None and budget < _SHORT
+    choices.reasons["both_ways"] = "each direction helps the other" if shared else "the languages share no vocabulary"
     choices.reasons["forward"] = "as many as the time allows"
     choices.reasons["reverse"] = "makes pairs" if monolingual else "no time for one" if short else "chooses candidates"
+    if several:
+        choices.reasons["both_ways"] = "a first model learns all directions"
+        choices.reasons["reverse"] = "each model has all directions"
     return BestConfig(
         versions=versions,
         asked=work_folder.given_settings(choices.settings),
@@ -94,7 +119,8 @@ def decide(choices: Choices, pairs: int, versions: dict[str, str], monolingual: 
         updates=updates,
         seed=seed,
         forward=1 if short else 3,
-        reverse=0 if short and monolingual is None else 1,
+        reverse=0 if several or (short and monolingual is None) else 1,
+        both_ways=shared or several,
         monolingual=monolingual,
         pairs=pairs,
         reasons=choices.reasons,
@@ -114,20 +140,27 @@ class Stage:
     weight: float
 
 
-FORWARD, REVERSE, STUDENT, BEST = "forward-{}", "reverse-{}", "student", "best"
-TEXT, REVERSE_TEXT, MORE_TEXT, PAIRS = "text", "text-reverse", "text-more", "pairs/monolingual.tsv"
+BOTH, FORWARD, REVERSE, STUDENT, BEST = "both-ways", "forward-{}", "reverse-{}", "student", "best"
+TEXT, BOTH_TEXT, REVERSE_TEXT, MORE_TEXT, PAIRS = (
+    "text",
+    "text-both",
+    "text-reverse",
+    "text-more",
+    "pairs/monolingual.tsv",
+)
 
 
 def stages_of(config: BestConfig) -> tuple[Stage, ...]:
     """The stages of a run, in order; a single forward model has nothing to teach itself."""
+    both = [Stage(BOTH, 1.5 if config.forward > 1 else 0.8)] if config.both_ways else []
     forward = [Stage(FORWARD.format(i + 1), 1.0) for i in range(config.forward)]
-    reverse = [Stage(REVERSE.format(i + 1), 0.6) for i in range(config.reverse)]
+    reverse = [Stage(REVERSE.format(i + 1), 0.5 if config.both_ways else 0.6) for i in range(config.reverse)]
     student = [Stage(STUDENT, 0.7)] if config.forward > 1 else []
-    last = (*student, Stage(BEST, 0.12 if reverse else 0.02))
+    last = (*student, Stage(BEST, 0.12 if reverse or student else 0.02))
     if config.monolingual is None:
-        return (*forward, *reverse, *last)
+        return (*both, *forward, *reverse, *last)
     translating = min(0.12 * config.monolingual.lines / max(config.pairs, 1), _MOST_PAIRS)
-    return (*reverse, Stage(PAIRS, translating), Stage(MORE_TEXT, 0.02), *forward, *last)
+    return (*both, *reverse, Stage(PAIRS, translating), Stage(MORE_TEXT, 0.02), *forward, *last)
 
 
 def budget_of(stages: Sequence[Stage], index: int, total: float, spent: float) -> float:

@@ -5,9 +5,9 @@ A run in stages is a folder:
     run.json         what was decided: a `BestConfig`; run.copy.json is a copy of it
     stages.jsonl     the budget of each stage and the time spent (`training.budget.Journal`)
     log.txt          the stages, and how the models are best used
-    text/            the prepared text; text-reverse/ and text-more/ are made from it (`preparing.derived`)
+    text/            the prepared text; text-both/, text-reverse/ and text-more/ are made from it (`preparing.derived`)
     pairs/           what the reverse models make of further text in the target language
-    forward-1/ ...   ordinary runs of `runs.translator`; reverse-1/ ..., student/ as well
+    forward-1/ ...   ordinary runs of `runs.translator`; both-ways/, reverse-1/ ..., student/ as well
     uses.json        ways to translate, with their flags and validation BLEU (`runs.best.comparison`)
     best/            the model folder of the student
 
@@ -32,17 +32,19 @@ from multihead.lines.synthetic_pairs import write_pairs
 from multihead.lines.translate_file import check_input
 from multihead.model_folder import write_json
 from multihead.planning.choices import rehearse
-from multihead.planning.sections import CorpusSettings
+from multihead.planning.corpus_settings import CorpusSettings
 from multihead.planning.settings import Choices, PrepareSettings, TextFile, TrainSettings, read_run
 from multihead.preparing.corpora import file_record
-from multihead.preparing.derived import derive
+from multihead.preparing.derived import Direction, derive
+from multihead.preparing.journal import has_shards
 from multihead.preparing.prepare import prepare
 from multihead.preparing.prepared import PreparedText, open_prepared, read_manifest, use_folder
 from multihead.runs.best import plan
-from multihead.runs.best.comparison import compare_uses
+from multihead.runs.best.comparison import Use, compare_uses
 from multihead.runs.best.plan import BestConfig, Stage
 from multihead.runs.run import installed_versions, log_decisions
 from multihead.runs.translator.train import SENTENCES, TrainResult, train
+from multihead.text import languages
 from multihead.training.budget import JOURNAL, Journal
 from multihead.training.context import RunContext
 from multihead.training.progress import RunLog, format_duration
@@ -116,18 +118,32 @@ def _begin(given: TrainSettings, folder: Path, context: RunContext, monolingual:
     for settings in (given, student):
         rehearse(settings, 1 if text is None else text.config.pairs, machine)
     further = None if monolingual is None else _record(monolingual)
-    with work_folder.preparing(folder):
+
+    def kept() -> bool:
+        return given.data is None and has_shards(folder / plan.TEXT)
+
+    with work_folder.preparing(folder, resumed=[plan.TEXT] if kept() else (), kept=kept):
         if text is None:
             values = {name: getattr(given, name) for name in PrepareSettings.model_fields}
             text = prepare(say=context.say, stop_signal=context.stop_signal, **{**values, "output": folder / plan.TEXT})
         else:
             derive(text, folder / plan.TEXT, context)
-        config = plan.decide(choices, text.config.pairs, installed_versions(), further)
+        if text.config.directions and monolingual is not None:
+            raise ConfigurationError(
+                "monolingual: the text has several directions, and further text would be of one: make pairs of it by "
+                "`multihead backtranslate`, and name them as one more corpus"
+            )
+        shared, several = text.source_tokenizer.digest == text.target_tokenizer.digest, bool(text.config.directions)
+        config = plan.decide(choices, text.config.pairs, installed_versions(), further, shared=shared, several=several)
         work_folder.write(folder, config)
     log = RunLog(folder, context.say)
     log.say(f"{text.config.pairs:,} training pairs, {machine.name}; a run in stages, decided (run.json has it all):")
     length = "budget" if config.updates is None else "updates"
-    log_decisions(config.reasons, {name: getattr(config, name) for name in (length, "seed", "forward", "reverse")}, log)
+    log_decisions(
+        config.reasons,
+        {name: getattr(config, name) for name in (length, "seed", "both_ways", "forward", "reverse")},
+        log,
+    )
     return config
 
 
@@ -158,6 +174,7 @@ class BestRun:
         self._log = RunLog(folder, context.say)
         self._journal = Journal(folder / _STAGES, self._log.say)
         self._stages = plan.stages_of(config)
+        self._several = bool(read_manifest(folder / plan.TEXT).data.directions)
         self._forward = [folder / plan.FORWARD.format(i + 1) for i in range(config.forward)]
         self._reverse = [folder / plan.REVERSE.format(i + 1) for i in range(config.reverse)]
         self._results: dict[str, TrainResult] = {}
@@ -165,10 +182,6 @@ class BestRun:
     def run(self) -> TrainResult:
         """Do the stages that are left."""
         first, total = self._journal.last_step, self._config.budget
-        if first == len(self._stages):
-            self._context.say(
-                f"this run is finished: its model is in {self._folder / 'best'}; for another one choose a new folder"
-            )
         began = self._context.started
         for index in range(first, len(self._stages)):
             stage, before = self._stages[index], self._journal.spent
@@ -186,6 +199,11 @@ class BestRun:
         if total is not None:
             spent = self._journal.spent
             self._log.say(f"{format_duration(spent)} of the budget of {format_duration(total)} are spent")
+        best = self._folder / plan.BEST
+        if first == len(self._stages):
+            self._context.say(f"this run is finished: its model is in {best}; for another one choose a new folder")
+        else:
+            self._log.say(f"done: the model is in {best}")
         return replace(self._result(self._last().name), folder=self._folder)
 
     def _announce(self, index: int, spent: float, budget: float | None) -> None:
@@ -215,38 +233,60 @@ class BestRun:
 
     def _train(self, name: str, budget: float | None, began: float, say: Callable[[str], None]) -> TrainResult:
         """Train the model of a stage, or go on with it; a training that is finished is only read."""
-        output, further = self._folder / name, self._config.monolingual is not None
-        text = self._folder / (plan.MORE_TEXT if further else plan.TEXT)
-        if output in self._reverse:
-            text = self._folder / plan.REVERSE_TEXT
-            derive(self._text(), text, self._context, exchanged=True)
+        output = self._folder / name
         settings: dict[str, Any] = {}  # those of a run that has begun are in its run.json
         if not work_folder.is_begun(output, work_folder.RUN):
             settings = {name: getattr(self._settings, name) for name in TrainSettings.model_fields if name not in _OWN}
             settings |= {"budget": budget} if self._config.updates is None else {"updates": self._config.updates}
             settings["seed"] = self._config.seed + [stage.name for stage in self._stages].index(name)
-            if name == plan.STUDENT:
-                settings |= self._student_settings()
+            settings |= self._stage_settings(name)
         return train(
             say=say,
             stop_signal=self._context.stop_signal,
             use_threads=self._context.use_threads,
             started=began,
-            **{**settings, "data": text, "output": output},
+            **{**settings, "data": self._text_for(output), "output": output},
         )
 
-    def _student_settings(self) -> dict[str, Any]:
-        """The student begins as the best forward model, and trains as that did, with a lower learning rate."""
-        first = max(self._forward, key=lambda path: self._result(path.name).best_score)
-        config = read_run(first)
+    def _text_for(self, output: Path) -> Path:
+        """The prepared text that a training reads."""
+        if output in self._reverse:
+            return self._derived(plan.REVERSE_TEXT, "reverse")
+        if output.name == plan.BOTH and not self._several:
+            return self._derived(plan.BOTH_TEXT, "both")
+        return self._folder / (plan.TEXT if self._config.monolingual is None else plan.MORE_TEXT)
+
+    def _derived(self, name: str, direction: Direction) -> Path:
+        derive(self._text(), self._folder / name, self._context, direction=direction)
+        return self._folder / name
+
+    def _stage_settings(self, name: str) -> dict[str, Any]:
+        """What a training does not have from the user.
+
+        The learning rate of both ways stays constant, and that of the models that begin there falls. The student begins
+        as the best forward model, and has a lower rate.
+        """
+        free = self._settings.schedule is None
+        if name == plan.BOTH:
+            return {"schedule": "constant"} if free else {}
+        if name == plan.STUDENT:
+            first = max(self._forward, key=lambda path: self._result(path.name).best_score)
+            return {"teacher": tuple(self._forward), **self._continuing(first, plan.STUDENT_RATE)}
+        if not self._config.both_ways:
+            return {}
+        own_rate = free and self._settings.learning_rate is None
+        return self._continuing(self._folder / plan.BOTH, plan.FALLING_RATE if own_rate else 1.0)
+
+    def _continuing(self, run: Path, rate: float) -> dict[str, Any]:
+        """Begin as the model of a run, and train as that did, with its learning rate times ``rate``."""
+        config = read_run(run)
         assert config is not None
         training = config.training
         return {
-            "from_model": first / "best",
-            "teacher": tuple(self._forward),
+            "from_model": run / "best",
             "optimizer": training.optimizer,
             "weight_decay": training.weight_decay,
-            "learning_rate": training.learning_rate * plan.STUDENT_RATE,
+            "learning_rate": training.learning_rate * rate,
         }
 
     def _result(self, name: str) -> TrainResult:
@@ -291,21 +331,32 @@ class BestRun:
     # ----------------------------------------------------------------------- the end
 
     def _finish(self) -> None:
-        """Copy the last model to ``best``, and measure how the models are best used."""
-        last, text = self._last(), self._text()
+        """Copy the last model to ``best``, and measure how the models are best used, in each direction."""
+        last, text, sentences, uses = self._last(), self._text(), 0, list[Use]()
         others = [path for path in self._forward if path != last]
-        valid = text.valid_sources[:SENTENCES], text.valid_targets[:SENTENCES]
+        parts = text.valid_parts
         self._log.say(f"validation BLEU, and the flags of `multihead translate {self._folder}`:")
-        uses = compare_uses(
-            last / "best",
-            others,
-            self._reverse,
-            valid,
-            text.config.target_language,
-            found=lambda use: self._log.say(f"  {use}"),
-            progress=lambda _: self._check_stop(),
-        )
+        for direction, place in parts:
+            shown = slice(place.start, min(place.stop, place.start + max(SENTENCES // len(parts), 1)))
+            sentences += shown.stop - shown.start
+            uses += compare_uses(
+                last / "best",
+                others,
+                self._reverse_models(direction, last),
+                (text.valid_sources[shown], text.valid_targets[shown]),
+                text.config.target_language if direction is None else direction.target,
+                found=lambda use: self._log.say(f"  {use}"),
+                progress=lambda _: self._check_stop(),
+                direction=direction,
+            )
         with atomic_file(self._folder / USES) as draft:
-            write_json(draft, {"sentences": len(valid[0]), "uses": [use.as_dict() for use in uses]})
+            write_json(draft, {"sentences": sentences, "uses": [use.as_dict() for use in uses]})
         with atomic_folder(self._folder / plan.BEST) as draft:
             shutil.copytree(last / "best", draft, dirs_exist_ok=True)
+
+    def _reverse_models(self, direction: languages.Direction | None, last: Path) -> list[Path]:
+        """The models that choose among candidates; a model of several directions does so if it has the opposite one."""
+        if direction is None or self._config.forward == 1:
+            return self._reverse
+        known = {(record.source, record.target) for record in self._text().config.directions}
+        return [last] if (direction.target, direction.source) in known else []

@@ -20,7 +20,8 @@ import numpy as np
 
 from multihead.data.labeled import LabeledDocument, check_labels, labels_of, read_labeled
 from multihead.data.nested import encode_parts, flatten_document
-from multihead.data.store import ParallelStore, ParallelWriter
+from multihead.data.store import ParallelStore
+from multihead.data.store_writers import ParallelWriter
 from multihead.errors import ConfigurationError, DataError
 from multihead.runs.classifier.settings import ClassifyData, ClassifySettings, DocumentFormat, choose_vocabulary
 from multihead.text.bert_words import BERT_SPECIALS, BertWords, BpeWords

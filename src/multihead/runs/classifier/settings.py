@@ -18,6 +18,7 @@ from multihead.models.bert.config import BertConfig
 from multihead.models.classifier.config import BertClassifierConfig, HierarchicalConfig
 from multihead.planning.sections import Chance, shared
 from multihead.planning.settings import BaseRunConfig, Choices, GivenModel, pick_fields
+from multihead.platforms import Device
 from multihead.training.config import TrainingConfig
 from multihead.work_folder import given_settings
 
@@ -100,7 +101,7 @@ class _Machine(Settings):
     heading: ClassVar[str] = "Run"
 
     threads: int | None = shared("threads")
-    device: Literal["cpu", "cuda"] | None = shared("device", "cpu")
+    device: Device | None = shared("device", "cpu")
     log_every: int | None = shared("log_every", "20 times a run")
 
 

@@ -16,6 +16,7 @@ from multihead.configuration import MOST_BATCH, MOST_TOKENS, Settings, build
 from multihead.models.pointer.config import PointerConfig
 from multihead.planning.sections import Chance, shared
 from multihead.planning.settings import BaseRunConfig, Choices, pick_fields
+from multihead.platforms import Device
 from multihead.training.config import TrainingConfig
 from multihead.work_folder import given_settings
 
@@ -91,7 +92,7 @@ class _Machine(Settings):
     heading: ClassVar[str] = "Run"
 
     threads: int | None = shared("threads")
-    device: Literal["cpu", "cuda"] | None = shared("device", "cpu")
+    device: Device | None = shared("device", "cpu")
     log_every: int | None = shared("log_every")
 
 

@@ -16,6 +16,8 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 
 from multihead import work_folder
@@ -35,6 +37,7 @@ from multihead.runs.report.card import PICTURE, Report
 from multihead.runs.report.parts import kept_record, measure_gain
 from multihead.runs.report.plan import ReportConfig, ReportSettings
 from multihead.runs.run import installed_versions
+from multihead.text.languages import Direction, Languages, find_directions, listed
 from multihead.training.context import RunContext
 from multihead.translating.translator import Translator
 
@@ -49,8 +52,10 @@ def report(
     output: str | Path,
     source: str | Path | None = None,
     target: str | Path | None = None,
+    languages: Languages | None = None,
     against: Sequence[str | Path] = (),
     budget: float | str | None = None,
+    data: str | Path | None = None,
     say: Callable[[str], None] = print,
     stop_signal: Callable[[], int | None] = lambda: None,
     use_threads: Callable[[int], None] = lambda _: None,
@@ -63,8 +68,11 @@ def report(
         output: the folder of the report.
         source: text whose translations are examined; by default the validation text of the run.
         target: its reference translation.
+        languages: of a model of several directions: those whose errors are examined; by default all that were
+            validated, or, with ``source`` and ``target``, the only one that fits.
         against: run folders, and tables of other programs (`runs.curves`), whose curves are shown as well.
         budget: seconds, or a duration such as "10m", of trainings that estimate the gain of more data; none without.
+        data: where the prepared text of the run is now, if it was moved.
         say: called with each line of output.
         stop_signal: called now and then; returns the number of a signal that asks to stop.
         use_threads: called with the number of threads of each training.
@@ -89,7 +97,8 @@ def report(
         check_parallel(source, target)
     wishes = {"run": str(Path(run).absolute())} | ({} if budget is None else {"budget": budget})
     given = build(ReportSettings, wishes, "the settings of the report")
-    text = open_training_text(base, config.data, None)
+    text = open_training_text(base, config.data, None if data is None else Path(data))
+    examined = _parts_of(text, languages or Languages(), source, target)
     with work_folder.locked(folder):
         work_folder.restore(folder, ReportConfig, say)
         decided = work_folder.read(folder, ReportConfig)
@@ -101,9 +110,9 @@ def report(
         if decided.settings_sha256 != sha256_of(base / work_folder.RUN):
             raise ConfigurationError(f"{folder}: was begun with another run in {base}; choose a new folder")
         gain = measure_gain(base, folder, decided, config, text, context)
-        name, errors = _examine(final, text, source, target, context)
+        errors = _examine(final, text, examined, context)
         picture = _draw(logs, folder, say)
-        found = Report(str(run), config.data.pairs, logs, gain, errors, name, picture)
+        found = Report(str(run), config.data.pairs, logs, gain, errors, examined.name, picture)
         write_text(folder / "report.json", json.dumps(found.as_dict(), ensure_ascii=False, indent=2) + "\n")
         write_text(folder / "report.md", str(found))
     return found
@@ -137,33 +146,89 @@ def _begin(given: ReportSettings, folder: Path, base: Path, config: RunConfig) -
     return decided
 
 
-def _examine(
-    run: Path, text: PreparedText, source: str | Path | None, target: str | Path | None, context: RunContext
-) -> tuple[str, Errors]:
-    """Translate a text and find the errors; returns the name of the text as well.
+@dataclass(frozen=True)
+class _Examined:
+    """The text whose errors are found, in parts of one direction each."""
+
+    name: str
+    parts: tuple[tuple[Languages, list[str], list[str]], ...]
+    """Languages to load the model with, sources and references."""
+    targets: frozenset[str] | None
+    """The target languages, if the model has several directions."""
+    language: str | None
+    """Of all references; None if they have several, or it is not known."""
+
+
+def _parts_of(text: PreparedText, asked: Languages, source: str | Path | None, target: str | Path | None) -> _Examined:
+    """What is examined: a given text, or the validation text, of the directions that are asked for.
+
+    Raises:
+        ConfigurationError: the model has no such direction; a given text could be of several; the validation text has
+            none.
+    """
+    config = text.config
+    directions = tuple(Direction(record.source, record.target) for record in config.directions)
+    if not directions and config.target_language is not None:
+        find_directions((Direction(config.source_language, config.target_language),), asked)
+    fitting = find_directions(directions, asked) if directions else []
+    targets = {direction.target for direction in fitting}
+    language = config.target_language if not fitting else (*targets,)[0] if len(targets) == 1 else None
+    several = frozenset(targets) if fitting else None
+    if source is not None and target is not None:
+        if len(targets) > 1:
+            raise ConfigurationError(
+                f"{source}: this model translates {listed(directions)}; say which, by --target-language (and "
+                "--source-language)"
+            )
+        given = list(read_lines(source)), list(read_lines(target))
+        return _Examined(str(target), ((asked, *given),), several, language)
+    chosen = [(one, place) for one, place in text.valid_parts if one is None or one in fitting]
+    if not chosen:
+        raise ConfigurationError(
+            f"no validation text translates {listed(tuple(fitting))}: give a text, by --source and --target"
+        )
+    named = ", ".join(str(one) for one, _ in chosen if one is not None)
+    parts = tuple(
+        (asked if one is None else Languages(*one), text.valid_sources[place], text.valid_targets[place])
+        for one, place in chosen
+    )
+    return _Examined("the validation text" + (f" ({named})" if named else ""), parts, several, language)
+
+
+def _examine(run: Path, text: PreparedText, examined: _Examined, context: RunContext) -> Errors:
+    """Translate a text and find the errors.
 
     Raises:
         Interrupted: a signal asked to stop.
     """
-    sources, references, name = text.valid_sources, text.valid_targets, "the validation text"
-    if source is not None and target is not None:
-        sources, references, name = list(read_lines(source)), list(read_lines(target)), str(target)
-    translator = Translator.load(run)
 
     def progress(_: int) -> None:
         if (number := context.stop_signal()) is not None:
             raise Interrupted(number, "stopped while the text was translated; the same command goes on")
 
-    context.say(f"translating {len(sources):,} lines")
-    found = translator.translate(sources, batch_tokens=_BATCH, progress=progress)
-    language = text.config.target_language
-    return name, find_errors(found, references, sources, frequencies=_training_words(text), language=language)
+    context.say(f"translating {sum(len(sources) for _, sources, _ in examined.parts):,} lines")
+    found, all_sources, references = list[str](), list[str](), list[str]()
+    for languages, sources, targets in examined.parts:
+        translator = Translator.load(run, languages=languages)
+        found += translator.translate(sources, batch_tokens=_BATCH, progress=progress)
+        all_sources += sources
+        references += targets
+    words = _training_words(text, examined.targets)
+    return find_errors(found, references, all_sources, frequencies=words, language=examined.language)
 
 
-def _training_words(text: PreparedText) -> Counter[str]:
-    """How often each word occurs in the targets of the training text."""
-    store, step = text.train.target, -(-len(text.train) // _COUNTED)
-    return count_words(text.target_tokenizer.decode(store[i].tolist()) for i in range(0, len(store), step))
+def _training_words(text: PreparedText, languages: frozenset[str] | None) -> Counter[str]:
+    """How often each word occurs in the targets of the training text, of all corpora or those into some languages."""
+    indices, start = [], 0
+    for corpus in text.config.corpora:
+        if languages is None or corpus.target_language in languages:
+            indices.append(range(start, start + corpus.pairs))
+        start += corpus.pairs
+    step = max(-(-sum(map(len, indices)) // _COUNTED), 1)
+    store = text.train.target
+    return count_words(
+        text.target_tokenizer.decode(store[i].tolist()) for i in islice(chain.from_iterable(indices), 0, None, step)
+    )
 
 
 def _draw(logs: dict[str, Log], folder: Path, say: Callable[[str], None]) -> bool:

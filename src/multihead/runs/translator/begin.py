@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -37,13 +37,14 @@ from multihead.planning.choices import (
 )
 from multihead.planning.settings import Choices, RunConfig, TrainSettings
 from multihead.preparing.corpora import TextFiles, scan_files
-from multihead.preparing.prepare import keep_vocabulary, write_data
+from multihead.preparing.prepare import FEW_LINES, journal_for, write_data
 from multihead.preparing.prepared import PreparedText, open_training_text, use_folder
-from multihead.runs.run import NewRun, given_model, installed_versions, log_decisions, require_memory
+from multihead.preparing.subwords import keep_vocabulary
+from multihead.runs.run import NewRun, combine, given_model, installed_versions, log_decisions, require_memory
 from multihead.text.languages import Languages
 from multihead.text.tokenizer import Tokenizer
 from multihead.training.checkpoint import Checkpoint, RunState
-from multihead.training.config import TrainingConfig
+from multihead.training.config import Combination, TrainingConfig
 from multihead.training.context import RunContext
 from multihead.training.optimizer import Average, build_optimizer
 from multihead.training.progress import RunLog, format_lines
@@ -51,8 +52,13 @@ from multihead.training.splitting import SINGLE_PROCESS, Processes, retry_in_pie
 from multihead.training.step import train_step
 from multihead.training.tensorboard import require_tensorboard
 
+if TYPE_CHECKING:
+    from multihead.data.ahead import Ahead, Stream
+
 _TIMED_UPDATES, _WARMUP_UPDATES = 15, 3
 """Updates that measure the pace, and how many of them are not counted."""
+_CORPORA_SHOWN = 24
+"""Corpora, or files of them, that the log lists."""
 _MEASURING = 0.02
 """Share of the budget after which the measurement ends, though it had fewer updates."""
 
@@ -70,7 +76,7 @@ class NewTranslatorRun(NewRun[RunConfig, PreparedText]):
         ):  # compile now, where needed, and not while updates are timed
             build_library(context.say)
         device = settings.device or self._machine.device
-        require_device(device)
+        require_device(device, settings.precision, compiled=settings.compile)
         context.processes.require_devices(device)
         if settings.tensorboard:
             require_tensorboard()
@@ -91,6 +97,9 @@ class NewTranslatorRun(NewRun[RunConfig, PreparedText]):
         if settings.teacher is not None:
             self._tokenizers = self._check_teachers(settings.teacher, languages)
         rehearse(settings, pairs, self._machine, model)
+        self._journal = None
+        if isinstance(self._text, TextFiles) and self._text.lines > FEW_LINES:
+            self._journal = journal_for(folder, settings, self._text, self._tokenizers)
 
     def _check_teachers(self, folders: Sequence[Path], languages: Languages) -> tuple[Tokenizer, Tokenizer]:
         """Check that the student and its teachers have the same vocabulary; returns its tokenizers."""
@@ -113,10 +122,16 @@ class NewTranslatorRun(NewRun[RunConfig, PreparedText]):
         else:
             kept = self._tokenizers
             vocabulary = None if kept is None else keep_vocabulary(self._choices, *kept)
-            prepared = write_data(self._choices, self._text, self._folder, self._context, vocabulary)
+            write = self._choices, self._text, self._folder, self._context, vocabulary
+            prepared = write_data(*write, journal=self._journal)
         if (number := self._context.stop_signal()) is not None:
-            raise Interrupted(number, "stopped while the data were prepared; the same command starts again")
+            again = "starts again" if self._journal is None else "goes on from there"
+            raise Interrupted(number, f"stopped while the data were prepared; the same command {again}")
         return prepared
+
+    def resumed(self) -> Sequence[str]:
+        """The text that is stored so far, if there is enough of it for a journal."""
+        return () if self._journal is None else self._journal.names()
 
     def decide(self, data: PreparedText) -> RunConfig:
         """Choose model, training and search; measure the pace if the length of the run depends on it."""
@@ -130,14 +145,17 @@ class NewTranslatorRun(NewRun[RunConfig, PreparedText]):
             text = text.model_copy(update=known)
 
         def pace(trial: TrainingConfig) -> Pace:
-            require_memory(lambda: build_network(model), trial)
+            build, asked = lambda: build_network(model), self._settings.parallel
+            shards = combine(build, trial, self._context.processes, asked)[0] == "sharded"
+            require_memory(build, trial, self._context.processes.size if shards else 1)
             processes = self._context.processes
             self._context.say("measuring how fast this machine trains the model")
             self._context.use_threads(processes.threads_per_process(trial.threads))
             if processes.size > 1:
                 processes.all_gather((model, trial, text))
             budget = self._settings.budget
-            measured = measure(model, trial, data, processes, math.inf if budget is None else _MEASURING * budget)
+            limit = math.inf if budget is None else _MEASURING * budget
+            measured = measure(model, trial, data, processes, limit, asked)
             return replace(measured, spent=time.monotonic() - self._context.started)
 
         training = choose_training(choices, corpus, model, self._machine, pace)
@@ -173,9 +191,13 @@ class NewTranslatorRun(NewRun[RunConfig, PreparedText]):
             "decided (run.json has it all):"
         )
         if len(text.corpora) > 1:
-            for corpus in text.corpora:
+            for corpus in text.corpora[:_CORPORA_SHOWN]:
                 names = " + ".join(file.path for file in corpus.files)
+                if text.directions:
+                    names += f" ({corpus.source_language or '?'}-{corpus.target_language})"
                 log.say(f"  {'corpus':<14} {names}: {corpus.pairs:,} pairs, each {corpus.weight:g} times an epoch")
+            if (more := len(text.corpora) - _CORPORA_SHOWN) > 0:
+                log.say(f"  {'corpus':<14} and {more:,} more files")
         fields = (
             *("batch_tokens", "updates", "optimizer", "schedule", "learning_rate"),
             *("warmup", "average", "precision", "threads"),
@@ -216,10 +238,10 @@ def _check_tokenizers(given: Bundle, prepared: PreparedText, settings: TrainSett
 
 
 def _corpus_size(prepared: PreparedText) -> CorpusSize:
-    lengths, tokens, start = prepared.train.target.lengths, 0.0, 0
+    target, tokens, start = prepared.train.target, 0.0, 0
     for record in prepared.config.corpora:
-        own = lengths[start : start + record.pairs]
-        tokens, start = tokens + record.weight * (int(own.sum()) + len(own)), start + record.pairs
+        own = target.tokens(start, start + record.pairs) + record.pairs
+        tokens, start = tokens + record.weight * own, start + record.pairs
     return CorpusSize(
         pairs=len(prepared.train),
         target_tokens=round(tokens),
@@ -246,12 +268,22 @@ def build_network_for(model: NetworkConfig, training: TrainingConfig) -> Network
     return network
 
 
+def take_ahead(stream: Stream, processes: Processes, device: str) -> Ahead | None:
+    """Where a thread takes the batches, a GPU or other processes do not wait for them; None if there are neither."""
+    if processes.size == 1 and device == "cpu":
+        return None
+    from multihead.data.ahead import Ahead
+
+    return Ahead(stream, processes.rank, processes.size, pin=device.startswith("cuda"))
+
+
 def measure(
     model: NetworkConfig,
     trial: TrainingConfig,
     prepared: PreparedText,
     processes: Processes = SINGLE_PROCESS,
     limit: float = math.inf,
+    asked: Combination | None = None,
 ) -> Pace:
     """Time updates of a discarded network on real batches of all lengths, in all processes.
 
@@ -261,31 +293,55 @@ def measure(
         prepared: the text.
         processes: all of them take part.
         limit: seconds after which no more updates are timed; only the first process's counts.
+        asked: how the processes combine gradients, if the user says so.
     """
     with torch.random.fork_rng():
         network = build_network_for(model, trial)
-        optimizer, stream = build_optimizer(network, trial), prepared.batches(trial, (0, 0))
         average: Average[Network] = Average(network, trial.average)
+        combination, _ = combine(lambda: build_network(model), trial, processes, asked)
+        processes, optimizer = _combined(combination, processes, network, trial)
+        stream = prepared.batches(trial, (0, 0))
+        ahead = take_ahead(stream, processes, trial.device)
+        take = stream.take if ahead is None else ahead.take
         seconds, tokens, max_cells = [], [], None
         for step in range(1, _TIMED_UPDATES + 1):
             started = time.perf_counter()
-            batches = [stream.take().to(trial.device) for _ in range(trial.accumulate)]
+            batches = [take().to(trial.device) for _ in range(trial.accumulate)]
             sums, max_cells = retry_in_pieces(
                 lambda max_cells: train_step(
                     *(network, optimizer, batches, trial, step, 1e-5),  # noqa: B023
                     max_cells=max_cells,
                     processes=processes,
                 ),
-                [part for batch in batches for part in processes.split_rows(batch)],
+                batches,
                 max_cells,
                 lambda batch: format_lines(prepared.lines(batch.indices)),
+                processes,
             )
-            average.update(step)
+            if combination != "sharded":
+                average.update(step)
             seconds.append(time.perf_counter() - started)
             tokens.append(sums.tokens)
             if processes.all_gather(sum(seconds) > limit)[0] and step > _WARMUP_UPDATES:
                 break
+        if ahead is not None:
+            ahead.close()
     return Pace(statistics.median(seconds[_WARMUP_UPDATES:]), statistics.fmean(tokens))
+
+
+def _combined(
+    combination: Combination, processes: Processes, network: Network, trial: TrainingConfig
+) -> tuple[Processes, torch.optim.Optimizer]:
+    """The processes and the optimizer with which a network is trained."""
+    if combination == "replicated":
+        from multihead.training.replicated import Replicated
+
+        return Replicated(processes, network), build_optimizer(network, trial)
+    if combination == "sharded":
+        from multihead.training.sharded import Sharded, ShardedMuon
+
+        return Sharded(processes, network, trial), build_optimizer(network, trial, ShardedMuon)
+    return processes, build_optimizer(network, trial)
 
 
 def assist_measurement(settings: TrainSettings, folder: Path, context: RunContext) -> RunConfig:
@@ -294,5 +350,6 @@ def assist_measurement(settings: TrainSettings, folder: Path, context: RunContex
     while not isinstance(message := context.processes.broadcast(None), RunConfig):
         model, trial, data = message
         context.use_threads(context.processes.threads_per_process(trial.threads))
-        measure(model, trial, open_training_text(folder, data, settings.data), context.processes)
+        text = open_training_text(folder, data, settings.data)
+        measure(model, trial, text, context.processes, asked=settings.parallel)
     return message

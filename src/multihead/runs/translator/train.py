@@ -17,12 +17,13 @@ How a new run is decided is in `runs.translator.begin`, what happens in which or
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -30,18 +31,22 @@ import torch
 from multihead import work_folder
 from multihead.bundle import Bundle, save_bundle
 from multihead.configuration import build
-from multihead.data.batching import Batch, collate
+from multihead.data.batching import Batch, BatchStream, collate
 from multihead.data.order import batches_by_tokens
 from multihead.metrics.scores import score
 from multihead.models.network import Network
 from multihead.planning.settings import RunConfig, TrainSettings
 from multihead.preparing.prepared import PreparedText, open_training_text
 from multihead.runs.run import BatchSource, Judge, RunKind, RunResult, execute
-from multihead.runs.translator.begin import NewTranslatorRun, assist_measurement, build_network_for
+from multihead.runs.translator.begin import NewTranslatorRun, assist_measurement, build_network_for, take_ahead
+from multihead.text.languages import Direction, Languages, common_languages
 from multihead.training.context import RunContext, Validation
 from multihead.training.progress import ModelFlops, measure_flops
 from multihead.training.splitting import SINGLE_PROCESS, Processes, interleave, sequence_loss
 from multihead.translating.translator import Translator
+
+if TYPE_CHECKING:
+    from multihead.preparing.teachers import TaughtStream
 
 SENTENCES = 1000
 """Sentences translated at each validation; the loss is that of all."""
@@ -52,8 +57,9 @@ _REHEARSED = 16
 class TrainResult(RunResult):
     """A finished run; its score is the BLEU of greedy search on the validation set."""
 
-    def translator(self) -> Translator:
-        return Translator.load(self.folder)
+    def translator(self, languages: Languages | None = None) -> Translator:
+        """The best model; ``languages`` say which direction, if it has several."""
+        return Translator.load(self.folder, languages=languages)
 
 
 def train(
@@ -86,7 +92,8 @@ def train(
     given = build(TrainSettings, settings, "the settings")
     folder = work_folder.require_output(given.output)
     started = time.monotonic() if started is None else started
-    kind = TranslatorRun(given, folder, RunContext(say, stop_signal, use_threads, processes, started))
+    context = RunContext(say, stop_signal, use_threads, processes, given.parallel, started)
+    kind = TranslatorRun(given, folder, context)
     return execute(kind, TrainResult)
 
 
@@ -109,19 +116,34 @@ class TranslatorRun(RunKind[TrainSettings, RunConfig, PreparedText, Network]):
     def batches(self, config: RunConfig, data: PreparedText, position: tuple[int, int]) -> BatchSource:
         stream = data.batches(config.training, position)
         if not config.teachers or not config.training.teacher_weight:
-            return BatchSource(stream, data.lines, lambda: data.largest(config.training))
+            return self._source(config, data, stream, lambda: data.largest(config.training))
         from multihead.preparing.teachers import TaughtStream, soft_targets
 
         store = soft_targets(self.folder, config, data, self.context)
         taught = TaughtStream(stream, store, config.training.teacher_weight)
-        return BatchSource(taught, data.lines, lambda: [taught.taught(b) for b in data.largest(config.training)])
+        return self._source(config, data, taught, lambda: [taught.taught(b) for b in data.largest(config.training)])
+
+    def _source(
+        self,
+        config: RunConfig,
+        data: PreparedText,
+        stream: BatchStream | TaughtStream,
+        largest: Callable[[], Sequence[Batch]],
+    ) -> BatchSource:
+        ahead = take_ahead(stream, self.context.processes, config.training.device)
+        if ahead is None:
+            return BatchSource(stream, data.lines, largest)
+        return BatchSource(ahead, data.lines, largest, ahead.close)
 
     def judge(self, config: RunConfig, data: PreparedText) -> TranslatorJudge:
         return TranslatorJudge(config, data, self.context.processes)
 
     def given_again(self, config: RunConfig) -> dict[str, object]:
-        """All given settings but a prepared folder, whose content is checked when it is opened."""
-        moved = ("data",) if config.data.prepared is not None else ()
+        """All given settings but those that may change.
+
+        These are how processes combine gradients, and a prepared folder, whose content is checked when it is opened.
+        """
+        moved = ("parallel", "data") if config.data.prepared is not None else ("parallel",)
         return {name: value for name, value in self.given.items() if name not in moved}
 
     def start_message(self, config: RunConfig) -> str | None:
@@ -170,45 +192,84 @@ class TranslatorJudge(Judge[Network]):
 
     def evaluate_part(self, model: Network, part: int) -> Validation:
         """The loss of all pairs; BLEU and chrF of one in ``part`` of those sentences."""
-        sources = self.prepared.valid_sources[:SENTENCES:part]
-        translator = Translator(self._bundle(model))
+        places, sources = self._places(part), self.prepared.valid_sources
+        mine = [[sources[i] for i in own][self._share] for own in places]
+        pairs = zip(self._translators(model), mine, strict=True)
         shares = self._processes.all_gather(
             (
                 self._losses(model, self._batches[self._share]),
-                translator.translate(sources[self._share], beam=1, batch_tokens=8192),
+                [translator.translate(texts, beam=1, batch_tokens=8192) for translator, texts in pairs],
             )
         )
         nll, correct, tokens = 0.0, 0, 0
         for batch in interleave([losses for losses, _ in shares]):
             nll, correct, tokens = nll + batch[0], correct + batch[1], tokens + batch[2]
-        hypotheses = interleave([translations for _, translations in shares])
-        references = self.prepared.valid_targets[:SENTENCES:part]
-        scores = score(hypotheses, references, self.config.data.target_language)
+        hypotheses = [interleave([found[number] for _, found in shares]) for number in range(len(places))]
         perplexity = float(torch.tensor(nll / tokens).clamp(max=100.0).exp())
+        scores = self._score(hypotheses, places)
+        first = places[0][0]
+        sample = sources[first], hypotheses[0][0], self.prepared.valid_targets[first]
         values = {
             "loss": nll / tokens,
             "perplexity": perplexity,
             "accuracy": correct / tokens,
-            "sentences": len(sources),
-            **scores.as_dict(),
-            "sample": {"source": sources[0], "translation": hypotheses[0], "reference": references[0]},
+            "sentences": sum(map(len, places)),
+            **scores,
+            "sample": dict(zip(("source", "translation", "reference"), sample, strict=True)),
         }
+        each = "  ".join(f"{name} {scores[f'bleu_{name}']:.2f}" for name in self._names)
         summary = (
             f"loss {nll / tokens:.3f}  perplexity {perplexity:.2f}  accuracy {100 * correct / tokens:.1f}%  "
-            f"BLEU {scores.bleu:.2f}  chrF {scores.chrf:.2f}"
+            f"BLEU {scores['bleu']:.2f}  chrF {scores['chrf']:.2f}" + (f"  (BLEU {each})" if each else "")
         )
-        return Validation(scores.bleu, nll / tokens, values, summary)
+        return Validation(scores["bleu"], nll / tokens, values, summary)
+
+    @property
+    def _names(self) -> list[str]:
+        """Of the directions, if there are several."""
+        return [str(direction) for direction, _ in self.prepared.valid_parts if direction is not None]
+
+    def _places(self, part: int) -> list[range]:
+        """The sentences to translate: the first ones, in equal numbers of each direction."""
+        parts = [place for _, place in self.prepared.valid_parts]
+        most = max(SENTENCES // len(parts), 1)
+        return [range(place.start, min(place.stop, place.start + most), part) for place in parts]
+
+    def _translators(self, model: Network) -> list[Translator]:
+        """A translator for each direction, with one network."""
+        translator = Translator(self._bundle(model))
+        return [
+            translator if direction is None else translator.toward(Languages(*direction))
+            for direction, _ in self.prepared.valid_parts
+        ]
+
+    def _score(self, hypotheses: list[list[str]], places: list[range]) -> dict[str, Any]:
+        """BLEU and chrF; of several directions the means, which choose the best model, and those of each."""
+        found = []
+        for (direction, _), texts, place in zip(self.prepared.valid_parts, hypotheses, places, strict=True):
+            language = self.config.data.target_language if direction is None else direction.target
+            found.append(score(texts, [self.prepared.valid_targets[i] for i in place], language))
+        if not self._names:
+            return found[0].as_dict()
+        values: dict[str, Any] = {
+            name: statistics.fmean(getattr(one, name) for one in found) for name in ("bleu", "chrf")
+        }
+        for name, one in zip(self._names, found, strict=True):
+            values |= {f"{key}_{name}": value for key, value in one.as_dict().items()}
+        return values
 
     def rehearse(self, model: Network) -> float:
         """Do a sixteenth of an evaluation; the estimate is rather high, because small batches are slow."""
-        sources, batches = self.prepared.valid_sources[:SENTENCES][self._share], self._batches[self._share]
+        sources, batches = self.prepared.valid_sources, self._batches[self._share]
+        places = [own[self._share] for own in self._places(1)]
         started = time.perf_counter()
-        some = sources[::_REHEARSED]
-        Translator(self._bundle(model)).translate(some, beam=1, batch_tokens=8192)
+        some = [own[::_REHEARSED] for own in places]
+        for translator, own in zip(self._translators(model), some, strict=True):
+            translator.translate([sources[i] for i in own], beam=1, batch_tokens=8192)
         translated = time.perf_counter()
         few = batches[::_REHEARSED]
         self._losses(model, few)
-        whole = len(sources) / max(len(some), 1), len(batches) / max(len(few), 1)
+        whole = sum(map(len, places)) / max(sum(map(len, some)), 1), len(batches) / max(len(few), 1)
         return whole[0] * (translated - started) + whole[1] * (time.perf_counter() - translated)
 
     @torch.no_grad()
@@ -236,11 +297,14 @@ class TranslatorJudge(Judge[Network]):
 
     def _bundle(self, model: Network) -> Bundle:
         prepared, data = self.prepared, self.config.data
+        directions = tuple(Direction(record.source, record.target) for record in data.directions)
+        languages = common_languages(directions) if directions else (data.source_language, data.target_language)
         return Bundle(
             model,
             prepared.source_tokenizer,
             prepared.target_tokenizer,
             self.config.generation,
-            data.source_language,
-            data.target_language,
+            languages[0],
+            languages[1],
+            directions,
         )
