@@ -29,10 +29,23 @@ def recorded(*paths: Path) -> CorpusRecord:
 
 def found_in(record: CorpusRecord) -> list[str]:
     """The message of the finding; there is at most one."""
-    findings = check_unchanged([record], (None, None), "run")
+    findings = check_unchanged([record], "run")
     assert all((one.code, one.severity, one.total) == ("changed", "warning", len(record.files)) for one in findings)
     assert len(findings) <= 1
     return [one.what for one in findings]
+
+
+def test_what_corpora_name_is_what_is_read(tmp_path: Path) -> None:
+    for name in ("a-1.csv", "a-2.csv", "v.tsv"):
+        (tmp_path / name).write_text("x,y\n", encoding="utf-8")
+    corpus = {"source": tmp_path / "a-*.csv", "columns": ("1", "2"), "source_language": "de", "both_ways": True}
+    settings = TrainSettings(corpus=(corpus,), valid=({"source": tmp_path / "v.tsv", "target_language": "en"},))
+    found = collect_inputs(None, settings, (None, None))
+    assert [(one.source.name, one.languages, one.columns) for one in found.corpora] == [
+        (f"a-{number}.csv", ("de", None), ("1", "2")) for number in (1, 2)
+    ]
+    assert found.valid is not None
+    assert (found.valid.source.name, found.valid.languages) == ("v.tsv", (None, "en"))
 
 
 @pytest.mark.parametrize("form", ["two files", "pairs"])
@@ -74,7 +87,7 @@ def test_a_run_knows_its_text_and_named_text_is_another(trained: Path, numbers: 
     assert {file.path for record in subject.records for file in record.files} == {
         str(path) for path in (*numbers.train.values(), *numbers.valid.values())
     }
-    assert check_unchanged(subject.records, subject.languages, "run") == []
+    assert check_unchanged(subject.records, "run") == []
     swapped = TrainSettings(source=numbers.train["target"], target=numbers.train["source"])
     others = collect_inputs(trained, swapped, nothing).records
     assert [record.pairs for record in others] == [record.pairs for record in subject.records[1:]]

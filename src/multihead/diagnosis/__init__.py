@@ -1,1 +1,1 @@
-"""The checks of `multihead doctor`: text, tokenizers and networks."""
+"""The checks of `multihead doctor`, and the facts of `multihead env`."""

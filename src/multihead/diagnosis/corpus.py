@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from multihead.data.corpus import EMPTY, EMPTY_BOTH, Languages, Report
+from multihead.data.entries import Columns
 from multihead.data.order import Array
 from multihead.data.readers import scan_corpus
 from multihead.data.text_files import NOT_UTF8, open_text, place_in_line, split_lines
@@ -84,12 +85,19 @@ class ParallelReader:
         target: the translations, line by line.
         languages: codes of both sides, for files of pairs that need them.
         limit: maximum number of candidate pairs to read; None reads all.
+        columns: names of the columns of both sides, for files of pairs that have others than the usual ones.
     """
 
     def __init__(
-        self, source: Path, target: Path | None, languages: Languages = (None, None), limit: int | None = None
+        self,
+        source: Path,
+        target: Path | None,
+        languages: Languages = (None, None),
+        limit: int | None = None,
+        columns: Columns | None = None,
     ) -> None:
         self.source, self.target, self.languages, self.limit = source, target, languages, limit
+        self._columns = columns
         self.faults = FaultReport()
         self.lines = (0, 0)
         """Number of lines, or candidate pairs, of each side; known after reading."""
@@ -114,7 +122,7 @@ class ParallelReader:
         return self._read_pairs() if self.target is None else self._read_two_files(self.target)
 
     def _read_pairs(self) -> Iterator[Chunk]:
-        scan = scan_corpus(self.source, None, *self.languages)
+        scan = scan_corpus(self.source, None, *self.languages, self._columns)
         pairs = scan.read(self.faults)
         self.lines, kept = (scan.lines, scan.lines), 0
         while chunk := list(islice(pairs, min(_CHUNK, self._left(kept)))):

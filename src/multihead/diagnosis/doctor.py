@@ -32,9 +32,9 @@ from multihead.data.corpus import Languages, Pair, Report
 from multihead.data.text_files import TextScan
 from multihead.diagnosis import model_checks
 from multihead.diagnosis.corpus import SAMPLE_SIZE, HeldOut, ParallelReader, Sample
-from multihead.diagnosis.findings import Diagnosis, make_finding
+from multihead.diagnosis.findings import Diagnosis, FilePair, clean_commands, make_finding
 from multihead.diagnosis.heuristics import SideClassifier
-from multihead.diagnosis.inputs import DiagnosisInputs, FilePair, check_unchanged, collect_inputs, inputs_from_data
+from multihead.diagnosis.inputs import DiagnosisInputs, check_unchanged, collect_inputs, inputs_from_data
 from multihead.diagnosis.model_checks import check_tokens
 from multihead.diagnosis.text_checks import TextPass, check_leaks, read_held_out
 from multihead.errors import DataError, MultiheadError
@@ -43,8 +43,9 @@ from multihead.models.network import Network
 from multihead.planning.choices import CorpusSize, choose_model, choose_vocabulary
 from multihead.planning.settings import Choices, RunConfig, TrainSettings
 from multihead.preparing.corpora import TextFiles, WeightedCorpus
-from multihead.preparing.prepare import learn_vocabulary
 from multihead.preparing.prepared import PreparedText
+from multihead.preparing.subwords import learn_vocabulary
+from multihead.text.language_tokens import toward
 from multihead.text.tokenizer import Tokenizer
 
 QUICK_PAIRS = 100_000
@@ -97,8 +98,10 @@ def diagnose(
         names = ", ".join(inputs.missing_files[:4]) + (" and more" if len(inputs.missing_files) > 4 else "")
         diagnosis.looked.append(f"text: not all of it, for these files are gone: {names}")
     passes = _TextReader(inputs, diagnosis, quick, progress).read_all()
+    held_out = [files for files in (inputs.valid, inputs.test) if files is not None]
+    diagnosis.commands = clean_commands(diagnosis.findings, inputs.corpora, held_out, inputs.languages)
     if not quick:
-        diagnosis.findings += check_unchanged(inputs.records, inputs.languages, inputs.name)
+        diagnosis.findings += check_unchanged(inputs.records, inputs.name)
     tokenizers = inputs.tokenizers
     if tokenizers is None and any(map(len, passes)):
         tokenizers = _learn_tokenizers(inputs.settings, passes, diagnosis)
@@ -152,7 +155,8 @@ class _TextReader:
         return passes
 
     def _reader(self, files: FilePair) -> ParallelReader:
-        return ParallelReader(*files, self._inputs.languages, self._limit)
+        source, target = (one or given for one, given in zip(files.languages, self._inputs.languages, strict=True))
+        return ParallelReader(files.source, files.target, (source, target), self._limit, files.columns)
 
     def _read_held_out(self, files: FilePair) -> HeldOut:
         with _report_unreadable(files, Diagnosis()):  # reported when the files themselves are checked
@@ -165,7 +169,7 @@ class _TextReader:
         corpus = self._reader(files)
         with _report_unreadable(files, self._diagnosis):
             one = TextPass(corpus, held_out, classifier, self._progress, self._sample)
-            self._diagnosis.findings += one.findings(self._inputs.languages)
+            self._diagnosis.findings += one.findings(corpus.languages)
             beginning = "" if corpus.complete else ", the beginning of it"
             self._diagnosis.looked.append(
                 f"{what}: {corpus.name}, {len(one):,} usable pair{'s' * (len(one) != 1)}{beginning}"
@@ -175,7 +179,7 @@ class _TextReader:
 
 
 def _name(files: FilePair) -> str:
-    return " + ".join(str(path) for path in files if path is not None)
+    return " + ".join(map(str, files.files))
 
 
 @contextmanager
@@ -188,7 +192,7 @@ def _report_unreadable(files: FilePair, diagnosis: Diagnosis) -> Iterator[None]:
     try:
         yield
     except DataError as error:
-        if not all(path is None or path.is_file() for path in files):
+        if not all(path.is_file() for path in files.files):
             raise
         lines = () if error.line is None else (error.line,)
         diagnosis.findings.append(
@@ -289,7 +293,9 @@ def _small_batch(config: NetworkConfig, tokenizers: tuple[Tokenizer, Tokenizer],
     """A few pairs of the first corpus, or random ids if there is no text."""
     for one in filter(len, passes):
         count = 50 * model_checks.ROWS
-        source = tokenizers[0].encode_batch(one.sample.sources[:count])
+        language = one.corpus.languages[1]
+        marked = toward(tokenizers[0], language if language in tokenizers[0].languages else None)
+        source = marked.encode_batch(one.sample.sources[:count])
         target = tokenizers[1].encode_batch(one.sample.targets[:count])
         return model_checks.small_batch(source, target, tokenizers[1].special_ids)
     source, target = model_checks.random_pairs(config.source_vocab, config.target_vocab)

@@ -11,9 +11,14 @@ torch here.
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
+
+from multihead.data.corpus import Languages, language_of
+from multihead.data.entries import Columns
 
 Severity = Literal["error", "warning", "note"]
 
@@ -138,6 +143,78 @@ def make_finding(
     return Finding(severity, code, str(where), count, total, what, remedy or kind.remedy, tuple(lines))
 
 
+_CLEANED = frozenset(
+    {"not-utf8", "nul", "empty", "empty-both", "not-a-pair"}
+    | {"equal-sides", "swapped-pairs", "length-ratio", "duplicates"}
+)
+"""What `multihead clean` removes, besides leaks."""
+_BEFORE_CLEANING = frozenset(
+    ["unequal-lines", "misaligned", "unrelated", "unreadable", "swapped-files", "wrong-language"]
+)
+"""What has to be mended first, because it is not about single pairs."""
+
+
+class FilePair(NamedTuple):
+    """Source and target files, or one file of pairs, and how it is read."""
+
+    source: Path
+    target: Path | None = None
+    languages: Languages = (None, None)
+    """Of this pair of files; None: those of all text."""
+    columns: Columns | None = None
+
+    @property
+    def files(self) -> list[Path]:
+        """The one or two files."""
+        return [self.source] if self.target is None else [self.source, self.target]
+
+
+def clean_commands(
+    findings: Sequence[Finding], corpora: Sequence[FilePair], held_out: Sequence[FilePair], languages: Languages
+) -> list[str]:
+    """The commands that remove the faulty pairs of each corpus.
+
+    Args:
+        findings: those of all corpora.
+        corpora: the training text.
+        held_out: validation and test files; they are named if a pair of them leaks.
+        languages: codes of both sides, where they were given.
+    """
+    kinds = {one.code for one in findings if one.remedy == FINDING_KINDS[one.code].remedy}
+    leaks = any(code.startswith("leaked-") for code in kinds)
+    commands = []
+    for files in corpora:
+        names = {" + ".join(map(str, files.files)), *map(str, files.files)}
+        codes = {one.code for one in findings if one.where in names}
+        if (codes & _CLEANED or leaks) and not (codes & _BEFORE_CLEANING or files.columns):
+            commands.append(_clean_command(files, held_out if leaks else (), languages))
+    return commands
+
+
+def _clean_command(files: FilePair, held_out: Sequence[FilePair], languages: Languages) -> str:
+    words = ["multihead", "clean"]
+    for side, (flag, path) in enumerate(zip(("source", "target"), files[:2], strict=True)):
+        if path is not None:
+            words += [f"--{flag}", str(path)]
+        code = files.languages[side] or languages[side]
+        if code and code != language_of(path or files[0]):
+            words += [f"--{flag}-language", code]
+    for pair in held_out:
+        words += ["--held-out", shlex.join(map(str, pair.files))]
+    for flag, path in zip(("output", "output-target"), files[:2], strict=True):
+        if path is not None:
+            words += [f"--{flag}", str(_cleaned(path, pairs=files[1] is None))]
+    return shlex.join(words)
+
+
+def _cleaned(path: Path, *, pairs: bool) -> Path:
+    """``train.clean.de`` for ``train.de.gz``; a file of pairs that is neither TSV nor JSON lines becomes TSV."""
+    while path.suffix.lower() in (".gz", ".xz", ".zst"):
+        path = path.with_suffix("")
+    kept = not pairs or path.suffix.lower() in (".tsv", ".jsonl", ".ndjson")
+    return path.with_name(f"{path.stem}.clean{path.suffix if kept else '.tsv'}")
+
+
 @dataclass
 class Diagnosis:
     """The result of `doctor`."""
@@ -147,6 +224,8 @@ class Diagnosis:
     """What was checked, a sentence each."""
     figures: dict[str, float] = field(default_factory=dict)
     """Measurements, by name."""
+    commands: list[str] = field(default_factory=list)
+    """Commands that remove the faulty pairs that were found."""
 
     @property
     def worst(self) -> Severity | None:
@@ -173,16 +252,18 @@ class Diagnosis:
         return ", ".join(f"{n} {name}{'s' * (n != 1)}" for n, name in counts if n) or "nothing to mend"
 
     def as_dict(self) -> dict[str, Any]:
-        """The result as JSON data: worst, status, findings (most severe first), looked, figures (not finite: None)."""
+        """The result as JSON data; findings most severe first, figures that are not finite None."""
         return {
             "worst": self.worst,
             "status": self.status,
             "findings": [asdict(one) for one in self.ordered],
             "looked": self.looked,
             "figures": {name: value if math.isfinite(value) else None for name, value in self.figures.items()},
+            "commands": self.commands,
         }
 
     def __str__(self) -> str:
         rows = [f"looked at {line}" for line in self.looked]
         rows += map(str, self.ordered)
+        rows += [f"to remove the faulty pairs: {command}" for command in self.commands]
         return "\n".join([*rows, self.counted()])

@@ -59,7 +59,7 @@ _SCRIPTS = {
 }
 """The first word of a letter's Unicode name, and the languages that are written with it."""
 
-_WORDS = {
+COMMON_WORDS = {
     "cs": "a v na je se že to s z do o jsem jsou byl ale jako pro který",
     "da": "og i er at det en til på som den af for ikke med der har et",
     "de": "der die das und ist ein eine in den mit auf nicht von zu im sich ich er sie einem",
@@ -102,7 +102,7 @@ def known_code(code: str | None) -> str | None:
     """The known language of a code ("de" of "de-AT"); None if it is not known here."""
     first = primary_language(code)
     first = {"no": "nb", "nn": "nb", "iw": "he"}.get(first, first)
-    return first if first in _WORDS or any(first in codes.split() for codes in _SCRIPTS.values()) else None
+    return first if first in COMMON_WORDS or any(first in codes.split() for codes in _SCRIPTS.values()) else None
 
 
 def guess_languages(lines: Iterable[str]) -> frozenset[str]:
@@ -126,7 +126,7 @@ def guess_languages(lines: Iterable[str]) -> frozenset[str]:
 def _languages_by_words(text: list[str]) -> frozenset[str]:
     words = Counter(word for line in text for word in re.findall(r"\w+", line.casefold()))
     total = words.total()
-    shares = {code: sum(words[word] for word in small.split()) / total for code, small in _WORDS.items()}
+    shares = {code: sum(words[word] for word in small.split()) / total for code, small in COMMON_WORDS.items()}
     best = max(shares.values())
     if best < _MIN_SHARE:
         return frozenset()
@@ -198,20 +198,49 @@ class Misalignment(NamedTuple):
     offset: int
 
 
+class LengthModel(NamedTuple):
+    """The usual lengths of the targets of a corpus."""
+
+    ratio: float
+    """c: characters of a target per character of its source."""
+    middle: float
+    """The median of z."""
+    spread: float
+    """The robust standard deviation of z: 1.4826 times its median absolute deviation, at least 0.5."""
+
+    def deviations(self, source: Lengths, target: Lengths) -> Lengths:
+        """|z - middle| / spread of each pair."""
+        expected = source * self.ratio
+        z = (target - expected) / np.sqrt((target + expected) / 2)
+        return np.abs(z - self.middle) / self.spread
+
+    def times(self, source: Lengths, target: Lengths) -> Lengths:
+        """How many times each target is as long, or as short, as expected, not counting 10 characters."""
+        times = (target + _SLACK) / (source * self.ratio + _SLACK)
+        return np.maximum(times, 1 / times)
+
+
+def length_model(source: Lengths, target: Lengths) -> LengthModel | None:
+    """The usual lengths of a corpus, or of a sample of it; None for fewer than 100 pairs."""
+    if len(source) < _MIN_PAIRS:
+        return None
+    expected = source * (target.sum() / source.sum())
+    z = (target - expected) / np.sqrt((target + expected) / 2)
+    middle = np.median(z)
+    spread = max(1.4826 * float(np.median(np.abs(z - middle))), 0.5)
+    return LengthModel(float(target.sum() / source.sum()), float(middle), spread)
+
+
 def length_outliers(source: Lengths, target: Lengths) -> npt.NDArray[np.bool_]:
     """Mark pairs whose sides have incompatible lengths.
 
     A pair is an outlier if its z is more than 6 robust standard deviations (1.4826 times the median absolute deviation)
     from the median, and one side is more than twice as long as expected, not counting 10 characters.
     """
-    if len(source) < _MIN_PAIRS:
+    model = length_model(source, target)
+    if model is None:
         return np.zeros(len(source), np.bool_)
-    expected = source * (target.sum() / source.sum())
-    z = (target - expected) / np.sqrt((target + expected) / 2)
-    middle = np.median(z)
-    deviation = max(1.4826 * float(np.median(np.abs(z - middle))), 0.5)
-    times = (target + _SLACK) / (expected + _SLACK)
-    return (np.abs(z - middle) > _MAX_DEVIATIONS * deviation) & ((times > _MAX_RATIO) | (times < 1 / _MAX_RATIO))  # type: ignore[no-any-return]
+    return (model.deviations(source, target) > _MAX_DEVIATIONS) & (model.times(source, target) > _MAX_RATIO)
 
 
 def find_misalignments(source: Lengths, target: Lengths, reach: int = 5) -> list[Misalignment]:

@@ -16,14 +16,15 @@ from pathlib import Path
 from multihead import work_folder
 from multihead.bundle import Bundle, load_bundle
 from multihead.data.corpus import Languages, language_of
-from multihead.data.readers import scan_corpus
-from multihead.data.text_files import TextScan, scan
-from multihead.diagnosis.findings import Finding, make_finding
+from multihead.data.entries import digest
+from multihead.data.readers import shards
+from multihead.diagnosis.findings import FilePair, Finding, make_finding
 from multihead.errors import ConfigurationError, DataError
 from multihead.files import current_folder
 from multihead.models.config import NetworkConfig
 from multihead.models.network import Network
 from multihead.planning.choices import choose_given_model
+from multihead.planning.corpus_settings import CorpusSettings
 from multihead.planning.settings import (
     Choices,
     CorpusRecord,
@@ -38,26 +39,25 @@ from multihead.text.languages import Languages as ModelLanguages
 from multihead.text.tokenizer import Tokenizer
 
 
-def check_unchanged(records: Iterable[CorpusRecord], languages: Languages, name: str) -> list[Finding]:
+def check_unchanged(records: Iterable[CorpusRecord], name: str) -> list[Finding]:
     """A finding if any file differs from what was recorded.
 
     Args:
         records: records of corpora whose files exist.
-        languages: codes of both sides, for files of pairs that need them.
         name: name of the run.
     """
-    files = [(file, len(record.files) > 1) for record in records for file in record.files]
-    changed = [what for file, line_by_line in files if (what := _describe_change(file, line_by_line, languages))]
+    files = [file for record in records for file in record.files]
+    changed = [what for file in files if (what := _describe_change(file))]
     if not changed:
         return []
     what = f"{len(changed)} of {len(files)} files are not what it was made from: {'; '.join(changed)}"
     return [make_finding("changed", name, len(changed), len(files), what)]
 
 
-def _describe_change(file: TextFile, line_by_line: bool, languages: Languages) -> str:
+def _describe_change(file: TextFile) -> str:
     """How a file differs from its record; empty if it does not."""
     try:
-        now = _scan(Path(file.path), line_by_line, languages)
+        now = digest(Path(file.path))
     except DataError as error:  # it was readable when the run was made
         return str(error)
     if now.sha256 == file.sha256:
@@ -65,14 +65,6 @@ def _describe_change(file: TextFile, line_by_line: bool, languages: Languages) -
     if now.lines != file.lines:
         return f"{file.path} has {now.lines:,} lines and had {file.lines:,}"
     return f"{file.path} has as many lines, but not the same"
-
-
-def _scan(path: Path, line_by_line: bool, languages: Languages) -> TextScan:
-    return scan(path) if line_by_line else scan_corpus(path, None, *languages).files[0]
-
-
-FilePair = tuple[Path, Path | None]
-"""Source and target files, or one file of pairs and None."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +112,8 @@ def collect_inputs(run: Path | None, settings: TrainSettings, test: tuple[Path |
         inputs = replace(inputs, network=network, name=f"the model of {settings.from_model}, to be fine-tuned")
     corpora = _named_text(settings)
     valid = file_pair(settings.valid_source, settings.valid_target, "valid")
+    if settings.valid:
+        valid = _files_of(settings.valid)[0]
     inputs = replace(
         inputs,
         corpora=corpora or inputs.corpora,
@@ -132,8 +126,8 @@ def collect_inputs(run: Path | None, settings: TrainSettings, test: tuple[Path |
             "nothing to check: name a run or model folder, or text (--source FILE --target FILE, or a file of pairs: "
             "--source FILE.tsv)"
         )
-    files = {*inputs.corpora, inputs.valid}
-    records = tuple(record for record in inputs.records if _recorded_files(record) in files)
+    files = {files[:2] for files in (*inputs.corpora, inputs.valid) if files is not None}
+    records = tuple(record for record in inputs.records if _recorded_files(record)[:2] in files)
     return replace(inputs, languages=_languages(inputs), records=records)
 
 
@@ -149,36 +143,44 @@ def file_pair(source: Path | None, target: Path | None, what: str) -> FilePair |
     if source is None or (target is None and not holds_pairs(source)):
         given, missing = ("target", "source") if source is None else ("source", "target")
         raise ConfigurationError(f"{prefix}{given} is given without {prefix}{missing}: name both, or a file of pairs")
-    return source, target
+    return FilePair(source, target)
 
 
 def inputs_from_data(data: DataConfig, settings: TrainSettings) -> DiagnosisInputs:
     """The text that a run or a prepared folder was made from, as far as it still exists."""
-    records = [_recorded_files(record) for record in data.corpora]
+    records = [_recorded_files(record) for record in data.corpora if not record.reversed]
     valid = None if data.valid is None else _recorded_files(data.valid)
-    every = [path for files in (*records, *([valid] if valid else [])) for path in files if path is not None]
+    every = [path for files in (*records, *([valid] if valid else [])) for path in files.files]
     missing = [path for path in every if not path.exists()]
     return DiagnosisInputs(
         settings,
-        tuple(files for files in records if not {*files} & {*missing}),
-        None if valid is None or {*valid} & {*missing} else valid,
+        tuple(files for files in records if not {*files.files} & {*missing}),
+        None if valid is None or {*valid.files} & {*missing} else valid,
         languages=(data.source_language, data.target_language),
         missing_files=tuple(map(str, missing)),
-        records=(*data.corpora, *([data.valid] if data.valid else [])),
+        records=(*(one for one in data.corpora if not one.reversed), *([data.valid] if data.valid else [])),
     )
 
 
 def _recorded_files(record: CorpusRecord) -> FilePair:
     paths = [Path(file.path) for file in record.files]
-    return paths[0], paths[1] if len(paths) > 1 else None
+    languages = record.source_language, record.target_language
+    return FilePair(paths[0], paths[1] if len(paths) > 1 else None, languages, record.columns)
 
 
 def _named_text(settings: TrainSettings) -> tuple[FilePair, ...]:
-    if settings.corpus is not None:
-        pairs = [file_pair(wish.source, wish.target, "") for wish in settings.corpus]
-    else:
-        pairs = [file_pair(settings.source, settings.target, "")]
-    return tuple(pair for pair in pairs if pair is not None)
+    if settings.corpus is None:
+        named = file_pair(settings.source, settings.target, "")
+        return () if named is None else tuple(FilePair(*files) for files in shards(*named[:2]))
+    return _files_of(settings.corpus)
+
+
+def _files_of(corpora: Sequence[CorpusSettings]) -> tuple[FilePair, ...]:
+    return tuple(
+        FilePair(*files, (wish.source_language, wish.target_language), wish.columns)
+        for wish in corpora
+        for files in shards(wish.source, wish.target)
+    )
 
 
 def _from_folder(folder: Path, settings: TrainSettings) -> DiagnosisInputs:
@@ -219,9 +221,10 @@ def _with_bundle(inputs: DiagnosisInputs, bundle: Bundle, *, trained: bool) -> D
 def _languages(inputs: DiagnosisInputs) -> Languages:
     """The languages from the settings, else from the run, else from the file names."""
     named: Languages = (None, None)
-    for source, target in inputs.corpora:
-        if target is not None:
-            named = _fill_in(named, (language_of(source), language_of(target)))
+    for files in inputs.corpora:
+        named = _fill_in(named, files.languages)
+        if files.target is not None:
+            named = _fill_in(named, (language_of(files.source), language_of(files.target)))
     settings = inputs.settings
     return _fill_in((settings.source_language, settings.target_language), _fill_in(inputs.languages, named))
 
