@@ -19,12 +19,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from multihead.decoding.search import Search, refuse_unstored
-from multihead.errors import FormatError, shortened, shown
+from multihead.errors import ConfigurationError, FormatError, shortened, shown
 from multihead.files import read_stable, sha256_of
 from multihead.model_folder import (
     CONFIG,
@@ -45,7 +45,7 @@ from multihead.models.network import Network
 from multihead.models.recurrent.network import RecurrentTranslator
 from multihead.models.transformer import Transformer
 from multihead.sealed import OpenFolder
-from multihead.text.languages import Languages
+from multihead.text.languages import Direction, Languages, find_directions, listed
 from multihead.text.tokenizer import BytePairTokenizer, Tokenizer
 
 if TYPE_CHECKING:
@@ -75,6 +75,34 @@ class Bundle:
     """How it is searched by default; only the fields of `Search.stored` are kept."""
     source_language: str | None = None
     target_language: str | None = None
+    directions: tuple[Direction, ...] = ()
+    """Of a model in which a symbol at the start of the source says into which language (`text.language_tokens`)."""
+
+    def toward(self, languages: Languages) -> Bundle:
+        """The model for one of its directions; as it is if there is no choice, or nothing chooses between targets.
+
+        Raises:
+            ConfigurationError: it has no such direction.
+        """
+        if not self.directions:
+            return self
+        found = find_directions(self.directions, languages)
+        sources, targets = ({direction[side] for direction in found} for side in (0, 1))
+        if len(targets) > 1:
+            return self
+        from multihead.text.language_tokens import toward
+
+        source, target = (*sources,)[0] if len(sources) == 1 else languages.source, found[0].target
+        tokenizer = toward(self.source_tokenizer, target)
+        return replace(self, source_tokenizer=tokenizer, source_language=source, target_language=target)
+
+    def require_direction(self, name: object) -> None:
+        """Raise ConfigurationError if it is not decided into which language it translates."""
+        if self.directions and not self.source_tokenizer.prefix:
+            raise ConfigurationError(
+                f"{name}: this model translates {listed(self.directions)}; say which, by --target-language (and "
+                "--source-language), or languages=Languages(source, target) in Python"
+            )
 
 
 def save_bundle(
@@ -108,13 +136,14 @@ def save_bundle(
             tokenizer.save(draft / name)
         write_json(draft / "generation.json", bundle.generation.stored_values())
         write_json(draft / "metrics.json", metrics)
-        (draft / "README.md").write_text(_card(bundle, metrics, made_by), encoding="utf-8")
+        (draft / "README.md").write_text(_card(bundle, metrics, made_by), encoding="utf-8", newline="\n")
         for name, content in (others or {}).items():
             (draft / name).write_bytes(content)
         return {
             "tokenizers": {name: tokenizer.digest for name, tokenizer in tokenizers.items()},
             "source_language": bundle.source_language,
             "target_language": bundle.target_language,
+            **({"directions": bundle.directions} if bundle.directions else {}),
         }
 
     save_folder(folder, bundle.model, bundle.model.config, write_parts, rounding)
@@ -126,7 +155,8 @@ def load_bundle(folder: Path, device: str = "cpu", languages: Languages | None =
     Args:
         folder: the folder.
         device: where the network goes.
-        languages: source and target, for a model of another program that has several.
+        languages: source and target, for a model of another program that has several. A model of ours has all of its
+            directions, and `Bundle.toward` chooses one.
 
     Raises:
         FormatError: the folder is none of these, something in it is missing or damaged, or a tokenizer is not the one
@@ -144,13 +174,16 @@ def load_bundle(folder: Path, device: str = "cpu", languages: Languages | None =
             raise FormatError(f"{found.path / CONFIG}: damaged: it names no tokenizers; {COPY_AGAIN}")
         tokenizers = [_read_tokenizer(found, name, digests[name]) for name in sorted(digests)]
         languages_told = [_language(config, name, found) for name in ("source_language", "target_language")]
+        directions = _directions(config, tokenizers[0], found)
         model = load_network(network_config, lambda: build_network(network_config), found, config)
     return Bundle(
         model.eval().to(device),
         tokenizers[0],
         tokenizers[-1],
         generation,
-        *languages_told,
+        languages_told[0],
+        languages_told[1],
+        directions,
     )
 
 
@@ -165,6 +198,23 @@ def locate(folder: Path) -> Path:
         return found[0]
     found.close()
     return found.path
+
+
+def read_directions(folder: Path) -> tuple[Direction, ...]:
+    """The directions of a model that has several; none of any other.
+
+    Raises:
+        FormatError: there is no model, or it is damaged.
+    """
+    found = _find(folder)
+    if not isinstance(found, OpenFolder):
+        return ()
+    with found:
+        config = read_config(found)
+        if "directions" not in config:
+            return ()
+        name = next((name for name in (*_SHARED, *_SEPARATE) if name in config.get("tokenizers", {})), _SHARED[0])
+        return _directions(config, Tokenizer.read(found, name), found)
 
 
 def weights_digest(folder: Path) -> str:
@@ -274,6 +324,21 @@ def _language(config: dict[str, Any], name: str, folder: OpenFolder) -> str | No
     return code
 
 
+def _directions(config: dict[str, Any], tokenizer: Tokenizer, folder: OpenFolder) -> tuple[Direction, ...]:
+    """The directions of a model of several; their targets have a symbol in the vocabulary."""
+    rows = config.get("directions", [])
+    try:
+        found = tuple(Direction(*row) for row in rows)
+        sources, targets = {direction.source for direction in found}, {direction.target for direction in found}
+        sound = all(source is None or isinstance(source, str) for source in sources)
+        sound = sound and targets <= {*tokenizer.languages} and bool(targets) == bool(tokenizer.languages)
+    except TypeError:
+        sound = False
+    if not sound:
+        raise FormatError(f"{folder.path / CONFIG}: damaged: directions are {shown(rows)}; {COPY_AGAIN}")
+    return found
+
+
 def _read_search(folder: OpenFolder) -> Search:
     path, values = folder.path / "generation.json", folder.read_json("generation.json")
     try:
@@ -297,6 +362,10 @@ def _card(bundle: Bundle, metrics: dict[str, Any], made_by: str) -> str:
     """The model card: README.md of a model folder."""
     config = bundle.model.config
     languages = f"{bundle.source_language or 'source'} to {bundle.target_language or 'target'}"
+    chosen = ""
+    if bundle.directions:
+        languages, code = listed(bundle.directions), bundle.directions[0].target
+        chosen = f", languages=Languages(target={code!r})"
     size = sum(p.numel() for p in bundle.model.parameters())
     shown = {name: f"{value:.4g}" if isinstance(value, float) else str(value) for name, value in metrics.items()}
     measured = "\n".join("| {} | {} |".format(name, text.replace("|", "\\|")) for name, text in shown.items())
@@ -308,8 +377,9 @@ def _card(bundle: Bundle, metrics: dict[str, Any], made_by: str) -> str:
         f"{kind} of {len(bundle.target_tokenizer)} entries.\n"
         + (f"Other than by default: {unusual}.\n" if unusual else "")
         + "\n"
-        "```python\nfrom multihead import Translator\n\n"
-        'translator = Translator.load(".")\nprint(translator.translate(["..."]))\n```\n\n'
+        "```python\nfrom multihead import Translator\n"
+        + ("from multihead.text.languages import Languages\n" if chosen else "")
+        + f'\ntranslator = Translator.load("."{chosen})\nprint(translator.translate(["..."]))\n```\n\n'
         + (f"| measured | |\n|---|---|\n{measured}\n" if measured else "")
     )
 

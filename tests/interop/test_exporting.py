@@ -97,7 +97,7 @@ def test_without_the_runtime_the_certificate_says_what_to_install(
     monkeypatch.setattr(runtime, "open_folder", missing)
     found = export_model(trained, "ctranslate2", tmp_path / "out", OPTIONS, say=lambda _: None)
     assert found.state == "not run"
-    assert "pip install 'multihead[ctranslate2]'" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert 'pip install "multihead[ctranslate2]"' in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
 
 
 def test_a_package_that_writes_the_format_is_named(

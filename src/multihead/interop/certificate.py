@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from typing import Any, Literal
 
@@ -34,6 +34,9 @@ from multihead.interop.comparing import (
     compare_searches,
     compare_texts,
     compare_tokenizers,
+    join_scores,
+    join_searches,
+    join_tokenizers,
 )
 from multihead.interop.formats.parts import TranslatorParts
 from multihead.interop.lines import Lines
@@ -170,6 +173,26 @@ def certify(
         len(texts),
         terms.lines.origin,
         **checks,
+    )
+
+
+def join_certificates(certificates: Mapping[str, Certificate]) -> Certificate:
+    """The certificate of a model of several directions, from that of each by its name; it passes if all do."""
+    found = [*certificates.values()]
+    if len(found) == 1:
+        return found[0]
+    problems = [f"{name}: {one.reason}" for name, one in certificates.items() if one.reason]
+    tokenizers = [one.tokenizer for one in found if one.tokenizer is not None]
+    scores = [one.scores for one in found if one.scores is not None]
+    return replace(
+        found[0],
+        state="failed" if problems else "passed",
+        reason="; ".join(problems),
+        lines=sum(one.lines for one in found),
+        origin=f"{found[0].origin}, divided among {', '.join(certificates)}",
+        tokenizer=join_tokenizers(tokenizers) if tokenizers else None,
+        scores=join_scores(scores) if scores else None,
+        searches=tuple(join_searches(checks) for checks in zip(*(one.searches for one in found), strict=True)),
     )
 
 

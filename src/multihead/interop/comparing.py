@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from multihead.decoding.search import Search
@@ -65,6 +65,38 @@ class SearchCheck:
     """The rules that both sides followed."""
     differences: tuple[Difference, ...] = ()
     """The first ones, unexplained ones first."""
+
+
+def join_tokenizers(checks: Sequence[TokenizerCheck]) -> TokenizerCheck:
+    """The same of all lines of several checks."""
+    return TokenizerCheck(
+        lines=sum(one.lines for one in checks),
+        equal_ids=sum(one.equal_ids for one in checks),
+        translations=sum(one.translations for one in checks),
+        equal_texts=sum(one.equal_texts for one in checks),
+        first_difference=next((one.first_difference for one in checks if one.first_difference), None),
+    )
+
+
+def join_scores(checks: Sequence[ScoreCheck]) -> ScoreCheck:
+    """The same of all tokens of several checks; a largest difference that is no number stays one."""
+    tokens = sum(one.tokens for one in checks)
+    mean = sum(one.mean * one.tokens for one in checks) / max(tokens, 1)
+    largest = max((one.largest for one in checks), key=lambda gap: (gap != gap, gap))
+    return ScoreCheck(tokens, largest, mean, checks[0].allowed)
+
+
+def join_searches(checks: Sequence[SearchCheck]) -> SearchCheck:
+    """The same of all lines of several checks of one search."""
+    differences = sorted((found for one in checks for found in one.differences), key=lambda found: found.explained)
+    return replace(
+        checks[0],
+        lines=sum(one.lines for one in checks),
+        equal=sum(one.equal for one in checks),
+        near_ties=sum(one.near_ties for one in checks),
+        unexplained=sum(one.unexplained for one in checks),
+        differences=tuple(differences[:_SHOWN]),
+    )
 
 
 @dataclass(frozen=True)

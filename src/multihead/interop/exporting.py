@@ -18,14 +18,15 @@ from multihead.bundle import Bundle, load_bundle
 from multihead.errors import ConfigurationError, MultiheadError, SurroundingsError
 from multihead.files import atomic_folder, check_new_folder, write_errors
 from multihead.interop import card
-from multihead.interop.certificate import FILE, Certificate, Terms, certify, not_run, search_of
+from multihead.interop.certificate import FILE, Certificate, Terms, certify, join_certificates, not_run, search_of
 from multihead.interop.comparing import measure_rounding
 from multihead.interop.formats.parts import TranslatorParts
+from multihead.interop.formats.tokenizer_json import as_library_tokenizer
 from multihead.interop.lines import certificate_lines
 from multihead.interop.our_side import OurSide
-from multihead.interop.runtimes import Runtime, TokenizerRuntime
+from multihead.interop.runtimes import DirectedRuntime, Runtime, TokenizerRuntime
 from multihead.models.config import TransformerConfig
-from multihead.text.languages import Languages
+from multihead.text.languages import Languages, find_directions
 
 FormatName = Literal["ctranslate2", "argos", "transformers", "onnx", "sentencepiece", "web"]
 
@@ -62,6 +63,8 @@ class Format:
     """How the format's tokenizer differs from ours, if it cannot be the same."""
     open_as_used: Callable[[Path, TranslatorParts], tuple[Runtime, str]] | None = None
     """The runtime as users have it by default, and the precision in which it computes."""
+    chooses_direction: bool = False
+    """Whether it carries all directions of a model, and its runtime is a `DirectedRuntime`."""
 
 
 def find_format(name: str) -> Format:
@@ -140,6 +143,7 @@ def find_format(name: str) -> Format:
                 web.represented,
                 web.allowed,
                 arithmetic="int8 products, float32 sums",
+                chooses_direction=True,
             )
     raise ConfigurationError(f"there is no format '{name}': choose {', '.join(FORMATS)}")
 
@@ -197,13 +201,8 @@ def export_model(
         raise ConfigurationError(
             f"{format} has no quantization '{quantization}': choose {', '.join(form.quantizations)}"
         )
-    bundle = load_bundle(model, languages=options.languages)
-    parts = parts_of(bundle, f"{model}: cannot be exported to {format}")
-    parts = replace(
-        parts,
-        source_language=parts.source_language or options.languages.source,
-        target_language=parts.target_language or options.languages.target,
-    )
+    bundle = load_bundle(model, languages=options.languages).toward(options.languages)
+    parts = _parts_for(form, bundle, model, format, options.languages)
     refuse(form.refusals(parts), f"{model}: cannot be exported to {format}")
     with atomic_folder(output) as draft:
         form.write(parts, draft, quantization)
@@ -213,6 +212,30 @@ def export_model(
         add_certificate(draft, certificate)
     say(f"{output}: {certificate.summary()}")
     return certificate
+
+
+def _parts_for(form: Format, bundle: Bundle, model: Path, format: FormatName, languages: Languages) -> TranslatorParts:
+    """The parts of a model as a format carries them.
+
+    Raises:
+        ConfigurationError: it has several directions, and neither is one named nor does the format carry them all.
+    """
+    if not form.chooses_direction:
+        bundle.require_direction(model)
+    parts = parts_of(bundle, f"{model}: cannot be exported to {format}")
+    parts = replace(
+        parts,
+        source_language=parts.source_language or languages.source,
+        target_language=parts.target_language or languages.target,
+    )
+    if form.chooses_direction:
+        open_choice = bundle.directions and not bundle.source_tokenizer.prefix
+        return replace(parts, directions=tuple(find_directions(bundle.directions, languages)) if open_choice else ())
+    return replace(
+        parts,
+        source_tokenizer=as_library_tokenizer(parts.source_tokenizer),
+        target_tokenizer=as_library_tokenizer(parts.target_tokenizer),
+    )
 
 
 def parts_of(bundle: Bundle, refused: str) -> TranslatorParts:
@@ -273,7 +296,7 @@ def _certify(
         form.inexact_tokenizer(parts),
     )
     with runtime if isinstance(runtime, AbstractContextManager) else nullcontext():
-        certificate = certify(form.represented(parts, quantization), runtime, terms, say)
+        certificate = _certify_directions(form.represented(parts, quantization), runtime, terms, say)
     if quantization == "float32" or form.open_as_used is None:
         return certificate
     say(f"translating {len(lines.texts)} lines on both sides in their own precision")
@@ -283,10 +306,25 @@ def _certify(
     return replace(certificate, rounding=measure_rounding(ours, used, lines.texts, search, arithmetic))
 
 
+def _certify_directions(
+    parts: TranslatorParts, runtime: TokenizerRuntime, terms: Terms, say: Callable[[str], None]
+) -> Certificate:
+    """The certificate of a model; of one with several directions, which divide the lines."""
+    if not parts.directions or not isinstance(runtime, DirectedRuntime):
+        return certify(parts, runtime, terms, say)
+    found: dict[str, Certificate] = {}
+    for number, direction in enumerate(parts.directions):
+        texts = terms.lines.texts[number :: len(parts.directions)] or terms.lines.texts[:1]
+        own = replace(terms, lines=replace(terms.lines, texts=texts))
+        say(f"comparing {direction}")
+        found[str(direction)] = certify(parts.toward(direction), runtime.toward(direction), own, say)
+    return join_certificates(found)
+
+
 def add_certificate(folder: Path, certificate: Certificate) -> None:
     """Write certificate.json, and a section of README.md."""
     with write_errors(folder):
-        (folder / FILE).write_text(certificate.to_json(), encoding="utf-8")
+        (folder / FILE).write_text(certificate.to_json(), encoding="utf-8", newline="\n")
         readme = folder / "README.md"
         text = readme.read_text(encoding="utf-8").rstrip() + "\n\n" if readme.exists() else ""
-        readme.write_text(text + card.section(certificate), encoding="utf-8")
+        readme.write_text(text + card.section(certificate), encoding="utf-8", newline="\n")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from multihead.errors import MissingDependencyError, SurroundingsError
+from multihead.errors import SurroundingsError, require_package
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -28,11 +28,10 @@ def model_folder_of(model: str | Path) -> Path:
     folder = Path(model)
     if folder.exists() or not _NAME.fullmatch(str(model)):
         return folder
-    try:
-        from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-    except ImportError:
-        raise MissingDependencyError("huggingface_hub", "interop", f"{model}: downloading it") from None
+    require_package("huggingface_hub", "interop", f"{model}: downloading it")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
     try:
         return Path(snapshot_download(str(model), allow_patterns=WANTED, ignore_patterns=_UNWANTED))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:

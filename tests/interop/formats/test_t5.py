@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,27 +33,43 @@ Build = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def build(foreign: Any) -> Build:
-    """Make a folder: ``build(folder, symbols, **settings)``; returns their model."""
+def vocabulary(foreign: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[dict[str, Any]], tuple[Path, int]]:
+    """The files of a tokenizer with these symbols, and its size."""
 
-    def make(
-        folder: Path, symbols: dict[str, Any] = T5, *, library: bool = False, untied: bool = False, **settings: Any
-    ) -> Any:
-        from transformers import AutoModelForSeq2SeqLM, MT5Config, MT5ForConditionalGeneration, T5Config, T5Tokenizer
-        from transformers import T5ForConditionalGeneration as Network
+    def make(symbols: dict[str, Any]) -> tuple[Path, int]:
+        from transformers import T5Tokenizer
 
+        folder = tmp_path_factory.mktemp("tokenizer")
         lines = [*foreign.sentences(200), *foreign.sentences(200, english=True)]
         lines += ["translate English to German: x"] * 20
         (folder / "spiece.model").write_bytes(foreign.train_pieces(lines, **symbols))
         tokens = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>" if symbols is T5 else "<s>"}
         tokenizer = T5Tokenizer.from_pretrained(folder, extra_ids=20 if symbols is T5 else 0, **tokens)
         tokenizer.save_pretrained(folder)
+        return folder, len(tokenizer)
+
+    made = {name: make(symbols) for name, symbols in (("T5", T5), ("MADLAD", MADLAD))}
+    return lambda symbols: made["T5" if symbols is T5 else "MADLAD"]
+
+
+@pytest.fixture(scope="module")
+def build(foreign: Any, vocabulary: Callable[[dict[str, Any]], tuple[Path, int]]) -> Build:
+    """Make a folder: ``build(folder, symbols, **settings)``; returns their model."""
+
+    def make(
+        folder: Path, symbols: dict[str, Any] = T5, *, library: bool = False, untied: bool = False, **settings: Any
+    ) -> Any:
+        from transformers import AutoModelForSeq2SeqLM, MT5Config, MT5ForConditionalGeneration, T5Config
+        from transformers import T5ForConditionalGeneration as Network
+
+        files, size = vocabulary(symbols)
+        shutil.copytree(files, folder, dirs_exist_ok=True)
         (folder / ("spiece.model" if library else "tokenizer.json")).unlink()
         seed, updates, kind = settings.pop("seed", 0), settings.pop("updates", 0), settings.pop("kind", T5Config)
         ids = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
         if symbols is MADLAD:
             ids = {"pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 0}
-        made = kind(**{"vocab_size": len(tokenizer) + 3, **ids, **SIZES, **settings})
+        made = kind(**{"vocab_size": size + 3, **ids, **SIZES, **settings})
         network = MT5ForConditionalGeneration if kind is MT5Config else Network
         model = foreign.written(network(made), folder, seed, updates)
         if untied:  # transformers 5 ties what it makes, but not what it reads

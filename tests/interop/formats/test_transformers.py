@@ -121,6 +121,7 @@ def test_the_code_of_the_card(
     ("settings", "reason"),
     [
         ({"kv_heads": 1}, "grouped queries"),
+        ({"positions": "rotary"}, "rotary positions"),
         ({"key_dim": 4}, "key_dim 4"),
         ({"feed_forward": "swiglu"}, "swiglu"),
         ({"norm": "post", "final_norm": True}, "final_norm True"),

@@ -20,11 +20,13 @@ import torch
 pytest.importorskip("selenium", reason="pages are tested in a real browser")
 
 from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import Select
 from selenium.webdriver.support.wait import WebDriverWait
 
+from multihead.bundle import Bundle, save_bundle
 from multihead.decoding.search import Search
 from multihead.interop.certificate import Terms, certify
-from multihead.interop.exporting import ExportOptions, export_model
+from multihead.interop.exporting import ExportOptions, _certify_directions, export_model
 from multihead.interop.formats import web
 from multihead.interop.formats.parts import TranslatorParts
 from multihead.interop.lines import Lines, random_lines
@@ -33,6 +35,8 @@ from multihead.interop.runtimes.browser import BrowserRuntime, Site
 from multihead.models.config import TransformerConfig
 from multihead.models.transformer import Transformer
 from multihead.text.foreign import SpecialIds
+from multihead.text.language_tokens import LanguageTokenizer
+from multihead.text.languages import Direction, Languages
 from multihead.text.sentencepiece import SentencePieceTokenizer, own_pieces
 from multihead.text.tokenizer import BytePairTokenizer, Tokenizer
 
@@ -52,6 +56,7 @@ MODELS = {
     "post-norm, learned, gelu": {"norm": "post", "positions": "learned", "max_positions": 30, "feed_forward": "gelu"},
     "grouped, swiglu": {**WIDE, "kv_heads": 2, "feed_forward": "swiglu"},
     "halves, bias": {**WIDE, "sinusoid": "halves", "output_bias": True, "feed_forward": "silu"},
+    "rotary, grouped": {**WIDE, "positions": "rotary", "kv_heads": 2},
     "fairseq, separate, norm": {"sinusoid": "fairseq", "shared": False, "tie_output": False, "embedding_norm": True},
 }
 
@@ -296,6 +301,14 @@ def test_the_page_translates_what_is_typed(
         wait.until(lambda _: browser.find_element(By.ID, "state").text.startswith("Translated"))
         if EXACT:
             assert browser.find_element(By.ID, "translation").get_attribute("value") == expected
+        for code, title in (("de", "Deutsch → Englisch"), ("zh", "德语 → 英语"), ("fr", "allemand → anglais")):
+            Select(browser.find_element(By.ID, "language")).select_by_value(code)
+            assert browser.title == title
+            words = browser.execute_script(
+                "return [...document.querySelectorAll('#copy, .note, #state, [for]')].map((one) => one.textContent)"
+            )
+            assert all(words)
+            assert not {"Copy the translation", "Text", "Translation"} & set(words)
         assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
         names = browser.execute_script("return performance.getEntriesByType('resource').map((one) => one.name)")
         assert all(name.startswith((site.url, "data:")) for name in names)
@@ -307,6 +320,118 @@ def test_the_page_translates_what_is_typed(
     finally:
         browser.get("about:blank")
         site.close()
+
+
+# --------------------------------------------------------------------------- several directions
+
+
+@pytest.fixture(scope="module")
+def several(tokenizer: BytePairTokenizer) -> TranslatorParts:
+    """A model of two directions, by symbols of languages."""
+    both = LanguageTokenizer(tokenizer, ["de", "en"])
+    sizes = {"width": 16, "heads": 2, "inner": 24, "encoder_layers": 1, "decoder_layers": 1, "tie_embeddings": True}
+    config = TransformerConfig(source_vocab=len(both), target_vocab=len(both), **sizes)
+    torch.manual_seed(3)
+    weights = {name: 3 * value if value.dim() > 1 else value for name, value in Transformer(config).named_parameters()}
+    directions = (Direction("de", "en"), Direction("en", "de"))
+    search = Search(beam=2, length_factor=1, length_margin=2)
+    return TranslatorParts(config, weights, both, both, search, directions=directions)
+
+
+def test_the_symbol_of_the_chosen_language_begins_every_source(several: TranslatorParts, open_site: Open) -> None:
+    assert web.refusals(several) == []
+    page, lines = open_site(several), ["Zwei Hunde rennen.", "", ">>de<< Park"]
+    texts, found = [line for line in lines if line], dict[Direction, Any]()
+    for direction in several.directions:
+        own, there = several.toward(direction), page.toward(direction)
+        expected = own.source_tokenizer.encode_batch(lines)
+        assert there.encode(lines) == expected
+        assert expected[0][0] == several.source_tokenizer.id_of(direction.target)  # type: ignore[attr-defined]
+        assert there.decode([[*row, len(several.source_tokenizer) - 1] for row in expected]) == lines
+        found[direction] = expected, there.translations(texts, own.generation)
+    script = """
+    const { load } = await import("/multihead.js");
+    const translator = await load(), found = [translator.directions];
+    for (const options of [{}, { target: "fr" }, { target: "EN" }]) {
+      found.push(await translator.translate("Park", options).then(() => "translated", (error) => error.message));
+    }
+    translator.close();
+    return found;
+    """
+    directions, undecided, unknown, known = page.run(script)
+    assert [tuple(pair) for pair in directions] == [tuple(one) for one in several.directions]
+    assert undecided == unknown == "this model translates de-en, en-de; say which, by target (and source)"
+    assert known == "translated"
+    for direction, (ids, translations) in found.items():
+        own = several.toward(direction)
+        fixed = open_site(own)  # exported for one direction
+        assert fixed.encode(lines) == ids
+        assert fixed.translations(texts, own.generation) == translations
+
+
+def test_the_certificate_compares_every_direction(several: TranslatorParts, open_site: Open) -> None:
+    lines = Lines(random_lines(several.source_tokenizer, 11, 1), "random")
+    terms, rounded = Terms("web", lines, 3, web.allowed("int8"), "int8"), web.represented(several, "int8")
+    found = _certify_directions(rounded, open_site(several), terms, lambda _: None)
+    assert found.state == "passed", found.reason
+    assert (found.lines, found.origin) == (11, "random, divided among de-en, en-de")
+    assert [one.lines for one in found.searches] == [11, 11]
+    assert found.tokenizer is not None
+    assert (found.tokenizer.lines, found.tokenizer.equal_ids) == (11, 11)
+    exchanged = {"source_tokenizer": LanguageTokenizer(several.source_tokenizer.inner, ["en", "de"])}  # type: ignore[attr-defined]
+    wrong = _certify_directions(rounded, open_site(replace(several, **exchanged)), terms, lambda _: None)
+    assert wrong.state == "failed"
+    assert "de-en: " in wrong.reason
+    assert "its tokenizer gives other ids" in wrong.reason
+
+
+def test_the_reader_chooses_the_target_language(browser: Chrome, several: TranslatorParts, tmp_path: Path) -> None:
+    web.write(several, tmp_path)
+    site = Site(tmp_path)
+    browser.get_log("browser")
+    try:
+        browser.get(site.url)
+        wait = WebDriverWait(browser, 20, 0.02)
+        wait.until(lambda _: browser.find_element(By.ID, "state").text == "Ready.")
+        choice = Select(browser.find_element(By.ID, "target"))
+        assert [option.text for option in choice.options] == ["English", "German"]
+        browser.find_element(By.ID, "source").send_keys("Zwei Hunde rennen.")
+        translation, found = browser.find_element(By.ID, "translation"), dict[str, str | None]()
+        for code in ("en", "de", "en"):
+            choice.select_by_value(code)
+            wait.until(lambda _: browser.find_element(By.ID, "state").text.startswith("Translated"))
+            wait.until(lambda _: translation.get_attribute("aria-busy") == "false")
+            assert translation.get_attribute("lang") == code
+            assert found.setdefault(code, translation.get_attribute("value")) == translation.get_attribute("value")
+        assert found["de"] != found["en"]
+        assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
+    finally:
+        browser.get("about:blank")
+        site.close()
+
+
+def test_all_directions_are_exported_unless_one_is_named(several: TranslatorParts, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    parts = vars(several)
+    bundle = Bundle(
+        several.build(model), parts["source_tokenizer"], parts["target_tokenizer"], several.generation,
+        directions=several.directions,
+    )  # fmt: skip
+    save_bundle(model, bundle, {}, "Made by a test.")
+    for target, directions, before in (
+        (None, [["de", "en"], ["en", "de"]], []),
+        ("de", None, [len(bundle.source_tokenizer) - 2]),
+    ):
+        site = tmp_path / f"site-{target}"
+        export_model(
+            model, "web", site, ExportOptions(certificate=False, languages=Languages(None, target)), lambda _: None
+        )
+        found = json.loads((site / "model.json").read_text(encoding="utf-8"))
+        assert (found.get("directions"), found["source_tokenizer"]["before"]) == (directions, before)
+        assert (found["source_language"], found["target_language"]) == (("en", "de") if target else (None, None))
+
+
+# --------------------------------------------------------------------------- refusals
 
 
 def test_what_a_page_lacks_is_named(make_parts: Callable[..., TranslatorParts]) -> None:

@@ -44,5 +44,5 @@ def test_a_missing_package_is_named(tmp_path: Path, module: str, package: str, m
     parts = TranslatorParts(config, {}, tokenizer, tokenizer, Search())
     monkeypatch.setitem(sys.modules, package, None)
     runtime = importlib.import_module(f"multihead.interop.runtimes.{module}")
-    with pytest.raises(MissingDependencyError, match=rf"{package}, which is not installed: pip install 'multihead\["):
+    with pytest.raises(MissingDependencyError, match=rf'{package}, which is not installed: pip install "multihead\['):
         runtime.open_folder(tmp_path, parts, "float32")

@@ -72,7 +72,7 @@ def write(parts: TranslatorParts, folder: Path, quantization: str) -> None:
             package.writestr(f"{name}/minisbd/{parts.source_language}.onnx", splitter)
             for file in _PACKED:
                 package.write(Path(temporary) / file, f"{name}/model/{file}")
-    (folder / "README.md").write_text(_readme(parts, name), encoding="utf-8")
+    (folder / "README.md").write_text(_readme(parts, name), encoding="utf-8", newline="\n")
 
 
 def inexact(parts: TranslatorParts) -> str | None:

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from multihead.errors import MissingDependencyError
+from multihead.errors import require_package
 from multihead.interop.formats.ctranslate2_card import readme, write_tokenizers
 from multihead.interop.formats.parts import TranslatorParts, network_refusals
 from multihead.models.layers import Embedding
@@ -47,7 +47,7 @@ _GATED = ("reglu", "geglu", "swiglu")
 def refusals(parts: TranslatorParts) -> list[str]:
     """What CTranslate2's Transformer lacks."""
     config = parts.config
-    reasons = network_refusals(config)
+    reasons = network_refusals(config, rotary=True)
     if config.key_width != config.value_width:
         reasons.append(
             f"values of another width than the keys (key_dim {config.key_dim}, value_dim {config.value_dim}), but "
@@ -91,15 +91,16 @@ def write(parts: TranslatorParts, folder: Path, quantization: str) -> None:
     for name, value in settings.items():
         setattr(spec.config, name, value)
     spec.validate()
-    variables = [side.position_encodings.encodings for side in (spec.encoder, spec.decoder)]
+    sides = [side for side in (spec.encoder, spec.decoder) if hasattr(side, "position_encodings")]
+    variables = [side.position_encodings.encodings for side in sides]
     tables = [variable.numpy() for variable in variables]  # a variable is rounded in place
     spec.optimize(quantization)
-    for side, variable, table in zip((spec.encoder, spec.decoder), variables, tables, strict=True):
+    for side, variable, table in zip(sides, variables, tables, strict=True):
         if not isinstance(side.position_encodings.encodings, str):  # the name of an equal table
             side.position_encodings.encodings = type(variable)(table)
     spec.save(str(folder))
     write_tokenizers(parts, folder)
-    (folder / "README.md").write_text(readme(parts, quantization, POSITIONS), encoding="utf-8")
+    (folder / "README.md").write_text(readme(parts, quantization, POSITIONS), encoding="utf-8", newline="\n")
 
 
 def _names(tokenizer: Tokenizer, size: int) -> list[str]:
@@ -109,10 +110,9 @@ def _names(tokenizer: Tokenizer, size: int) -> list[str]:
 
 def _spec(parts: TranslatorParts) -> TransformerSpec:
     """The declared model with our weights in it."""
-    try:
-        from ctranslate2 import specs
-    except ImportError:
-        raise MissingDependencyError("ctranslate2", "ctranslate2", "a CTranslate2 folder") from None
+    require_package("ctranslate2.specs", "ctranslate2", "a CTranslate2 folder")
+    from ctranslate2 import specs
+
     config = parts.config
     model = parts.build(Path("the model"))
     options: dict[str, Any] = {
@@ -123,7 +123,11 @@ def _spec(parts: TranslatorParts) -> TransformerSpec:
         "num_heads_kv": config.kv_heads,
         "head_dim": config.key_width // config.heads if config.key_dim else None,
     }
+    if config.positions == "rotary":
+        options |= {"rotary_dim": 0, "rotary_interleave": False}  # all features of a head, paired by halves
     encoder = specs.TransformerEncoderSpec(config.encoder_layers, config.heads, **options)
+    if config.positions == "rotary":
+        del encoder.position_encodings  # a decoder with rotary positions is declared without
     decoder = specs.TransformerDecoderSpec(config.decoder_layers, config.heads, **options)
     for side in (encoder, decoder):
         side.pre_norm = config.norm == "pre"
@@ -154,9 +158,8 @@ def _fill(spec: Any, model: Transformer) -> None:
 
 def _embedding(side: Any, table: Any, ours: Embedding, norm: bool) -> None:
     table.weight = _array(ours.table.weight)
-    positions = torch.arange(POSITIONS)
-    assert ours.positions is not None  # relative ones are refused
-    side.position_encodings.encodings = _array(ours.positions(positions, POSITIONS))
+    if ours.positions is not None:  # else they are rotary
+        side.position_encodings.encodings = _array(ours.positions(torch.arange(POSITIONS), POSITIONS))
     if norm:
         _norm(side.layernorm_embedding, ours.norm)
 

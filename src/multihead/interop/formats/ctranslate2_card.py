@@ -18,7 +18,9 @@ def write_tokenizers(parts: TranslatorParts, folder: Path) -> None:
         if isinstance(tokenizer, SentencePieceTokenizer):
             (folder / name).write_bytes(tokenizer.model)
         elif isinstance(tokenizer, HuggingFaceTokenizer):
-            (folder / name).write_text(json.dumps(tokenizer.content, ensure_ascii=False), encoding="utf-8")
+            (folder / name).write_text(
+                json.dumps(tokenizer.content, ensure_ascii=False), encoding="utf-8", newline="\n"
+            )
         else:
             tokenizer.save(folder / name)
 

@@ -68,7 +68,8 @@ def read(folder: Path, _languages: Languages) -> TranslatorParts:
         _tokenizer(folder, "vocab-tgt.json", config, languages),
     )
     search = Search(beam=int(config.get("num_beams") or 5), alpha=float(config.get("length_penalty", 1.0)))
-    return TranslatorParts(settings, found, *pair, search, *map(str, languages))
+    source, target = map(str, languages)
+    return TranslatorParts(settings, found, *pair, search, source, target)
 
 
 def _tokenizer(folder: Path, name: str, config: Mapping[str, Any], languages: list[Any]) -> PreparedTokenizer:

@@ -41,7 +41,7 @@ _MARIAN = transformers.Layout("marian", "MarianMTModel", has_table=False)
 
 def refusals(parts: TranslatorParts) -> list[str]:
     """What the graphs or the programs that load them cannot carry; empty if they carry everything."""
-    return transformers.attention_refusals(parts.config) + transformers.tokenizer_refusals(parts)
+    return transformers.attention_refusals(parts.config, rotary=True) + transformers.tokenizer_refusals(parts)
 
 
 def file_name(name: str, quantization: str) -> str:
@@ -64,18 +64,21 @@ def write(parts: TranslatorParts, folder: Path, quantization: str = "float32") -
     """
     import_onnx()
     length = transformers.longest_of(parts.config)
-    model = equivalent.with_learned_positions(equivalent.without_projection_scale(parts), length).build(folder)
+    same = equivalent.without_projection_scale(parts)
+    model = (same if same.config.positions == "rotary" else equivalent.with_learned_positions(same, length)).build(
+        folder
+    )
     int8 = quantization == "int8"
     with write_errors(folder):
         transformers.write_settings(parts, folder, transformers.settings_of(parts, _MARIAN))
         transformers.write_tokenizers(parts, folder)
         (folder / FOLDER).mkdir()
-    _save(encoder_graph(model, int8), folder, file_name(ENCODER, quantization))
-    _save(decoder_graph(model, "first", int8), folder, file_name(FIRST, quantization))
-    _save(decoder_graph(model, "with_past", int8), folder, file_name(WITH_PAST, quantization))
-    _save(decoder_graph(model, "merged", int8), folder, file_name(MERGED, quantization))
+    _save(encoder_graph(model, length, int8), folder, file_name(ENCODER, quantization))
+    _save(decoder_graph(model, length, "first", int8), folder, file_name(FIRST, quantization))
+    _save(decoder_graph(model, length, "with_past", int8), folder, file_name(WITH_PAST, quantization))
+    _save(decoder_graph(model, length, "merged", int8), folder, file_name(MERGED, quantization))
     with write_errors(folder):
-        (folder / "README.md").write_text(_card(parts, quantization, length), encoding="utf-8")
+        (folder / "README.md").write_text(_card(parts, quantization, length), encoding="utf-8", newline="\n")
 
 
 def represented(parts: TranslatorParts, quantization: str) -> TranslatorParts:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import LayerNorm
 
-from multihead.errors import InputError, MissingDependencyError
+from multihead.errors import InputError, require_package
 
 OPSET = 17
 """The first with ``LayerNormalization``."""
@@ -40,10 +40,9 @@ def import_onnx() -> Any:
     Raises:
         MissingDependencyError: it is not installed.
     """
-    try:
-        import onnx
-    except ImportError as error:
-        raise MissingDependencyError("onnx", "onnx", "writing an ONNX model") from error
+    require_package("onnx", "onnx", "writing an ONNX model")
+    import onnx
+
     return onnx
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from multihead.attention import MultiHeadAttention
@@ -28,15 +29,16 @@ _PAST, _WHOLE = "past_decoder_sequence_length", "past_decoder_sequence_length + 
 _ACTIVATIONS = {"relu": "relu", "reglu": "relu", "gelu": "gelu", "geglu": "gelu", "silu": "silu", "swiglu": "silu"}
 
 
-def encoder_graph(model: Transformer, int8: bool) -> Graph:
+def encoder_graph(model: Transformer, length: int, int8: bool) -> Graph:
     """input_ids and attention_mask to last_hidden_state.
 
     Args:
-        model: with learned positions.
+        model: with learned or rotary positions.
+        length: number of rotary positions.
         int8: whether matrices are 8-bit integers.
     """
     graph = Graph("encoder", int8)
-    parts = _Parts(model, graph)
+    parts = _Parts(model, graph, length)
     ids, mask = (graph.input(name, [_BATCH, _SOURCE]) for name in ("input_ids", "attention_mask"))
     hidden = parts.hide_padding(mask)
     x = parts.embed(ids, model.source_embedding, graph.integer(0))
@@ -47,16 +49,17 @@ def encoder_graph(model: Transformer, int8: bool) -> Graph:
     return graph
 
 
-def decoder_graph(model: Transformer, kind: Kind, int8: bool) -> Graph:
+def decoder_graph(model: Transformer, length: int, kind: Kind, int8: bool) -> Graph:
     """input_ids, encoder_hidden_states, encoder_attention_mask and a past to logits and the present.
 
     Args:
-        model: with learned positions.
+        model: with learned or rotary positions.
+        length: number of rotary positions.
         kind: with which past; a merged decoder has the input use_cache_branch, whose value decides.
         int8: whether matrices are 8-bit integers.
     """
     graph, config = Graph(f"decoder_{kind}", int8), model.config
-    parts = _Parts(model, graph)
+    parts = _Parts(model, graph, length)
     mask, ids = graph.input("encoder_attention_mask", [_BATCH, _SOURCE]), graph.input("input_ids", [_BATCH, _TARGET])
     memory = (
         "" if kind == "with_past" else graph.input("encoder_hidden_states", [_BATCH, _SOURCE, config.width], "FLOAT")
@@ -87,8 +90,9 @@ def decoder_graph(model: Transformer, kind: Kind, int8: bool) -> Graph:
 class _Parts:
     """The parts of a Transformer, as nodes of a graph."""
 
-    def __init__(self, model: Transformer, graph: Graph) -> None:
+    def __init__(self, model: Transformer, graph: Graph, length: int) -> None:
         self._graph, self._config = graph, model.config
+        self._turns = None if model.rotary is None else model.rotary(torch.arange(length), length)
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
         self._modules = {id(module): name for name, module in model.named_modules()}
 
@@ -98,14 +102,31 @@ class _Parts:
 
     def embed(self, ids: str, layer: Embedding, start: str) -> str:
         """The embedding of ids at the positions from ``start`` on."""
-        assert layer.positions is not None  # relative ones are refused
-        graph, table = self._graph, layer.positions.get_parameter("table.weight")
+        graph = self._graph
         x = graph.look_up(ids, self.name_of(layer.table.weight), layer.table.weight)
         if layer.scale != 1.0:
             x = graph.op("Mul", x, graph.number(layer.scale))
-        places = self._range(start, graph.op("Add", start, self._size(ids, 1)))
-        x = graph.op("Add", x, graph.op("Gather", graph.weight(self.name_of(table), table), places))
+        if layer.positions is not None:  # else they are rotary
+            table = layer.positions.get_parameter("table.weight")
+            places = self._range(start, graph.op("Add", start, self._size(ids, 1)))
+            x = graph.op("Add", x, graph.op("Gather", graph.weight(self.name_of(table), table), places))
         return self.last_norm(x, layer.norm)
+
+    def _rotated(self, heads: list[str], start: str) -> list[str]:
+        """Queries and keys [batch, heads, time, channels] at the positions from ``start`` on (`kernels.pointwise`)."""
+        if self._turns is None:
+            return heads
+        graph = self._graph
+        places = self._range(start, graph.op("Add", start, self._size(heads[0], 2)))
+        turns = graph.op("Gather", graph.weight("rotary.turns", self._turns), places)
+        sine, cosine = graph.ops("Split", 2, turns, axis=-1)
+        rotated = []
+        for x in heads:
+            first, second = graph.ops("Split", 2, x, axis=-1)
+            one = graph.op("Sub", graph.op("Mul", first, cosine), graph.op("Mul", second, sine))
+            other = graph.op("Add", graph.op("Mul", first, sine), graph.op("Mul", second, cosine))
+            rotated.append(graph.op("Concat", one, other, axis=-1))
+        return rotated
 
     def last_norm(self, x: str, layer: nn.Module) -> str:
         """A norm that may be missing."""
@@ -116,6 +137,7 @@ class _Parts:
 
         def attend(z: str) -> str:
             query, key, value = self._project(z, layer.self_attention, 0, 3)
+            query, key = self._rotated([query, key], self._graph.integer(0))
             return self._attend(layer.self_attention, query, key, value, hidden)
 
         x = self._residual(x, layer.self_residual, attend)
@@ -137,6 +159,7 @@ class _Parts:
 
         def attend_self(z: str) -> str:
             query, key, value = self._project(z, layer.self_attention, 0, 3)
+            query, key = self._rotated([query, key], start)
             if past is not None:
                 before = [self._cut(one, start) for one in past[:2]] if cached else past[:2]
                 key, value = (self._graph.op("Concat", *two, axis=2) for two in zip(before, (key, value), strict=True))

@@ -7,7 +7,7 @@ translator of them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -18,19 +18,22 @@ from multihead.errors import FormatError
 from multihead.model_folder import differing_shapes
 from multihead.models.config import TransformerConfig
 from multihead.models.transformer import Transformer
-from multihead.text.languages import Languages
+from multihead.text.language_tokens import toward
+from multihead.text.languages import Direction, Languages
 from multihead.text.tokenizer import Tokenizer
 
 __all__ = ["Languages", "TranslatorParts", "network_refusals"]
 
 
-def network_refusals(config: TransformerConfig) -> list[str]:
-    """What a network may have that no format carries into which we write: the parts of T5."""
+def network_refusals(config: TransformerConfig, *, rotary: bool = False) -> list[str]:
+    """What a network may have that a format into which we write lacks: the parts of T5, and ``rotary`` positions."""
     reasons = []
     if config.norm_kind == "rms":
         reasons.append("RMS norms")
     if config.positions == "relative":
         reasons.append("relative positions")
+    if config.positions == "rotary" and not rotary:
+        reasons.append("rotary positions (train with --positions sinusoidal)")
     if config.feed_forward in ("gelu_tanh", "geglu_tanh"):
         reasons.append(f"GELU by its tanh formula ({config.feed_forward})")
     return reasons
@@ -49,6 +52,19 @@ class TranslatorParts:
     """How it is searched by default; only the fields of `Search.stored` are kept."""
     source_language: str | None = None
     target_language: str | None = None
+    directions: tuple[Direction, ...] = ()
+    """Those among which the other program chooses; the source tokenizer has a symbol for each target language."""
+
+    def toward(self, direction: Direction) -> TranslatorParts:
+        """The same translator for one of its directions."""
+        tokenizer = toward(self.source_tokenizer, direction.target)
+        return replace(
+            self,
+            source_tokenizer=tokenizer,
+            source_language=direction.source,
+            target_language=direction.target,
+            directions=(),
+        )
 
     def build(self, origin: Path) -> Transformer:
         """The network with these weights, in evaluation mode.

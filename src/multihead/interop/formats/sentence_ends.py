@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from multihead.errors import MissingDependencyError
+from multihead.errors import require_package
 
 _CLASSES: dict[str, str] = {
     "period": ".",
@@ -41,10 +41,9 @@ def sentence_model(language: str) -> bytes:
     Raises:
         MissingDependencyError: the package onnx is not installed.
     """
-    try:
-        import onnx
-    except ImportError:
-        raise MissingDependencyError("onnx", "argos", "an Argos Translate package") from None
+    require_package("onnx", "argos", "an Argos Translate package")
+    import onnx
+
     characters = sorted(set("".join(_CLASSES.values())))
     ids = {"<PAD>": 0, "<UNK>": 1, **{character: number for number, character in enumerate(characters, 2)}}
     helper, kinds = onnx.helper, onnx.TensorProto

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from multihead.errors import InputError, MissingDependencyError
+from multihead.errors import InputError, require_package
 from multihead.interop.formats.parts import TranslatorParts
 from multihead.text.sentencepiece import SentencePieceTokenizer
 from multihead.text.tokenizer import BytePairTokenizer, Tokenizer
@@ -126,6 +126,7 @@ def differing(tokenizer: Tokenizer, texts: Sequence[str]) -> list[int]:
         MissingDependencyError: sentencepiece or protobuf is not installed.
     """
     content = model_of(tokenizer)
+    require_package("sentencepiece", "interop", "comparing SentencePiece's pieces")
     import sentencepiece
 
     theirs = sentencepiece.SentencePieceProcessor(model_proto=content).encode(list(texts))
@@ -139,9 +140,7 @@ def _is_convertible(tokenizer: Tokenizer) -> bool:
 
 def _messages() -> Any:
     """The module with the classes of the file's messages, which comes with sentencepiece and needs protobuf."""
-    try:
-        from sentencepiece import sentencepiece_model_pb2 as messages
-    except ImportError as error:
-        package = "protobuf" if "google" in str(error) else "sentencepiece"
-        raise MissingDependencyError(package, "interop", "writing a SentencePiece model") from error
+    require_package("sentencepiece.sentencepiece_model_pb2", "interop", "writing a SentencePiece model")
+    from sentencepiece import sentencepiece_model_pb2 as messages
+
     return messages

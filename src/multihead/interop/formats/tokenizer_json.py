@@ -19,7 +19,9 @@ from typing import Any
 
 from multihead.errors import InputError
 from multihead.interop.formats import sentencepiece_json
+from multihead.text.foreign import SpecialIds
 from multihead.text.hugging_face import HuggingFaceTokenizer
+from multihead.text.language_tokens import LanguageTokenizer
 from multihead.text.sentencepiece import SentencePieceTokenizer
 from multihead.text.tokenizer import BytePairTokenizer, Tokenizer
 from multihead.text.vocabulary import FIRST_BYTE, FIRST_CHARACTER, MARK
@@ -49,7 +51,7 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path, longest: int) -> None:
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write an object as JSON."""
-    path.write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", encoding="utf-8", newline="\n")
 
 
 def content_of(tokenizer: Tokenizer) -> dict[str, Any]:
@@ -69,6 +71,16 @@ def content_of(tokenizer: Tokenizer) -> dict[str, Any]:
     else:
         raise InputError(f"a {type(tokenizer).__name__} cannot be written as a {FILE}")
     return content | {"truncation": None, "padding": None, "post_processor": _template(tokenizer)}
+
+
+def as_library_tokenizer(tokenizer: Tokenizer) -> Tokenizer:
+    """A vocabulary with symbols of languages as the library has it: with added tokens. Any other as it is."""
+    if not isinstance(tokenizer, LanguageTokenizer):
+        return tokenizer
+    symbols, content = range(len(tokenizer.inner), len(tokenizer)), content_of(tokenizer.inner)
+    content["added_tokens"] = [*content["added_tokens"], *(_added(tokenizer, i) for i in symbols)]
+    specials = SpecialIds(tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id)
+    return HuggingFaceTokenizer(content, specials, symbols, tokenizer.prefix)
 
 
 def settings_of(tokenizer: Tokenizer, longest: int) -> dict[str, Any]:

@@ -111,9 +111,9 @@ def _has_marian_files(parts: TranslatorParts) -> bool:
     return layout_of(parts.config).model_type == "marian" and marian_tokenizer.has_such(parts)
 
 
-def attention_refusals(config: TransformerConfig) -> list[str]:
-    """Attention, or what it attends to, that differs from BART's."""
-    reasons = network_refusals(config)
+def attention_refusals(config: TransformerConfig, *, rotary: bool = False) -> list[str]:
+    """Attention, or what it attends to, that differs from BART's; ``rotary`` positions may be possible."""
+    reasons = network_refusals(config, rotary=rotary)
     if config.kv_heads not in (None, config.heads):
         reasons.append(f"grouped queries (kv_heads {config.kv_heads} of {config.heads} heads)")
     if not config.key_width == config.value_width == config.width:
@@ -155,7 +155,7 @@ def write(parts: TranslatorParts, folder: Path, quantization: str = "float32") -
     tensors = {name: tensor.to(dtype) for name, tensor in tensors_of(parts, layout).items()}
     write_tensors(folder / "model.safetensors", tensors)
     with write_errors(folder):
-        (folder / "README.md").write_text(_card(parts, layout, longest), encoding="utf-8")
+        (folder / "README.md").write_text(_card(parts, layout, longest), encoding="utf-8", newline="\n")
 
 
 def represented(parts: TranslatorParts, quantization: str) -> TranslatorParts:

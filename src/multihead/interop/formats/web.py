@@ -1,6 +1,6 @@
 """Folders that translate in a browser, offline: ``--format web``.
 
-    index.html             a page; with it page.js and style.css
+    index.html             a page; with it page.js, texts.js and style.css
     example.html           the module in 20 lines
     multihead.js           the module, with multihead.d.ts, package.json and the files that it imports
     decoding.wasm          the compiled search (engine/native), built by `make wasm`
@@ -62,7 +62,7 @@ def refusals(parts: TranslatorParts) -> list[str]:
     search = parts.generation
     usual = {"no_repeat": 0, "without": (), "groups": 1, "coverage": 0.0, "shortlist": False}
     changed = [name for name, value in usual.items() if getattr(search, name) != value]
-    reasons = network_refusals(parts.config)
+    reasons = network_refusals(parts.config, rotary=True)
     reasons += [f"a search with {name}={getattr(search, name)!r}, which the compiled search lacks" for name in changed]
     for side, tokenizer in (("source", parts.source_tokenizer), ("target", parts.target_tokenizer)):
         reason = refusal(tokenizer)
@@ -118,15 +118,16 @@ def write(parts: TranslatorParts, folder: Path, _quantization: str = "int8") -> 
         "format": 1,
         "source_language": parts.source_language,
         "target_language": parts.target_language,
+        **({"directions": parts.directions} if parts.directions else {}),
         "search": parts.generation.model_dump(mode="json", include=set(_SEARCH)),
         "longest_line": min(LONGEST_LINE, reach),
         "bytes": {"weights": len(weights), "module": (SITE / "decoding.wasm").stat().st_size},
         "network": network,
         **vocabularies,
     }
-    (folder / "README.md").write_text(_README, encoding="utf-8")
+    (folder / "README.md").write_text(_README, encoding="utf-8", newline="\n")
     content = json.dumps(settings, ensure_ascii=False, separators=(",", ":"))
-    (folder / "model.json").write_text(content, encoding="utf-8")
+    (folder / "model.json").write_text(content, encoding="utf-8", newline="\n")
 
 
 def network_of(model: Transformer) -> tuple[dict[str, Any], bytes]:
@@ -151,7 +152,7 @@ def network_of(model: Transformer) -> tuple[dict[str, Any], bytes]:
         "sizes": [PRECISIONS.index("int8"), *given.sizes[1:]],
         "scales": given.scales,
         "tensors": places,
-        "layout": get_args(Sinusoid).index(model.config.sinusoid),
+        "layout": get_args(Sinusoid).index("halves" if model.rotary is not None else model.config.sinusoid),
         "tied": sides[0].table.weight is sides[1].table.weight,
     }
     return network, bytes(data)

@@ -1,7 +1,7 @@
 """Vocabularies as the JavaScript of the web export reads them.
 
 Two kinds have an implementation in ``site/``: our byte-pair encoding (tokenizer.js) and SentencePiece's unigram models
-(sentencepiece.js), which OPUS-MT has. Others are refused.
+(sentencepiece.js), which OPUS-MT has. Either may have symbols of languages (languages.js). Others are refused.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 import tokenizers
 
 from multihead.interop.formats.sentencepiece import parse_model
+from multihead.text.language_tokens import LanguageTokenizer
 from multihead.text.sentencepiece import SentencePieceTokenizer
 from multihead.text.tokenizer import BytePairTokenizer, Tokenizer
 from multihead.text.vocabulary import PATTERN
@@ -30,6 +31,8 @@ def refusal(tokenizer: Tokenizer) -> str | None:
     Raises:
         MissingDependencyError: it is of SentencePiece, and sentencepiece or protobuf is not installed.
     """
+    if isinstance(tokenizer, LanguageTokenizer):
+        return refusal(tokenizer.inner)
     if isinstance(tokenizer, BytePairTokenizer):
         return None if tokenizer.parts.pattern == PATTERN else "cuts text by another pattern than ours"
     if not isinstance(tokenizer, SentencePieceTokenizer):
@@ -42,6 +45,9 @@ def refusal(tokenizer: Tokenizer) -> str | None:
 
 def describe(tokenizer: Tokenizer) -> dict[str, Any]:
     """A vocabulary without `refusal`, for model.json."""
+    if isinstance(tokenizer, LanguageTokenizer):
+        symbols = {code: tokenizer.id_of(code) for code in tokenizer.languages}
+        return describe(tokenizer.inner) | {"languages": symbols, "before": list(tokenizer.prefix)}
     return _unigram(tokenizer) if isinstance(tokenizer, SentencePieceTokenizer) else _byte_pairs(tokenizer)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from multihead.errors import FormatError, MissingDependencyError, shortened
+from multihead.errors import FormatError, require_package, shortened
 from multihead.model_folder import COPY_AGAIN
 
 _DEEPEST = 50
@@ -55,10 +55,9 @@ class _Parser:
     """Parses a text; errors name its file."""
 
     def __init__(self, path: Path) -> None:
-        try:
-            import yaml
-        except ImportError:
-            raise MissingDependencyError("PyYAML", "interop", f"reading {path}") from None
+        require_package("yaml", "interop", f"reading {path}")
+        import yaml
+
         self.yaml, self._path = yaml, path
 
     def events(self, text: str) -> Iterator[Any]:

@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 
 from multihead.decoding.hypothesis import Hypothesis
 from multihead.decoding.search import Search
+from multihead.text.languages import Direction
 
 
 @dataclass(frozen=True)
@@ -89,3 +90,11 @@ class EngineRuntime(TokenizerRuntime, Protocol):
 
     def translations(self, texts: Sequence[str], search: Search) -> list[Hypothesis]:
         """The best hypothesis of each text, by the model's own settings with this beam and this alpha."""
+
+
+@runtime_checkable
+class DirectedRuntime(TokenizerRuntime, Protocol):
+    """A program that runs a model of several directions."""
+
+    def toward(self, direction: Direction) -> TokenizerRuntime:
+        """The program, asked for one of them."""

@@ -37,7 +37,7 @@ package.install_from_path(Path(task["package"]))
 splitter = sbd.MiniSBDSentencizer(installed)
 translation = translate.get_translation_from_codes(installed.from_code, installed.to_code)
 found = [[splitter.split_sentences(text), translation.translate(text)] for text in task["texts"]]
-Path(task["answer"]).write_text(json.dumps(found), encoding="utf-8")
+Path(task["answer"]).write_text(json.dumps(found), encoding="utf-8", newline="\n")
 """
 
 
@@ -58,7 +58,8 @@ class ArgosRuntime(CTranslate2Runtime):
         try:
             found = version("argostranslate")
         except PackageNotFoundError:
-            raise MissingDependencyError("argostranslate", "argos", "running an Argos Translate package") from None
+            purpose = "running an Argos Translate package"
+            raise MissingDependencyError("argostranslate", "argostranslate", purpose) from None
         self._package = folder / f"{package_name(parts)}.argosmodel"
         with TemporaryDirectory() as temporary:
             with zipfile.ZipFile(self._package) as package:

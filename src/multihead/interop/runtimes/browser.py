@@ -6,12 +6,12 @@ arithmetic as our engine with int8 products, so whole translations are compared 
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
+from copy import copy
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from multihead.decoding.hypothesis import Hypothesis
 from multihead.decoding.search import Search
-from multihead.errors import MissingDependencyError, SurroundingsError
+from multihead.errors import SurroundingsError, require_package
 from multihead.interop.formats.parts import TranslatorParts
+from multihead.platforms import is_administrator
+from multihead.text.languages import Direction
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
@@ -104,6 +106,13 @@ class BrowserRuntime:
             self._stack.close()
             raise
         self.version = str(self._chrome.capabilities["browserVersion"])
+        self._languages: dict[str, str | None] = {}
+
+    def toward(self, direction: Direction) -> BrowserRuntime:
+        """The same page, whose model is asked for one of its directions."""
+        other = copy(self)
+        other._languages = direction._asdict()
+        return other
 
     def __enter__(self) -> BrowserRuntime:
         return self
@@ -116,7 +125,10 @@ class BrowserRuntime:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]] | None:
         """By tokenizer.js."""
-        found: list[list[int]] = self.run(_TOKENIZERS + "return given[0].map((text) => source.encode(text));", texts)
+        script = _TOKENIZERS + (
+            "const own = given[1] ? source.toward(given[1]) : source; return given[0].map((text) => own.encode(text));"
+        )
+        found: list[list[int]] = self.run(script, list(texts), self._languages.get("target"))
         return found
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str] | None:
@@ -130,7 +142,7 @@ class BrowserRuntime:
         if not self._loaded:
             self.run('const { load } = await import("/multihead.js"); window.translator = await load("/");')
             self._loaded = True
-        changes = {"beam": search.beam, "alpha": search.alpha, "sentences": "never"}
+        changes = {"beam": search.beam, "alpha": search.alpha, "sentences": "never", **self._languages}
         found = self.run("return await window.translator.translations(given[0], given[1]);", list(texts), changes)
         return [Hypothesis(tuple(one["ids"]), one["logProbability"], one["score"], one["finished"]) for one in found]
 
@@ -159,11 +171,10 @@ class _headless(ExitStack):  # noqa: N801 - used as a function
     """A headless browser that can connect to this machine only, with a profile that is removed afterwards."""
 
     def __enter__(self) -> Chrome:  # type: ignore[override]
-        try:
-            from selenium.common.exceptions import WebDriverException
-            from selenium.webdriver import Chrome, ChromeOptions, ChromeService
-        except ImportError:
-            raise MissingDependencyError("selenium", "browser", "comparing both sides in a browser") from None
+        require_package("selenium.webdriver", "browser", "comparing both sides in a browser")
+        from selenium.common.exceptions import WebDriverException
+        from selenium.webdriver import Chrome, ChromeOptions, ChromeService
+
         binary = next(filter(None, map(shutil.which, _BROWSERS)), None)
         driver = shutil.which("chromedriver")
         if binary is None or driver is None:
@@ -178,7 +189,7 @@ class _headless(ExitStack):  # noqa: N801 - used as a function
             *("headless", "disable-gpu", "no-first-run", "disable-dev-shm-usage", "disable-background-networking"),
             *("disable-component-update", "disable-sync", f"user-data-dir={profile}"),
             "host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
-            *(["no-sandbox"] if os.geteuid() == 0 else []),
+            *(["no-sandbox"] if is_administrator() else []),
         ]
         for word in words:
             options.add_argument(f"--{word}")

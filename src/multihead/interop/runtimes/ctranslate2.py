@@ -13,7 +13,7 @@ from typing import Any
 import tokenizers
 
 from multihead.decoding.search import Search
-from multihead.errors import MissingDependencyError
+from multihead.errors import require_package
 from multihead.interop.formats.ctranslate2_card import tokenizer_files
 from multihead.interop.formats.parts import TranslatorParts
 from multihead.interop.runtimes import Rules
@@ -37,6 +37,7 @@ class Pieces:
         self._unknown = tokenizer.unk_id
         self._of_sentencepiece = file.suffix != ".json"
         if self._of_sentencepiece:
+            require_package("sentencepiece", "interop", "comparing SentencePiece's pieces")
             import sentencepiece
 
             self._library: Any = sentencepiece.SentencePieceProcessor(model_file=str(file))
@@ -85,10 +86,9 @@ class CTranslate2Runtime:
     def __init__(
         self, folder: Path, parts: TranslatorParts, pieces: Path | None = None, compute_type: str = "float32"
     ) -> None:
-        try:
-            import ctranslate2
-        except ImportError:
-            raise MissingDependencyError("ctranslate2", "ctranslate2", "running a CTranslate2 folder") from None
+        require_package("ctranslate2", "ctranslate2", "running a CTranslate2 folder")
+        import ctranslate2
+
         self.version = version("ctranslate2")
         self._translator = ctranslate2.Translator(str(folder), device="cpu", compute_type=compute_type)
         self._source, self._target = parts.source_tokenizer.vocabulary, parts.target_tokenizer.vocabulary

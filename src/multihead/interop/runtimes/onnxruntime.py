@@ -20,7 +20,7 @@ from multihead.decoding.beam import beam_search
 from multihead.decoding.greedy import greedy_search
 from multihead.decoding.search import Search, Symbols
 from multihead.decoding.task import SearchTask
-from multihead.errors import MissingDependencyError, MultiheadError
+from multihead.errors import MultiheadError, require_package
 from multihead.interop.formats.onnx import ENCODER, FIRST, FOLDER, MERGED, WITH_PAST, file_name
 from multihead.interop.formats.parts import TranslatorParts
 from multihead.interop.runtimes import Rules
@@ -72,10 +72,9 @@ class OnnxStepper:
     def __init__(
         self, folder: Path, quantization: str = "float32", merged: bool = False, in_float: bool = False
     ) -> None:
-        try:
-            import onnxruntime
-        except ImportError as error:
-            raise MissingDependencyError("onnxruntime", "onnx", "running an ONNX model") from error
+        require_package("onnxruntime", "onnx", "running an ONNX model")
+        import onnxruntime
+
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         self.version, self._merged = str(onnxruntime.__version__), merged

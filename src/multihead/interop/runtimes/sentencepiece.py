@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from multihead.errors import MissingDependencyError
+from multihead.errors import require_package
 from multihead.interop.formats.parts import TranslatorParts
 from multihead.interop.formats.sentencepiece import SEPARATE, SHARED
 from multihead.text.sentencepiece import SentencePieceTokenizer
@@ -28,10 +28,9 @@ class SentencePieceRuntime:
     name = "sentencepiece"
 
     def __init__(self, folder: Path, parts: TranslatorParts) -> None:
-        try:
-            from sentencepiece import SentencePieceProcessor
-        except ImportError as error:
-            raise MissingDependencyError("sentencepiece", "interop", "running a SentencePiece model") from error
+        require_package("sentencepiece", "interop", "running a SentencePiece model")
+        from sentencepiece import SentencePieceProcessor
+
         self.version = version("sentencepiece")
         names = SHARED if (folder / SHARED[0]).exists() else SEPARATE
         self._source, self._target = (SentencePieceProcessor(model_file=str(folder / names[i])) for i in (0, -1))

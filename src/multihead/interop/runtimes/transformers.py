@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from multihead.decoding.search import Search
-from multihead.errors import ConfigurationError, MissingDependencyError
+from multihead.errors import ConfigurationError, require_package
 from multihead.interop.formats import marian_tokenizer, t5, t5_tokenizer
 from multihead.interop.formats.bart_folder import tokenizer_settings
 from multihead.interop.formats.parts import TranslatorParts
@@ -51,10 +51,9 @@ class TransformersRuntime:
         with_tokenizers: bool = True,
         tokenizer_options: Mapping[str, str] | None = None,
     ) -> None:
-        try:
-            import transformers
-        except ImportError as error:
-            raise MissingDependencyError("transformers", "transformers", "running this model there") from error
+        require_package("transformers", "transformers", "running this model there")
+        import transformers
+
         self.version = str(transformers.__version__)
         self._target, self._pad = parts.target_tokenizer, parts.source_tokenizer.pad_id
         self._typed = _typed_prefix(folder, parts)

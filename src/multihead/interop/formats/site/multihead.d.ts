@@ -14,6 +14,9 @@ export interface Options {
   min_length?: number;
   /** Most tokens of the translation of a sentence, including the end symbol; null for the model's rule. */
   max_length?: number | null;
+  /** Of a model of several directions: language codes as in `directions`. The target decides. */
+  source?: string | null;
+  target?: string | null;
   /** Translate every line sentence by sentence, only lines that are too long (false, the default), or none. */
   sentences?: boolean | "never";
   /** Stops the translation, which is then rejected with an `AbortError`. */
@@ -37,6 +40,8 @@ export class Translator {
   /** Language codes; null if the model does not know them. */
   readonly source: string | null;
   readonly target: string | null;
+  /** Source and target of each direction, if the model has several; `translate` then needs `target`. */
+  readonly directions: readonly (readonly [string | null, string])[];
   /** The model's own settings of search. */
   readonly search: Readonly<Record<string, unknown>>;
   /** The translation of a text; line breaks remain. */

@@ -23,6 +23,7 @@ export async function load(folder = new URL("./", import.meta.url), { progress }
 export class Translator {
   source = null; // language codes; null if the model does not know them
   target = null;
+  directions = []; // [source, target] of each, if the model has several
   search = {}; // its own settings of search
 
   #worker = new Worker(new URL("worker.js", import.meta.url), { type: "module", name: "multihead" });

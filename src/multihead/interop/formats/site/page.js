@@ -1,59 +1,80 @@
 // The page: what is typed is translated, in a thread of its own.
 
 import { load } from "./multihead.js";
+import { LANGUAGES, languageName, preferred, say, write } from "./texts.js";
 
 const WAIT = 150; // milliseconds without a key before a text is translated
 const find = (name) => document.getElementById(name);
-const [source, translation, state, progress] = ["source", "translation", "state", "progress"].map(find);
+const [source, translation, state, progress, language] =
+  ["source", "translation", "state", "progress", "language"].map(find);
 
 let stop = new AbortController();
 let timer = 0;
-
-/** The English name of a language, or the words in its place. */
-function languageName(code, instead) {
-  try {
-    return code ? new Intl.DisplayNames("en", { type: "language" }).of(code) : instead;
-  } catch {
-    return code;
-  }
-}
+let shown = null; // the text of the state, made anew in another language
 
 function show(text, share = null) {
-  state.textContent = text;
+  shown = text;
+  state.textContent = text();
   progress.hidden = share === null;
   if (share !== null) progress.value = share;
+}
+
+/** Writes the page in the chosen language. */
+function speak(translator) {
+  write(language.value);
+  offerTargets([...new Set(translator?.directions.map((direction) => direction[1]))]);
+  const [from, to] = [translator?.source, find("target").value || translator?.target];
+  if (to) translation.lang = to;
+  find("source-name").textContent = languageName(from, say("text"));
+  find("target-name").textContent = languageName(to, say("translation"));
+  const title = from && to ? `${languageName(from)} → ${languageName(to)}` : say("title");
+  document.title = find("title").textContent = title;
+  if (shown) state.textContent = shown();
 }
 
 async function translate(translator) {
   stop.abort();
   stop = new AbortController();
   const { signal } = stop;
-  const options = { signal, sentences: true, progress: (done, all) => signal.aborted || show("Translating.", done / all) };
+  const tell = (done, all) => signal.aborted || show(() => say("translating"), done / all);
+  const options = { signal, sentences: true, progress: tell };
   if (find("greedy").checked) options.beam = 1;
+  if (translator.directions.length) options.target = find("target").value;
   const began = performance.now();
   translation.setAttribute("aria-busy", "true");
   try {
     const [found] = await translator.translations([source.value.toWellFormed()], options);
     translation.value = found.text;
-    const seconds = ((performance.now() - began) / 1000).toFixed(2);
-    show(!source.value ? "Ready." : `Translated in ${seconds} s.${found.finished ? "" : " A sentence was cut at its length limit."}`);
+    const seconds = (performance.now() - began) / 1000;
+    const empty = !source.value;
+    show(() => (empty ? say("ready") : [say("done", { seconds }), ...(found.finished ? [] : [say("cut")])].join(" ")));
   } catch (error) {
     if (signal.aborted) return; // a newer text is being translated
-    show(`This text could not be translated: ${error.message}`);
+    show(() => say("failed", { message: error.message }));
   }
   translation.setAttribute("aria-busy", "false");
 }
 
+/** Offers the target languages of a model that has several, by their names in the language of the page. */
+function offerTargets(codes) {
+  const choice = find("target"), chosen = choice.value;
+  choice.replaceChildren(...codes.map((code) => new Option(languageName(code), code)));
+  if (chosen) choice.value = chosen;
+  find("into").hidden = !codes.length;
+}
+
+language.append(...Object.entries(LANGUAGES).map(([code, name]) => new Option(name, code)));
+language.value = preferred();
+speak(null);
 try {
   const translator = await load(undefined, {
-    progress: (done, all) => show(`Loading, ${(done / 1e6).toFixed(1)} of ${(all / 1e6).toFixed(1)} MB.`, done / all),
+    progress: (done, all) => show(() => say("loading", { done: done / 1e6, all: all / 1e6 }), done / all),
   });
-  const names = [languageName(translator.source, "Text"), languageName(translator.target, "Translation")];
-  ["source-name", "target-name"].forEach((name, side) => (find(name).textContent = names[side]));
   if (translator.source) source.lang = translator.source;
-  if (translator.target) translation.lang = translator.target;
-  if (translator.source && translator.target) document.title = find("title").textContent = names.join(" → ");
-  show("Ready.");
+  language.addEventListener("change", () => speak(translator));
+  find("target").addEventListener("change", () => (speak(translator), translate(translator)));
+  show(() => say("ready"));
+  speak(translator);
   source.addEventListener("input", () => {
     clearTimeout(timer);
     timer = setTimeout(() => translate(translator), WAIT);
@@ -61,9 +82,10 @@ try {
   find("greedy").addEventListener("change", () => translate(translator));
   find("copy").addEventListener("click", () => {
     translation.select();
-    navigator.clipboard?.writeText(translation.value).then(() => show("Copied."), () => show("Press Ctrl+C to copy."));
+    const copied = () => show(() => say("copied"));
+    navigator.clipboard?.writeText(translation.value).then(copied, () => show(() => say("press")));
   });
   if (source.value) translate(translator);
 } catch (error) {
-  show(`The model could not be loaded: ${error.message}`);
+  show(() => say("broken", { message: error.message }));
 }

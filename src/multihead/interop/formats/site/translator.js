@@ -16,8 +16,22 @@ export class LocalTranslator {
     this.settings = settings;
     Object.assign(this, tokenizersOf(settings)); // source, target
     this.engine = new Engine(module, settings.network, weights);
-    const language = settings.source_language ?? undefined;
-    this.segmenter = new Intl.Segmenter(language, { granularity: "sentence" });
+    this.segmenter = segmenterOf(settings.source_language);
+  }
+
+  /** This translator for the only direction that fits; language codes are those of model.json, null for any. */
+  toward(source, target) {
+    const { directions, source_language, target_language } = this.settings;
+    const known = directions?.length ? directions : [[source_language, target_language]];
+    const fitting = known.filter(([from, to]) => fits(source, from) && fits(target, to));
+    const [targets, sources] = [1, 0].map((side) => [...new Set(fitting.map((direction) => direction[side]))]);
+    if (targets.length !== 1) {
+      const listed = known.map(([from, to]) => `${from ?? "?"}-${to ?? "?"}`).join(", ");
+      throw new RangeError(`this model translates ${listed}; say which, by target (and source)`);
+    }
+    if (!directions?.length) return this;
+    const segmenter = segmenterOf(sources.length === 1 ? sources[0] : null);
+    return Object.assign(Object.create(this), { source: this.source.toward(targets[0]), segmenter });
   }
 
   /**
@@ -25,14 +39,16 @@ export class LocalTranslator {
    * tokens than `longest_line` is translated sentence by sentence; with `sentences` every line is, with "never" none.
    *
    * @param {string[]} texts
-   * @param {object} options fields of the `search` of model.json, `sentences`, `signal`, and `progress(done, all)`
+   * @param {object} options fields of the `search` of model.json, `source` and `target`, `sentences`, `signal`, and
+   *   `progress(done, all)`
    */
   async translate(texts, options = {}) {
-    const { sentences = false, signal, progress, ...changes } = options;
+    const { source, target, sentences = false, signal, progress, ...changes } = options;
     const search = checked({ ...this.settings.search, ...changes });
-    const plans = texts.map((text) => this.plan(text, sentences));
+    const own = this.toward(source, target);
+    const plans = texts.map((text) => own.plan(text, sentences));
     const parts = plans.flatMap((plan) => plan.filter((part) => part.text));
-    const waiting = parts.map((part) => this.sentence(part, search));
+    const waiting = parts.map((part) => own.sentence(part, search));
     await this.search(waiting, search, { signal, progress });
     return plans.map((plan) => ({
       text: plan.map((part) => part.before + (part.translation ?? "")).join(""),
@@ -129,6 +145,13 @@ export class LocalTranslator {
     yield* this.halves(text.slice(at + length), text.slice(at, at + length));
   }
 }
+
+const segmenterOf = (language) => new Intl.Segmenter(language ?? undefined, { granularity: "sentence" });
+
+/** Whether a language is the one that is asked for; one that is not known may be any. */
+const fits = (wanted, own) => !wanted || !own || normal(wanted) === normal(own);
+
+const normal = (code) => code.replaceAll("_", "-").toLowerCase();
 
 /** Whether Python's `str.strip` would leave something. */
 const hasText = (text) => /[^\s\x1c-\x1f\x85]/u.test(text.replaceAll("\ufeff", "x"));

@@ -10,7 +10,8 @@ const kinds = {
   async load({ folder }, say) {
     const { settings, weights, module } = await fetchModel(folder, (done, all) => say({ done, all }));
     translator = new LocalTranslator(settings, weights, module);
-    return { source: settings.source_language, target: settings.target_language, search: settings.search };
+    const { source_language: source, target_language: target, directions = [], search } = settings;
+    return { source, target, directions, search };
   },
   async translate({ texts, options }, say, signal) {
     return translator.translate(texts, { ...options, signal, progress: (done, all) => say({ done, all }) });
