@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import click
 import pytest
 
-from multihead.cli.serve import VARIABLES, parse_models, serve
+from multihead.cli.serve import VARIABLES, TeamFlags, parse_models, serve
 from multihead.errors import ConfigurationError
 from multihead.serving.settings import ServeSettings
 
@@ -38,7 +39,8 @@ def test_the_help_names_the_variables() -> None:
     text = "".join(context("run").get_help().split())
     assert {option.name for option in options} >= set(ServeSettings.model_fields)
     for option in options:
-        assert f"envvar:{VARIABLES}_{str(option.name).upper()}" in text
+        name = "with" if option.name == "others" else str(option.name)
+        assert f"envvar:{VARIABLES}_{name.upper()}" in text
 
 
 def test_a_bad_value_of_a_variable_is_one_line(call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,6 +55,9 @@ def test_models_with_languages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert parse_models(["run"]) == {None: Path("run")}
     assert parse_models(["de-en=a=b"]) == {("de", "en"): Path("a=b")}
     assert parse_models(["pt-BR:en=a", "en-de=b"]) == {("pt-BR", "en"): Path("a"), ("en", "de"): Path("b")}
+    assert parse_models(["de-en=a", "de-en@large=b", "pt-BR:en@x-y=c"]) == {
+        ("de", "en"): Path("a"), ("de", "en", "large"): Path("b"), ("pt-BR", "en", "x-y"): Path("c")
+    }  # fmt: skip
     monkeypatch.chdir(tmp_path)
     Path("de-en=a").mkdir()
     assert parse_models(["de-en=a"]) == {None: Path("de-en=a")}
@@ -63,7 +68,12 @@ def test_models_with_languages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     [
         (["a", "b"], "a: of several models, each needs its languages"),
         (["de-en=a", "b"], "b: of several models, each needs its languages"),
-        (["de-en=a", "de-en=b"], "de-en=b: these languages have a model already: a"),
+        (["de-en=a", "de-en=b"], "a model already: a; give this one a name, as in de-en@large=b"),
+        (
+            ["de-en@a=a", "de-en@a=b"],
+            "this name has a model already: a; give this one another name",
+        ),
+        (["de-en@=a"], "expected SOURCE-TARGET=FOLDER"),
         (["de=a"], "expected SOURCE-TARGET=FOLDER"),
         (["pt-BR-en=a"], "set off a code with a hyphen by a colon"),
         (["de-=a"], "expected SOURCE-TARGET=FOLDER"),
@@ -73,3 +83,38 @@ def test_models_with_languages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_what_is_no_model_is_named(words: list[str], named: str) -> None:
     with pytest.raises(ConfigurationError, match=named):
         parse_models(words)
+
+
+def test_models_of_an_ensemble_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"{VARIABLES}_WITH", "a b")
+    monkeypatch.setenv(f"{VARIABLES}_REVERSE", "c")
+    found = context("run").params
+    assert (found["others"], found["reverse"]) == (("a", "b"), ("c",))
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("de-en=a", "en-de=b", "--with", "c"), "--with is for a single MODEL, got 2"),
+        (("de-en=a", "en-de=b", "--uses"), "--uses is for a single MODEL, got 2"),
+        (("a", "--uses", "--reverse", "b"), "--uses takes the flags of the run: leave it out, or --reverse"),
+        (("a", "--mean", "probabilities"), "--mean needs --with"),
+        (("a", "--weights", "reverse=1"), "--weights: reverse needs --reverse"),
+        (("a", "--weights", "agreement=1", "--reverse", "b"), "--reverse does nothing without its weight"),
+    ],
+)
+def test_flags_that_do_not_fit_are_named(words: tuple[str, ...], named: str, call: Callable[..., Any]) -> None:
+    result = call("serve", *words)
+    assert (result.status, result.err.count("\n")) == (2, 1)
+    assert named in result.err
+
+
+def test_better_uses_are_pointed_out(tmp_path: Path) -> None:
+    assert TeamFlags().hint({None: tmp_path}) is None
+    uses = [{"use": "the model alone", "flags": []}]
+    (tmp_path / "uses.json").write_text(json.dumps({"uses": uses}))
+    assert TeamFlags().hint({None: tmp_path}) is None
+    (tmp_path / "uses.json").write_text(json.dumps({"uses": [*uses, {"use": "greedy", "flags": ["--beam", "1"]}]}))
+    assert "--uses" in str(TeamFlags().hint({None: tmp_path}))
+    assert TeamFlags(uses=True).hint({None: tmp_path}) is None
+    assert TeamFlags().hint({("de", "en"): tmp_path, ("en", "de"): tmp_path}) is None

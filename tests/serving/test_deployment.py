@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import re
+import shlex
 import shutil
 import socket
 import ssl
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from multihead import Translator
 from multihead.cli.serve import VARIABLES, serve
@@ -51,6 +53,43 @@ def test_the_recipe_runs_our_server_as_a_user_without_rights() -> None:
     ours = [name for name in settings if name.startswith(VARIABLES)]
     assert ours
     assert [name for name in ours if name not in variables] == []
+
+
+def test_every_line_of_the_recipe_is_an_instruction() -> None:
+    """An argument is declared before it is used, and after FROM, which forgets those before it."""
+    lines = [line for line in RECIPE.splitlines() if line and not line.startswith("#")]
+    known = r"(ARG|CMD|COPY|ENTRYPOINT|ENV|EXPOSE|FROM|HEALTHCHECK|RUN|STOPSIGNAL|USER|VOLUME|WORKDIR) "
+    assert [line for line in lines if not re.match(known, line)] == []
+    assert lines[0].startswith("FROM ")
+    declared: set[str] = set()
+    for line in lines:
+        if line.startswith("ARG "):
+            declared.add(line.split()[1].partition("=")[0])
+        assert set(re.findall(r"\$\{(\w+)\}", line)) <= declared, line
+    assert declared == {"PIP_EXTRA_INDEX_URL", "DEVICE"}
+
+
+@pytest.mark.parametrize(
+    ("device", "cuda", "said"),
+    [
+        ("cpu", None, None),
+        ("cpu", "13.0", None),
+        ("cuda", "13.0", None),
+        ("cuda", None, "without CUDA"),
+        ("gpu", None, "not gpu"),
+    ],
+)
+def test_the_recipe_refuses_a_pytorch_of_the_other_device(
+    device: str, cuda: str | None, said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line of the recipe, with a PyTorch of either build."""
+    (line,) = [line for line in commands("RUN") if "torch.version" in line]
+    _, flag, code = shlex.split(line.replace("${DEVICE}", device))
+    assert flag == "-c"
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    with pytest.raises(SystemExit) as ended:
+        exec(compile(code, "Containerfile", "exec"), {})
+    assert ended.value.code == 0 if said is None else said in str(ended.value.code)
 
 
 def test_the_health_check_of_the_recipe_tells_health(translator: Translator, servers: Servers) -> None:

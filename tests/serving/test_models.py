@@ -18,7 +18,7 @@ from multihead.errors import ConfigurationError, FormatError
 from multihead.serving.folders import find_models, load
 from multihead.serving.languages import NAMES, match, name_of
 from multihead.serving.loaded_model import estimate_bytes, weight_bytes
-from multihead.serving.models import ModelSource, Pair
+from multihead.serving.served_model import ModelSource, Pair
 from multihead.serving.settings import ServeSettings
 
 Servers = Any

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import processes
 import pytest
 
 from multihead import Translator
@@ -34,7 +35,7 @@ class Process:
 
     def __init__(self, *words: str) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-        self.process = subprocess.Popen(
+        self.process = processes.WarmPopen(
             [sys.executable, "-m", "multihead", "serve", *words], stderr=subprocess.PIPE, text=True, env=environment
         )
         self.said: list[str] = []

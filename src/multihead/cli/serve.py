@@ -6,20 +6,27 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import click
 
-from multihead.cli.options import check_positive, check_search, flags_of
+from multihead.cli.choosing import parse_weights
+from multihead.cli.options import Command, check_positive, check_search, complete_as, flags_of, require_flag
 from multihead.configuration import build
-from multihead.errors import ConfigurationError, MissingDependencyError
+from multihead.decoding.search import Mean
+from multihead.errors import ConfigurationError, require_package
+from multihead.platforms import DEVICES, raise_open_file_limit
 from multihead.serving.settings import ServeSettings
+from multihead.translating.request import CHANNEL
+
+if TYPE_CHECKING:
+    from multihead.serving.folders import Team
 
 TOKEN_VARIABLE = "MULTIHEAD_TOKEN"
 """Environment variable that can hold the token."""
@@ -31,9 +38,30 @@ _SWITCH_INTERVAL = 0.0005
 """Seconds after which a thread must release the GIL: the longest wait of the event loop for a search thread."""
 
 
-@click.command(context_settings={"auto_envvar_prefix": VARIABLES})
-@click.argument("models", nargs=-1, required=True, metavar="MODEL...", envvar=f"{VARIABLES}_MODELS")
-@flags_of(ServeSettings)
+def _describe_default(name: str) -> str:
+    default = ServeSettings.model_fields[name].default
+    return "" if default is None else f"[{default}]"
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "multihead serve run",
+        "multihead serve run --uses",
+        "multihead serve de-en=run en-de=back --port 8080",
+        "multihead serve run --host 0.0.0.0 --token-file token.txt",
+    ),
+    context_settings={"auto_envvar_prefix": VARIABLES},
+)
+@click.argument(
+    "models",
+    nargs=-1,
+    required=True,
+    metavar="MODEL...",
+    envvar=f"{VARIABLES}_MODELS",
+    shell_complete=complete_as("dir"),
+)
+@flags_of(ServeSettings, _describe_default)
 @click.option("--beam", type=int, metavar="NUMBER", help="Default beam size of a request. [the model's own]")
 @click.option("--alpha", type=float, metavar="NUMBER", help="Default length penalty of a request. [the model's own]")
 @click.option(
@@ -41,11 +69,38 @@ _SWITCH_INTERVAL = 0.0005
     type=click.Choice(["float32", "bfloat16", "int8"]),
     default="float32",
     show_default=True,
-    help="Of the matrix products; bfloat16 and int8 are faster and round.",
+    help="Precision of the matrix products; bfloat16 and int8 are faster and round.",
 )
 @click.option("--threads", type=int, metavar="NUMBER", help="Processor threads. [every core]")
+@click.option("--device", type=click.Choice(DEVICES), default="cpu", show_default=True, help="Where to compute.")
 @click.option(
-    "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to compute."
+    "--with",
+    "others",
+    multiple=True,
+    metavar="FOLDER",
+    envvar=f"{VARIABLES}_WITH",
+    shell_complete=complete_as("dir"),
+    help="Another model with the same vocabulary; their predictions are averaged. May be repeated.",
+)
+@click.option("--mean", type=click.Choice(get_args(Mean)), help="What is averaged, with --with. [probabilities]")
+@click.option(
+    "--reverse",
+    multiple=True,
+    metavar="FOLDER",
+    shell_complete=complete_as("dir"),
+    help="A model of the opposite direction: of all translations in the beam, the one is given that explains the "
+    "source best, too. May be repeated.",
+)
+@click.option(
+    "--weights",
+    metavar="TEXT",
+    help="Choose among the translations in the beam by these weights of forward, reverse, agreement and length, as "
+    f"multihead tune prints them. [with --reverse: {CHANNEL}]",
+)
+@click.option(
+    "--uses",
+    is_flag=True,
+    help="MODEL is a run of multihead train --best: offer every way to use its models, by name.",
 )
 @click.pass_context
 def serve(
@@ -57,12 +112,18 @@ def serve(
     precision: Literal["float32", "bfloat16", "int8"],
     threads: int | None,
     device: str,
+    others: tuple[str, ...],
+    mean: Mean | None,
+    reverse: tuple[str, ...],
+    weights: str | None,
+    uses: bool,
     **flags: Any,
 ) -> int:
     """Serve MODEL (a run or model folder) over HTTP, with a web page to try it.
 
     Several models are given with their languages, as de-en=FOLDER en-de=FOLDER, and loaded with the first request for
-    them. A language whose code has a hyphen is set off by a colon: pt-BR:en=FOLDER.
+    them. A language whose code has a hyphen is set off by a colon: pt-BR:en=FOLDER. A further model of the same
+    languages has a name: de-en@large=FOLDER.
 
     SIGTERM finishes requests in flight and ends the server; SIGHUP reloads the models while serving.
 
@@ -78,6 +139,8 @@ def serve(
         raise ConfigurationError(f"--beam {beam} is above --max-beam {settings.max_beam}: change one of them")
     check_positive(threads=threads)
     folders = parse_models(models)
+    team = TeamFlags(others, mean, reverse, weights, uses)
+    team.check(folders)
     token = _read_token(settings)
     _check_packages()
     configure_process()
@@ -89,9 +152,9 @@ def serve(
 
     options = {"beam": beam, "alpha": alpha, "precision": precision}
     search = {name: value for name, value in options.items() if value is not None}
-    sources = find_models(folders, search, device, settings)
+    sources = find_models(folders, search, device, settings, team.teams(folders))
     sys.setswitchinterval(_SWITCH_INTERVAL)
-    _allow_files()
+    raise_open_file_limit()  # each connection is one
     if threads is not None:
         torch.set_num_threads(threads)
     search_threads = torch.get_num_threads()
@@ -102,6 +165,8 @@ def serve(
     with server.bind(settings.host, settings.port) as listening:
         host, port = listening.getsockname()[:2]
         _say(f"listening at http://{f'[{host}]' if ':' in host else host}:{port}/")
+        if hint := team.hint(folders):
+            _say(hint)
         if token is None and not ip_address(host).is_loopback:
             _say("warning: others on the network can use this server, and no token is asked for: see --token-file")
         scheduler = asyncio.run(server.serve(make_scheduler, listening, token))
@@ -124,13 +189,65 @@ def _origin(context: click.Context) -> str:
     return f"the command line and {VARIABLES}_..." if environment else "the command line"
 
 
-def parse_models(given: Sequence[str]) -> dict[tuple[str, str] | None, Path]:
-    """The folders of the models by source and target language; a single folder may have none.
+@dataclass(frozen=True)
+class TeamFlags:
+    """The flags of models that translate together."""
+
+    others: tuple[str, ...] = ()
+    mean: Mean | None = None
+    reverse: tuple[str, ...] = ()
+    weights: str | None = None
+    uses: bool = False
+
+    def check(self, folders: Mapping[tuple[str, ...] | None, Path]) -> None:
+        """Check what can be checked before a model is read.
+
+        Raises:
+            ConfigurationError: flags that exclude or need each other.
+        """
+        given = {"--with": self.others, "--mean": self.mean, "--reverse": self.reverse, "--weights": self.weights}
+        names = [name for name, value in given.items() if value]
+        if (names or self.uses) and len(folders) > 1:
+            raise ConfigurationError(f"{(names or ['--uses'])[0]} is for a single MODEL, got {len(folders)}")
+        if self.uses and names:
+            raise ConfigurationError(f"--uses takes the flags of the run: leave it out, or {names[0]}")
+        require_flag("--with", bool(self.others), ["mean"] if self.mean else [])
+        parse_weights(self.weights, self.reverse)
+
+    def teams(self, folders: Mapping[tuple[str, ...] | None, Path]) -> tuple[Team, ...]:
+        """The ways to use each model.
+
+        Raises:
+            ConfigurationError, FormatError: the folder is no finished run in stages, or is damaged.
+        """
+        from multihead.serving.folders import Team
+        from multihead.serving.uses import read_uses
+
+        if self.uses:
+            (run,) = folders.values()
+            return read_uses(run)
+        others, reverse = tuple(map(Path, self.others)), tuple(map(Path, self.reverse))
+        return (Team(others, self.mean or "probabilities", reverse, parse_weights(self.weights, self.reverse)),)
+
+    def hint(self, folders: Mapping[tuple[str, ...] | None, Path]) -> str | None:
+        """What to say of a run that has further uses which were not asked for."""
+        from multihead.serving.uses import has_uses
+
+        plain = not (self.uses or self.others or self.reverse or self.weights)
+        runs = [run for run in folders.values() if plain and has_uses(run)]
+        if len(runs) != 1 or len(folders) != 1:
+            return None
+        return f"{runs[0]} has slower and better uses: --uses offers them, too"
+
+
+def parse_models(given: Sequence[str]) -> dict[tuple[str, ...] | None, Path]:
+    """The folders of the models by source language, target language and name, if there is one; a single folder may
+    have none.
 
     Raises:
-        ConfigurationError: not SOURCE-TARGET=FOLDER, or a pair given twice.
+        ConfigurationError: not SOURCE-TARGET=FOLDER or SOURCE-TARGET@NAME=FOLDER, or one given twice.
     """
-    folders: dict[tuple[str, str] | None, Path] = {}
+    folders: dict[tuple[str, ...] | None, Path] = {}
     for text in given:
         # A folder that exists may have any name.
         pair, equals, folder = ("", "", text) if Path(text).exists() else text.partition("=")
@@ -138,26 +255,20 @@ def parse_models(given: Sequence[str]) -> dict[tuple[str, str] | None, Path]:
             raise ConfigurationError(f"{text}: of several models, each needs its languages, as in de-en={text}")
         if not equals:
             return {None: Path(text)}
+        pair, at, name = pair.partition("@")
         languages = tuple(pair.split(":" if ":" in pair else "-"))
-        if len(languages) != 2 or not all(languages) or not folder:
+        if len(languages) != 2 or not all(languages) or not folder or (at and not name.strip()):
             raise ConfigurationError(
                 f"{text}: expected SOURCE-TARGET=FOLDER, as in de-en=run; set off a code with a hyphen by a colon, as "
-                "in pt-BR:en=run"
+                "in pt-BR:en=run, and a name by @, as in de-en@large=run"
             )
-        if languages in folders:
-            raise ConfigurationError(f"{text}: these languages have a model already: {folders[languages]}")
-        folders[languages[0], languages[1]] = Path(folder)
+        key = (*languages, name) if at else languages
+        if key in folders:
+            what = "this name has" if at else "these languages have"
+            remedy = "another name" if at else f"a name, as in {pair}@large={folder}"
+            raise ConfigurationError(f"{text}: {what} a model already: {folders[key]}; give this one {remedy}")
+        folders[key] = Path(folder)
     return folders
-
-
-def _allow_files() -> None:
-    """Allow this process as many open files as its user may have: each connection is one."""
-    import resource
-
-    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if allowed != most:
-        with contextlib.suppress(ValueError, OSError):  # some systems have a lower limit of their own
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _say(line: str) -> None:
@@ -186,11 +297,5 @@ def _read_token(settings: ServeSettings) -> str | None:
 
 def _check_packages() -> None:
     """Check the packages of the extra 'serve' before a model is loaded."""
-    try:
-        import fastapi  # noqa: F401
-        import httptools  # noqa: F401
-        import prometheus_client  # noqa: F401
-        import python_multipart  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise MissingDependencyError(error.name or "fastapi", "serve", "serving") from None
+    for module in ("fastapi", "httptools", "prometheus_client", "python_multipart", "uvicorn"):
+        require_package(module, "serve", "serving")

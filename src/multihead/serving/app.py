@@ -128,7 +128,7 @@ class Api:
 
     def __init__(self, scheduler: Scheduler, token: str | None) -> None:
         self.scheduler, self.page = scheduler, load_page_files()
-        self.libretranslate = LibreTranslate(scheduler.models, scheduler.settings, self.translate_texts, token)
+        self.libretranslate = LibreTranslate(scheduler, self.translate_texts, token)
 
     async def translate(self, request: Request) -> Response:
         """Translate texts. The lines of a text are translated one by one.
@@ -188,17 +188,18 @@ class Api:
         return Response(self.scheduler.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def info(self, request: Request) -> Response:
-        """The model for the languages `source` and `target`, the defaults of a request and the limits.
+        """The model for the languages `source` and `target` and the name `model`, the defaults of a request, limits.
 
         Through a pivot, this is the second model.
         """
         self.scheduler.check_ready()
         asked = request.query_params
-        *firsts, served = self.scheduler.models.route(asked.get("source"), asked.get("target"))
+        named = asked.get("source"), asked.get("target"), None, asked.get("model")
+        *firsts, served = self.scheduler.models.route(*named)
         model = await self.scheduler.models.acquire(served)
         try:
             info = describe_model(model, self.scheduler.settings)
-            update: dict[str, object] = {"alignment": False} if firsts else {}
+            update: dict[str, object] = {"name": served.name, **({"alignment": False} if firsts else {})}
             first = firsts[0] if firsts else served
             if first.pair is not None and served.pair is not None:
                 update |= {"source_language": first.pair.source, "target_language": served.pair.target}
@@ -252,7 +253,8 @@ def describe_model(model: LoadedModel, settings: ServeSettings) -> InfoResponse:
     )  # fmt: skip
     return InfoResponse(
         source_language=bundle.source_language, target_language=bundle.target_language,
-        model=bundle.model.config.summary, generation=model.generation, compiled=model.compiled,
-        beam=search.beam, alpha=search.alpha, alignment=model.aligns, guard=settings.guard,
+        model=bundle.model.config.summary, name=None, ensemble=len(model.translator.networks),
+        chooses=model.weights is not None, generation=model.generation, compiled=model.compiled, beam=search.beam,
+        alpha=search.alpha, alignment=model.aligns, guard=settings.guard,
         limits=limits, version=__version__,
     )  # fmt: skip

@@ -8,14 +8,13 @@ is never given up.
 
 from __future__ import annotations
 
-import resource
 from collections import OrderedDict
 from collections.abc import Callable
 from enum import IntEnum
-from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from multihead.errors import SurroundingsError
+from multihead.platforms import open_file_count, open_file_limit
 
 _ACCEPTED_AT_ONCE = (16, 64)
 """Fewest and most connections accepted before the event loop does anything else. With more, a connection could be given
@@ -141,11 +140,11 @@ def connection_limits(wanted: int, say: Callable[[str], None]) -> ConnectionLimi
     Raises:
         SurroundingsError: the process may open so few files that it cannot serve.
     """
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = open_file_limit()
     fewest, most = _ACCEPTED_AT_ONCE
-    if files == resource.RLIM_INFINITY:
+    if files is None:
         return ConnectionLimits(wanted, most)
-    room = files - _open_files() - _MODEL_FILES
+    room = files - open_file_count() - _MODEL_FILES
     at_once = min(max((room - wanted) // _UNCOUNTED, fewest), most)
     room -= at_once * _UNCOUNTED
     if room >= wanted:
@@ -155,8 +154,3 @@ def connection_limits(wanted: int, say: Callable[[str], None]) -> ConnectionLimi
         raise SurroundingsError(f"this process may open {files} files, too few to serve: expected {needed} (ulimit -n)")
     say(f"at most {room} connections, not {wanted}: this process may open {files} files (ulimit -n)")
     return ConnectionLimits(room, at_once)
-
-
-def _open_files() -> int:
-    folders = [Path("/proc/self/fd"), Path("/dev/fd")]
-    return next((sum(1 for _ in folder.iterdir()) for folder in folders if folder.is_dir()), 64)

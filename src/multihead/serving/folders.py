@@ -3,61 +3,179 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
-from multihead.bundle import locate
+from multihead.bundle import locate, model_digest, read_directions
+from multihead.decoding.search import Mean
+from multihead.engine.weights import Precision
 from multihead.errors import ConfigurationError
+from multihead.model_folder import open_model, read_config
 from multihead.serving.loaded_model import estimate_bytes
-from multihead.serving.models import ModelSource, Pair
+from multihead.serving.served_model import ModelSource, Pair
 from multihead.serving.settings import ServeSettings
-from multihead.text.languages import Languages
+from multihead.text.languages import Languages, listed
+from multihead.translating.request import TranslationRequest, Weights
 from multihead.translating.translator import Translator
+
+Folders = Mapping[tuple[str, ...] | None, Path]
+"""Folders by source language, target language and perhaps a name; a single one may have None."""
+
+
+@dataclass(frozen=True)
+class Team:
+    """How a model translates together with others.
+
+    Args:
+        others: further models of an ensemble.
+        mean: what the ensemble averages.
+        reverse: models of the opposite direction.
+        weights: by which a translation is chosen among the hypotheses of the beam; None if it is not.
+        search: settings that replace those of the model.
+        name: tells it from other ways to use the model.
+    """
+
+    others: tuple[Path, ...] = ()
+    mean: Mean = "probabilities"
+    reverse: tuple[Path, ...] = ()
+    weights: Weights | None = None
+    search: Mapping[str, Any] = field(default_factory=dict)
+    name: str | None = None
 
 
 def find_models(
-    folders: Mapping[tuple[str, str] | None, Path],
+    folders: Folders,
     search: Mapping[str, Any],
     device: str,
     settings: ServeSettings,
+    teams: tuple[Team, ...] = (Team(),),
 ) -> list[ModelSource]:
     """The models in folders.
 
     Args:
-        folders: by source and target language; a single one may have None.
+        folders: by languages.
         search: settings that replace those of the models.
-        device: ``cpu`` or ``cuda``.
+        device: ``cpu``, ``cuda`` or ``mps``.
         settings: of the server.
+        teams: the ways to use each model; the first one serves requests that name none.
 
     Raises:
         FormatError: a folder is not a model.
-        ConfigurationError: a model is larger than the memory limit; a limit or pivot that does nothing.
+        ConfigurationError: a model is larger than the memory limit; a limit or pivot that does nothing; nothing to
+            choose from.
     """
-    found = []
-    for languages, folder in folders.items():
-        pair, limit = None if languages is None else Pair(*languages), settings.memory_bytes
-        needed = estimate_bytes(locate(folder), search.get("precision", "float32"))
-        source = ModelSource(partial(load, folder, pair, search, device), pair, needed)
-        if limit is not None and needed > limit:
-            size = f"{needed / 1e6:,.1f} MB"
-            raise ConfigurationError(
-                f"{folder}: needs about {size} of memory, more than --memory-limit {settings.memory_limit}"
-            )
-        found.append(source)
-    if None in folders:
+    opened, limit = Opened(), settings.memory_bytes
+    found: list[ModelSource] = []
+    for languages, folder in _by_direction(folders).items():
+        pair, name = None if languages is None else Pair(*languages[:2]), "".join((languages or ())[2:]) or None
+        if pair is None and len(teams) > 1:
+            pair = _pair_of(folder)
+        for team in teams:
+            searching = {**team.search, **search}
+            _check_choice(team, searching)
+            needed = _estimate(folder, team, searching.get("precision", "float32"))
+            if limit is not None and needed > limit:
+                raise ConfigurationError(
+                    f"{folder}: needs about {needed / 1e6:,.1f} MB of memory, more than --memory-limit "
+                    f"{settings.memory_limit}"
+                )
+            loading = partial(load, folder, pair, searching, device, opened, team)
+            found.append(ModelSource(loading, pair, needed, name or team.name, team.weights))
+    if len(found) == 1 and found[0].pair is None:
         for flag, value in (("--memory-limit", settings.memory_limit), ("--pivot", settings.pivot)):
             if value is not None:
                 raise ConfigurationError(f"{flag} is for models given with their languages, as in de-en=FOLDER")
     return found
 
 
-def load(folder: Path, pair: Pair | None, search: Mapping[str, Any], device: str) -> Translator:
-    """Load a model and translate a word with it, so that a broken model is never served.
+def _check_choice(team: Team, search: Mapping[str, Any]) -> None:
+    if team.weights is not None and search.get("beam", 2) < 2:
+        raise ConfigurationError("--beam 1 leaves nothing to choose from: widen it, or leave out the choice")
+
+
+def _estimate(folder: Path, team: Team, precision: Precision) -> int:
+    """Bytes of a model and the others of its team; those that other ways to use it share are counted again."""
+    searched = sum(estimate_bytes(locate(one), precision) for one in (folder, *team.others))
+    return searched + sum(estimate_bytes(locate(one), None) for one in team.reverse)
+
+
+def _pair_of(folder: Path) -> Pair | None:
+    """The languages that a model of ours names; None if it names none."""
+    with open_model(folder) as found:
+        config = read_config(found)
+    source, target = config.get("source_language"), config.get("target_language")
+    return Pair(source, target) if isinstance(source, str) and isinstance(target, str) else None
+
+
+def _by_direction(folders: Folders) -> Folders:
+    """The folders, where a single model of several directions is given once for each.
 
     Raises:
-        MultiheadError: the folder is damaged, has other languages, or the model computes NaN.
+        ConfigurationError: the model does not name a source language.
     """
-    translator = Translator.load(folder, device, None if pair is None else Languages(*pair)).searching(**search)
-    translator.translate(["a"])
+    if None not in folders or len(directions := read_directions(folders[None])) < 2:
+        return folders
+    found: dict[tuple[str, ...] | None, Path] = {}
+    for source, target in directions:
+        if source is None:
+            raise ConfigurationError(
+                f"{folders[None]}: translates {listed(directions)}, without naming every source language; give it with "
+                f"its languages, as in SOURCE-{target}={folders[None]}"
+            )
+        found[source, target] = folders[None]
+    return found
+
+
+class Opened:
+    """Models in memory that are used in several ways: each is loaded once for all directions and teams."""
+
+    def __init__(self) -> None:
+        self._models: WeakValueDictionary[str, Translator] = WeakValueDictionary()
+
+    def load(self, folder: Path, pair: Pair | None, device: str, shared: bool = False) -> Translator:
+        """The translator for a direction.
+
+        Args:
+            folder: of the model.
+            pair: the direction; None for that of the model.
+            device: ``cpu`` or ``cuda``.
+            shared: whether its network may be in memory for another use; that of a model of several directions may.
+        """
+        languages = Languages() if pair is None else Languages(*pair)
+        if not shared and not read_directions(folder):
+            return Translator.load(folder, device, languages)
+        name = f"{folder} {model_digest(folder)}"  # a reload finds other weights
+        found = self._models.get(name)
+        if found is None:
+            found = self._models[name] = Translator.load(folder, device, languages)
+        return found.toward(languages)  # which keeps ``found`` in memory
+
+
+def load(
+    folder: Path,
+    pair: Pair | None,
+    search: Mapping[str, Any],
+    device: str,
+    opened: Opened | None = None,
+    team: Team | None = None,
+) -> Translator:
+    """Load a model, with its team if it has one, and translate a word, so that a broken model is never served.
+
+    Raises:
+        MultiheadError: a folder is damaged, has other languages, or the model computes NaN; the models do not fit
+            together.
+    """
+    opened, team = opened or Opened(), team or Team()
+    translator = opened.load(folder, pair, device, shared=team != Team()).searching(**search)
+    if team.others:
+        others = [opened.load(one, pair, device, shared=True) for one in team.others]
+        translator = translator.ensemble(others, team.mean)
+    if team.reverse:
+        opposite = None if pair is None else Pair(pair.target, pair.source)
+        first, *more = (opened.load(one, opposite, device, shared=True) for one in team.reverse)
+        translator = translator.with_reverse(first.ensemble(more) if more else first)
+    translator.run(TranslationRequest(translator.search_settings(), ["a"], weights=team.weights))
     return translator

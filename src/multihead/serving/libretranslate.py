@@ -14,7 +14,7 @@ from pathlib import PurePath
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from multihead.errors import FormatError, InputError, MissingDependencyError
@@ -44,12 +44,18 @@ from multihead.serving.libretranslate_schema import (
     json_response,
 )
 from multihead.serving.middleware import same_token, token_missing, unauthorized
-from multihead.serving.models import Models, Pair, unsupported
+from multihead.serving.models import unsupported
+from multihead.serving.queue import LARGE
+from multihead.serving.scheduler import Scheduler
 from multihead.serving.schema import ApiRequest, TranslatedText
-from multihead.serving.settings import ServeSettings
+from multihead.serving.served_model import Pair
+from multihead.serving.stream import DocumentStream, Progress
 from multihead.text.detection import detect
 
 T = TypeVar("T")
+
+Counter = Callable[[int], Awaitable[None]]
+"""Called with a number of newly finished texts."""
 
 Translate = Callable[[ApiRequest, Request], Awaitable[list[TranslatedText]]]
 """Translates the texts of a request within the server's limits."""
@@ -68,14 +74,14 @@ class LibreTranslate:
     """The endpoints; their docstrings are descriptions in the OpenAPI document.
 
     Args:
-        models: of the server.
-        settings: of the server.
+        scheduler: has the models, the settings and the metrics.
         translate: translates a request of our API.
         token: required of clients; None admits every client.
     """
 
-    def __init__(self, models: Models, settings: ServeSettings, translate: Translate, token: str | None) -> None:
-        self._models, self._settings, self._translate, self._token = models, settings, translate, token
+    def __init__(self, scheduler: Scheduler, translate: Translate, token: str | None) -> None:
+        self._scheduler, self._translate, self._token = scheduler, translate, token
+        self._models, self._settings = scheduler.models, scheduler.settings
         self._downloads = Downloads()
         self._parsing = asyncio.Lock()
         """Documents are parsed one at a time: a large one keeps a processor core busy."""
@@ -172,31 +178,60 @@ class LibreTranslate:
             return None, ranking[0]
         return Pair(ranking[0].language, target), ranking[0]
 
-    def _asker(self, languages: Pair, request: Request) -> Ask:
-        """Translates the texts of documents, as many at a time as one request may have."""
-        direct = len(self._models.route(*languages)) == 1
+    def _asker(
+        self, languages: Pair, request: Request, model: str | None = None, progress: Counter | None = None
+    ) -> Ask:
+        """Translates the texts of documents, as many at a time as one request may have.
+
+        Args:
+            languages: of the texts.
+            request: of the client.
+            model: name of the model.
+            progress: called with the number of newly finished texts. Fewer texts are then translated at a time, and a
+                full queue is waited for: nothing but the client ends the work.
+        """
+        direct = len(self._models.route(*languages, None, model)) == 1
+        most = self._settings.max_texts if progress is None else min(self._settings.max_texts, LARGE)
+        translate = self._translate if progress is None else self._translate_when_possible
 
         async def ask(texts: Sequence[str], aligned: bool) -> list[TranslatedText]:
             found = []
-            for start in range(0, len(texts), self._settings.max_texts):
-                part = list(texts[start : start + self._settings.max_texts])
+            for start in range(0, len(texts), most):
                 own = ApiRequest(
-                    text=part, alignment=aligned and direct, source=languages.source, target=languages.target
-                )
+                    text=list(texts[start : start + most]), alignment=aligned and direct, source=languages.source,
+                    target=languages.target, model=model,
+                )  # fmt: skip
                 try:
-                    found += await self._translate(own, request)
+                    found += await translate(own, request)
                 except ApiError as error:
                     too_large = error.error == "answer_too_large" or error.message.startswith("alignment")
                     if not own.alignment or not too_large:
                         raise
                     # Too large to be aligned: the tags are placed by the position of the words.
-                    found += await self._translate(own.model_copy(update={"alignment": False}), request)
+                    found += await translate(own.model_copy(update={"alignment": False}), request)
+                if progress is not None:
+                    await progress(len(own.texts))
             return found
 
         return ask
 
+    async def _translate_when_possible(self, own: ApiRequest, request: Request) -> list[TranslatedText]:
+        """Translate, and wait while the queue is full and the client is there."""
+        while True:
+            try:
+                return await self._translate(own, request)
+            except ApiError as error:
+                if error.error != "queue_full":
+                    raise
+                if await request.is_disconnected():
+                    raise ClientDisconnect from None
+                await asyncio.sleep(int(error.headers["Retry-After"]))
+
     async def translate_file(self, request: Request) -> Response:
-        """Translate a file (`file` of a form): .txt, .html, .srt or .vtt."""
+        """Translate a file (`file` of a form): .txt, .html, .srt or .vtt.
+
+        With `Accept: text/event-stream`, the response is a stream of events: `progress`, then `done` or `error`.
+        """
         with libretranslate_errors():
             if media_type(request) != MULTIPART:
                 raise ApiError(415, "unsupported_media_type", f"Content-Type: expected {MULTIPART}")
@@ -206,11 +241,22 @@ class LibreTranslate:
             asked, file = check_fields(FileRequest, fields), form.file("file")
             if file is None or not file.name:
                 raise ApiError(422, "invalid_request", "file: expected a file with a name")
-            name, content = await self._within_limit(self._translate_file(asked, file, request))
-            key = self._downloads.add(name, content)
-            return json_response(FileResponse(translatedFileUrl=f"{request.base_url}download_file/{quote(key)}"))
+            if DocumentStream.media_type in request.headers.get("accept", ""):
+                return DocumentStream(self._scheduler, partial(self._translate_file, asked, file, request))
+            return json_response(await self._within_limit(self._translate_file(asked, file, request)))
 
-    async def _translate_file(self, asked: FileRequest, file: FormFile, request: Request) -> tuple[str, bytes]:
+    async def _translate_file(
+        self, asked: FileRequest, file: FormFile, request: Request, progress: Progress | None = None
+    ) -> FileResponse:
+        """Translate a file, and keep the translation."""
+        name, content = await self._translation_of(asked, file, request, progress)
+        key = self._downloads.add(name, content)
+        return FileResponse(translatedFileUrl=f"{request.base_url}download_file/{quote(key)}")
+
+    async def _translation_of(
+        self, asked: FileRequest, file: FormFile, request: Request, progress: Progress | None
+    ) -> tuple[str, bytes]:
+        """Name and content of the translation of a file."""
         try:
             async with self._parsing:
                 document = await asyncio.to_thread(read_document, file.name, file.content)
@@ -220,7 +266,16 @@ class LibreTranslate:
         languages, _ = await self._languages_of(asked.source, asked.target, "\n".join(passages))
         if languages is None:
             return file.name, file.content
-        (text,) = await translate_documents([document], self._asker(languages, request))
+        done = 0
+
+        async def count(more: int) -> None:
+            nonlocal done
+            done += more
+            if progress is not None:
+                await progress(done, len(passages))
+
+        counter = None if progress is None else count
+        (text,) = await translate_documents([document], self._asker(languages, request, asked.model, counter))
         name = PurePath(file.name)
         return f"{name.stem}_{asked.target}{name.suffix}", text.encode()
 

@@ -94,6 +94,8 @@ class FileRequest(Settings):
     """Language of the file, or `auto` to detect it."""
     target: str
     """Language of the translation."""
+    model: str | None = None
+    """Name of a model, where several have the same languages."""
     api_key: str | None = None
     """The token, where the server asks for one; the header Authorization serves as well."""
 

@@ -12,10 +12,12 @@ from multihead.engine.weights import Precision
 from multihead.errors import MultiheadError
 from multihead.judging.analysis import analyze_tokens
 from multihead.model_folder import COPY_AGAIN
+from multihead.models.network import Network
 from multihead.sealed import open_folder
 from multihead.serving.queue import CallInLoop, Job, SentenceQueue
 from multihead.serving.search_threads import SearchThread, UncompiledSearchThread
 from multihead.serving.work_thread import WorkThread
+from multihead.translating.request import Weights
 from multihead.translating.searching import Constraints, symbols_of, uncompiled_reason
 from multihead.translating.translator import Translator
 
@@ -40,12 +42,19 @@ class LoadedModel:
         threads: number of threads of the compiled search.
         longest: maximum source tokens of a sentence, including the end symbol.
         call_in_loop: schedules a callback in the event loop.
+        weights: by which translations are chosen among the hypotheses of the beam; None if they are not.
     """
 
     def __init__(
-        self, generation: int, translator: Translator, threads: int, longest: int, call_in_loop: CallInLoop
+        self,
+        generation: int,
+        translator: Translator,
+        threads: int,
+        longest: int,
+        call_in_loop: CallInLoop,
+        weights: Weights | None = None,
     ) -> None:
-        self.generation, self.translator = generation, translator
+        self.generation, self.translator, self.weights = generation, translator, weights
         self.requests = 0
         """Requests in flight that use this model."""
         self.aligns = _has_attention(translator)
@@ -151,16 +160,24 @@ def _has_attention(translator: Translator) -> bool:
 
 
 def weight_bytes(translator: Translator) -> int:
-    """Bytes of the weights in memory: the network's, and the packed copy of the compiled search."""
-    model = translator.bundle.model
-    network = sum(tensor.numel() * tensor.element_size() for tensor in model.parameters())
-    return network + (
-        0 if translator.engine is None else int(_PACKED[translator.search_settings().precision] * network)
-    )
+    """Bytes of the weights in memory: those of all networks, and the packed copies of the compiled search."""
+    packed = 0.0 if translator.engine is None else _PACKED[translator.search_settings().precision]
+    judging = [] if translator.reverse is None else translator.reverse.networks
+    return int(_network_bytes(translator.networks) * (1 + packed)) + _network_bytes(judging)
 
 
-def estimate_bytes(folder: Path, precision: Precision) -> int:
-    """`weight_bytes` of a model that is not loaded, from the sizes of its files."""
+def _network_bytes(networks: Sequence[Network]) -> int:
+    tensors = (tensor for network in networks for tensor in network.parameters())
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def estimate_bytes(folder: Path, precision: Precision | None) -> int:
+    """`weight_bytes` of a model that is not loaded, from the sizes of its files.
+
+    Args:
+        folder: of the model.
+        precision: of the compiled search; None for a model without one.
+    """
     with open_folder(folder, COPY_AGAIN) as found:
         sizes = [found.size(name) for name in found.names() if Path(name).suffix in _WEIGHTS and name in found]
-    return int(sum(sizes) * (1 + _PACKED[precision]))
+    return int(sum(sizes) * (1 + (0 if precision is None else _PACKED[precision])))

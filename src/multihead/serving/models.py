@@ -1,193 +1,22 @@
-"""The models of the server: chosen by languages, loaded within a limit.
+"""The models of the server: chosen by languages or name, loaded by need.
 
 A server has one model, loaded at the start, or several, loaded with the first request for them. With a memory limit,
 the model whose last request is longest ago is unloaded first; it finishes its requests, and later ones wait until it
 has been loaded again. Loads run one after the other, so models that exclude each other take turns.
-
-A model counts with the bytes of its weights: the network's, and the packed copy of the compiled search. Before the
-first load this is estimated from the files.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Literal, NamedTuple
+from collections.abc import Iterable, Sequence
 
-from multihead.errors import MultiheadError
+from multihead.errors import shown
 from multihead.serving.error_responses import ApiError, retry_later
 from multihead.serving.languages import match
-from multihead.serving.loaded_model import LoadedModel, weight_bytes
-from multihead.serving.metrics import Metrics
-from multihead.serving.schema import ModelState
-from multihead.serving.work_thread import call_in_daemon, finish_all
-from multihead.translating.translator import Translator
-
-RETRY_SECONDS = 10.0
-"""Time after a failed load during which requests for the model are refused at once."""
-
-
-class Pair(NamedTuple):
-    """Source and target language."""
-
-    source: str
-    target: str
-
-    def __str__(self) -> str:
-        return f"{self.source}-{self.target}"
-
-
-@dataclass(frozen=True)
-class ModelSource:
-    """Where a model comes from.
-
-    Args:
-        load: loads it; called in a thread.
-        pair: its languages; None for those that it names itself.
-        estimated_bytes: of its weights in memory.
-    """
-
-    load: Callable[[], Translator]
-    pair: Pair | None = None
-    estimated_bytes: int = 0
-
-
-@dataclass(frozen=True)
-class LoadingContext:
-    """What loading a model needs besides the model.
-
-    Args:
-        threads: number of threads of the compiled search.
-        longest: maximum source tokens of a sentence, including the end symbol.
-        metrics: counts loads.
-        say: called with each line of the log.
-        collect_garbage: called after a model was loaded and after an old one was closed. A model has reference cycles,
-            so an old one would otherwise stay in memory until Python collects garbage by itself.
-    """
-
-    threads: int
-    longest: int
-    metrics: Metrics
-    say: Callable[[str], None]
-    collect_garbage: Callable[[], object]
-
-
-class ServedModel:
-    """A model of the server, loaded or not.
-
-    Args:
-        source: where it comes from.
-        context: what loading needs.
-    """
-
-    def __init__(self, source: ModelSource, context: LoadingContext) -> None:
-        self._source, self._context = source, context
-        self.loaded: LoadedModel | None = None
-        self.generation = 0
-        """Number of times it was loaded."""
-        self.holds = 0
-        """Requests that use it or wait for it."""
-        self.last_used = 0.0
-        self.loading: asyncio.Task[None] | None = None
-        self.load_error: MultiheadError | None = None
-        """Why the last load failed."""
-        self.failed_at = -RETRY_SECONDS
-        self.leaving = False
-        """Whether it finishes its requests to make room."""
-        self.left = asyncio.Event()
-        self._bytes = source.estimated_bytes
-        self.count_request = context.metrics.model_requests.labels(self.label).inc
-
-    @property
-    def pair(self) -> Pair | None:
-        """Its languages; None if they are not known, or not known yet."""
-        if self._source.pair is not None or self.loaded is None:
-            return self._source.pair
-        bundle = self.loaded.translator.bundle
-        if bundle.source_language is None or bundle.target_language is None:
-            return None
-        return Pair(bundle.source_language, bundle.target_language)
-
-    @property
-    def name(self) -> str:
-        """The language pair given for it."""
-        return "the model" if self._source.pair is None else str(self._source.pair)
-
-    @property
-    def bytes(self) -> int:
-        """Memory of its weights when it is loaded."""
-        return self._bytes
-
-    @property
-    def state(self) -> ModelState:
-        """What clients may know about it."""
-        source, target = self.pair or (None, None)
-        word: Literal["loaded", "loading", "unloading", "failed", "unloaded"]
-        if self.loaded is not None:
-            word = "unloading" if self.leaving else "loaded"
-        elif self.loading is not None:
-            word = "loading"
-        else:
-            word = "unloaded" if self.load_error is None else "failed"
-        return ModelState(
-            source=source, target=target, state=word, generation=self.generation, bytes=self.bytes, requests=self.holds
-        )
-
-    async def load(self) -> None:
-        """Load it and serve with it from then on; an old model finishes its requests and is closed.
-
-        If loading fails, `load_error` says why, and an old model stays.
-        """
-        old, context = self.loaded, self._context
-        try:
-            translator = await call_in_daemon(self._source.load)
-            call_in_loop = partial(_call_soon, asyncio.get_running_loop())
-            new = LoadedModel(self.generation + 1, translator, context.threads, context.longest, call_in_loop)
-        except Exception as error:  # whatever it is, the old model stays
-            context.metrics.reloads.labels("refused").inc()
-            suffix = "" if old is None else "; the old model stays"
-            context.say(f"{self.name} cannot be loaded: {error or type(error).__name__}{suffix}")
-            # Without its traceback, whose frames hold the old model.
-            self.load_error = error.with_traceback(None) if isinstance(error, MultiheadError) else _wrap(error)
-            self.failed_at = time.monotonic()
-            return
-        self.loaded, self.load_error = new, None
-        self.generation, self._bytes = new.generation, weight_bytes(translator)
-        context.collect_garbage()
-        context.metrics.reloads.labels("loaded").inc()
-        context.metrics.model_bytes.labels(self.label).set(self._bytes)
-        name = "" if self._source.pair is None else f"{self.name}, "
-        context.say(f"serving {name}model {new.generation}: {translator.bundle.model.config.summary}")
-        if old is not None:
-            await _end(old)
-            del old
-            context.collect_garbage()
-
-    @property
-    def label(self) -> str:
-        """Its name in metrics."""
-        return "" if self._source.pair is None else self.name
-
-    async def unload(self) -> None:
-        """Close it; called without requests."""
-        old, self.loaded = self.loaded, None
-        if old is not None:
-            await _end(old)
-            del old
-            self._context.collect_garbage()
-            self._context.metrics.unloads.labels(self.label).inc()
-            self._context.metrics.model_bytes.labels(self.label).set(0)
-            self._context.say(f"unloaded {self.name}")
-
-
-async def _end(old: LoadedModel) -> None:
-    """Close a model once its requests are done."""
-    while old.requests:
-        await asyncio.sleep(0.05)
-    await old.close()
+from multihead.serving.loaded_model import LoadedModel
+from multihead.serving.served_model import RETRY_SECONDS, LoadingContext, ModelSource, Pair, ServedModel
+from multihead.serving.work_thread import finish_all
 
 
 def unsupported(name: str, code: str, known: Iterable[str]) -> ApiError:
@@ -200,14 +29,6 @@ def unsupported(name: str, code: str, known: Iterable[str]) -> ApiError:
     """
     message = f"{name}: {code!r} is not supported; this server has {', '.join(sorted(known))}"
     return ApiError(422, "unsupported_languages", message)
-
-
-def _wrap(error: Exception) -> MultiheadError:
-    return MultiheadError(str(error) or type(error).__name__)
-
-
-def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
-    loop.call_soon_threadsafe(callback)
 
 
 class Models:
@@ -248,7 +69,10 @@ class Models:
     @property
     def pairs(self) -> dict[Pair, list[ServedModel]]:
         """The models for every pair of languages: one, or two with a pivot between them."""
-        direct = {model.pair: [model] for model in self.all if model.pair is not None}
+        direct: dict[Pair, list[ServedModel]] = {}
+        for model in self.all:
+            if model.pair is not None:
+                direct.setdefault(model.pair, [model])
         pairs = dict(direct)
         for pivot in self._pivots:
             for first, (before,) in direct.items():
@@ -258,12 +82,22 @@ class Models:
                         pairs.setdefault(joined, [before, after])
         return pairs
 
-    def route(self, source: str | None, target: str | None, pivot: str | None = None) -> list[ServedModel]:
+    def route(
+        self, source: str | None, target: str | None, pivot: str | None = None, name: str | None = None
+    ) -> list[ServedModel]:
         """The models for languages as a client writes them: one, or two with a pivot between them.
 
+        Args:
+            source: language of the texts.
+            target: language of the translations.
+            pivot: a language between them.
+            name: of the model, where several have the same languages.
+
         Raises:
-            ApiError: 422, no model has the languages.
+            ApiError: 422, no model has the languages, or the name.
         """
+        if name is not None:
+            return [self._named(name, source, target, pivot)]
         if source is None and target is None and pivot is None:
             return [self.default]
         pairs = self.pairs
@@ -276,6 +110,21 @@ class Models:
             return self._models_of(pairs, source, target)
         pivot = self._language("pivot", pivot, {pair.target for pair in pairs})
         return [*self._direct(pairs, source, pivot), *self._direct(pairs, pivot, target)]
+
+    def _named(self, name: str, source: str | None, target: str | None, pivot: str | None) -> ServedModel:
+        """The model of a name, for the languages that are given."""
+        if pivot is not None:
+            raise ApiError(422, "unknown_model", "model: leave it out, or pivot; through a pivot there are two models")
+        found = [one for one in self.all if one.name is not None and one.name.casefold() == name.strip().casefold()]
+        if not found:
+            names = ", ".join(dict.fromkeys(one.name for one in self.all if one.name is not None)) or "no named models"
+            raise ApiError(422, "unknown_model", f"model: there is no {shown(name)}; this server has {names}")
+        pairs = {one.pair: [one] for one in found if one.pair is not None}
+        if not pairs or (source is None and target is None and len(found) == 1):
+            return found[0]
+        source = self._language("source", source, {pair.source for pair in pairs})
+        target = self._language("target", target, {pair.target for pair in pairs})
+        return self._models_of(pairs, source, target)[0]
 
     @staticmethod
     def _language(name: str, code: str | None, known: set[str]) -> str | None:
@@ -341,7 +190,7 @@ class Models:
             await asyncio.wait({model.loading})  # which goes on if this request ends
             waited = RETRY_SECONDS
         if model.loaded is None:
-            message = f"{model.name} cannot be loaded now; the server's log says why"
+            message = f"{model.label} cannot be loaded now; the server's log says why"
             raise retry_later("model_unavailable", message, max(int(waited), 1))
 
     async def _load(self, model: ServedModel) -> None:
@@ -352,7 +201,7 @@ class Models:
                 await self._make_room(model, model.bytes)
                 if self.closed:
                     return
-                self._say(f"loading {model.name}")
+                self._say(f"loading {model.label}")
                 await model.load()
                 await self._make_room(model, 0)  # the estimate may have been too low
         finally:

@@ -54,6 +54,7 @@ ERROR_EXAMPLES = {
         "beam_too_wide": "beam: got 40; at most 16 is taken",
         "answer_too_large": "the answer would take more than 10,000,000 bytes: send less at once, or ask for less",
         "unsupported_languages": "no model translates from fr to ja; this server has de-en, en-de",
+        "unknown_model": "model: there is no 'large'; this server has ensemble",
         "detection_unavailable": "py3langid is not installed: pip install 'multihead[detect]'",
     },
     429: {"queue_full": "32 requests are in hand, as many as are taken; ask again"},
@@ -74,9 +75,15 @@ _RETRY_AFTER = {
     "Retry-After": {"description": "Seconds.", "required": True, "schema": {"type": "integer", "minimum": 1}}
 }
 
-_EVENTS_EXAMPLE = "".join(
-    f"event: {name}\ndata: {json.dumps(data)}\n\n"
-    for name, data in (("partial", {"text": "A dog"}), ("done", TRANSLATION_EXAMPLE))
+
+def _events(*events: tuple[str, Any]) -> str:
+    return "".join(f"event: {name}\ndata: {json.dumps(data)}\n\n" for name, data in events)
+
+
+_EVENTS_EXAMPLE = _events(("partial", {"text": "A dog"}), ("done", TRANSLATION_EXAMPLE))
+_FILE_EVENTS_EXAMPLE = _events(
+    ("progress", {"done": 16, "total": 40}),
+    ("done", {"translatedFileUrl": "http://127.0.0.1:8000/download_file/2d9f0c6e.notes_en.txt"}),
 )
 _METRICS_EXAMPLE = (
     '# TYPE multihead_requests_total counter\nmultihead_requests_total{path="/translate",status="200"} 12.0\n'
@@ -120,6 +127,8 @@ def describe_file() -> dict[str, Any]:
     schema["required"].append("file")
     body = {"required": True, "content": {MULTIPART: {"schema": schema}}}
     description = _describe_theirs(FileResponse, *(status for status in _SEARCH_STATUSES if status != 422))
+    events = {"schema": {"type": "string"}, "example": _FILE_EVENTS_EXAMPLE}
+    description["responses"][200]["content"] = {"text/event-stream": events}
     return {**description, "openapi_extra": {"requestBody": body}}
 
 

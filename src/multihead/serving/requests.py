@@ -159,8 +159,16 @@ def check_pivot(request: ApiRequest) -> None:
             raise ApiError(422, "invalid_request", message)
 
 
-def prepare(request: ApiRequest, translator: Translator, settings: ServeSettings) -> PreparedRequest:
+def prepare(
+    request: ApiRequest, translator: Translator, settings: ServeSettings, chooses: bool = False
+) -> PreparedRequest:
     """Split a request into sentences and encode them.
+
+    Args:
+        request: to prepare.
+        translator: the model.
+        settings: of the server.
+        chooses: whether a translation is chosen among all hypotheses of the beam.
 
     Raises:
         ApiError: 422.
@@ -185,7 +193,8 @@ def prepare(request: ApiRequest, translator: Translator, settings: ServeSettings
             check_room(constraints, [search.limit(len(row)) for row in rows])
     except MultiheadError as error:
         raise ApiError(422, "invalid_request", str(error)) from None
-    key, prefix = BatchKey(search, request.n_best), constraints.prefixes[0] if constraints.prefixes else []
+    key = BatchKey(search, search.beam if chooses else request.n_best)
+    prefix = constraints.prefixes[0] if constraints.prefixes else []
     return PreparedRequest(request, key, text_lines, lines, rows, prefix, wanted, constraints.phrases)
 
 

@@ -1,7 +1,8 @@
 """From search results to translated texts.
 
-Sentences are joined to lines, and lines to texts. On request, translations are judged (`judge_results`), and their
-attention and alternatives are computed (`inspect_results`).
+Sentences are joined to lines, and lines to texts. Some models choose among the hypotheses of the beam
+(`choose_results`). On request, translations are judged (`judge_results`), and their attention and alternatives are
+computed (`inspect_results`).
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ from multihead.serving.schema import (
 )
 from multihead.serving.settings import ServeSettings
 from multihead.text.sentences import join_translations
+from multihead.translating.choosing import rank
 from multihead.translating.lengths import SplitLine, join_parts
-from multihead.translating.request import TranslationRequest
+from multihead.translating.request import TranslationRequest, Weights
 from multihead.translating.searching import Translation
 from multihead.translating.translator import Translator
 
@@ -71,6 +73,26 @@ def collect_results(prepared: PreparedRequest, job: Job, translator: Translator)
         translations = [translator.translation_of(one, len(row)) for one in sentence.hypotheses]
         results.append(SentenceResult(translations, list(sentence.hypotheses[0].tokens)))
     return results
+
+
+def choose_results(
+    prepared: PreparedRequest,
+    job: Job,
+    results: Sequence[SentenceResult],
+    translator: Translator,
+    weights: Weights,
+    part: slice,
+) -> list[SentenceResult]:
+    """Order the hypotheses of a slice of the results by the weighted sum of their features, and keep the n best."""
+    search, results = prepared.key.search, results[part]
+    asked = TranslationRequest(search, prepared.sentences[part], weights=weights if search.beam > 1 else None)
+    ranked = rank(translator, asked, [result.translations for result in results], weights)
+    chosen = []
+    for result, order, sentence in zip(results, ranked, job.sentences[part], strict=True):
+        place = next(place for place, one in enumerate(result.translations) if one is order[0])
+        tokens = list(sentence.hypotheses[place].tokens)
+        chosen.append(SentenceResult(order[: prepared.request.n_best], tokens))
+    return chosen
 
 
 def judge_results(

@@ -22,10 +22,11 @@ from multihead.serving.error_responses import ApiError, internal_error, retry_la
 from multihead.serving.loaded_model import LoadedModel
 from multihead.serving.log import Log
 from multihead.serving.metrics import Metrics, SlidingRate
-from multihead.serving.models import LoadingContext, Models, ModelSource, ServedModel
+from multihead.serving.models import Models
 from multihead.serving.queue import Job
 from multihead.serving.requests import PreparedRequest
 from multihead.serving.schema import ApiRequest, GuardChoice, TranslatedText
+from multihead.serving.served_model import LoadingContext, ModelSource, ServedModel
 from multihead.serving.settings import ServeSettings
 from multihead.serving.work_thread import finish_all
 from multihead.translating.translator import Translator
@@ -79,6 +80,9 @@ class ActiveRequest:
         prepared, model = self.prepared, self.model
         request, translator = prepared.request, model.translator
         results = await _run(request, partial(responses.collect_results, prepared, self.job, translator))
+        if model.weights is not None:
+            choose = partial(responses.choose_results, prepared, self.job, results, translator, model.weights)
+            results = await model.run_in_slices(choose, responses.costs(prepared, results))
         responses.check_size(responses.text_bytes(request, results), max_answer)
         mode = request.guard or default_guard
         if mode != "off":
@@ -198,7 +202,7 @@ class Scheduler:
             ClientDisconnect: the flight was aborted for that reason before the search.
         """
         self.check_ready()
-        models = self.models.route(request.source, request.target, request.pivot)
+        models = self.models.route(request.source, request.target, request.pivot, request.model)
         requests.check_limits(request, self.settings)
         if len(models) > 1:
             requests.check_pivot(request)
@@ -238,7 +242,9 @@ class Scheduler:
     ) -> ActiveRequest:
         model = await self._acquire(served, flight)
         try:
-            prepared = await _run(request, partial(requests.prepare, request, model.translator, self.settings))
+            chooses = model.weights is not None
+            prepare = partial(requests.prepare, request, model.translator, self.settings, chooses)
+            prepared = await _run(request, prepare)
             if flight.aborted.done():
                 raise flight.aborted.result()
         except BaseException:

@@ -63,6 +63,8 @@ class ApiRequest(Settings):
     """Language of the translations."""
     pivot: str | None = None
     """Translate into this language first, and from it into the target."""
+    model: str | None = None
+    """Name of a model, where several have the same languages. Without it, the first of them translates."""
 
     @field_validator("text", mode="before")
     @classmethod
@@ -234,6 +236,9 @@ _INFO_EXAMPLE: dict[str, JsonValue] = {
     "source_language": "de",
     "target_language": "en",
     "model": "Transformer, 3+3 layers, width 256, inner 512, 4 heads, pre-norm",
+    "name": "ensemble",
+    "ensemble": 4,
+    "chooses": False,
     "generation": 1,
     "compiled": True,
     "beam": 5,
@@ -257,6 +262,12 @@ class InfoResponse(Settings):
     target_language: str | None
     model: str
     """Architecture and sizes in words."""
+    name: str | None
+    """Its name, where several models have the same languages."""
+    ensemble: int
+    """Number of models whose predictions are averaged."""
+    chooses: bool
+    """Whether translations are chosen among candidates, by a reverse model or their agreement."""
     generation: int
     """Starts at 1 and increases by 1 with every reload."""
     compiled: bool
@@ -278,13 +289,23 @@ class ModelState(Settings):
         title="ModelState",
         json_schema_extra={
             "examples": [
-                {"source": "de", "target": "en", "state": "loaded", "generation": 1, "bytes": 850944, "requests": 2}
+                {
+                    "source": "de",
+                    "target": "en",
+                    "name": "ensemble",
+                    "state": "loaded",
+                    "generation": 1,
+                    "bytes": 850944,
+                    "requests": 2,
+                }
             ]
         },
     )
 
     source: str | None
     target: str | None
+    name: str | None
+    """Its name, where several models have the same languages."""
     state: Literal["loaded", "loading", "unloading", "failed", "unloaded"]
     """A failed one is loaded again with the next request, ten seconds later at the earliest."""
     generation: int

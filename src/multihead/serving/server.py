@@ -1,7 +1,8 @@
 """The server process: its socket and its signals.
 
 SIGTERM and SIGINT drain: no new connection is accepted, requests in flight are finished within a time limit, and the
-process ends with status 0; a second signal ends it at once. SIGHUP reloads the model folder without dropping a request.
+process ends with status 0; a second signal ends it at once. SIGHUP, where the system has it, reloads the model folder
+without dropping a request.
 
 HTTP is uvicorn's; `http_protocol` and `connections` add limits.
 """
@@ -20,6 +21,7 @@ from typing import Any
 import uvicorn
 
 from multihead.errors import SurroundingsError
+from multihead.platforms import RELOAD_SIGNAL, STOP_SIGNALS, handle_signals, own_address
 from multihead.serving.app import make_app
 from multihead.serving.connections import Connections, connection_limits
 from multihead.serving.http_protocol import HttpProtocol, Surroundings
@@ -46,7 +48,7 @@ def bind(host: str, port: int) -> socket.socket:
     # asyncio sets TCP_NODELAY only if the protocol is named: otherwise each small response waits 40 ms for an ACK.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        own_address(listening)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
         listening.bind((host, port))
         listening.listen(_BACKLOG)
@@ -83,12 +85,13 @@ async def serve(make_scheduler: Callable[[], Scheduler], listening: socket.socke
         if scheduler.load_error is not None:
             server.should_exit = True
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
-    loop.add_signal_handler(signal.SIGHUP, scheduler.start_loading)
-    scheduler.start_loading().add_done_callback(stop_without_model)
-    await server.serve([listening])
-    await scheduler.close()
+    handlers: dict[signal.Signals, Callable[[], object]] = dict.fromkeys(STOP_SIGNALS, stop)
+    if RELOAD_SIGNAL is not None:
+        handlers[RELOAD_SIGNAL] = scheduler.start_loading
+    with handle_signals(loop, handlers):
+        scheduler.start_loading().add_done_callback(stop_without_model)
+        await server.serve([listening])
+        await scheduler.close()
     return scheduler
 
 

@@ -1,15 +1,20 @@
-"""Server-sent events of a growing translation (HTML standard, 9.2).
+"""Server-sent events of what takes time: a translation, a document.
+
+The format is that of the HTML standard, 9.2.
 
 event: partial    data: {"text": "A dog"}              at most every 30 ms
-event: done       data: one translation, as in the response of /translate
+event: progress   data: {"done": 16, "total": 40}      passages of a document
+event: done       data: what the response without events would be; of /translate one translation
 event: error      data: {"error": ..., "message": ...}
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from functools import partial
 
+from pydantic import BaseModel
 from pydantic_core import to_json
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -87,6 +92,44 @@ class EventStream(Response):
             await send(_event_message("error", error.body.model_dump_json().encode()))
         else:
             await error.response()(scope, receive, send)
+
+
+Progress = Callable[[int, int], Awaitable[None]]
+"""Called with the passages that are done, and with all of them."""
+
+
+class DocumentStream(Response):
+    """The response to ``POST /translate_file`` for clients that ask for events.
+
+    Args:
+        scheduler: has the metrics and the log.
+        work: translates the document, and reports its progress.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, scheduler: Scheduler, work: Callable[[Progress], Awaitable[BaseModel]]) -> None:
+        super().__init__(b"", headers=_HEADERS, media_type=self.media_type)
+        del self.headers["content-length"]
+        self._scheduler, self._work = scheduler, work
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """Send the events. The work notices itself when the client disconnects."""
+
+        async def progress(done: int, total: int) -> None:
+            await send(_event_message("progress", to_json({"done": done, "total": total})))
+
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        try:
+            made = await self._work(progress)
+            await send(_event_message("done", to_json(made)))
+        except ClientDisconnect:
+            self._scheduler.metrics.disconnects.inc()
+        except Exception as error:
+            known = error if isinstance(error, ApiError) else self._scheduler.log_internal_error(error)
+            self._scheduler.metrics.refused.labels(known.error).inc()
+            await send(_event_message("error", known.body.model_dump_json().encode()))
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def _event_message(name: str, data: bytes) -> dict[str, object]:

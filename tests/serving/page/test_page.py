@@ -81,6 +81,7 @@ def test_another_word_is_taken_and_given_back(page: Any, served: Any) -> None:
     page.translate("eins zwei drei")
     page.word(1).click()
     reply = served.ask("eins zwei drei")["alternatives"][1]
+    reply = [other for other in reply if other["probability"] >= 0.001]
     assert [words for words, _ in page.listed("alternatives")] == [other["text"] for other in reply]
     page.all("#alternatives-list button")[0].click()
     begins = f"one {reply[0]['text']}"
@@ -196,7 +197,7 @@ def test_what_is_too_long_is_said_and_disturbs_nobody(page: Any, served: Any) ->
     page.translate("eins zwei\n" + "drei " * served.longest)
     assert [word.text for word in page.all(".word")] == ["one", "two"]
     assert f"at most {served.longest} are taken" in page.find(".remark").text
-    assert page.find("#count").text == f"{5 * served.longest} / {served.longest}"
+    assert page.find("#count").text == f"{5 * served.longest:,} / {served.longest}"
     page.translate("eins zwei\ndrei")
     assert page.all(".remark") == []
     assert page.find("#count").text == ""
@@ -284,3 +285,17 @@ def test_words_are_found_again_and_the_text_stays_what_it_is(page: Any) -> None:
     )
     missing = {"x", "nowhere"}
     assert dict(found) == {text: [None if w in missing else w for w in words] for text, words in cases.items()}
+
+
+def test_improbable_alternatives_are_not_shown(page: Any) -> None:
+    shown = page.imported(
+        """const { Inspector } = await import("./static/inspector.js");
+        const alternatives = given[0].map((probability) => ({ text: `p${probability}`, probability }));
+        const line = { text: "one", result: { n_best: [], alternatives: [alternatives], alignment: {
+          source_words: ["eins"], target_words: ["one"], weights: [[1]], links: [] } } };
+        new Inspector({}).show(line, 0);
+        return document.querySelectorAll("#alternatives-list .words").length;""",
+        [0.5, 0.001, 0.0009, 1e-9],
+    )
+    assert shown == 2
+    assert [words for words, _ in page.listed("alternatives")] == ["p0.5", "p0.001"]

@@ -2,21 +2,34 @@
 //
 // URLs are relative, so that the page works below any path of a proxy.
 import { eventsOf } from "./events.js";
+import { say } from "./language.js";
 
 /** A failed request. `kind` is "offline" (no response), "busy" (retry after `after` seconds), "token" (a token is
- *  required) or "refused" (this text is not accepted). */
+ *  required), "refused" (this text is not accepted) or "stopped". `code` is the server's word for it. */
 export class Problem extends Error {
-  constructor(kind, message, after = 0) {
-    super(message);
-    this.kind = kind;
-    this.after = after;
+  #key;
+  #values;
+  #otherwise;
+
+  /** @param key of the message in the language of the page; `otherwise` is the message where it has none. */
+  constructor(kind, key, { values = {}, otherwise = "", after = 0, code = "" } = {}) {
+    super();
+    Object.assign(this, { kind, after, code });
+    this.#key = key;
+    this.#values = values;
+    this.#otherwise = otherwise;
+  }
+
+  get message() {
+    return say(this.#key, this.#values, this.#otherwise);
   }
 }
 
-const OFFLINE = "The server cannot be reached. Your text is kept; this page goes on by itself as soon as it is back.";
-
 export class Server {
   #token = storedToken();
+
+  /** What the server accepts; known after `info`. */
+  limits = {};
 
   set token(value) {
     this.#token = value;
@@ -27,9 +40,16 @@ export class Server {
     }
   }
 
-  /** Languages, limits and defaults of the server, or of its model for these languages ({source, target}). */
-  async info(languages) {
-    return (await this.#fetch(`info?${new URLSearchParams(languages)}`, {})).json();
+  /** Languages, limits and defaults of the server, or of one of its models ({source, target, model}). */
+  async info(chosen) {
+    const received = await (await this.#fetch(`info?${new URLSearchParams(chosen)}`, {})).json();
+    this.limits = received.limits;
+    return received;
+  }
+
+  /** The models of the server, as {source, target, name}. */
+  async models() {
+    return (await this.#fetch("models", {})).json();
   }
 
   /** All pairs of languages, as {source, target}. */
@@ -50,7 +70,7 @@ export class Server {
       const response = await fetch(path, { method, headers, body, cache: "no-store" });
       return `${response.status}\n${await response.text()}`;
     } catch {
-      return OFFLINE;
+      return say("offline");
     }
   }
 
@@ -65,24 +85,49 @@ export class Server {
 
   /** Translates one line; calls `onPartial` with each partial translation. */
   async translate(request, signal, onPartial) {
-    const response = await this.#fetch("translate/stream", {
+    const options = { headers: { "Content-Type": "application/json" }, body: JSON.stringify(request), signal };
+    return this.#watch("translate/stream", options, ({ text }) => onPartial(text));
+  }
+
+  /** The translations of several texts, as {text, finished, ...}. */
+  async translateAll(request, signal) {
+    const response = await this.#fetch("translate", {
       method: "POST",
-      headers: { "Content-Type": "application/json", Accept: "text/event-stream" },
+      headers: { "Content-Type": "application/json" },
       body: JSON.stringify(request),
       signal,
     });
     try {
+      return (await response.json()).translations;
+    } catch (error) {
+      throw error.name === "AbortError" ? error : new Problem("offline", "offline");
+    }
+  }
+
+  /** Translates a document; `onProgress(done, total)` counts its passages. Returns its address, as {translatedFileUrl}. */
+  async translateDocument(file, languages, signal, onProgress) {
+    const form = new FormData();
+    for (const [name, value] of Object.entries(languages)) form.append(name, value);
+    form.append("file", file);
+    return this.#watch("translate_file", { body: form, signal }, ({ done, total }) => onProgress(done, total));
+  }
+
+  /** Posts a request; calls `onProgress` with each event until the last one, which is returned. */
+  async #watch(path, options, onProgress) {
+    const headers = { ...options.headers, Accept: "text/event-stream" };
+    const response = await this.#fetch(path, { ...options, method: "POST", headers });
+    try {
       for await (const { event, data } of eventsOf(response.body)) {
         const content = JSON.parse(data);
-        if (event === "partial") onPartial(content.text);
         if (event === "done") return content;
         if (event === "error") throw this.#problem(0, content);
+        onProgress(content);
       }
     } catch (error) {
       if (error instanceof Problem || error.name === "AbortError") throw error;
-      throw new Problem("offline", OFFLINE);
+      throw new Problem("offline", "offline");
     }
-    throw new Problem("refused", "The server gave no translation.");
+    throw new Problem("refused", "nothing");
   }
 
   get #authorization() {
@@ -96,25 +141,23 @@ export class Server {
       response = await fetch(path, { ...options, headers, cache: "no-store" });
     } catch (error) {
       if (error.name === "AbortError") throw error;
-      throw new Problem("offline", OFFLINE);
+      throw new Problem("offline", "offline");
     }
     if (response.ok) return response;
     const content = await response.json().catch(() => ({}));
     throw this.#problem(response.status, content, Number(response.headers.get("Retry-After")));
   }
 
-  #problem(status, content, after = 0) {
-    const message = typeof content.message === "string" ? content.message : "";
-    if (status === 401 || status === 403) {
-      const reason = this.#token ? "The server did not take this token." : "This server asks for a token.";
-      return new Problem("token", reason);
-    }
-    const wait = Math.max(after || 0, 1);
-    if (status === 429 || content.error === "queue_full") return new Problem("busy", "The server is busy.", wait);
-    if (content.error === "loading") return new Problem("busy", "The model is being loaded.", wait);
-    if (content.error === "draining") return new Problem("busy", "The server is shutting down.", wait);
-    if (status >= 502 && !message) return new Problem("offline", OFFLINE); // from a proxy
-    return new Problem("refused", message ? sentence(message) : `The server refused this text (status ${status}).`);
+  #problem(status, { error: word, message: told }, seconds = 0) {
+    // LibreTranslate's API has the sentence in place of the word.
+    const [code, message] = typeof told === "string" ? [word, told] : ["", typeof word === "string" ? word : ""];
+    if (status === 401 || status === 403) return new Problem("token", this.#token ? "token_wrong" : "token_needed");
+    const after = Math.max(seconds || 0, 1);
+    if (status === 429 || code === "queue_full") return new Problem("busy", "busy", { after, code });
+    if (code === "loading" || code === "draining") return new Problem("busy", code, { after, code });
+    if (status >= 502 && !message) return new Problem("offline", "offline"); // from a proxy
+    if (!message) return new Problem("refused", "refused", { values: { status } });
+    return new Problem("refused", `error_${code}`, { values: this.limits, otherwise: sentence(message), code });
   }
 }
 

@@ -1,13 +1,17 @@
 // The page of `multihead serve`: connects its parts, keeps the selection.
 //
-// The parts are the typed text (source.js), its translation by lines (lines.js, output.js) and the details of a word
-// (inspector.js, links.js). The state they share is the selected word.
+// The parts are the typed text (source.js), its translation by lines (lines.js, output.js), the details of a word
+// (inspector.js, links.js) and the translation of a file (file_card.js). The state they share is the selected word.
 import { Server } from "./api.js";
+import { Choices } from "./choices.js";
+import { FileCard } from "./file_card.js";
 import { Inspector } from "./inspector.js";
+import { languageName, number, say } from "./language.js";
 import { Lines } from "./lines.js";
 import { Links } from "./links.js";
 import { Notice } from "./notice.js";
 import { Output, wordPlaces } from "./output.js";
+import { setUp } from "./preferences.js";
 import { Settings } from "./settings.js";
 import { Source } from "./source.js";
 
@@ -15,30 +19,37 @@ const TYPING_PAUSE = 250; // milliseconds without a key before a text is transla
 
 const MIN_WEIGHT = 0.05; // attention weight of a word from which on a curve is drawn
 
+const TWO_DIGITS = { minimumFractionDigits: 2, maximumFractionDigits: 2 };
+
 const byId = (id) => document.getElementById(id);
+setUp(writeAgain);
 const server = new Server();
 const source = new Source(byId("source"), byId("mirror"));
 const links = new Links(byId("links"), byId("sheet"));
 const inspector = new Inspector({ retranslate, back });
 const output = new Output(byId("output"), { select, hover, retranslate });
-const request = (text) => ({ ...settings.request(text), ...languages });
+const choices = new Choices(byId("pair"), chooseModel);
+const request = (text) => ({ ...settings.request(text), ...choices.chosen });
 const lines = new Lines(server, request, lineChanged, (problem) => notice.show(problem));
 const settings = new Settings(byId("settings-form"), byId("settings-summary"), () => lines.retranslateAll());
 const notice = new Notice(byId("notice"), server, start);
+const fileCard = new FileCard(server, describeFile, announce);
 
 /** The selected word, {line, word}, or null; and the word to focus when its line is done. */
 let selected = null;
 let focusNext = null;
 let info = null;
 
-/** The chosen languages, {source, target}; empty on a server with one model. */
-let languages = {};
-
 async function start() {
   try {
     if (!info) {
-      showModel(await server.info(languages));
-      showPairs(await server.pairs());
+      const asked = choices.chosen;
+      const received = await server.info(asked);
+      if (asked !== choices.chosen) return; // another model was chosen meanwhile
+      if (!choices.several) choices.set(await server.pairs(), await server.models(), received);
+      info = received;
+      settings.setDefaults(info);
+      showModel();
     }
     lines.resume();
   } catch (problem) {
@@ -47,49 +58,42 @@ async function start() {
   }
 }
 
-function showModel(received) {
-  info = received;
-  const [from, to] = [info.source_language, info.target_language];
+function showModel() {
+  const [from, to] = [info?.source_language, info?.target_language];
   byId("source").lang = from ?? "";
   byId("output").lang = to ?? "";
-  byId("source-language").textContent = languageName(from, "Source");
-  byId("target-language").textContent = languageName(to, "Translation");
+  byId("source-language").textContent = languageName(from, say("source"));
+  byId("target-language").textContent = languageName(to, say("translation"));
+  byId("pair").hidden = !choices.several;
+  byId("model").hidden = choices.several;
   if (from && to) {
     byId("model").textContent = `${languageName(from)} → ${languageName(to)}`;
-    byId("source").placeholder = `Type or paste ${languageName(from)}`;
     document.title = `${languageName(from)} → ${languageName(to)} · multihead`;
   }
-  byId("what").textContent = `${info.model}. `;
-  settings.setDefaults(info);
+  byId("source").placeholder = from ? say("placeholder_in", { language: languageName(from) }) : say("placeholder");
+  if (!info) return;
+  const averaged = info.ensemble > 1 ? [say("averaged", { count: info.ensemble })] : [];
+  const chooses = info.chooses ? [say("chooses")] : [];
+  byId("what").textContent = [`${info.model}.`, ...averaged, ...chooses].join(" ");
 }
 
-/** Lists the languages of a server with several models. */
-function showPairs(pairs) {
-  const several = pairs.length > 1;
-  byId("pair").hidden = !several;
-  byId("model").hidden = several;
-  if (!several || byId("pair").options.length) return;
-  const first = pairs.findIndex(({ source, target }) => source === info.source_language && target === info.target_language);
-  byId("pair").append(
-    ...pairs.map(({ source, target }, place) => new Option(`${languageName(source)} → ${languageName(target)}`, place)),
-  );
-  byId("pair").value = String(Math.max(first, 0));
-  byId("pair").addEventListener("change", () => {
-    languages = pairs[byId("pair").value];
-    info = null;
-    lines.pause();
-    lines.retranslateAll();
-    start();
-  });
+/** Translates everything again, by another model. */
+function chooseModel() {
+  info = null;
+  lines.pause();
+  lines.retranslateAll();
+  start();
 }
 
-/** The name of a language: "German" for "de". */
-function languageName(code, otherwise = code) {
-  try {
-    return code ? new Intl.DisplayNames(["en"], { type: "language" }).of(code) : otherwise;
-  } catch {
-    return code;
-  }
+/** Writes in another language what is not in index.html. */
+function writeAgain() {
+  choices.write();
+  settings.summarize();
+  notice.write();
+  fileCard.write();
+  showModel();
+  deselect();
+  lineChanged(null);
 }
 
 // ---- progress of the lines
@@ -119,14 +123,15 @@ function updateSummary() {
   byId("output").setAttribute("aria-busy", String(busy));
   byId("clear").hidden = source.text === "";
   byId("copy").hidden = busy || text.trim() === "";
+  byId("copy").textContent = say("copy");
   const slowest = Math.max(0, ...lines.all.map((line) => line.seconds));
-  byId("took").textContent = busy || !slowest ? "" : `${slowest.toFixed(2)} s`;
+  byId("took").textContent = busy || !slowest ? "" : say("seconds", { seconds: number(slowest, TWO_DIGITS) });
   const limit = info?.limits?.characters;
   const longest = Math.max(0, ...lines.all.map((line) => [...line.source].length)); // code points, as the server counts
-  byId("count").textContent = limit && longest > limit * 0.8 ? `${longest} / ${limit}` : "";
+  byId("count").textContent = limit && longest > limit * 0.8 ? `${number(longest)} / ${number(limit)}` : "";
   byId("count").classList.toggle("over", longest > limit);
   if (!selected) showOverview();
-  if (!busy && text.trim() && lines.all.some((line) => line.state === "done")) announce(`Translation: ${text}`);
+  if (!busy && text.trim() && lines.all.some((line) => line.state === "done")) announce(say("announced", { text }));
 }
 
 function translation() {
@@ -167,7 +172,7 @@ function select(line, word) {
   output.mark(line, word);
   const attended = inspector.show(line, word);
   showAttention(line, word);
-  if (attended) announce(`looked at ${attended}`);
+  if (attended) announce(say("looked_at", { words: attended }));
 }
 
 /** Shows the attention of the word under the pointer, or else of the selected one. */
@@ -235,38 +240,25 @@ function retranslate(line, prefix, word) {
   lines.retranslate(line, prefix);
 }
 
-// ---- copy, light and dark
+// ---- copy, files
 
 byId("copy").addEventListener("click", async () => {
   try {
     await navigator.clipboard.writeText(translation());
-    byId("copy").textContent = "Copied";
+    byId("copy").textContent = say("copied");
   } catch {
     getSelection().selectAllChildren(byId("output")); // no clipboard without HTTPS: the user copies the selection
-    byId("copy").textContent = "Selected";
+    byId("copy").textContent = say("selected");
   }
-  setTimeout(() => (byId("copy").textContent = "Copy"), 1500);
+  setTimeout(() => (byId("copy").textContent = say("copy")), 1500);
 });
 
-const dark = matchMedia("(prefers-color-scheme: dark)");
-
-function showTheme() {
-  const chosen = document.documentElement.dataset.theme ?? (dark.matches ? "dark" : "light");
-  byId("theme").setAttribute("aria-checked", String(chosen === "dark"));
+/** The settings and the model that translate a file, and its languages. */
+function describeFile() {
+  const languages = { source: info?.source_language, target: info?.target_language };
+  return [{ ...settings.search, ...choices.chosen }, languages];
 }
 
-byId("theme").addEventListener("click", () => {
-  const theme = byId("theme").getAttribute("aria-checked") === "true" ? "light" : "dark";
-  document.documentElement.dataset.theme = theme;
-  try {
-    localStorage.setItem("multihead.theme", theme);
-  } catch {
-    // storage is disabled: the theme lasts until the page is closed
-  }
-  showTheme();
-});
-dark.addEventListener("change", showTheme);
-
-showTheme();
+showModel();
 textChanged(0); // the browser may have kept the text from before a reload
 start();

@@ -1,10 +1,13 @@
 // Details of the selected word: attention weights and alternatives.
 //
 // They are lists of buttons, as are other translations of the line; app.js reacts to them.
+import { number, say } from "./language.js";
 import { wordPlaces } from "./output.js";
 import { percent } from "./words.js";
 
 const MAX_WEIGHTS = 5;
+const LEAST = 0.001; // probability of an alternative that is shown
+const TWO_DIGITS = { minimumFractionDigits: 2, maximumFractionDigits: 2 };
 const byId = (id) => document.getElementById(id);
 
 export class Inspector {
@@ -30,15 +33,15 @@ export class Inspector {
     for (const id of ["looked", "alternatives", "others"]) byId(id).inert = value;
   }
 
-  /** Shows word `number` of a finished line; returns its attention as text. */
-  show(line, number) {
+  /** Shows word number `place` of a finished line; returns its attention as text. */
+  show(line, place) {
     const { alignment, alternatives } = line.result;
     const places = wordPlaces(line);
-    const place = places[number];
-    const word = line.text.slice(...place);
-    const before = line.text.slice(0, place[0]);
+    const [start, end] = places[place];
+    const word = line.text.slice(start, end);
+    const before = line.text.slice(0, start);
     byId("empty").hidden = true;
-    const attended = alignment ? strongest(alignment.source_words, alignment.weights[number]) : [];
+    const attended = alignment ? strongest(alignment.source_words, alignment.weights[place]) : [];
     byId("looked").hidden = !attended.length;
     byId("looked-word").textContent = word;
     byId("looked-list").replaceChildren(...attended.map(({ text, share, end }) => {
@@ -46,13 +49,14 @@ export class Inspector {
       row.classList.toggle("end", end);
       return item(row);
     }));
-    const others = alternatives?.length === places.length ? alternatives[number] : [];
-    byId("alternatives").hidden = !others.length;
+    const others = alternatives?.length === places.length ? alternatives[place] : [];
+    const likely = others.filter(({ probability }) => probability >= LEAST);
+    byId("alternatives").hidden = !likely.length;
     byId("alternatives-word").textContent = word;
     byId("alternatives-list").replaceChildren(
-      ...others.map(({ text, probability }) => {
+      ...likely.map(({ text, probability }) => {
         const button = bar("button", text, probability, percent(probability));
-        button.addEventListener("click", () => this.#handlers.retranslate(line, before + text, number));
+        button.addEventListener("click", () => this.#handlers.retranslate(line, before + text, place));
         return item(button);
       }),
     );
@@ -70,7 +74,7 @@ export class Inspector {
     byId("others").hidden = others.length < 2;
     byId("others-list").replaceChildren(
       ...others.map(({ text, score }) => {
-        const button = bar("button", text, null, score.toFixed(2).replace("-", "−"));
+        const button = bar("button", text, null, number(score, TWO_DIGITS));
         button.querySelector("span").dir = "auto";
         if (text === line.text) button.setAttribute("aria-current", "true");
         button.addEventListener("click", () => this.#handlers.retranslate(line, text, 0));
@@ -94,8 +98,8 @@ export class Inspector {
 
 function strongest(words, weights) {
   const end = 1 - weights.reduce((sum, weight) => sum + weight, 0); // the remainder is attention to the end symbol
-  return [...words, "the end"]
-    .map((text, number) => ({ text, share: weights[number] ?? end, end: number === words.length }))
+  return [...words, say("the_end")]
+    .map((text, place) => ({ text, share: weights[place] ?? end, end: place === words.length }))
     .filter(({ share }) => share >= 0.01)
     .sort((one, other) => other.share - one.share)
     .slice(0, MAX_WEIGHTS);
@@ -112,12 +116,12 @@ function bar(kind, text, share, figure) {
   const element = document.createElement(kind);
   element.className = "bar";
   if (kind === "button") element.type = "button";
-  const [words, number] = [document.createElement("span"), document.createElement("span")];
+  const [words, amount] = [document.createElement("span"), document.createElement("span")];
   words.textContent = text;
   words.className = "words";
-  number.textContent = figure;
-  number.className = "figure";
-  element.append(words, " ", number);
+  amount.textContent = figure;
+  amount.className = "figure";
+  element.append(words, " ", amount);
   if (share >= 0.005) element.style.setProperty("--share", String(share));
   return element;
 }

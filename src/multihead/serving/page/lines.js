@@ -82,7 +82,7 @@ export class Lines {
       if (line.state !== "waiting" && line.state !== "running") continue;
       this.#abort(line);
       line.state = "refused";
-      line.problem = new Problem("stopped", "Stopped.");
+      line.problem = new Problem("stopped", "stopped");
       this.#onChange(line);
     }
   }

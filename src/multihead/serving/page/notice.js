@@ -2,6 +2,7 @@
 //
 // The remedy is a countdown if the server is busy, a check every few seconds if it is offline, an input if it requires
 // a token. Calls `resume` when translating can go on.
+import { say } from "./language.js";
 
 const CHECK_INTERVAL = 2000; // milliseconds
 
@@ -10,6 +11,8 @@ export class Notice {
   #server;
   #resume;
   #timer = 0;
+  #problem = null;
+  #seconds = 0;
 
   constructor(element, server, resume) {
     this.#element = element;
@@ -30,16 +33,25 @@ export class Notice {
     this.#element.className = `notice ${problem.kind}`;
     this.#find("#token-form").hidden = problem.kind !== "token";
     this.#find("#retry").hidden = problem.kind === "token";
-    this.#setText(problem.message);
+    this.#problem = problem;
+    this.write();
     if (problem.kind === "token" && !asked) this.#find("#token").focus();
-    if (problem.kind === "busy") this.#countDown(problem.message, Math.ceil(problem.after));
+    if (problem.kind === "busy") this.#countDown(Math.ceil(problem.after));
     if (problem.kind === "offline") this.#checkLater();
   }
 
-  #countDown(message, seconds) {
+  /** Writes the problem, in the language of the page. */
+  write() {
+    const message = this.#problem?.message ?? "";
+    const waits = this.#problem?.kind === "busy";
+    this.#find("#notice-text").textContent = waits ? say("retrying", { message, seconds: this.#seconds }) : message;
+  }
+
+  #countDown(seconds) {
     if (seconds <= 0) return this.#done();
-    this.#setText(`${message} Trying again in ${seconds} s.`);
-    this.#timer = setTimeout(() => this.#countDown(message, seconds - 1), 1000);
+    this.#seconds = seconds;
+    this.write();
+    this.#timer = setTimeout(() => this.#countDown(seconds - 1), 1000);
   }
 
   #checkLater() {
@@ -53,10 +65,6 @@ export class Notice {
     clearTimeout(this.#timer);
     this.#element.hidden = true;
     this.#resume();
-  }
-
-  #setText(text) {
-    this.#find("#notice-text").textContent = text;
   }
 
   #find(selector) {

@@ -2,6 +2,7 @@
 //
 // Words of a finished line are buttons. app.js keeps the selection.
 import { sentence } from "./api.js";
+import { number, say } from "./language.js";
 import { fill, locate } from "./words.js";
 
 /** A paragraph for each line. Handlers: `select(line, word)`, `hover(line, word)` (null: no word) and
@@ -81,12 +82,12 @@ export class Output {
 
   /** Buttons of a line that was refused or stopped, or has a prefix. */
   #actions(line) {
-    const [words, prefix] = line.state === "refused" ? ["Try again", line.prefix] : ["Undo my choice", ""];
+    const [key, prefix] = line.state === "refused" ? ["retry", line.prefix] : ["undo", ""];
     if (line.state !== "refused" && !(line.state === "done" && line.prefix)) return [];
     const button = document.createElement("button");
     button.type = "button";
     button.className = "way";
-    button.textContent = words;
+    button.textContent = say(key);
     button.addEventListener("click", () => this.#handlers.retranslate(line, prefix, 0));
     return [button];
   }
@@ -126,19 +127,28 @@ export function wordPlaces(line) {
   return locate(line.text, words);
 }
 
-/** Remarks on a line, [text, whether it is a warning]: refused, cut, judged by the guard. */
-function remarks(line) {
-  const { problem, result } = line;
+/** Remarks on a line, [text, whether it is a warning]. */
+function remarks({ problem, result }) {
   if (problem) return [[problem.message, problem.kind === "refused"]];
-  if (!result) return [];
+  return result ? remarksOn(result) : [];
+}
+
+/** Remarks on a translation, [text, whether it is a warning]: cut, judged by the guard. */
+export function remarksOn({ finished, warning, guard }) {
   const found = [];
-  if (result.finished === false) found.push(["Cut at the length limit: this is not the whole translation.", true]);
-  if (result.warning) found.push([sentence(result.warning), true]);
-  const { guard } = result;
-  const again = guard?.retried ? ", though searched again" : "";
-  if (guard?.suspicious) found.push([`Doubtful${again}: ${guard.reasons.join("; ")}.`, true]);
-  else if (guard?.retried) found.push(["The first translation was doubtful; this is a second one.", false]);
+  if (finished === false) found.push([say("cut"), true]);
+  if (warning) found.push([sentence(warning), true]);
+  const doubtful = guard?.retried ? "doubtful_again" : "doubtful";
+  if (guard?.suspicious) found.push([say(doubtful, { reasons: guard.reasons.map(reason).join("; ") }), true]);
+  else if (guard?.retried) found.push([say("second"), false]);
   return found;
+}
+
+/** A reason of the guard, such as "copy: 83% of its words are the source's", in the language of the page. */
+function reason(text) {
+  const [, name, value, percent] = text.match(/^(\w+): \D*([\d.]+)(%?)/) ?? [];
+  const style = { style: percent ? "percent" : "decimal" };
+  return say(`sign_${name}`, { value: number(Number(value) / (percent ? 100 : 1), style) }, text);
 }
 
 function remark([text, warning]) {

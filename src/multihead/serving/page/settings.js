@@ -1,6 +1,7 @@
 // The search settings form, stored in this browser.
 //
 // An empty field means the model's own value.
+import { say } from "./language.js";
 
 const KEY = "multihead.settings";
 const N_BEST = 5; // translations listed by default
@@ -41,15 +42,23 @@ export class Settings {
     this.#restore();
   }
 
+  /** The settings that decide a translation. */
+  get search() {
+    const { beam, alpha, guard } = this.#form.elements;
+    return {
+      ...(beam.value ? { beam: Number(beam.value) } : {}),
+      ...(alpha.value === "" ? {} : { alpha: Number(alpha.value) }),
+      guard: guard.value,
+    };
+  }
+
   /** The settings of a request for this text. */
   request(text = "") {
-    const { beam, n_best: listed, alpha, guard } = this.#form.elements;
+    const { beam, n_best: listed } = this.#form.elements;
     const width = Number(beam.value) || this.#model.beam;
     return {
-      ...(beam.value ? { beam: width } : {}),
-      ...(alpha.value === "" ? {} : { alpha: Number(alpha.value) }),
+      ...this.search,
       n_best: Math.min(Number(listed.value) || N_BEST, width),
-      guard: guard.value,
       ...(this.#model.alignment && new TextEncoder().encode(text).length <= MAX_ALIGNED_BYTES
         ? { alignment: true, alternatives: ALTERNATIVES }
         : {}),
@@ -57,7 +66,7 @@ export class Settings {
   }
 
   #store() {
-    this.#summarize();
+    this.summarize();
     try {
       const chosen = [...new FormData(this.#form)].filter(([name, value]) => value !== this.#default(name));
       localStorage.setItem(KEY, JSON.stringify(Object.fromEntries(chosen)));
@@ -80,11 +89,12 @@ export class Settings {
     } catch {
       // nothing is stored, or it cannot be read
     }
-    this.#summarize();
+    this.summarize();
   }
 
-  #summarize() {
+  /** Writes the settings in a few words, in the language of the page. */
+  summarize() {
     const { beam = this.#model.beam, n_best: listed } = this.request();
-    this.#summary.textContent = `beam ${beam}, ${listed} listed`;
+    this.#summary.textContent = say("settings_summary", { beam, listed });
   }
 }

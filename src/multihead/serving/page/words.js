@@ -2,6 +2,7 @@
 //
 // The server lists the words in order; locating them keeps every space and punctuation mark of the text, which joining
 // the words would not.
+import { number } from "./language.js";
 
 /** [[start, end], ...] for each word, in order; null for a word not found after the previous one. */
 export function locate(text, words) {
@@ -28,9 +29,7 @@ export function fill(element, text, places, make) {
   return element;
 }
 
-/** Formats a probability. */
+/** Formats a probability of at least 0.1%. */
 export function percent(share) {
-  if (share < 0.001) return "< 0.1 %";
-  if (share < 0.01) return `${(share * 100).toFixed(1)} %`;
-  return `${Math.round(share * 100)} %`;
+  return number(share, { style: "percent", maximumFractionDigits: share < 0.01 ? 1 : 0 });
 }

@@ -1,0 +1,81 @@
+"""The ways to use the models of a run of ``multihead train --best``.
+
+``uses.json`` in the folder of such a run lists them, each with its flags of ``multihead translate``; `runs.best` writes
+it. The models are those of the run, wherever its folder is now.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from multihead.errors import ConfigurationError, FormatError, InputError
+from multihead.serving.folders import Team
+from multihead.translating.request import CHANNEL, Weights
+
+_FILE = "uses.json"
+_MODELS = {"--with": "others", "--reverse": "reverse"}
+
+
+def read_uses(run: Path) -> tuple[Team, ...]:
+    """The ways to use the models of a run, the simplest first.
+
+    Raises:
+        ConfigurationError: it is no finished run in stages.
+        FormatError: the file is damaged, or has something that a server cannot do.
+    """
+    path = run / _FILE
+    if not path.is_file():
+        raise ConfigurationError(f"{run}: has no {_FILE}: --uses is for a finished run of multihead train --best")
+    try:
+        uses = json.loads(path.read_text(encoding="utf-8"))["uses"]
+        teams = tuple(_team(run, _name(use["use"]), use["flags"]) for use in uses)
+    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise FormatError(f"{path}: damaged ({type(error).__name__}): copy the run again") from None
+    if not teams:
+        raise FormatError(f"{path}: lists no uses: copy the run again")
+    return teams
+
+
+def has_uses(run: Path) -> bool:
+    """Whether a folder is a run in stages with several ways to use its models."""
+    try:
+        return len(read_uses(run)) > 1
+    except InputError:
+        return False
+
+
+def _name(text: str) -> str:
+    """ "ensemble, choosing" for "an ensemble, choosing"."""
+    article, _, rest = text.partition(" ")
+    return rest if article in ("a", "an", "the") and rest else text
+
+
+def _team(run: Path, name: str, flags: Sequence[str]) -> Team:
+    if len(flags) % 2:
+        raise IndexError
+    models: dict[str, tuple[Path, ...]] = {"others": (), "reverse": ()}
+    search: dict[str, Any] = {}
+    weights: Weights | None = None
+    for flag, value in zip(flags[::2], flags[1::2], strict=True):
+        if flag in _MODELS:
+            models[_MODELS[flag]] += (_model(run, value),)
+        elif flag == "--beam":
+            search["beam"] = int(value)
+        elif flag == "--weights":
+            weights = Weights.parse(value)
+        else:
+            raise FormatError(f"{run / _FILE}: {name}: {flag} is a flag that a server does not have")
+    if weights is None and models["reverse"]:
+        weights = CHANNEL
+    return Team(models["others"], reverse=models["reverse"], weights=weights, search=search, name=name)
+
+
+def _model(run: Path, value: str) -> Path:
+    """A model of the run; the path is that at the time of the training."""
+    found = run / Path(value).name
+    if not found.is_dir():
+        raise FormatError(f"{run / _FILE}: names the model {found.name}, which is not in {run}: copy the run again")
+    return found
