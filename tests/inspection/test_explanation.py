@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from multihead import Translator, explain
@@ -88,9 +90,8 @@ def test_without_scripts_it_has_the_main_content(content: dict[str, Any]) -> Non
     for word in content["words"]:
         assert word["text"] in cells
         assert html_percent(word["probability"]).replace("&lt;", "<") in read.texts["span"]
-        assert " · ".join(f"{one['text']}\xa0{html_percent(one['probability'])}" for one in word["alternatives"]) in [
-            cell.replace("<", "&lt;") for cell in cells
-        ]
+        shown = [one for one in word["alternatives"] if one["probability"] >= 0.001]
+        assert " · ".join(f"{one['text']}\xa0{html_percent(one['probability'])}" for one in shown) in ["", *cells]
     for piece in content["pieces"]:
         assert piece["text"] in cells
     for node in content["search"]["nodes"]:
@@ -177,6 +178,92 @@ def test_a_word_shows_where_it_looked(opened_page: Chrome, content: dict[str, An
     assert browser.get_log("browser") == []
 
 
+LINKED = """
+const [word, hidden] = arguments;
+document.querySelectorAll(".pair .word")[word].dispatchEvent(new Event("mouseenter"));
+document.querySelector(".pair svg").style.visibility = hidden ? "hidden" : "";
+const ends = [...document.querySelectorAll(".pair path")].flatMap((path) =>
+  path.dataset.link.split("-").map((at, side) =>
+    document.querySelectorAll([".source .word", ".target .word"][side])[at]));
+const labels = [...document.querySelectorAll(".pair .side, .pair .word span, .pair .word small")];
+return labels.filter((one) => !ends.includes(one.parentElement)).map((one) => {
+  const { left, top, right, bottom } = one.getBoundingClientRect();
+  return [Math.ceil(left), Math.ceil(top), Math.floor(right), Math.floor(bottom)];
+});
+"""
+"""Points at a word, shows or hides the links, and returns the places of all labels and words that they do not join."""
+
+
+@pytest.mark.parametrize("repeated", [1, 6])
+def test_links_cross_neither_labels_nor_words(
+    browser: Chrome, content: dict[str, Any], repeated: int, tmp_path: Path
+) -> None:
+    """In sentences of one line and of several: no pixel of them changes if links are drawn."""
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    sides = {"source_words": content["source_words"] * repeated, "words": content["words"] * repeated}
+    count = len(content["source_words"])
+    weights = [row * repeated for row in content["word_attention"]] * repeated
+    links = [(source + count * at, target) for at in range(repeated) for source, target in content["links"]]
+    reduced = {"features": [{"name": "prefers-reduced-motion", "value": "reduce"}]}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", reduced)
+    try:
+        opened(browser, explanation_page({**content, **sides, "word_attention": weights, "links": links}), tmp_path)
+        for word in (0, len(sides["source_words"]), len(sides["source_words"]) + len(sides["words"]) - 1):
+            shown = []
+            for hidden in (False, True):
+                boxes = browser.execute_script(LINKED, word, hidden)
+                shown.append(np.array(image.open(io.BytesIO(browser.get_screenshot_as_png())).convert("RGB")))
+            assert (shown[0] != shown[1]).any()  # there are links
+            for left, top, right, bottom in boxes:
+                assert (shown[0][top:bottom, left:right] == shown[1][top:bottom, left:right]).all()
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    assert browser.get_log("browser") == []
+
+
+IN_THE_TREE = """
+const boxes = [...document.querySelectorAll("g.node text")].map((one) => one.getBBox()), found = [];
+for (const path of document.querySelectorAll("#tree path")) {
+  for (let step = 0; step <= 60; step++) {
+    const { x, y } = path.getPointAtLength(path.getTotalLength() * step / 60);
+    const inside = ({ x: left, y: top, width, height }) => x > left && x < left + width && y > top && y < top + height;
+    if (boxes.some(inside)) found.push(path.id);
+  }
+}
+return [found, boxes.length];
+"""
+
+
+@pytest.mark.parametrize("piece", ["\u2581eins", "\u2581犬も歩けば棒に当たる", "\u2581WWWWWWWW"])
+def test_edges_of_the_tree_cross_no_token_in_any_script(
+    browser: Chrome, content: dict[str, Any], piece: str, tmp_path: Path
+) -> None:
+    nodes = [{**node, "piece": piece} for node in content["search"]["nodes"]]
+    opened(browser, explanation_page({**content, "search": {**content["search"], "nodes": nodes}}), tmp_path)
+    one(browser, "#all").click()
+    crossed_edges, tokens = browser.execute_script(IN_THE_TREE)
+    assert (crossed_edges, tokens > 10) == ([], True)
+
+
+def test_the_theme_button_says_what_it_does(opened_page: Chrome) -> None:
+    button = one(opened_page, "#theme")
+    light = opened_page.execute_script("return getComputedStyle(document.body).backgroundColor")
+    assert button.accessible_name == button.text == "Dark colors"
+    button.click()
+    assert button.text == "Light colors"
+    assert opened_page.execute_script("return getComputedStyle(document.body).backgroundColor") != light
+
+
+def test_improbable_alternatives_are_not_shown(content: dict[str, Any], tmp_path: Path, browser: Chrome) -> None:
+    others = [{**content["words"][0]["alternatives"][0], "text": f"p{p}", "probability": p} for p in (0.001, 0.0009)]
+    words = [{**word, "alternatives": others} for word in content["words"]]
+    page = explanation_page({**content, "words": words})
+    opened(browser, page, tmp_path)
+    assert [name.text for name in found(browser, "#alternatives .name")][1:] == ["p0.001"]
+    assert "p0.0009" not in explanation_text({**content, "words": words})
+    assert ["p0.0009" in text for text in Read(page).texts["td"]].count(True) == 0
+
+
 def test_a_word_is_chosen_and_shows_what_it_could_have_been(opened_page: Chrome, content: dict[str, Any]) -> None:
     browser = opened_page
     least = min(range(len(content["words"])), key=lambda place: content["words"][place]["probability"])
@@ -185,7 +272,7 @@ def test_a_word_is_chosen_and_shows_what_it_could_have_been(opened_page: Chrome,
     for place, word in enumerate(content["words"]):
         words[place].click()
         names = [name.text for name in found(browser, "#alternatives .name")]
-        assert names == [word["text"], *(other["text"] for other in word["alternatives"])]
+        assert names == [word["text"], *(one["text"] for one in word["alternatives"] if one["probability"] >= 0.001)]
         pieces = [piece for piece in content["pieces"] if piece["word"] == place]
         assert [title.text for title in found(browser, "#choices h3 em")] == [piece["text"] for piece in pieces]
     assert browser.get_log("browser") == []

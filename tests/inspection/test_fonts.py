@@ -52,7 +52,7 @@ def test_letters_need_no_other_font(bare_machine: pytest.MonkeyPatch) -> None:
 
 
 def test_chinese_without_a_font_says_what_to_install(bare_machine: pytest.MonkeyPatch) -> None:
-    with pytest.raises(MissingDependencyError, match=r"'五年日星月期'.*mplfonts.*pip install 'multihead\[zh\]'"):
+    with pytest.raises(MissingDependencyError, match=r"'五年日星月期'.*mplfonts.*pip install \"multihead\[zh\]\""):
         Fonts(["▁2026", HAN])
 
 

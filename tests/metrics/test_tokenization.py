@@ -53,7 +53,7 @@ def test_a_tokenizer_that_is_named_takes_the_place_of_the_languages() -> None:
 
 @pytest.mark.skipif(find_spec("MeCab") is not None, reason="MeCab is installed")
 def test_a_missing_package_is_named() -> None:
-    with pytest.raises(ConfigurationError, match=r"pip install 'sacrebleu\[ja\]'"):
+    with pytest.raises(ConfigurationError, match=r'pip install "sacrebleu\[ja\]"'):
         bleu_metric("ja", "ja-mecab")
 
 

@@ -23,6 +23,7 @@ from multihead.text.vocabulary import visible
 _SCRIPTS = ("common", "words", "maps", "tree")
 _SELF_ATTENTION = {"encoder": "the source", "decoder": "the output"}
 _MOST_FOUND = 10  # finished hypotheses in the table
+_LEAST = 0.001  # probability of an alternative that is shown; `common.js` has the same
 
 
 def explanation_page(content: dict[str, Any]) -> str:
@@ -91,7 +92,8 @@ def _probability_cell(probability: float) -> str:
 
 
 def _alternatives(found: Sequence[dict[str, Any]]) -> str:
-    return " · ".join(f"{escape_html(one['text'])}&nbsp;{html_percent(one['probability'])}" for one in found)
+    shown = (one for one in found if one["probability"] >= _LEAST)
+    return " · ".join(f"{escape_html(one['text'])}&nbsp;{html_percent(one['probability'])}" for one in shown)
 
 
 def _sentences(content: dict[str, Any]) -> str:
@@ -104,10 +106,10 @@ def _sentences(content: dict[str, Any]) -> str:
     warnings = [f'<p class="warning">{escape_html(line)}</p>' for line in _warnings(content)]
     output = "Translation, given" if content["given"] else "Translation"
     return f"""<section class="pair" aria-label="Source and translation">
-<p class="side">Source{_language(source)}</p>
-<div class="sentence source" dir="auto">{read}</div>
-<p class="side">{output}{_language(target)}</p>
-<div class="sentence target" dir="auto">{written}</div>
+<p class="side" id="source-name">Source{_language(source)}</p>
+<div class="sentence source" dir="auto" role="group" aria-labelledby="source-name">{read}</div>
+<p class="side" id="target-name">{output}{_language(target)}</p>
+<div class="sentence target" dir="auto" role="group" aria-labelledby="target-name">{written}</div>
 </section>
 {"".join(warnings)}
 <p class="note">Below each word stands how probable the model found it; the less sure it was, the warmer the line.
@@ -278,8 +280,8 @@ def explanation_text(content: dict[str, Any]) -> str:
         attended = ("", "")
         if source is not None:
             attended = content["source_words"][source], format_percent(content["word_attention"][place][source])
-        alternatives = word["alternatives"][:_SHOWN_ALTERNATIVES]
-        others = (f"{other['text']} {format_percent(other['probability'])}" for other in alternatives)
+        alternatives = [other for other in word["alternatives"] if other["probability"] >= _LEAST]
+        others = (f"{one['text']} {format_percent(one['probability'])}" for one in alternatives[:_SHOWN_ALTERNATIVES])
         rows.append((word["text"], format_percent(word["probability"]), *attended, " · ".join(others)))
     shown = [[visible(cell) for cell in row] for row in rows]
     widths = [max(display_width(row[column]) for row in shown) for column in range(len(rows[0]))]

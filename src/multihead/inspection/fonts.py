@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 
-from multihead.errors import MissingDependencyError
+from multihead.errors import MissingDependencyError, require_package
 
 _SHORT_ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t", " ": "␣"}
 _CHINESE_JAPANESE_KOREAN = ("CJK", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO", "FULLWIDTH")
@@ -83,10 +83,9 @@ def default_font() -> Path:
     Raises:
         MissingDependencyError: matplotlib is not installed.
     """
-    try:
-        from matplotlib import get_data_path
-    except ImportError as error:
-        raise MissingDependencyError("matplotlib", "plot", "drawing") from error
+    require_package("matplotlib", "plot", "drawing")
+    from matplotlib import get_data_path
+
     return Path(get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
 
 

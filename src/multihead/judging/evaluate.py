@@ -19,6 +19,7 @@ from multihead.metrics.preprocessing import PreprocessingRemark, find_preprocess
 from multihead.metrics.scores import Scores, Tokenizer
 from multihead.metrics.significance import SystemScores, check_score_settings, score_systems
 from multihead.translating.request import TranslationRequest
+from multihead.translating.searching import Translation
 from multihead.translating.translator import Translator
 
 
@@ -76,6 +77,7 @@ def evaluate(
     batch_tokens: int = 4096,
     request: TranslationRequest | None = None,
     progress: Callable[[int], None] | None = None,
+    run: Callable[[TranslationRequest, Callable[[int], None] | None], list[list[Translation]]] | None = None,
 ) -> Evaluation:
     """Translate ``source`` and score the result against ``target``, line by line.
 
@@ -93,6 +95,7 @@ def evaluate(
         batch_tokens: see `Translator.translate`.
         request: how candidates are made and chosen, instead of the search and ``batch_tokens``; its texts are replaced.
         progress: called with the number of newly translated sentences.
+        run: translates the request in place of ``model``: in other processes.
 
     Raises:
         DataError: a file cannot be read, or the numbers of lines differ.
@@ -110,7 +113,7 @@ def evaluate(
         request = TranslationRequest(translator.search_settings(**search), batch_tokens=batch_tokens)
     if request.several:
         raise ConfigurationError("one translation of each line is scored: choose among several (mbr or weights)")
-    found = [row[0] for row in translator.run(request.with_texts(sources, request.weights), progress)]
+    found = [row[0] for row in (run or translator.run)(request.with_texts(sources, request.weights), progress)]
     seconds = time.monotonic() - started
     hypotheses = [translation.text for translation in found]
     language = language or translator.bundle.target_language or language_of(target)

@@ -73,7 +73,10 @@ def translate_guarded(
         texts: one sentence per item.
         mode: mark suspicious translations, or search them again.
         settings: further settings of the guard; they replace ``mode``.
-        prefixes, phrases, batch_tokens, progress: see `Translator.translations`.
+        prefixes: see `Translator.translations`, as for the following.
+        phrases: what each translation contains.
+        batch_tokens: the size of a batch.
+        progress: called with the number of newly finished sentences.
 
     Raises:
         InputError, ConfigurationError: as `Translator.translations`.

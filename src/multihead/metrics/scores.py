@@ -61,7 +61,7 @@ def bleu_metric(language: str | None = None, tokenize: Tokenizer | None = None) 
     except (ImportError, RuntimeError):
         extra = name.split("-")[0]
         raise ConfigurationError(
-            f"tokenize: '{name}' needs packages that are not installed: pip install 'sacrebleu[{extra}]'; or omit it "
+            f"tokenize: '{name}' needs packages that are not installed: pip install \"sacrebleu[{extra}]\"; or omit it "
             "to count characters"
         ) from None
 

@@ -112,6 +112,31 @@ def choose(
     return [each.best(request.weights) for each in measure(translator, request, wanted, progress)]
 
 
+def rank(
+    translator: Translating, request: TranslationRequest, rows: Sequence[Sequence[Translation]], weights: Weights
+) -> list[list[Translation]]:
+    """The candidates of each text by their weighted sums, best first: the first one is what `choose` returns.
+
+    Of equal texts one remains, and incomplete ones only if none is complete.
+
+    Args:
+        translator: the model, with a reverse model if the weights have one.
+        request: the texts, and how they were translated.
+        rows: the candidates of each text.
+        weights: of the features.
+
+    Raises:
+        InputError, ConfigurationError: as `Translator.run`.
+    """
+    _require_reverse(translator, bool(weights.reverse))
+    wanted = {name for name, weight in weights.model_dump().items() if weight}
+    ranked = []
+    for each in _measure(translator, request, rows, rows, wanted):
+        order = np.argsort(-weighted(each.features, as_array(weights)), kind="stable")  # of equals the first
+        ranked.append([each.translations[place] for place in order])
+    return ranked
+
+
 def measure(
     translator: Translating,
     request: TranslationRequest,
@@ -129,10 +154,14 @@ def measure(
     Raises:
         InputError, ConfigurationError: as `Translator.run`.
     """
-    if "reverse" in wanted and translator.reverse is None:
-        raise ConfigurationError("weights: reverse needs a reverse model (--reverse, or Translator.with_reverse)")
+    _require_reverse(translator, "reverse" in wanted)
     rows, references = _gather(translator, request, progress)
     return _measure(translator, request, rows, references, wanted)
+
+
+def _require_reverse(translator: Translating, wanted: bool) -> None:
+    if wanted and translator.reverse is None:
+        raise ConfigurationError("weights: reverse needs a reverse model (--reverse, or Translator.with_reverse)")
 
 
 def _gather(

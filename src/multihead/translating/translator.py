@@ -68,8 +68,9 @@ class Translator:
         self.folder = folder
         self._searching: Search | None = None
         self._engines = EngineCache()
-        self._others: tuple[tuple[Bundle, EngineCache], ...] = ()
+        self._others: tuple[Translator, ...] = ()
         self._ensemble: Ensemble | None = None
+        self._origin: Translator | None = None  # of another direction; kept in memory as long as this one
         self.reverse: Translator | None = None
         """The model of the opposite direction, if there is one (`with_reverse`)."""
 
@@ -79,15 +80,18 @@ class Translator:
 
         Args:
             path: the folder.
-            device: ``cpu`` or ``cuda``.
-            languages: for a model of another program that has several.
+            device: ``cpu``, ``cuda`` or ``mps``.
+            languages: of a model that has several.
 
         Raises:
             FormatError: it is none of these, or damaged.
-            ConfigurationError: the device does not exist; the model does not have these languages.
+            ConfigurationError: the device does not exist; the model does not have these languages, or has several
+                and they do not say which.
         """
         require_device(device)
-        bundle, asked = load_bundle(Path(path), device, languages), languages or Languages()
+        asked = languages or Languages()
+        bundle = load_bundle(Path(path), device, languages).toward(asked)
+        bundle.require_direction(path)
         for side in ("source", "target"):
             own, wanted = getattr(bundle, f"{side}_language"), getattr(asked, side)
             if own is None or wanted is None:
@@ -102,13 +106,15 @@ class Translator:
         return cls(bundle, Path(path))
 
     @classmethod
-    def load_ensemble(cls, paths: Sequence[str | Path], device: str = "cpu") -> Translator:
+    def load_ensemble(
+        cls, paths: Sequence[str | Path], device: str = "cpu", languages: Languages | None = None
+    ) -> Translator:
         """Read one model, or several as an ensemble that averages probabilities.
 
         Raises:
             FormatError, ConfigurationError: as `load` and `ensemble`.
         """
-        first, *others = (cls.load(path, device) for path in paths)
+        first, *others = (cls.load(path, device, languages) for path in paths)
         return first.ensemble(others) if others else first
 
     @cached_property
@@ -154,7 +160,7 @@ class Translator:
             ConfigurationError: another vocabulary or device; no other translator.
         """
         joined = copy(self)
-        joined._others = (*self._others, *(member for other in others for member in other._members))
+        joined._others = (*self._others, *(member for other in others for member in (other, *other._others)))
         joined._ensemble = build_ensemble([bundle for bundle, _ in joined._members], mean)
         return joined
 
@@ -178,6 +184,18 @@ class Translator:
         joined.reverse = reverse
         return joined
 
+    def toward(self, languages: Languages) -> Translator:
+        """This translator for another direction of a model that has several; the network is the same one.
+
+        Raises:
+            ConfigurationError: the model has no such direction, or has several and they do not say which.
+        """
+        other = copy(self)
+        other._origin = self
+        other.bundle = self.bundle.toward(languages)
+        other.bundle.require_direction("the model")
+        return other
+
     @property
     def networks(self) -> list[Network]:
         """The networks of the ensemble, or the only one."""
@@ -192,7 +210,7 @@ class Translator:
     @property
     def _members(self) -> list[tuple[Bundle, EngineCache]]:
         """The models of the ensemble, or the only one."""
-        return [(self.bundle, self._engines), *self._others]
+        return [(one.bundle, one._engines) for one in (self, *self._others)]
 
     def translate(
         self,

@@ -30,6 +30,10 @@ function percent(share) {
   return share < 0.0995 ? (100 * share).toFixed(1) + "%" : Math.round(100 * share) + "%";
 }
 
+// Alternatives below this are not shown: they say nothing, and lists of them hide the others.
+const LEAST = 0.001;
+const likely = (one) => one.probability >= LEAST;
+
 function bar(name, probability, own = false) {
   const filled = make("i");
   filled.style.width = 100 * probability + "%";
@@ -43,9 +47,21 @@ function segments(place, names, chosen, choose) {
     make("button", { type: "button", "aria-pressed": String(at === chosen), onclick: () => choose(at) }, name)));
 }
 
-byId("theme").addEventListener("click", () => {
-  const root = document.documentElement;
-  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  root.dataset.theme = dark ? "light" : "dark";
+// The button says what it does.
+const system = matchMedia("(prefers-color-scheme: dark)");
+const themeAfter = () => {
+  const now = document.documentElement.dataset.theme ?? (system.matches ? "dark" : "light");
+  return now === "dark" ? "light" : "dark";
+};
+
+function themed() {
+  byId("theme").textContent = themeAfter() === "dark" ? "Dark colors" : "Light colors";
   document.dispatchEvent(new Event("themed"));
+}
+
+byId("theme").addEventListener("click", () => {
+  document.documentElement.dataset.theme = themeAfter();
+  themed();
 });
+system.addEventListener("change", themed);
+themed();

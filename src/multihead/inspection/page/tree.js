@@ -14,6 +14,11 @@ function spelt(node) {
   return node.piece.replaceAll("▁", " ").trim() || "␣";
 }
 
+// The room of a token: no link begins or ends within one, whatever its script.
+const ruler = document.createElement("canvas").getContext("2d");
+ruler.font = `600 12.5px ${getComputedStyle(document.documentElement).getPropertyValue("--mono")}`;
+const widthOf = (node) => (node.width ??= Math.max(16, Math.ceil(ruler.measureText(spelt(node)).width)));
+
 // In the beam once, or ended; the others were only candidates.
 const wasInBeam = (node) => node.parent === null || node.place !== null || node.score !== null;
 
@@ -44,19 +49,19 @@ function text(node) {
 function drawTree() {
   const until = Number(byId("until").value), all = byId("all").checked;
   const shown = (node) => node.step <= until && (all || wasInBeam(node));
-  const widths = Array(until + 1).fill(2);
+  const widths = Array(until + 1).fill(0);
   const lowest = Array(until + 1).fill(-1);
   // A column is filled from the top in the order of the tree, so that no line crosses another, and what has ended takes
   // no room to the right of its end.
   const lay = (node) => {
-    widths[node.step] = Math.max(widths[node.step], spelt(node).length);
+    widths[node.step] = Math.max(widths[node.step], widthOf(node));
     node.row = ++lowest[node.step];
     node.children.filter(shown).forEach(lay);
   };
   lay(nodes[0]);
   const rows = Math.max(...lowest) + 1;
   const starts = [LEFT];
-  for (const width of widths) starts.push(starts.at(-1) + width * 7.6 + 34);
+  for (const width of widths) starts.push(starts.at(-1) + width + 34);
   const svg = drawn("svg", { width: starts.at(-1) + LEFT, height: HEAD + rows * ROW + 8 });
   for (let step = 1; step <= until; step++)
     svg.append(drawn("text", { class: "step", x: starts[step], y: 14 }, String(step)));
@@ -64,14 +69,14 @@ function drawTree() {
   for (const best of [false, true]) for (const node of visible) {
     if (node.parent === null || (node.top < Infinity) !== best) continue;
     const parent = nodes[node.parent];
-    const x = starts[parent.step] + spelt(parent).length * 7.6 + 8 + (parent.fate === "pruned" ? 12 : 0);
+    const x = starts[parent.step] + widthOf(parent) + 8 + (parent.fate === "pruned" ? 12 : 0);
     const y = HEAD + (parent.row + 0.5) * ROW, u = starts[node.step] - 5, v = HEAD + (node.row + 0.5) * ROW;
     const elbow = starts[node.step] - 18;
     svg.append(drawn("path", { class: best ? "best" : "", id: `edge-${node.place_in_tree}`, d: `M${x},${y} H${elbow} C${elbow + 8},${y} ${elbow + 2},${v} ${u},${v}` }));
   }
   for (const node of visible) {
     const fate = node.top < Infinity ? "best" : node.when <= until ? node.fate : "open";
-    const x = starts[node.step], y = HEAD + (node.row + 0.5) * ROW, width = spelt(node).length * 7.6;
+    const x = starts[node.step], y = HEAD + (node.row + 0.5) * ROW, width = widthOf(node);
     const mark = fate === "pruned" ? [drawn("text", { class: "mark", x: x + width + 4, y }, "×")] : [];
     const group = drawn("g", { class: `node ${fate}${node === focused ? " at" : ""}`, "data-node": node.place_in_tree,
       role: "treeitem", "aria-label": said(node, until), id: `node-${node.place_in_tree}` },

@@ -17,7 +17,7 @@ function curve(source, target, weight) {
     "stroke-width": 1 + 4 * weight, opacity: 0.15 + 0.85 * weight, "data-link": `${source}-${target}` });
 }
 
-// Each link faintly, where nothing is pointed at; in a sentence of several lines they would run through words.
+// Each link faintly, where nothing is pointed at and each sentence is one line: of several lines they would be a tangle.
 function atRest() {
   if (document.activeElement?.classList.contains("word")) return document.activeElement.dispatchEvent(new Event("focus"));
   show(null);
@@ -54,7 +54,7 @@ function choose(at) {
     word.setAttribute("aria-pressed", String(place === at));
   });
   const word = data.words[at];
-  const others = word.alternatives.map((other) => bar(other.text, other.probability));
+  const others = word.alternatives.filter(likely).map((other) => bar(other.text, other.probability));
   const tokens = data.pieces.filter((piece) => piece.word === at);
   byId("alternatives").replaceChildren(
     make("h3", {}, "In the place of ", make("em", {}, word.text)),
@@ -63,7 +63,7 @@ function choose(at) {
     make("h3", {}, "Token ", make("em", {}, piece.text), `, number ${piece.rank} of its place`),
     make("ul", { class: "bars tokens" },
       ...(piece.candidates.some((other) => other.text === piece.text) ? [] : [bar(piece.text, piece.probability, true)]),
-      ...piece.candidates.map((other) => bar(other.text, other.probability, other.text === piece.text)))]));
+      ...piece.candidates.filter((other) => likely(other) || other.text === piece.text).map((other) => bar(other.text, other.probability, other.text === piece.text)))]));
 }
 
 for (const [side, words] of Object.entries(sides)) {
