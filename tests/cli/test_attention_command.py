@@ -54,7 +54,7 @@ def test_a_table_for_the_terminal_needs_no_package(call, trained, seen, monkeypa
     assert lines[4].split() == seen.source
     ended = call("attention", trained, SENTENCE, "-o", tmp_path / "map.png")
     assert ended.status == 1
-    assert "pip install 'multihead[plot]'" in ended.err
+    assert 'pip install "multihead[plot]"' in ended.err
 
 
 @pytest.mark.parametrize(

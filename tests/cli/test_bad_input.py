@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import gzip
 import os
-import resource
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import processes
 import pytest
 import torch
 
@@ -271,15 +270,18 @@ def test_what_nobody_thought_of_is_one_line_too(call, trained, monkeypatch):
     one_line(call("translate", trained), 1, "/somewhere: Input/output error")
 
 
-def limited():
-    resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
+LIMITED = """
+import resource, runpy
+resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
+runpy.run_module("multihead", run_name="__main__", alter_sys=True)
+"""
 
 
 def test_files_that_may_not_grow_stop_a_run_which_then_goes_on(numbers, tmp_path):
     """Uses a real limit of the system, in a separate process."""
     settings = {**numbers.train, **numbers.valid, **numbers.settings, "updates": 4, "validate_every": 2}
-    command = [sys.executable, "-m", "multihead", "train", *numbers.flags(settings), "--output", str(tmp_path / "run")]
-    ended = subprocess.run(command, capture_output=True, check=False, preexec_fn=limited)
+    command = [sys.executable, "-c", LIMITED, "train", *numbers.flags(settings), "--output", str(tmp_path / "run")]
+    ended = processes.run(command, capture_output=True, check=False)
     said = ended.stderr.decode()
     assert ended.returncode == 1
     assert "Traceback" not in said
@@ -298,6 +300,7 @@ def test_files_that_may_not_grow_stop_a_run_which_then_goes_on(numbers, tmp_path
     [
         (KeyboardInterrupt(), 130, "interrupted"),
         (OSError(5, "Input/output error"), 1, "Input/output error"),
+        (ImportError("no x"), 1, "no x: a package is missing or broken, and `multihead env` says which"),
         (main_module.MultiheadError("two\nlines  of text"), 1, "two lines  of text"),
     ],
 )
@@ -326,12 +329,13 @@ def test_too_little_memory_is_said_in_one_line(call, monkeypatch, error):
     one_line(call("score"), 1, "not enough memory", "shorter lines")
 
 
-def test_a_mistake_of_ours_keeps_its_traceback(call, monkeypatch):
+@pytest.mark.parametrize("error", [ZeroDivisionError(), ImportError("no x", name="multihead.models.x")])
+def test_a_mistake_of_ours_keeps_its_traceback(call, monkeypatch, error):
     """It is needed to fix the bug."""
 
     def fails():
-        raise ZeroDivisionError
+        raise error
 
     monkeypatch.setattr(process, "configure_process", fails)
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(type(error)):
         call("translate", "run")

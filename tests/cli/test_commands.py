@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import click
+import processes
 import pytest
 
 from multihead import Translator, __version__, evaluate
@@ -207,23 +208,24 @@ def test_the_commands():
         "train",
         "translate",
         "evaluate",
-        "prepare",
-        "average",
-        "attention",
-        "plot",
-        "report",
-        "bpe",
+        "serve",
         "demo",
         "doctor",
-        "explain",
-        "compare",
-        "tune",
-        "serve",
+        "clean",
+        "prepare",
+        "bpe",
         "backtranslate",
         "distill",
+        "compare",
         "score",
         "align",
+        "tune",
+        "attention",
+        "explain",
+        "plot",
+        "report",
         "selftest",
+        "average",
         "quantise",
         "shortlist",
         "import",
@@ -232,12 +234,13 @@ def test_the_commands():
         "fill-mask",
         "classify",
         "pointer",
+        "env",
     ]
 
 
 def test_quantize_is_another_spelling_of_quantise(call):
     found, wanted = (call(word, "--help").text for word in ("quantize", "quantise"))
-    assert found == wanted.replace("multihead quantise", "multihead quantize")
+    assert found == wanted.replace("Usage: multihead quantise", "Usage: multihead quantize")
     assert (
         call("quantize", "no-model", "--output", "small").err == call("quantise", "no-model", "--output", "small").err
     )
@@ -261,7 +264,7 @@ def test_version_and_no_command(call):
     assert (ended.status, ended.text) == (0, f"multihead, version {__version__}\n")
     ended = call()
     assert ended.status == 2
-    assert "Commands:" in ended.text + ended.err
+    assert "Translators:" in ended.text + ended.err
     assert "Traceback" not in ended.err
 
 
@@ -272,7 +275,7 @@ def test_a_reader_that_has_gone_ends_it_quietly(trained):
     """As in ``multihead translate run < text | head -1``."""
     reading, writing = os.pipe()
     os.close(reading)
-    ended = subprocess.run(
+    ended = processes.run(
         [*PROGRAM, "translate", str(trained)], input=b"eins\n", stdout=writing, stderr=subprocess.PIPE, check=False
     )
     os.close(writing)
@@ -283,7 +286,7 @@ def test_a_reader_that_has_gone_ends_it_quietly(trained):
 def test_standard_output_that_is_full(trained, words):
     with open("/dev/full", "wb") as full:  # noqa: PTH123 - a device
         command = [*PROGRAM, *words, *([str(trained)] if words == ["translate"] else [])]
-        ended = subprocess.run(command, input=b"eins\n", stdout=full, stderr=subprocess.PIPE, check=False)
+        ended = processes.run(command, input=b"eins\n", stdout=full, stderr=subprocess.PIPE, check=False)
     assert ended.returncode == 1
     said = ended.stderr.decode()
     assert said.startswith("multihead: ")

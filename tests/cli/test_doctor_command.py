@@ -40,8 +40,9 @@ def test_the_json_is_as_documented() -> None:
     ]
     content = Diagnosis(findings, ["text: x"], {"learned_loss": math.inf, "first_loss": 2.5}).as_dict()
     content = json.loads(json.dumps(content, allow_nan=False))
-    assert list(content) == ["worst", "status", "findings", "looked", "figures"]
+    assert list(content) == ["worst", "status", "findings", "looked", "figures", "commands"]
     assert (content["worst"], content["status"], content["looked"]) == ("error", 4, ["text: x"])
+    assert content["commands"] == []
     assert content["figures"] == {"learned_loss": None, "first_loss": 2.5}
     assert [one["what"] for one in content["findings"]] == ["b", "c", "a"]
     assert content["findings"][2] == {

@@ -18,6 +18,7 @@ FILES: dict[str, list[str]] = {
     "translate --output": ["RUN", "--input", "SOURCE"],
     "backtranslate --output": ["RUN", "--monolingual", "SOURCE"],
     "distill --output": ["RUN", "--source", "SOURCE"],
+    "clean --output": ["--source", "SOURCE", "--target", "TARGET"],
     "evaluate --save": ["RUN", "--source", "SOURCE", "--target", "TARGET"],
     "attention --output": ["RUN", "--source", "eins", "--target", "one"],
     "plot --output": ["RUN"],

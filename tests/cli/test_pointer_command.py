@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import processes
 import pytest
 
 from multihead.errors import Interrupted
@@ -28,11 +30,12 @@ TINY = {
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def models(tmp_path_factory: pytest.TempPathFactory, without_checks: Any) -> Path:
     """A folder written by a short ``multihead pointer train``."""
     folder = tmp_path_factory.mktemp("pointers")
-    for problem, sizes in (("sort", {"largest": 4}), ("hull", {"smallest": 4, "largest": 5})):
-        train(problem, output=folder / f"pointer-{problem}", say=lambda _: None, validate_every=50, **TINY, **sizes)
+    with without_checks():
+        for problem, sizes in (("sort", {"largest": 4}), ("hull", {"smallest": 4, "largest": 5})):
+            train(problem, output=folder / f"pointer-{problem}", say=lambda _: None, validate_every=50, **TINY, **sizes)
     return folder
 
 
@@ -157,7 +160,7 @@ def test_a_signal_saves_and_the_same_settings_go_on(tmp_path, numbers):
     """A separate process, stopped by a real signal."""
     settings = {**TINY, "updates": 2000, "largest": 3, "batch": 8, "log_every": 1}
     program = [sys.executable, "-m", "multihead", "pointer", "train", "sort", *numbers.flags(settings)]
-    with subprocess.Popen(program, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+    with processes.WarmPopen(program, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
         for line in process.stderr:
             if re.match(r" +3/2000", line):
                 process.send_signal(signal.SIGTERM)

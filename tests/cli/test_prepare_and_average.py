@@ -8,6 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+import processes
 import pytest
 
 from multihead import Translator
@@ -88,7 +89,7 @@ def test_both_commands_take_the_same_file(call, numbers, short, tmp_path):
 def test_killed_while_preparing_the_same_command_makes_it_anew(call, numbers, words, tmp_path):
     output = tmp_path / "ready"
     command = [sys.executable, "-m", "multihead", "prepare", *words, "--output", str(output)]
-    process, deadline = subprocess.Popen(command, stderr=subprocess.PIPE), time.monotonic() + PATIENCE
+    process, deadline = processes.WarmPopen(command, stderr=subprocess.PIPE), time.monotonic() + PATIENCE
     while not (output / "data" / "source.tokenizer.json").exists():
         assert process.poll() is None
         assert time.monotonic() < deadline

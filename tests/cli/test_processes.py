@@ -1,12 +1,17 @@
-"""``torchrun -m multihead train``: several processes train the same run as one, also after signals and kills."""
+"""``torchrun -m multihead train``: several processes train the same run as one, also after signals and kills.
+
+In `make test` the agent that torchrun starts forks them from a process that has imported the package.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import multiprocessing
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,6 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import elastic
+import processes
 import pytest
 
 from multihead.cli.process import StopSignal
@@ -49,7 +56,7 @@ class Launched:
     def wait_for(self, text):
         """Wait until a text was printed or the run has ended; returns whether it was printed."""
         deadline = time.monotonic() + PATIENCE
-        while text not in self.said() and self.agent.poll() is None:
+        while text not in self.said() and not self.ended():
             assert time.monotonic() < deadline, self.said()
             time.sleep(0.002)
         return text in self.said()
@@ -59,8 +66,40 @@ class Launched:
         found = subprocess.run(["pgrep", "-P", str(self.agent.pid)], capture_output=True, text=True, check=True)
         return sorted(map(int, found.stdout.split()))
 
+    def ended(self):
+        return self.agent.poll() is not None
+
     def end(self):
         return self.agent.wait(PATIENCE)
+
+
+class Forked(Launched):
+    """The same without torchrun's own start, and with processes that have imported the package."""
+
+    def start(self, size):
+        processes.starter()
+        self.errors.touch()
+        self.pids = self.errors.parent / "pids"
+        self.pids.mkdir()
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        words = ["train", "--output", str(self.run), *self.flags]
+        self.agent = multiprocessing.get_context("forkserver").Process(
+            target=elastic.agent, args=(words, self.pids, port, (1, 1), size, self.errors, 0)
+        )
+        self.agent.start()
+
+    def workers(self):
+        found = [path.name.split(".") for path in self.pids.iterdir()]
+        return [int(pid) for pid, _ in sorted(found, key=lambda one: int(one[1]))]
+
+    def ended(self):
+        return not self.agent.is_alive()
+
+    def end(self):
+        self.agent.join(PATIENCE)
+        return self.agent.exitcode
 
 
 @pytest.fixture
@@ -68,7 +107,16 @@ def launched(numbers: Numbers, settings: dict[str, Any], tmp_path: Path) -> Iter
     """A run that is killed at the end of the test."""
     job = Launched(numbers, tmp_path, settings)
     yield job
-    if job.agent.poll() is None:
+    if not job.ended():
+        os.killpg(job.agent.pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def forked(numbers: Numbers, settings: dict[str, Any], tmp_path: Path) -> Iterator[Forked]:
+    """As ``launched``."""
+    job = Forked(numbers, tmp_path, settings)
+    yield job
+    if not job.ended():
         os.killpg(job.agent.pid, signal.SIGKILL)
 
 
@@ -105,25 +153,25 @@ def assert_same_run(numbers, one, other):
     assert math.isfinite(records(one)[-1]["loss"])
 
 
-def test_two_processes_are_stopped_by_a_signal_to_one_and_one_goes_on(numbers, settings, alone, launched):
+def test_two_processes_are_stopped_by_a_signal_to_one_and_one_goes_on(numbers, settings, alone, forked):
     """They train the same run as one process; any number of processes can resume it."""
-    launched.start(2)
-    assert launched.wait_for("24/40  epoch"), launched.said()
-    os.kill(launched.workers()[1], signal.SIGTERM)
-    assert launched.end() != 0
-    (line,) = launched.ours()
+    forked.start(2)
+    assert forked.wait_for("24/40  epoch"), forked.said()
+    os.kill(forked.workers()[1], signal.SIGTERM)
+    assert forked.end() != 0
+    (line,) = forked.ours()
     assert line.startswith("multihead: stopped after update ")
     assert line.endswith("; the same command goes on from there (SIGTERM)")
     step = int(line.split()[4].rstrip(";"))
     assert step >= 24
-    assert f"{step:08d}" in {path.name for path in (launched.run / "checkpoints").iterdir()}
-    assert "2 processes with 1 processor thread" in launched.said()
-    assert launched.said().count("20/40  epoch") == 1
+    assert f"{step:08d}" in {path.name for path in (forked.run / "checkpoints").iterdir()}
+    assert "2 processes with 1 processor thread" in forked.said()
+    assert forked.said().count("20/40  epoch") == 1
     said = []
-    numbers.learn(launched.run, **settings, say=said.append)
+    numbers.learn(forked.run, **settings, say=said.append)
     assert said[0] == f"going on after update {step} of 40"
     assert not any(line.startswith("  other ") for line in said)  # it computes both shares: see the next test
-    assert_same_run(numbers, alone, launched.run)
+    assert_same_run(numbers, alone, forked.run)
 
 
 @pytest.mark.proof

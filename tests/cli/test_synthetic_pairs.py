@@ -125,7 +125,7 @@ def test_training_reads_the_pairs(call: Any, trained: Path, numbers: Numbers, te
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--output", "pairs.txt"), "expected a name that ends in .tsv"),
+        (("--output", "pairs.txt"), "expected a name that ends in .tsv or .parquet"),
         (("--output", "pairs.tsv", "--tag", "a b"), "one word without blanks"),
         (("--output", "pairs.tsv", "--no-guard", "--guard-threshold", 0.3), "--guard"),
         (("--output", "pairs.tsv", "--mean", "probabilities"), "--with"),

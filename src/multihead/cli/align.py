@@ -6,13 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from multihead.cli.options import Command
 from multihead.cli.pairs import PairFlags, PairFunction, pair_command, write_pair_lines
 
 if TYPE_CHECKING:
     from multihead.translating.translator import Translator
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "multihead align run --source test.de --target test.en > links.txt",
+        "multihead align run --mutual < pairs.tsv > links.txt",
+    ),
+)
 @pair_command
 @click.option("--layer", type=int, metavar="NUMBER", help="Decoder layer, counted from 1. [the last but one]")
 @click.option("--shift", is_flag=True, help="Use the weights of the next step (Chen et al. 2020).")

@@ -1,7 +1,4 @@
-"""``multihead attention``: show attention; see `translating.attention`.
-
-``multihead attention``: what a model looks at while it translates a sentence; see `translating.attention`.
-"""
+"""``multihead attention``: show attention; see `translating.attention`."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from multihead.cli.options import language_flags
+from multihead.cli.options import Command, language_flags
 from multihead.errors import ConfigurationError
 from multihead.files import check_new_file
 from multihead.text.languages import Languages
@@ -21,7 +18,13 @@ if TYPE_CHECKING:
     from multihead.translating.attention import AttentionMap, AttentionView, Kind
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        'multihead attention run "Ein Hund rennt." -o heads.png',
+        'multihead attention run "Ein Hund rennt." --text --heads mean',
+    ),
+)
 @click.argument("model", type=click.Path(path_type=Path))
 @click.argument("sentence")
 @click.option(

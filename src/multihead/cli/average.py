@@ -7,8 +7,16 @@ from typing import Literal
 
 import click
 
+from multihead.cli.options import Command
 
-@click.command()
+
+@click.command(
+    cls=Command,
+    examples=(
+        "multihead average run --last 5 --output mean",
+        "multihead average run-1 run-2 run-3 --output mean",
+    ),
+)
 @click.argument("folders", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="FOLDER...")
 @click.option(
     "--output", type=click.Path(path_type=Path), required=True, metavar="FOLDER", help="The model folder to write."

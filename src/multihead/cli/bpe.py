@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from multihead.cli.help import ExampleGroup
 from multihead.errors import ConfigurationError, DataError, FormatError
 from multihead.files import check_new_file
 
@@ -30,26 +31,42 @@ _PATH = click.Path(path_type=Path)
 _TOKENIZER_JSON, _CODES = "tokenizer.json", "codes of subword-nmt"
 
 
-@click.group()
+@click.group(
+    cls=ExampleGroup,
+    examples=(
+        "multihead bpe learn train.de train.en --output tokenizer.json",
+        "multihead bpe apply tokenizer.json < train.de > pieces.de",
+        "multihead bpe undo < pieces.de > train.again.de",
+    ),
+)
 def bpe() -> None:
     """Byte-pair encoding: learn it from text, apply it, undo it.
 
     TOKENIZER is a tokenizer.json, a model or run folder, or a codes file of subword-nmt. Text is read from standard
     input and written to standard output: as many lines come out as go in.
-
-    \b
-      multihead bpe learn train.de train.en --output tokenizer.json
-      multihead bpe apply tokenizer.json < train.de > pieces.de
-      multihead bpe undo < pieces.de > train.again.de
     """
 
 
-@bpe.command()
+@bpe.command(
+    short_help="Learn subwords from text.",
+    examples=(
+        "multihead bpe learn train.de train.en --output tokenizer.json",
+        "multihead bpe learn train.en --format subword-nmt --symbols 8000 -o codes",
+    ),
+)
 @click.argument("files", nargs=-1, type=_PATH, metavar="[FILE]...")
 @click.option("-o", "--output", required=True, type=_PATH, metavar="FILE", help="The file to write; a new name.")
 @click.option("--format", "kind", type=_FORMATS, default="multihead", show_default=True, help="What to write.")
 @click.option("--vocab-size", type=int, metavar="NUMBER", help="Number of entries, for multihead. [8000]")
-@click.option("-s", "--symbols", "--merges", "merges", type=int, metavar="NUMBER", help="For subword-nmt. [10000]")
+@click.option(
+    "-s",
+    "--symbols",
+    "--merges",
+    "merges",
+    type=int,
+    metavar="NUMBER",
+    help="Number of merges, for subword-nmt. [10000]",
+)
 @click.option(
     "--min-frequency",
     type=int,
@@ -128,7 +145,13 @@ def _read_text(files: tuple[Path, ...]) -> Iterator[str]:
             yield decode_line(raw, STDIN_NAME, number)
 
 
-@bpe.command()
+@bpe.command(
+    short_help="Split text into subwords.",
+    examples=(
+        "multihead bpe apply tokenizer.json < train.de > pieces.de",
+        "multihead bpe apply run --ids < train.de > ids.de",
+    ),
+)
 @click.argument("tokenizer", type=_PATH)
 @click.option("--ids", is_flag=True, help="Write ids, not pieces. (tokenizer.json)")
 @click.option("--side", type=click.Choice(["source", "target"]), help="Which tokenizer of a model with two. [source]")
@@ -210,7 +233,13 @@ def _load_vocabulary(path: Path | None, threshold: int | None) -> Iterable[str] 
     return read_vocabulary(read_lines(path), threshold, str(path))
 
 
-@bpe.command()
+@bpe.command(
+    short_help="Turn subwords back into text.",
+    examples=(
+        "multihead bpe undo < pieces.de > train.again.de",
+        "multihead bpe undo tokenizer.json --ids < ids.de > train.again.de",
+    ),
+)
 @click.argument("tokenizer", type=_PATH, required=False)
 @click.option("--format", "kind", type=_FORMATS, help="Format of the input, without TOKENIZER. [multihead]")
 @click.option("--ids", is_flag=True, help="The input is ids. (tokenizer.json; needs TOKENIZER)")

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from multihead.cli.options import FILE, Command, flags_of, merge_config_file
+from multihead.cli.help import ExampleGroup
+from multihead.cli.options import FILE, Command, flags_of, merge_config_file, quiet_flag
 from multihead.errors import ConfigurationError, DataError, InputError
 from multihead.files import check_new_file
+from multihead.platforms import DEVICES
 from multihead.runs.classifier.settings import ClassifyOptions, ClassifySettings, Files
 
 if TYPE_CHECKING:
@@ -25,15 +27,16 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@click.group()
+@click.group(
+    cls=ExampleGroup,
+    examples=(
+        "multihead classify train --data train.tsv --output run",
+        "multihead classify predict run --explain < documents.txt",
+        "multihead classify evaluate run --data test.tsv",
+    ),
+)
 def classify() -> None:
-    """Classify documents with hierarchical attention, whose weights explain the answers, or with a BERT.
-
-    \b
-      multihead classify train --data train.tsv --output run
-      multihead classify predict run --explain < documents.txt
-      multihead classify evaluate run --data test.tsv
-    """
+    """Classify documents with hierarchical attention, whose weights explain the answers, or with a BERT."""
 
 
 def _file(name: str, metavar: str) -> Callable[[F], F]:
@@ -43,12 +46,20 @@ def _file(name: str, metavar: str) -> Callable[[F], F]:
     return click.option(flag, name, type=click.Path(path_type=Path), metavar=metavar, help=text)
 
 
-@classify.command(cls=Command)
+@classify.command(
+    short_help="Train a classifier on labeled documents.",
+    examples=(
+        "multihead classify train --data train.tsv --output run",
+        "multihead classify train --data train.tsv --from-model bert --output run",
+    ),
+    cls=Command,
+)
 @_file("data", "FILE")
 @_file("valid", "FILE")
 @_file("output", "FOLDER")
 @_file("from_model", "FOLDER")
 @click.option("--config", **FILE, help="TOML file with any of these settings.")
+@quiet_flag
 @flags_of(ClassifyOptions)
 def train(config: Path | None, **flags: Any) -> None:
     """Train a classifier; the same command resumes a run that was stopped.
@@ -66,11 +77,17 @@ def train(config: Path | None, **flags: Any) -> None:
 
 _MODEL = click.argument("model", type=click.Path(path_type=Path))
 _DEVICE = click.option(
-    "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to compute."
+    "--device", type=click.Choice(DEVICES), default="cpu", show_default=True, help="Where to compute."
 )
 
 
-@classify.command()
+@classify.command(
+    short_help="Print the labels of documents.",
+    examples=(
+        "multihead classify predict run < documents.txt > labels.tsv",
+        "multihead classify predict run --html page.html < documents.txt",
+    ),
+)
 @_MODEL
 @click.option(
     "--top",
@@ -161,7 +178,13 @@ def _explain(classifier: DocumentClassifier, explain: bool, html: Path | None, t
         write_text(html, shaded_page(documents))
 
 
-@classify.command()
+@classify.command(
+    short_help="Score a classifier on labeled documents.",
+    examples=(
+        "multihead classify evaluate run --data test.tsv",
+        "multihead classify evaluate run --data test.tsv --json",
+    ),
+)
 @_MODEL
 @click.option(
     "--data",
@@ -171,6 +194,7 @@ def _explain(classifier: DocumentClassifier, explain: bool, html: Path | None, t
     help="Labeled documents, in the format of the training file.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the scores as JSON.")
+@quiet_flag
 @_DEVICE
 def evaluate(model: Path, data: Path, as_json: bool, device: str) -> None:
     """Print accuracy, macro-F1, the scores of each label and the confusion matrix."""

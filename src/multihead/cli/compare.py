@@ -11,11 +11,13 @@ import click
 from multihead.cli.options import (
     FILE,
     NUMBER,
+    Command,
     check_positive,
     language_flags,
     load_translator,
     machine_flags,
     parse_search_flags,
+    quiet_flag,
     scoring_flags,
     search_flags,
     warn_about_cut,
@@ -24,7 +26,13 @@ from multihead.cli.options import (
 from multihead.text.languages import Languages
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "multihead compare run other --source test.de --target test.en",
+        "multihead compare theirs.en ours.en --target test.en",
+    ),
+)
 @click.argument("systems", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--source", **FILE, help="Text to translate, plain or compressed; not needed if all SYSTEMS are files.")
 @click.option("--target", required=True, **FILE, help="Its translation, line by line.")
@@ -37,6 +45,7 @@ from multihead.text.languages import Languages
 )
 @click.option("--trials", **NUMBER, help="Number of randomization trials. [10000]")
 @click.option("--show", **NUMBER, default=5, show_default=True, help="Number of the most different sentences to print.")
+@quiet_flag
 @scoring_flags
 @search_flags
 @machine_flags

@@ -8,19 +8,27 @@ from typing import Any
 
 import click
 
-from multihead.cli.options import Command, check_positive, flags_of, merge_config_file
+from multihead.cli.options import Command, check_positive, flags_of, merge_config_file, quiet_flag
 from multihead.planning.settings import TrainSettings
 
 _FILE: Any = {"type": click.Path(path_type=Path), "metavar": "FILE"}
 
 
-@click.command(cls=Command)
+@click.command(
+    cls=Command,
+    examples=(
+        "multihead doctor --source train.de --target train.en",
+        "multihead doctor --source pairs.tsv --test-source test.tsv",
+        "multihead doctor run --json",
+    ),
+)
 @click.argument("run", required=False, type=click.Path(path_type=Path))
 @click.option("--test-source", **_FILE, help="Source sentences, or pairs, of a test set; leaks are reported.")
 @click.option("--test-target", **_FILE, help="Their translations.")
 @click.option("--quick", is_flag=True, help="Run only the check that `multihead train` runs: the start of the text.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 @click.option("--config", **_FILE, help="TOML file with any of the settings below.")
+@quiet_flag
 @flags_of(TrainSettings)
 def doctor(
     run: Path | None,

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 from multihead.cli.choosing import choosing_flags, ensemble_flags
+from multihead.cli.engines import Runner, engine_flag, parse_engine, run_on_engine
 from multihead.cli.options import (
     FILE,
+    Command,
     check_positive,
     language_flags,
     load_translator,
     machine_flags,
     parse_search_flags,
+    quiet_flag,
     scoring_flags,
     search_flags,
     warn_about_cut,
@@ -25,17 +29,25 @@ from multihead.cli.translate import ChoosingFlags, TranslateFlags
 from multihead.text.languages import Languages
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "multihead evaluate run --source test.de --target test.en",
+        "multihead evaluate run --source test.de --target test.en --save test.out.en",
+    ),
+)
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--source", required=True, **FILE, help="Text to translate; plain or compressed (gz, xz, zst).")
 @click.option("--target", required=True, **FILE, help="Its translation, line by line.")
 @click.option("--save", **FILE, help="Also write the translations here.")
+@quiet_flag
 @scoring_flags
 @choosing_flags()
 @ensemble_flags
 @search_flags
 @machine_flags
 @language_flags
+@engine_flag
 def evaluate(
     model: Path,
     source: Path,
@@ -49,6 +61,7 @@ def evaluate(
     threads: int | None,
     device: str,
     languages: Languages,
+    engine: str | None,
     **asked: Any,
 ) -> None:
     """Translate --source with MODEL and score the result against --target.
@@ -67,11 +80,20 @@ def evaluate(
     choosing = ChoosingFlags.parse(asked)
     wishes = parse_search_flags(TranslateFlags.search_wishes(asked))
     check_positive(batch_tokens=batch_tokens, threads=threads)
+    if engine is not None:
+        parse_engine(engine, 1, device)
     lines = check_parallel(source, target).lines
     configure_process()
     from multihead.judging.evaluate import evaluate as run
 
-    translator = choosing.join(load_translator(model, wishes, threads, device, languages), device)
+    runner: Runner | None = None
+    if engine is not None:
+        models = choosing.models(model, languages, device, threads)
+        request_of = partial(choosing.request, batch_tokens=batch_tokens)
+        translator, request, runner = run_on_engine(engine, models, wishes, request_of)
+    else:
+        translator = choosing.join(load_translator(model, wishes, threads, device, languages), device)
+        request = choosing.request(translator, batch_tokens)
     with counter("translated", "sentences", lines) as count:
         result = run(
             translator,
@@ -80,8 +102,9 @@ def evaluate(
             language=language,
             tokenize=tokenize,
             resamples=resamples,
-            request=choosing.request(translator, batch_tokens),
+            request=request,
             progress=count,
+            run=runner,
         )
     if save is not None:
         write_text(save, "".join(line + "\n" for line in result.hypotheses))

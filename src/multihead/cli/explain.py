@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from multihead.cli.options import check_positive, language_flags, parse_search_flags, search_flags
+from multihead.cli.options import Command, check_positive, language_flags, parse_search_flags, search_flags
 from multihead.errors import ConfigurationError
 from multihead.files import check_new_file
 from multihead.text.languages import Languages
@@ -17,7 +17,13 @@ if TYPE_CHECKING:
     from multihead.judging.explain import Explanation
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        'multihead explain run "Ein Hund rennt."',
+        'multihead explain run "Ein Hund rennt." -o page.html',
+    ),
+)
 @click.argument("model", type=click.Path(path_type=Path))
 @click.argument("sentence")
 @click.option(
@@ -43,10 +49,10 @@ if TYPE_CHECKING:
     default=5,
     show_default=True,
     metavar="NUMBER",
-    help="Per word and per token.",
+    help="Alternatives to show for each word and each token.",
 )
 @click.option(
-    "--n-best", type=int, default=1, show_default=True, metavar="NUMBER", help="Translations the search returns."
+    "--n-best", type=int, default=1, show_default=True, metavar="NUMBER", help="Translations to search and show."
 )
 @click.option(
     "--layer", type=int, metavar="NUMBER", help="Decoder layer by which words are linked, from 1. [the last but one]"

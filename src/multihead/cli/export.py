@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from multihead.cli.options import certificate_flags, language_flags
+from multihead.cli.options import Command, certificate_flags, language_flags, quiet_flag
 from multihead.text.languages import Languages
 
 if TYPE_CHECKING:
@@ -17,17 +17,31 @@ FORMATS = ("ctranslate2", "argos", "transformers", "onnx", "sentencepiece", "web
 """`interop.exporting.FORMATS`, without importing torch."""
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "multihead export run --format ctranslate2 -o folder",
+        "multihead export run --format onnx --quantization int8 -o folder",
+        "multihead export run --format web -o site",
+    ),
+)
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option("--format", "form", type=click.Choice(FORMATS), required=True, help="The format.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    required=True,
+    help="The format; docs/interop.md says what each of them carries.",
+)
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), required=True, metavar="FOLDER", help="A new or empty folder."
 )
 @click.option(
     "--quantization",
     metavar="TYPE",
-    help="Of the weights: int8, float16, ... as far as the format has it. [the format's own: mostly float32]",
+    help="Type of the weights: int8, float16, ... as far as the format has it. [the format's own: mostly float32]",
 )
+@quiet_flag
 @certificate_flags("the validation text of the model's run", "after writing")
 @language_flags
 def export(model: Path, form: FormatName, output: Path, languages: Languages, **asked: Any) -> None:
@@ -36,10 +50,10 @@ def export(model: Path, form: FormatName, output: Path, languages: Languages, **
     Afterwards both programs translate the same lines, and their results are compared: probabilities, translations and
     tokens. The result is certificate.json in the folder; if the programs do not agree, nothing is left there.
     """
-    from multihead.cli.process import configure_process
+    from multihead.cli.process import configure_process, speaker
 
     configure_process()
     from multihead.interop.exporting import ExportOptions, export_model
 
     options = ExportOptions(languages=languages, **asked)
-    export_model(model, form, output, options, say=lambda line: click.echo(line, err=True))
+    export_model(model, form, output, options, say=speaker())

@@ -10,28 +10,34 @@ from typing import TYPE_CHECKING
 
 import click
 
+from multihead.cli.options import Command
 from multihead.errors import DataError, InputError
+from multihead.platforms import DEVICES
 
 if TYPE_CHECKING:
     from multihead.runs.bert.fill_mask import Candidate, MaskFiller
 
 
-@click.command("fill-mask")
+@click.command(
+    "fill-mask",
+    cls=Command,
+    examples=(
+        'multihead fill-mask run "A dog [MASK] in the grass."',
+        "multihead fill-mask run --top 3 < texts.txt > words.tsv",
+    ),
+)
 @click.argument("model", type=click.Path(path_type=Path), metavar="MODEL")
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
 @click.option(
     "--top", type=click.IntRange(min=1), default=5, show_default=True, metavar="NUMBER", help="Words for each [MASK]."
 )
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to run.")
+@click.option("--device", type=click.Choice(DEVICES), default="cpu", show_default=True, help="Where to run.")
 def fill_mask(model: Path, texts: tuple[str, ...], top: int, device: str) -> None:
     """Predict the most probable words for each [MASK] of a TEXT, with their probabilities.
 
     MODEL is a folder of `multihead pretrain`, or a BERT in the format of Hugging Face. Without a TEXT, lines are read
     from standard input. For each a line is printed: the text with its most probable words, then after a tab for each
     [MASK] the words with their probabilities.
-
-    \b
-      multihead fill-mask run "A dog [MASK] in the grass."
     """
     from multihead.cli.process import configure_process
     from multihead.text.bert_words import HIDDEN

@@ -7,15 +7,23 @@ from typing import Any
 
 import click
 
-from multihead.cli.options import certificate_flags, language_flags
+from multihead.cli.options import Command, certificate_flags, language_flags, quiet_flag
 from multihead.text.languages import Languages
 
 
-@click.command("import")
+@click.command(
+    "import",
+    cls=Command,
+    examples=(
+        "multihead import Helsinki-NLP/opus-mt-de-en -o model",
+        "multihead import folder -o model --lines test.de",
+    ),
+)
 @click.argument("model")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), required=True, metavar="FOLDER", help="A new or empty folder."
 )
+@quiet_flag
 @language_flags
 @certificate_flags("random entries of the vocabulary", "first")
 def import_model(model: str, output: Path, languages: Languages, **asked: Any) -> None:
@@ -25,10 +33,10 @@ def import_model(model: str, output: Path, languages: Languages, **asked: Any) -
     tokens. The result is certificate.json in the folder; if the programs do not agree, nothing is written. All other
     commands take the other program's folder, too.
     """
-    from multihead.cli.process import configure_process
+    from multihead.cli.process import configure_process, speaker
 
     configure_process()
     from multihead.interop.importing import ImportOptions
     from multihead.interop.importing import import_model as run
 
-    run(model, output, ImportOptions(languages=languages, **asked), say=lambda line: click.echo(line, err=True))
+    run(model, output, ImportOptions(languages=languages, **asked), say=speaker())

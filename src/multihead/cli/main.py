@@ -1,74 +1,148 @@
 """The command ``multihead``: subcommands, error messages, exit status.
 
-A foreseeable error is one line on standard error, without a traceback. Each command has a module of its own, which
-imports what it needs when the command runs, so that ``--help`` does not wait for PyTorch. `cli.process` sets everything
-process-wide (threads, allocator, signals).
+A foreseeable error is one line on standard error, without a traceback. Each command has a module of its own, which is
+imported when the command is named, and imports what it needs when the command runs: ``multihead --help`` waits for no
+command, and ``--help`` of a command does not wait for PyTorch. `cli.process` sets everything process-wide (threads,
+allocator, signals).
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
+from collections import UserDict
 from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from multihead import __version__
-from multihead.cli.align import align
-from multihead.cli.attention import attention
-from multihead.cli.average import average
-from multihead.cli.bpe import bpe
-from multihead.cli.classify import classify
-from multihead.cli.compare import compare
-from multihead.cli.demo import demo
-from multihead.cli.doctor import doctor
-from multihead.cli.evaluate import evaluate
-from multihead.cli.explain import explain
-from multihead.cli.export import export
-from multihead.cli.fill_mask import fill_mask
-from multihead.cli.import_model import import_model
-from multihead.cli.plot import plot
-from multihead.cli.pointer import pointer
-from multihead.cli.prepare import prepare
-from multihead.cli.pretrain import pretrain
-from multihead.cli.process import OutputClosedError
-from multihead.cli.quantise import quantise
-from multihead.cli.report import report
-from multihead.cli.score import score
-from multihead.cli.selftest import selftest
-from multihead.cli.serve import serve
-from multihead.cli.shortlist import shortlist
-from multihead.cli.synthesize import backtranslate, distill
-from multihead.cli.train import train
-from multihead.cli.translate import translate
-from multihead.cli.tune import tune
-from multihead.errors import MultiheadError
+from multihead.cli.help import RESULT, ExampleGroup
+from multihead.errors import MultiheadError, OutputClosedError
+from multihead.platforms import use_utf8_streams
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+COMMANDS: dict[str, dict[str, str]] = {
+    "Translators": {
+        "train": "Train a translator on sentences and their translations.",
+        "translate": "Translate a text, a sentence a line.",
+        "evaluate": "Translate a test set and score it: BLEU, chrF and TER.",
+        "serve": "Serve models over HTTP, with a web page to try them.",
+        "demo": "Watch a small translator being trained, in three minutes.",
+    },
+    "Text": {
+        "doctor": "Look for faults in text, subwords and network.",
+        "clean": "Remove faulty pairs from a corpus.",
+        "prepare": "Learn subwords and store token ids ahead of training.",
+        "bpe": "Learn subwords, split text into them, join them again.",
+        "backtranslate": "Make training pairs from text in the target language.",
+        "distill": "Make training pairs for a smaller model.",
+    },
+    "Results": {
+        "compare": "Compare systems on a test set, with significance tests.",
+        "score": "Print the log-probabilities of given translations.",
+        "align": "Align the words of given translations.",
+        "tune": "Find weights by which to choose among translations.",
+        "attention": "Show what a model looks at while it translates.",
+        "explain": "Show why a sentence is translated as it is.",
+        "plot": "Draw the learning curves of runs.",
+        "report": "Say what a run has learned, and what it gets wrong.",
+        "selftest": "Check that translations do not depend on the batch.",
+    },
+    "Models": {
+        "average": "Average the weights of several models.",
+        "quantise": "Round the weights of a model: a smaller file.",
+        "shortlist": "Learn which words a sentence can need: faster search.",
+        "import": "Save a model of another program as one of ours.",
+        "export": "Write a model in the format of another program.",
+    },
+    "Other networks": {
+        "pretrain": "Pre-train a BERT on plain text.",
+        "fill-mask": "Predict hidden words with a BERT.",
+        "classify": "Classify documents, and show which words decide.",
+        "pointer": "Sort numbers and find convex hulls with attention.",
+    },
+    "This program": {
+        "env": "Print the facts that a bug report needs.",
+    },
+}
+"""What each command does, under the headings of ``multihead --help``."""
+
+_ELSEWHERE = {
+    "backtranslate": ("synthesize", "backtranslate"),
+    "distill": ("synthesize", "distill"),
+    "import": ("import_model", "import_model"),
+}
+"""Module and function of commands where these are not called as the command."""
 
 _ALIASES = {"quantize": "quantise"}
 """Other spellings of commands; ``--help`` does not list them."""
 
 
-class _Group(click.Group):
+class _Commands(UserDict[str, Any]):
+    """The commands by name. One that is given by its module and function is imported when it is asked for."""
+
+    def __getitem__(self, name: str) -> Any:
+        found = self.data[name]
+        if isinstance(found, click.Command):
+            return found
+        module, function = found
+        return getattr(import_module(f"multihead.cli.{module}"), function)
+
+
+def _place(command: str) -> tuple[str, str]:
+    """Module and function of a command."""
+    name = command.replace("-", "_")
+    return _ELSEWHERE.get(command, (name, name))
+
+
+class _Group(ExampleGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return super().get_command(ctx, _ALIASES.get(cmd_name, cmd_name))
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        del ctx
+        width = max(len(name) for names in COMMANDS.values() for name in names)
+        for heading, names in COMMANDS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(f"{name:{width}}", text) for name, text in names.items()])
 
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The completions of a word, without importing a command."""
+        from click.shell_completion import CompletionItem
+
+        found = [(name, text) for names in COMMANDS.values() for name, text in names.items()]
+        items = [CompletionItem(name, help=text) for name, text in found if name.startswith(incomplete)]
+        return items or click.Command.shell_complete(self, ctx, incomplete)
+
+
+@click.group(
+    cls=_Group,
+    commands=_Commands({name: _place(name) for names in COMMANDS.values() for name in names}),
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    examples=(
+        "multihead train --source train.de --target train.en --output run",
+        "multihead translate run < input.de > output.en",
+        "multihead evaluate run --source test.de --target test.en",
+        "multihead train --help    # the flags of a command, and further examples",
+    ),
+)
 @click.version_option(__version__, prog_name="multihead")
 def multihead() -> None:
     """Attention and sequence-to-sequence Transformers: two text files become a translator."""
 
 
-for command in (
-    *(train, translate, evaluate, prepare, average, attention, plot, report, bpe, demo),
-    *(doctor, explain, compare, tune, serve),
-    *(backtranslate, distill),
-    *(score, align, selftest, quantise, shortlist, import_model, export),
-    *(pretrain, fill_mask, classify, pointer),
-):
-    multihead.add_command(command)
+@multihead.result_callback()
+@click.pass_context
+def _write_result(context: click.Context, status: Any) -> Any:
+    """Write the line that ``--quiet`` has held back, when a command has ended without an error."""
+    if RESULT in context.meta:
+        click.echo(context.meta[RESULT], err=True)
+    return status
 
 
 def main(arguments: Sequence[str] | None = None, began: float | None = None) -> int:
@@ -91,8 +165,8 @@ def main(arguments: Sequence[str] | None = None, began: float | None = None) -> 
         return _fail(error.format_message(), 2)
     except (click.Abort, KeyboardInterrupt):
         return _fail("interrupted", 130)
-    except OutputClosedError:
-        return 128 + signal.SIGPIPE
+    except OutputClosedError as error:
+        return error.exit_status
     except MultiheadError as error:
         return _fail(str(error), error.exit_status)
     except (MemoryError, RuntimeError) as error:
@@ -102,6 +176,10 @@ def main(arguments: Sequence[str] | None = None, began: float | None = None) -> 
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return _fail(f"{where}{error.strerror or error}", 1)
+    except ImportError as error:
+        if (error.name or "").startswith("multihead"):
+            raise
+        return _fail(f"{error}: a package is missing or broken, and `multihead env` says which", 1)
 
 
 def _is_out_of_memory(error: Exception) -> bool:
@@ -119,6 +197,7 @@ def _fail(message: str, status: int) -> int:
 
 def entry() -> None:
     """Entry point of the installed command."""
+    use_utf8_streams()
     status = main(began=time.monotonic() - time.process_time())
     try:
         sys.stdout.flush()

@@ -7,22 +7,28 @@ them; `load_translator` makes a `Translator` from them. Commands that score shar
 
 from __future__ import annotations
 
+import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
-from functools import wraps
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import click
 
+from multihead.cli.help import ExampleCommand
+from multihead.cli.process import QUIET, remark
 from multihead.configuration import MOST_BATCH, MOST_THREADS, Settings, build, read_toml
 from multihead.decoding.search import Search
 from multihead.errors import ConfigurationError, shown
 from multihead.planning.sections import HEADINGS, section_of
+from multihead.platforms import DEVICES
 from multihead.text.languages import Languages
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from multihead.metrics.preprocessing import PreprocessingRemark
     from multihead.translating.translator import Translator
 
@@ -35,6 +41,13 @@ _FOLDERS = ("output", "data", "from_model", "teacher")
 _FILES = ("source", "target", "valid_source", "valid_target", "text", "valid_text")
 _METAVARS = {"budget": "TIME", "preset": "NAME", "corpus": "FILES", **dict.fromkeys(_FOLDERS, "FOLDER")}
 _METAVARS |= dict.fromkeys(_FILES, "FILE")
+_COMPLETED = {"FILE": "file", "FILES": "file", "FOLDER": "dir"}
+"""What a shell completes for a flag with this value."""
+
+
+FILTERS, CHOICE, GUARD, ENGINES = "Filters", "Samples and choice", "Guard", "Engines"
+_LANGUAGES, _MACHINE = "Languages", "Machine"
+"""Headings of flags that several commands have; those of settings are in `planning.sections`."""
 
 
 class Flag(click.Option):
@@ -43,11 +56,11 @@ class Flag(click.Option):
     heading = ""
 
 
-class Command(click.Command):
-    """A command whose ``--help`` lists flags under headings, those without a heading first."""
+class Command(ExampleCommand):
+    """A command whose ``--help`` has examples, and lists flags under headings, those without a heading first."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for heading in ("", *HEADINGS):
+        for heading in ("", FILTERS, *HEADINGS, CHOICE, GUARD, _LANGUAGES, _MACHINE, ENGINES):
             options = [p for p in self.get_params(ctx) if isinstance(p, click.Option)]
             flags = [p for p in options if heading == (p.heading if isinstance(p, Flag) else "")]
             records = [record for record in (flag.get_help_record(ctx) for flag in flags) if record is not None]
@@ -56,7 +69,9 @@ class Command(click.Command):
                     formatter.write_dl(records)
 
 
-def flags_of(cls: type[Settings], describe_default: Callable[[str], str] = lambda _: "") -> Callable[[F], F]:
+def flags_of(
+    cls: type[Settings], describe_default: Callable[[str], str] = lambda _: "", heading: str | None = None
+) -> Callable[[F], F]:
     """A decorator that adds one flag for each field of ``cls``: ``vocab_size`` becomes ``--vocab-size``.
 
     A flag can be repeated if the field holds several values.
@@ -64,27 +79,45 @@ def flags_of(cls: type[Settings], describe_default: Callable[[str], str] = lambd
     Args:
         cls: the settings.
         describe_default: text on the value without the flag, from the name of a field; appended to the help.
+        heading: the heading of the flags; by default that of the class that declares the field.
     """
 
     def decorate(function: F) -> F:
         for name, field in reversed(cls.model_fields.items()):
-            heading = section_of(cls, name)
+            under = section_of(cls, name) if heading is None else heading
             kind, repeatable = _click_type(field.annotation)
             flag = name.replace("_", "-")
             spelling = f"--{flag}/--no-{flag}" if kind is click.BOOL else f"--{flag}"
             options: dict[str, Any] = {} if kind is click.BOOL else {"type": kind, "metavar": _metavar(name, kind)}
+            if options.get("metavar") in _COMPLETED:
+                options["shell_complete"] = complete_as(_COMPLETED[options["metavar"]])
             if repeatable:
                 options |= {"multiple": True, "callback": _none_if_empty}
-            text = " ".join(f"{field.description or ''} {describe_default(name)}".split())
-            function = click.option(spelling, name, default=None, help=text, cls=_flag_under(heading), **options)(
-                function
-            )
+            text = " ".join(f"{_as_help(cls, field.description or '')} {describe_default(name)}".split())
+            function = click.option(spelling, name, default=None, help=text, cls=flag_under(under), **options)(function)
         return function
 
     return decorate
 
 
-def _flag_under(heading: str) -> type[Flag]:
+def _as_help(cls: type[Settings], description: str) -> str:
+    """The description of a field for ``--help``, which has flags instead of fields, and no marks of code."""
+    return re.sub("``(.+?)``", lambda code: flag_name(code[1]) if code[1] in cls.model_fields else code[1], description)
+
+
+def complete_as(kind: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """For a value that is a text to click: what lets a shell complete files (``file``) or folders (``dir``)."""
+
+    def complete(_context: click.Context, _flag: click.Parameter, begun: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(begun, type=kind)]
+
+    return complete
+
+
+def flag_under(heading: str) -> type[Flag]:
+    """The class of flags under a heading, for ``cls`` of `click.option`."""
     return type("Flag", (Flag,), {"heading": heading})
 
 
@@ -147,6 +180,23 @@ def check_search(
     build(Search, {name: value for name, value in values.items() if value is not None}, "the command line")
 
 
+def quiet_flag(function: F) -> F:
+    """A decorator that adds ``--quiet``, for the functions of `cli.process` and for `streams.counter`."""
+
+    def note(context: click.Context, _flag: click.Parameter, given: bool) -> None:
+        if given:
+            context.meta[QUIET] = True
+
+    return click.option(
+        "-q",
+        "--quiet",
+        is_flag=True,
+        expose_value=False,
+        callback=note,
+        help="No progress and no remarks: only errors and the result.",
+    )(function)
+
+
 def decorated(function: F, decorations: Iterable[Callable[[Any], Any]]) -> F:
     """The function of a command with several decorators, the first of them outermost, as if they stood above it."""
     for decoration in reversed([*decorations]):
@@ -156,17 +206,18 @@ def decorated(function: F, decorations: Iterable[Callable[[Any], Any]]) -> F:
 
 def search_flags(function: F) -> F:
     """A decorator that adds a flag for each field of `Search`; `parse_search_flags` reads them."""
-    return flags_of(Search, _describe_default)(function)
+    return flags_of(Search, _describe_default, "Search")(function)
 
 
 def machine_flags(function: F) -> F:
     """A decorator that adds ``batch_tokens``, ``threads`` and ``device``."""
+    flag = partial(click.option, cls=flag_under(_MACHINE))
+    batch = "Tokens that are translated at once: more need more memory, and are faster up to a point."
+    devices = click.Choice(DEVICES)
     decorations = (
-        click.option("--batch-tokens", **NUMBER, default=4096, show_default=True, help="Memory against speed."),
-        click.option("--threads", **NUMBER, help="Processor threads. [every core]"),
-        click.option(
-            "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to compute."
-        ),
+        flag("--batch-tokens", **NUMBER, default=4096, show_default=True, help=batch),
+        flag("--threads", **NUMBER, help="Processor threads. [every core]"),
+        flag("--device", type=devices, default="cpu", show_default=True, help="Where to compute."),
     )
     return decorated(function, decorations)
 
@@ -216,6 +267,22 @@ def require_flag(flag: str, present: bool, dependents: Iterable[str]) -> None:
             raise ConfigurationError(f"{flag_name(name)} needs {flag}")
 
 
+def single_file(places: Sequence[str], flag: str) -> Path | None:
+    """The only file of an input or output without an engine.
+
+    Raises:
+        ConfigurationError: there are several, or it is a URL.
+    """
+    if len(places) > 1 or any("://" in place for place in places):
+        raise ConfigurationError(f"{flag}: several files and URLs are read by engines: add --engine local:1 or ray")
+    return Path(places[0]) if places else None
+
+
+def is_table(output: str | None) -> bool:
+    """Whether an output is written as Parquet (`lines.translation_tables`)."""
+    return output is not None and output.lower().endswith(".parquet")
+
+
 def flag_name(name: str) -> str:
     """The flag of a setting."""
     return f"--{name.replace('_', '-')}"
@@ -224,10 +291,10 @@ def flag_name(name: str) -> str:
 def language_flags(function: F) -> F:
     """Decorator that adds ``--source-language`` and ``--target-language``, passed as ``languages``."""
 
-    @click.option(
-        "--source-language", metavar="CODE", help="Of a model with several, as it names them (deu_Latn). [the model's]"
-    )
-    @click.option("--target-language", metavar="CODE", help="Likewise.")
+    flag = partial(click.option, metavar="CODE", cls=flag_under(_LANGUAGES))
+
+    @flag("--source-language", help="Of the source, by the code of a model with several (deu_Latn). [the model's]")
+    @flag("--target-language", help="Of the translation, likewise.")
     @wraps(function)
     def command(*arguments: Any, source_language: str | None, target_language: str | None, **flags: Any) -> Any:
         return function(*arguments, languages=Languages(source_language, target_language), **flags)
@@ -242,12 +309,11 @@ def certificate_flags(lines: str, when: str) -> Callable[[F], F]:
         lines: the lines by default, for the help.
         when: when both sides are compared, for the help.
     """
+    number = partial(click.option, metavar="NUMBER", show_default=True)
     decorations = (
         click.option("--lines", **FILE, help=f"Source lines for the certificate. [{lines}]"),
-        click.option("--count", type=click.IntRange(min=1), default=200, show_default=True, help="Lines to compare."),
-        click.option(
-            "--beam", type=click.IntRange(min=2), default=5, show_default=True, help="Beam of the comparison."
-        ),
+        number("--count", type=click.IntRange(min=1), default=200, help="Lines to compare."),
+        number("--beam", type=click.IntRange(min=2), default=5, help="Beam of the comparison."),
         click.option("--certificate/--no-certificate", default=True, help=f"Compare both sides {when}. [yes]"),
     )
 
@@ -284,7 +350,7 @@ def load_translator(
         torch.set_num_threads(threads)
     translator = Translator.load(model, device, languages)
     if device == "cpu" and isinstance(translator.bundle.model, Transformer):
-        load_search_library(lambda line: click.echo(line, err=True))  # built once per machine, within seconds
+        load_search_library(remark)  # built once per machine, within seconds
     return translator.searching(**search)
 
 
@@ -323,8 +389,8 @@ def warn_about_preprocessing(name: str, remarks: Iterable[PreprocessingRemark]) 
     """Write remarks on a text that looks tokenized or lower-cased to standard error."""
     from multihead.metrics.preprocessing import ADVICE
 
-    for remark in remarks:
-        click.echo(f"{name} {remark}; {ADVICE}", err=True)
+    for found in remarks:
+        remark(f"{name} {found}; {ADVICE}")
 
 
 def warn_about_cut(name: str, lines: list[int]) -> None:
@@ -332,4 +398,4 @@ def warn_about_cut(name: str, lines: list[int]) -> None:
     if lines:
         more = f" and {len(lines) - _LINES_NAMED:,} more" if len(lines) > _LINES_NAMED else ""
         named = ", ".join(map(str, lines[:_LINES_NAMED]))
-        click.echo(f"{name}: the length limit was reached in lines {named}{more}", err=True)
+        remark(f"{name}: the length limit was reached in lines {named}{more}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from multihead.cli.options import check_positive, decorated, language_flags, machine_flags
+from multihead.cli.options import check_positive, decorated, language_flags, machine_flags, quiet_flag
 from multihead.cli.streams import STDIN_NAME, decode_lines, write_lines
 from multihead.data.corpus import ParallelScan, check_parallel
 from multihead.data.text_files import LineStream, read_lines
@@ -48,6 +48,7 @@ def pair_command(function: F) -> F:
         click.argument("model", type=click.Path(path_type=Path)),
         click.option("--source", **_FILE, help="Sentences, one per line; plain or compressed (gz, xz, zst)."),
         click.option("--target", **_FILE, help="Their translations, line by line."),
+        quiet_flag,
         machine_flags,
         language_flags,
     )

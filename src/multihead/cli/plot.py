@@ -6,8 +6,16 @@ from pathlib import Path
 
 import click
 
+from multihead.cli.options import Command
 
-@click.command()
+
+@click.command(
+    cls=Command,
+    examples=(
+        "multihead plot run -o curves.png",
+        "multihead plot run other --over time -o curves.svg",
+    ),
+)
 @click.argument("runs", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="RUN...")
 @click.option(
     "--over",

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from multihead.cli.options import FILE, Command, check_search, flags_of, merge_config_file
+from multihead.cli.help import ExampleGroup
+from multihead.cli.options import FILE, Command, check_search, flags_of, merge_config_file, quiet_flag
 from multihead.errors import ConfigurationError, DataError, InputError
 from multihead.runs.pointer.settings import PROBLEM_NAMES, PointerSettings, ProblemName
 
@@ -32,20 +33,29 @@ _MOST = 1000
 """Maximum number of inputs of a problem in ``evaluate``."""
 
 
-@click.group()
+@click.group(
+    cls=ExampleGroup,
+    examples=(
+        "multihead pointer train sort",
+        "multihead pointer sort 20 5 10",
+        "multihead pointer evaluate sort --lengths 5-10,20",
+    ),
+)
 def pointer() -> None:
-    """Pointer networks: sort numbers, find convex hulls; answers are places in the input.
-
-    \b
-      multihead pointer train sort
-      multihead pointer sort 20 5 10
-      multihead pointer evaluate sort --lengths 5-10,20
-    """
+    """Pointer networks: sort numbers, find convex hulls; answers are places in the input."""
 
 
-@pointer.command(cls=Command)
+@pointer.command(
+    short_help="Train a network to sort, or to find convex hulls.",
+    examples=(
+        "multihead pointer train sort",
+        "multihead pointer train hull --output my-hull",
+    ),
+    cls=Command,
+)
 @_PROBLEM
 @click.option("--config", **FILE, help="TOML file with any of the settings below.")
+@quiet_flag
 @flags_of(PointerSettings)
 def train(problem: ProblemName, config: Path | None, **flags: Any) -> None:
     """Train a network to sort numbers or to find convex hulls; the same command resumes a run that was stopped.
@@ -78,7 +88,14 @@ _BEAM = click.option(
 _REPEATS = click.option("--repeats/--no-repeats", default=None, help="Whether a place may occur twice. [as trained]")
 
 
-@pointer.command(context_settings=_NUMBERS)
+@pointer.command(
+    short_help="Sort numbers.",
+    examples=(
+        "multihead pointer sort 20 5 10",
+        "multihead pointer sort --beam 3 < lists.txt",
+    ),
+    context_settings=_NUMBERS,
+)
 @click.argument("numbers", nargs=-1, metavar="[NUMBER]...")
 @_MODEL
 @_BEAM
@@ -91,7 +108,14 @@ def sort(numbers: tuple[str, ...], model: Path | None, beam: int, repeats: bool 
     _solve("sort", numbers, _parse_number, model, beam, repeats)
 
 
-@pointer.command(context_settings=_NUMBERS)
+@pointer.command(
+    short_help="Find the corners of a convex hull.",
+    examples=(
+        "multihead pointer hull 0,0 1,0 0.4,0.3 0,1",
+        "multihead pointer hull < sets.txt",
+    ),
+    context_settings=_NUMBERS,
+)
 @click.argument("points", nargs=-1, metavar="[X,Y]...")
 @_MODEL
 @_BEAM
@@ -104,7 +128,13 @@ def hull(points: tuple[str, ...], model: Path | None, beam: int, repeats: bool |
     _solve("hull", points, _parse_point, model, beam, repeats)
 
 
-@pointer.command()
+@pointer.command(
+    short_help="Count the new problems that a network solves.",
+    examples=(
+        "multihead pointer evaluate sort",
+        "multihead pointer evaluate hull --lengths 5-10,20 --count 200",
+    ),
+)
 @_PROBLEM
 @_MODEL
 @click.option("--lengths", metavar="TEXT", help="Numbers of inputs: 5-10,20. [those of training, and some beyond]")
@@ -118,7 +148,10 @@ def hull(points: tuple[str, ...], model: Path | None, beam: int, repeats: bool |
     help="Beam search to measure besides greedy search.",
 )
 @_REPEATS
-@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Seed of the problems.")
+@quiet_flag
+@click.option(
+    "--seed", type=click.IntRange(min=0), metavar="NUMBER", default=1, show_default=True, help="Seed of the problems."
+)
 def evaluate(
     problem: ProblemName,
     model: Path | None,

@@ -11,26 +11,50 @@ import ctypes
 import gc
 import os
 import signal
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from multihead.cli.help import RESULT
 from multihead.configuration import get_launch
 from multihead.errors import ConfigurationError, MultiheadError
+from multihead.platforms import HAS_GLIBC, STOP_SIGNALS
 
 if TYPE_CHECKING:
     from multihead.training.splitting import Processes
 
 
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-"""Signals that request a stop."""
+QUIET = "multihead.quiet"
+"""Key of click's ``Context.meta``: set by ``--quiet``."""
 
 
-class OutputClosedError(Exception):
-    """The reader of standard output has closed it; like other filters, the command ends silently."""
+def is_quiet() -> bool:
+    """Whether ``--quiet`` was given to the command that runs."""
+    context = click.get_current_context(silent=True)
+    return context is not None and QUIET in context.meta
+
+
+def remark(line: str) -> None:
+    """Write a line about the work to standard error, unless ``--quiet`` was given."""
+    if not is_quiet():
+        click.echo(line, err=True)
+
+
+def speaker() -> Callable[[str], None]:
+    """A function that writes the lines of a workflow, of which the last one is its result, to standard error.
+
+    With ``--quiet`` the last line alone is written, after the command has ended without an error.
+    """
+    if not is_quiet():
+        return lambda line: click.echo(line, err=True)
+    meta = click.get_current_context().meta
+
+    def hold(line: str) -> None:
+        meta[RESULT] = line
+
+    return hold
 
 
 class StopSignal:
@@ -38,7 +62,7 @@ class StopSignal:
 
     def __init__(self) -> None:
         self.number: int | None = None
-        _set_handlers(dict.fromkeys(_STOP_SIGNALS, self._record))
+        _set_handlers(dict.fromkeys(STOP_SIGNALS, self._record))
 
     def __call__(self) -> int | None:
         """Number of the received signal, if any."""
@@ -58,7 +82,7 @@ def configure_malloc() -> None:
     By default each large tensor is mapped and unmapped by the kernel, which zeroes its pages every time
     (8% of a training step; docs/lab-notes.md). Does nothing on other systems than Linux with glibc.
     """
-    if not sys.platform.startswith("linux"):
+    if not HAS_GLIBC:
         return
     try:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
@@ -88,7 +112,7 @@ def process_group() -> Iterator[Processes]:
             yield processes
     except BaseException as error:
         # torchrun sends a signal to the other processes when one has failed.
-        _set_handlers(dict.fromkeys(_STOP_SIGNALS, signal.SIG_IGN))
+        _set_handlers(dict.fromkeys(STOP_SIGNALS, signal.SIG_IGN))
         if isinstance(error, MultiheadError) and processes.announced and not processes.is_first:
             raise click.exceptions.Exit(error.exit_status) from None
         raise
@@ -97,8 +121,8 @@ def process_group() -> Iterator[Processes]:
 @contextlib.contextmanager
 def _default_handlers_while_waiting() -> Iterator[None]:
     """Let signals end a process that waits for the others to start: there is nothing to save yet."""
-    before = {number: signal.getsignal(number) for number in _STOP_SIGNALS}
-    _set_handlers(dict.fromkeys(_STOP_SIGNALS, signal.SIG_DFL))
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    _set_handlers(dict.fromkeys(STOP_SIGNALS, signal.SIG_DFL))
     yield
     _set_handlers(before)
 
@@ -124,6 +148,7 @@ def configure_process(*, distributed: bool = False) -> None:
             "(several processes are for `multihead train`)"
         )
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    os.environ.setdefault("PYTORCH_ENABLE_MPS_FALLBACK", "1")  # what a Mac's GPU lacks is computed on the processor
     for name in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
         # oneDNN caches a compiled product for every shape: the default of 1,024 entries grows to gigabytes.
         os.environ.setdefault(name, "256")
@@ -145,7 +170,7 @@ def start_run(**options: bool) -> dict[str, Any]:
     import torch
 
     return {
-        "say": lambda line: click.echo(line, err=True),
+        "say": speaker(),
         "stop_signal": stop_signal,
         "use_threads": torch.set_num_threads,
     }

@@ -7,8 +7,16 @@ from typing import Literal
 
 import click
 
+from multihead.cli.options import Command
 
-@click.command()
+
+@click.command(
+    cls=Command,
+    examples=(
+        "multihead quantise run --output small",
+        "multihead translate small --precision int8 < input.de > output.en",
+    ),
+)
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option(
     "--output", type=click.Path(path_type=Path), required=True, metavar="FOLDER", help="The model folder to write."
@@ -18,7 +26,7 @@ import click
     type=click.Choice(["bfloat16", "int8"]),
     default="int8",
     show_default=True,
-    help="Of the weights: half or a quarter of the size.",
+    help="Precision of the weights: bfloat16 is half, int8 a quarter of the size.",
 )
 def quantise(model: Path, output: Path, precision: Literal["bfloat16", "int8"]) -> None:
     """Write a model with rounded weights: a smaller file, for `translate --precision`."""

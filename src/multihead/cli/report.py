@@ -6,10 +6,17 @@ from pathlib import Path
 
 import click
 
-from multihead.cli.options import FILE
+from multihead.cli.options import FILE, Command, language_flags, quiet_flag
+from multihead.text.languages import Languages
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "multihead report run -o report",
+        "multihead report run -o report --budget 30m    # also the gain of more data",
+    ),
+)
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option(
     "--output",
@@ -31,6 +38,11 @@ from multihead.cli.options import FILE
 @click.option(
     "--budget", metavar="TIME", help="Time for trainings that estimate the gain of more data: 90s, 10m, 1h. [none]"
 )
+@click.option(
+    "--data", type=click.Path(path_type=Path), metavar="FOLDER", help="Where the prepared text of RUN is, if it moved."
+)
+@language_flags
+@quiet_flag
 @click.pass_obj
 def report(
     began: float | None,
@@ -41,19 +53,30 @@ def report(
     target: Path | None,
     against: tuple[Path, ...],
     budget: str | None,
+    data: Path | None,
+    languages: Languages,
 ) -> None:
     """Say what RUN has learned: learning curves, the gain of more data, the most frequent errors.
 
     report.md in the folder is the card. With --budget, models are trained with parts of the text; the same command goes
     on with a report that was stopped.
     """
-    from multihead.cli.process import start_run
+    from multihead.cli.process import remark, start_run
 
-    arguments = start_run()
+    arguments = start_run() | {"say": remark}
     from multihead.runs.report.report import report as write
 
     found = write(
-        run, output=output, source=source, target=target, against=against, budget=budget, started=began, **arguments
+        run,
+        output=output,
+        source=source,
+        target=target,
+        languages=languages,
+        against=against,
+        budget=budget,
+        data=data,
+        started=began,
+        **arguments,
     )
     for line in found.summary():
         click.echo(line)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from multihead.cli.options import Command
 from multihead.cli.pairs import PairFlags, PairFunction, pair_command, write_pair_lines
 from multihead.configuration import build
 from multihead.decoding.search import Search
@@ -15,7 +16,13 @@ if TYPE_CHECKING:
     from multihead.translating.translator import Translator
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "multihead score run --source test.de --target test.en > scores.txt",
+        "multihead score run --perplexity < pairs.tsv > scores.txt",
+    ),
+)
 @pair_command
 @click.option("--tokens", is_flag=True, help="Add each token and its log-probability: score TAB token TAB number ...")
 @click.option("--perplexity", is_flag=True, help="Write the perplexity of all pairs to standard error at the end.")
@@ -24,7 +31,7 @@ if TYPE_CHECKING:
     "--alpha",
     type=float,
     metavar="NUMBER",
-    help="Of the length penalty; implies --normalize. [the model's own]",
+    help="Length penalty; implies --normalize. [the model's own]",
 )
 @click.option(
     "--length-penalty",

@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from multihead.cli.help import ExampleGroup
+from multihead.cli.options import language_flags, quiet_flag
 from multihead.errors import ConfigurationError, MultiheadError
+from multihead.platforms import DEVICES
+from multihead.text.languages import Languages
 
 if TYPE_CHECKING:
     from multihead.judging.selftest import BatchReport
@@ -17,12 +21,18 @@ if TYPE_CHECKING:
 _LINES_NAMED = 20
 
 
-@click.group()
+@click.group(cls=ExampleGroup, examples=("multihead selftest batch run --source test.de",))
 def selftest() -> None:
     """Check the guarantees that every model must satisfy on a model of your own."""
 
 
-@selftest.command()
+@selftest.command(
+    short_help="Translate lines alone and in batches, and compare.",
+    examples=(
+        "multihead selftest batch run --source test.de",
+        "multihead selftest batch run --source test.de --size 4 --size 64 --beam 1",
+    ),
+)
 @click.argument("model", metavar="RUN", type=click.Path(path_type=Path))
 @click.option(
     "--source",
@@ -39,9 +49,9 @@ def selftest() -> None:
 @click.option("--bound", type=float, metavar="NUMBER", help="Largest effect of rounding on a log-probability. [0.0001]")
 @click.option("--plain", is_flag=True, help="Search with PyTorch instead of compiled code.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@click.option(
-    "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to compute."
-)
+@quiet_flag
+@click.option("--device", type=click.Choice(DEVICES), default="cpu", show_default=True, help="Where to compute.")
+@language_flags
 def batch(
     model: Path,
     source: Path,
@@ -52,6 +62,7 @@ def batch(
     plain: bool,
     as_json: bool,
     device: str,
+    languages: Languages,
 ) -> None:
     """Translate each line alone, in batches, all together and in another order, and count lines that differ.
 
@@ -73,7 +84,7 @@ def batch(
         raise ConfigurationError(f"--size: expected at least 1, got {min(sizes)}")
     sizes = sizes or workflow.SIZES
     lines = check_input(source).lines
-    translator = Translator.load(model, device)
+    translator = Translator.load(model, device, languages)
     if beam is not None:
         translator = translator.searching(beam=beam)
     with counter("made", "translations", (len(sizes) + 3) * lines) as count:

@@ -6,8 +6,16 @@ from pathlib import Path
 
 import click
 
+from multihead.cli.options import Command
 
-@click.command()
+
+@click.command(
+    cls=Command,
+    examples=(
+        "multihead shortlist run",
+        "multihead translate run --shortlist < input.de > output.en",
+    ),
+)
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option(
     "--data",
@@ -21,7 +29,7 @@ import click
     default=1024,
     show_default=True,
     metavar="NUMBER",
-    help="So many of the most frequent target tokens are for every sentence.",
+    help="Number of the most frequent target tokens, which are for every sentence.",
 )
 @click.option(
     "--candidates",
@@ -29,7 +37,7 @@ import click
     default=40,
     show_default=True,
     metavar="NUMBER",
-    help="So many translations of each source token.",
+    help="Number of translations of each source token.",
 )
 def shortlist(model: Path, data: Path | None, always: int, candidates: int) -> None:
     """Learn which target tokens a source can need, for `translate --shortlist`: faster, with nearly the same text."""

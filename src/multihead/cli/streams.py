@@ -1,7 +1,7 @@
 """Streams of commands: progress on standard error, lines in and out.
 
 `counter` shows progress: a bar in a terminal; otherwise a line every half minute, if the total is known. Short work and
-streams of unknown length stay silent.
+streams of unknown length stay silent, and everything with ``--quiet``.
 
 `filter_lines` runs a command as a filter from standard input to standard output: one line out for each line in, in
 order. Lines are processed as they arrive: a file in large blocks, typed text line by line.
@@ -18,9 +18,10 @@ from typing import Protocol, cast, runtime_checkable
 
 import click
 
-from multihead.cli.process import OutputClosedError
+from multihead.cli.process import is_quiet
 from multihead.data.text_files import LineStream, decode_line, split_lines
-from multihead.errors import DataError
+from multihead.errors import DataError, OutputClosedError
+from multihead.platforms import is_closed_pipe
 
 _EVERY = 30.0
 """Seconds between two progress lines."""
@@ -45,11 +46,23 @@ def counter(verb: str, things: str, total: int | None = None) -> Iterator[Counte
         things: name of the items ("sentences").
         total: number of items; None if unknown.
     """
-    if sys.stderr.isatty():
+    if is_quiet():
+        yield _Silence()
+    elif sys.stderr.isatty():
         with _bar(verb, things, total) as bar:
             yield bar
     else:
         yield _ProgressLines(verb, things, total)
+
+
+class _Silence:
+    """No progress: ``--quiet`` was given."""
+
+    def begin(self, done: int) -> None:
+        pass
+
+    def __call__(self, more: int, /) -> None:
+        pass
 
 
 class _ProgressLines:
@@ -215,8 +228,8 @@ def write_lines(lines: list[str]) -> None:
     try:
         sys.stdout.buffer.write("".join(line + "\n" for line in lines).encode())
         sys.stdout.buffer.flush()
-    except BrokenPipeError:
-        raise OutputClosedError from None
-    except OSError:
+    except OSError as error:
+        if is_closed_pipe(error):
+            raise OutputClosedError from None
         with write_errors(Path("standard output")):
             raise

@@ -4,28 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from multihead.cli.choosing import ensemble_flags
+from multihead.cli.engines import OnEngine, count_lines, engine_flags, texts_option
 from multihead.cli.options import (
-    FILE,
+    CHOICE,
+    GUARD,
+    Command,
     check_positive,
     decorated,
+    flag_under,
     flags_of,
+    is_table,
     language_flags,
     load_translator,
     machine_flags,
     parse_search_flags,
+    quiet_flag,
+    require_flag,
     search_flags,
+    single_file,
 )
 from multihead.cli.translate import TranslateFlags, write_to_file
-from multihead.data.readers import format_of
-from multihead.data.text_files import scan
 from multihead.errors import ConfigurationError
 from multihead.text.languages import Languages
 from multihead.translating.request import Sampling
+
+if TYPE_CHECKING:
+    from multihead.lines.windows import LineOptions
+    from multihead.translating.translator import Translator
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -47,68 +57,96 @@ def _pair_flags(function: F) -> F:
     decorations = (
         click.argument("model", type=click.Path(path_type=Path)),
         click.option(
-            "--output", **FILE, required=True, help="Write the pairs here (.tsv); if stopped, the same command goes on."
+            "--output",
+            metavar="FILE",
+            required=True,
+            help="Write the pairs here (.tsv or .parquet); if stopped, the same command goes on.",
         ),
         click.option(
-            "--n-best", type=int, metavar="NUMBER", help="So many pairs of each line, with its best translations. [1]"
+            "--n-best",
+            type=int,
+            metavar="NUMBER",
+            help="Make this many pairs of each line, with its best translations. [1]",
         ),
-        flags_of(Sampling, lambda name: "Pairs of each line, with samples." if name == "sample" else ""),
+        flags_of(Sampling, lambda name: "Pairs of each line, with samples." if name == "sample" else "", CHOICE),
         ensemble_flags,
         click.option(
             "--guard/--no-guard",
             "guarded",
+            cls=flag_under(GUARD),
             default=True,
             show_default=True,
             help="Leave out suspicious translations (docs/guard.md).",
         ),
         click.option(
-            "--guard-threshold", type=float, metavar="NUMBER", help="Lowest score of a suspicious translation. [0.5]"
+            "--guard-threshold",
+            cls=flag_under(GUARD),
+            type=float,
+            metavar="NUMBER",
+            help="Lowest score of a suspicious translation. [0.5]",
         ),
+        quiet_flag,
         search_flags,
         machine_flags,
         language_flags,
+        engine_flags,
     )
     return decorated(function, decorations)
 
 
-@click.command()
-@click.option("--monolingual", **FILE, required=True, help="Text in the target language, a sentence a line.")
+@click.command(
+    cls=Command,
+    examples=(
+        "multihead backtranslate back --monolingual news.en --output synthetic.tsv",
+        "multihead backtranslate back --monolingual news.en --output b.tsv --sample 3",
+    ),
+)
+@texts_option("--monolingual", "Text in the target language, a sentence a line.", required=True)
 @click.option(
     "--tag", default="<bt>", show_default=True, metavar="WORD", help='First word of each synthetic source; "" for none.'
 )
 @_pair_flags
-def backtranslate(monolingual: Path, tag: str, **flags: Any) -> None:
+def backtranslate(tag: str, **flags: Any) -> None:
     """Make training pairs from text in the target language alone.
 
     MODEL (a run or model folder) translates from the target to the source language: trained with --source and --target
     exchanged. Train with the result beside your own pairs: --corpus "train.de train.en" --corpus synthetic.tsv.
     """
-    _write_pairs(monolingual, {"backwards": True, "tag": tag}, **flags)
+    _write_pairs("--monolingual", {"backwards": True, "tag": tag}, **flags)
 
 
-@click.command()
-@click.option("--source", **FILE, required=True, help="Text in the source language, a sentence a line.")
+@click.command(
+    cls=Command,
+    examples=(
+        "multihead distill run --source train.de --output taught.tsv",
+        "multihead distill run --with other --source train.de --output taught.tsv",
+    ),
+)
+@texts_option("--source", "Text in the source language, a sentence a line.", required=True)
 @_pair_flags
-def distill(source: Path, **flags: Any) -> None:
+def distill(**flags: Any) -> None:
     """Make training pairs for a student: source text with the translations of MODEL, the teacher.
 
     With --with the teacher is an ensemble. A smaller model trained with the result comes closer to the teacher than one
     trained with the references, and gets by with a narrower beam.
     """
-    _write_pairs(source, {}, **flags)
+    _write_pairs("--source", {}, **flags)
 
 
 def _write_pairs(
-    path: Path,
+    input_flag: str,
     side: dict[str, Any],
     *,
     model: Path,
-    output: Path,
+    sources: tuple[str, ...],
+    output: str,
     guarded: bool,
     batch_tokens: int,
     threads: int | None,
     device: str,
     languages: Languages,
+    engine: str | None,
+    column: str | None,
     **flags: Any,
 ) -> None:
     from multihead.cli.process import configure_process
@@ -117,17 +155,34 @@ def _write_pairs(
     parsed = TranslateFlags.parse({**flags, **_NOT_HERE, "guard": "mark" if guarded else "off"})
     wishes = parse_search_flags(TranslateFlags.search_wishes(flags))
     check_positive(batch_tokens=batch_tokens, threads=threads, n_best=parsed.n_best)
-    if format_of(output) != ".tsv":
-        raise ConfigurationError(f"{output}: the pairs are written as TSV: expected a name that ends in .tsv")
-    check_free(output)
-    configure_process()
-    from multihead.lines.synthetic_pairs import PairOptions, check_tag
-    from multihead.lines.translate_file import check_input
+    if Path(output).suffix.lower() not in (".tsv", ".parquet"):
+        raise ConfigurationError(
+            f"{output}: the pairs are written as TSV or Parquet: expected a name that ends in .tsv or .parquet"
+        )
 
-    check_tag(side.get("tag", ""))
-    text = check_input(path)
-    translator = parsed.choosing.join(load_translator(model, wishes, threads, device, languages), device)
-    options = PairOptions(**{**vars(parsed.options(translator, batch_tokens)), **side})
-    digest = parsed.choosing.digest(model, languages)
-    write_to_file(translator, options, None, digest, text, output, remarks=False)
-    click.echo(f"{scan(output).lines:,} pairs from {text.lines:,} lines are in {output}", err=True)
+    def options_of(translator: Translator) -> LineOptions:
+        from multihead.lines.synthetic_pairs import PairOptions
+
+        return PairOptions(**{**vars(parsed.options(translator, batch_tokens)), **side})
+
+    if engine is not None or is_table(output):
+        on_engine = OnEngine(engine, column, sources, output, parsed.choosing.models(model, languages, device, threads))
+        on_engine.check()
+        lines = on_engine.run(wishes, options_of, remarks=False)
+    else:
+        require_flag("--engine", False, ["column"] if column else [])
+        path, file = single_file(sources, input_flag), single_file([output], "--output")
+        assert path is not None
+        assert file is not None
+        check_free(file)
+        configure_process()
+        from multihead.lines.synthetic_pairs import check_tag
+        from multihead.lines.translate_file import check_input
+
+        check_tag(side.get("tag", ""))
+        text = check_input(path)
+        translator = parsed.choosing.join(load_translator(model, wishes, threads, device, languages), device)
+        digest = parsed.choosing.digest(model, languages)
+        write_to_file(translator, options_of(translator), None, digest, text, file, remarks=False)
+        lines = text.lines
+    click.echo(f"{count_lines(output):,} pairs from {lines:,} lines are in {output}", err=True)

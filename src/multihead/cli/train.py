@@ -7,12 +7,20 @@ from typing import Any
 
 import click
 
-from multihead.cli.options import FILE, Command, flags_of, merge_config_file, require_flag
+from multihead.cli.options import FILE, Command, flags_of, merge_config_file, quiet_flag, require_flag
 from multihead.planning.settings import TrainSettings
 from multihead.work_folder import kind_of
 
 
-@click.command(cls=Command)
+@click.command(
+    cls=Command,
+    examples=(
+        "multihead train --source train.de --target train.en --output run",
+        "multihead train --source pairs.tsv --budget 1h --output run",
+        "multihead train --config settings.toml --output run",
+        "multihead train --output run    # go on with a run that was stopped",
+    ),
+)
 @click.option("--config", **FILE, help="TOML file with any of the settings below.")
 @click.option(
     "--best",
@@ -24,6 +32,7 @@ from multihead.work_folder import kind_of
     **FILE,
     help="With --best: further text in the target language, a sentence a line; a reverse model makes pairs of it.",
 )
+@quiet_flag
 @flags_of(TrainSettings)
 @click.pass_obj
 def train(began: float | None, /, config: Path | None, best: bool, monolingual: Path | None, **flags: Any) -> None:

@@ -13,22 +13,30 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
-from multihead.cli.choosing import choosing_flags, ensemble_flags
+from multihead.cli.choosing import choosing_flags, ensemble_flags, parse_weights
+from multihead.cli.engines import OnEngine, engine_flags, texts_option
 from multihead.cli.options import (
+    GUARD,
+    Command,
     check_positive,
     decorated,
     flag_name,
+    flag_under,
+    is_table,
     language_flags,
     load_translator,
     machine_flags,
     parse_search_flags,
+    quiet_flag,
     require_flag,
     search_flags,
+    single_file,
 )
 from multihead.cli.streams import STDIN_NAME, decode_lines, write_lines
 from multihead.configuration import build
@@ -53,6 +61,7 @@ _IDLE = ("beam", "stopping", "patience", "groups", "diversity", "coverage")
 
 def translate_flags(function: F) -> F:
     """Decorator that adds the flags beyond those of the search; `TranslateFlags.parse` reads them."""
+    guarding = partial(click.option, cls=flag_under(GUARD))
     decorations: tuple[Callable[[Any], Any], ...] = (
         click.option(
             "--n-best",
@@ -77,17 +86,17 @@ def translate_flags(function: F) -> F:
         ),
         choosing_flags(),
         ensemble_flags,
-        click.option(
+        guarding(
             "--guard",
             type=click.Choice(["off", *get_args(GuardMode)]),
             default="off",
             show_default=True,
             help="Name suspicious translations (mark), or search them again more safely (retry).",
         ),
-        click.option(
+        guarding(
             "--guard-threshold", type=float, metavar="NUMBER", help="Lowest score of a suspicious translation. [0.5]"
         ),
-        click.option("--guard-closer", is_flag=True, help="Also run each translation through the model."),
+        guarding("--guard-closer", is_flag=True, help="Also run each translation through the model."),
     )
     return decorated(function, decorations)
 
@@ -120,13 +129,9 @@ class ChoosingFlags:
         require_flag("--sample", sampling is not None, drawing)
         require_flag("--with", bool(flags["others"]), ["mean"] if flags["mean"] else [])
         mbr, reverse, text = flags["mbr"], tuple(flags["reverse"]), flags.get("weights")
-        weights = None if text is None else Weights.parse(text)
-        if weights is None and (reverse or tuning):
-            weights = CHANNEL
-        if not tuning and weights is not None and bool(weights.reverse) != bool(reverse):
-            raise ConfigurationError(
-                "--weights: reverse needs --reverse" if weights.reverse else "--reverse does nothing without its weight"
-            )
+        weights = CHANNEL if tuning else None
+        if not tuning and (reverse or text is not None):
+            weights = parse_weights(text, reverse)
         chooses = mbr is not None or weights is not None
         both = sampling is not None and chooses and flags["beam"] is not None
         if sampling is not None:
@@ -164,12 +169,28 @@ class ChoosingFlags:
             return translator
         from multihead.translating.translator import Translator
 
+        languages = Languages()
+        if translator.bundle.directions:  # models of one direction each need not be told
+            languages = Languages(translator.bundle.source_language, translator.bundle.target_language)
         if self.others:
-            others = [Translator.load(path, device) for path in self.others]
+            others = [Translator.load(path, device, languages) for path in self.others]
             translator = translator.ensemble(others, self.mean or "probabilities")
         if not self.reverse:
             return translator
-        return translator.with_reverse(Translator.load_ensemble(self.reverse, device))
+        opposite = Languages(languages.target, languages.source)
+        return translator.with_reverse(Translator.load_ensemble(self.reverse, device, opposite))
+
+    def models(self, model: Path, languages: Languages, device: str, threads: int | None) -> dict[str, Any]:
+        """The arguments of `lines.translate_shards.Models`."""
+        return {
+            "model": model.absolute(),
+            "others": tuple(path.absolute() for path in self.others),
+            "mean": self.mean or "probabilities",
+            "reverse": tuple(path.absolute() for path in self.reverse),
+            "languages": languages,
+            "device": device,
+            "threads": threads,
+        }
 
     def digest(self, model: Path, languages: Languages) -> str:
         """Identifies all models, their languages, and how they are averaged."""
@@ -246,39 +267,44 @@ class TranslateFlags:
         return SideFiles(prefixes, phrases)
 
 
-@click.command()
-@click.argument("model", type=click.Path(path_type=Path))
-@click.option(
-    "--input",
-    "source",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Read this instead of standard input; plain or compressed (gz, xz, zst).",
+@click.command(
+    cls=Command,
+    examples=(
+        "multihead translate run < input.de > output.en",
+        "multihead translate run --input book.de.xz --output book.en",
+        "multihead translate run --n-best 3 --beam 8 < input.de",
+    ),
 )
+@click.argument("model", type=click.Path(path_type=Path))
+@texts_option("--input", "Read this instead of standard input; plain or compressed (gz, xz, zst).")
 @click.option(
     "--output",
-    type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write here instead of to standard output; if stopped, the same command continues. Needs --input.",
+    help="Write here instead of to standard output; if stopped, the same command continues. A name in .parquet gives a "
+    "table of sources and translations. Needs --input.",
 )
 @click.option(
     "--resume",
     is_flag=True,
     help="Continue an unfinished --output of an earlier command; never begin a new one.",
 )
+@quiet_flag
 @translate_flags
 @search_flags
 @machine_flags
 @language_flags
+@engine_flags
 def translate(
     model: Path,
-    source: Path | None,
-    output: Path | None,
+    sources: tuple[str, ...],
+    output: str | None,
     resume: bool,
     batch_tokens: int,
     threads: int | None,
     device: str,
     languages: Languages,
+    engine: str | None,
+    column: str | None,
     **flags: Any,
 ) -> None:
     """Translate standard input, or a file, with MODEL (a run or model folder), a sentence a line.
@@ -290,7 +316,15 @@ def translate(
     parsed = TranslateFlags.parse(flags)
     wishes = parse_search_flags(TranslateFlags.search_wishes(flags))
     check_positive(batch_tokens=batch_tokens, threads=threads, n_best=parsed.n_best)
-    _check_output(source, output, resume)
+    if engine is not None or is_table(output):
+        models = parsed.choosing.models(model, languages, device, threads)
+        on_engine = OnEngine(engine, column, sources, output or "", models, parsed.prefixes, parsed.phrases)
+        on_engine.check(resume)
+        on_engine.run(wishes, lambda translator: parsed.options(translator, batch_tokens))
+        return
+    require_flag("--engine", False, ["column"] if column else [])
+    source, file = single_file(sources, "--input"), single_file([] if output is None else [output], "--output")
+    _check_output(source, file, resume)
     configure_process()
     from multihead.lines.translate_file import check_input
 
@@ -301,11 +335,11 @@ def translate(
     options = parsed.options(translator, batch_tokens)
     if text is None:
         _through_pipe(translator, options, files, sys.stdin.buffer)
-    elif output is None:
+    elif file is None:
         with open_text(text.path) as stream:
             _through_pipe(translator, options, files, stream, text)
     else:
-        write_to_file(translator, options, files, parsed.choosing.digest(model, languages), text, output)
+        write_to_file(translator, options, files, parsed.choosing.digest(model, languages), text, file)
 
 
 def _check_output(source: Path | None, output: Path | None, resume: bool) -> None:
@@ -334,6 +368,7 @@ def _through_pipe(
     text: TextScan | None = None,
 ) -> None:
     """Write to standard output, window by window, up to the first line that is not text."""
+    from multihead.cli.process import remark
     from multihead.cli.streams import counter
     from multihead.lines.windows import translated
 
@@ -344,8 +379,8 @@ def _through_pipe(
         try:
             for window in translated(translator, lines, options, files=files, progress=count):
                 write_lines(window.rows)
-                for remark in window.remarks:
-                    click.echo(remark, err=True)
+                for line in window.remarks:
+                    remark(line)
         except DataError as error:  # of a side file: the text ended too soon, at the line that is not text
             if not fault or (error.line or 0) < (fault[0].line or 0):
                 raise
@@ -370,13 +405,10 @@ def write_to_file(
         text: the input.
         remarks: print notes on single lines.
     """
+    from multihead.cli.process import remark
     from multihead.cli.streams import counter
     from multihead.lines.growing_file import lines_done
     from multihead.lines.translate_file import translate_file
-
-    def remark(line: str) -> None:
-        if remarks:
-            click.echo(line, err=True)
 
     with counter("translated", "lines", text.lines) as count:
         try:
@@ -389,7 +421,7 @@ def write_to_file(
                 files=files,
                 begin=count.begin,
                 progress=count,
-                remark=remark,
+                remark=remark if remarks else lambda _: None,
             )
         except KeyboardInterrupt:
             done = lines_done(output)

@@ -11,24 +11,33 @@ import click
 from multihead.cli.choosing import choosing_flags, ensemble_flags
 from multihead.cli.options import (
     FILE,
+    Command,
     check_positive,
     language_flags,
     load_translator,
     machine_flags,
     parse_search_flags,
+    quiet_flag,
     search_flags,
 )
 from multihead.cli.translate import ChoosingFlags, TranslateFlags
 from multihead.text.languages import Languages
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "multihead tune run --source val.de --target val.en --reverse back",
+        "multihead tune run --source val.de --target val.en --mbr chrf --sample 20",
+    ),
+)
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--source", required=True, **FILE, help="Text of a validation set; plain or compressed (gz, xz, zst).")
 @click.option("--target", required=True, **FILE, help="Its translation, line by line. Never use a test set.")
 @choosing_flags(weights=False)
 @ensemble_flags
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@quiet_flag
 @search_flags
 @machine_flags
 @language_flags
