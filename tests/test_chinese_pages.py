@@ -11,20 +11,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from addresses import PAGES as ALL
+from addresses import with_local_links
 
 from multihead.data.toy.numbers import possible_sources, split
 from multihead.demo import TEST, TRAIN
 
 ROOT = Path(__file__).resolve().parent.parent
 
-PAGES = {
-    "README.md": "README.zh-CN.md",
-    "docs/attention.md": "docs/attention.zh-CN.md",
-    "docs/from-the-documents.md": "docs/from-the-documents.zh-CN.md",
+PAGES = {"README.md": "README.zh-CN.md"} | {
+    chinese.replace(".zh-CN", ""): chinese for chinese in ALL if chinese.endswith(".zh-CN.md")
 }
 """Each English page and its Chinese translation."""
 
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+EQUATION = re.compile(r"^\$\$\n.*?^\$\$$", re.DOTALL | re.MULTILINE)
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 ADDED = ("make demo SOURCE=zh", "zh-en: ")
 """First lines of blocks that only Chinese pages have: the demo with a Chinese pair, and its output."""
@@ -39,7 +40,7 @@ class Block(NamedTuple):
 
 
 def read(page: str) -> str:
-    return (ROOT / page).read_text(encoding="utf-8")
+    return with_local_links((ROOT / page).read_text(encoding="utf-8"))
 
 
 def blocks(page: str) -> list[Block]:
@@ -48,7 +49,8 @@ def blocks(page: str) -> list[Block]:
 
 
 def prose(page: str) -> str:
-    return FENCED.sub("", read(page))
+    """The page without blocks and equations."""
+    return EQUATION.sub("", FENCED.sub("", read(page)))
 
 
 def codes(page: str) -> set[str]:
@@ -78,10 +80,17 @@ def test_the_blocks_are_the_same_in_the_same_order(english: str, chinese: str) -
 
 
 @pytest.mark.parametrize(("english", "chinese"), PAGES.items(), ids=PAGES)
+def test_the_equations_are_the_same_in_the_same_order(english: str, chinese: str) -> None:
+    assert EQUATION.findall(read(chinese)) == EQUATION.findall(read(english))
+
+
+@pytest.mark.parametrize(("english", "chinese"), PAGES.items(), ids=PAGES)
 def test_the_names_are_the_same(english: str, chinese: str) -> None:
     """Both pages mention the same names, flags and commands."""
     left_out = codes(english) - codes(chinese)
-    added = {code for code in codes(chinese) - codes(english) if code not in ("zh", "->", 'pip install -e ".[zh]"')}
+    added = {
+        code for code in codes(chinese) - codes(english) if code not in ("zh", "->", 'pip install "multihead[zh]"')
+    }
     assert left_out == set(), f"{english} has them, {chinese} does not"
     assert added == set(), f"{chinese} has them, {english} does not"
 
@@ -126,7 +135,7 @@ def test_an_english_page_leads_to_its_chinese_one(english: str) -> None:
 
 def test_the_chinese_pair_of_the_demo_is_the_one_shown() -> None:
     """`multihead demo` shows the first examples of its test set, which does not depend on the size of the others."""
-    (shown,) = [block.text for block in blocks("README.zh-CN.md") if block.text.startswith("zh-en: ")]
+    (shown,) = [block.text for block in blocks("docs/getting-started.zh-CN.md") if block.text.startswith("zh-en: ")]
     _, _, test = split("zh", "en", train=0, valid=0, test=TEST, seed=1)
     begun, ended = shown.split("some of them:\n")
     translated = [line.split("   (right: ")[0].strip().split("  ->  ") for line in ended.splitlines()]
