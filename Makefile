@@ -5,8 +5,9 @@ TARGET ?= en
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 LOWEST := .venv-lowest/.installed
+SITE := .venv/.site
 
-.PHONY: setup demo test test-crash test-hostile test-lowest test-lowest-short check proofs quality time-to-bleu format tree wasm clean
+.PHONY: setup demo test test-crash test-elastic test-hostile test-lowest test-lowest-short check proofs quality time-to-bleu format tree wasm site tutorials clean
 
 setup: $(INSTALLED)
 
@@ -35,6 +36,10 @@ test: setup
 # A training is killed 200 times at random moments; what it ends with is compared bit for bit.
 test-crash: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s -m proof tests/cli/test_crash.py
+
+# Processes of a distributed training are killed fifty times, with and without their agent.
+test-elastic: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s -m elastic
 
 # The long form of the tests against hostile files, sizes and clients.
 test-hostile: setup
@@ -76,6 +81,8 @@ SHORT_FORM := tests/test_floors.py \
 	tests/interop/test_importing.py \
 	tests/data/toy/test_numbers.py \
 	tests/data/test_text_files_compressed.py \
+	tests/shards/test_storage.py \
+	tests/shards/test_ray_engine.py \
 	tests/inspection/test_plots.py \
 	tests/training/test_tensorboard.py \
 	tests/text/test_detection.py \
@@ -124,6 +131,18 @@ tree:
 wasm: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[wasm]"
 	$(BIN)/python tools/build_wasm.py
+
+# The site, in build/site; every warning is an error. docs/site.md says how it is made.
+$(SITE): $(INSTALLED) pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[site]"
+	touch $(SITE)
+
+site: $(SITE)
+	$(BIN)/mkdocs build --strict --quiet --clean
+
+# The tutorials as notebooks, at full size; what they print and draw is written into docs/tutorials.
+tutorials: $(SITE)
+	$(BIN)/python tools/run_tutorials.py
 
 clean:
 	rm -rf .venv .venv-lowest build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

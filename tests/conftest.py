@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import gc
 import hashlib
 import io
@@ -12,12 +11,14 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import processes
 import pytest
 import signatures
 import torch
@@ -55,6 +56,23 @@ SLOWEST = (
 )
 """Files that take longest. They are run first, so that one worker does not end long after the others."""
 
+TOGETHER = ("tests/test_benchmarks.py", "tests/interop/", "tests/models/bert/test_huggingface.py")
+"""Files that import `transformers` and share its models: one process runs them all."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With ``--dist loadfile``, the files of `TOGETHER` are as one."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return TOGETHER[0] if nodeid.startswith(TOGETHER) else str(super()._split_scope(nodeid))
+
+    return Scheduling(config, log)
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the tests of the slowest files first."""
@@ -79,6 +97,17 @@ def no_waiting_for_the_disk() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", checked)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_long_look_at_the_machine() -> Iterator[None]:
+    """Every translator's run measures the peak of the machine, for its log: here with small products, in no time."""
+    from multihead.training import progress
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(progress, "_PEAK_SIZE", 128)
+        patch.setattr(progress, "_PEAK_SECONDS", 0.0)
         yield
 
 
@@ -237,21 +266,24 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
-    """A headless Chromium; without one the test is skipped, except in CI, where it fails.
+@pytest.fixture
+def warm_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python programs that the test starts have PyTorch and the package already (`processes.WarmPopen`)."""
+    monkeypatch.setattr(subprocess, "Popen", processes.WarmPopen)
 
-    It can connect to this machine only, and script errors of a page are in ``browser.get_log("browser")``.
-    """
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or driver is None:
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+    """A headless Chromium for all files of this process."""
+    program, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if program is None or driver is None:
         if os.environ.get("CI"):
             pytest.fail("there is no chromium or no chromedriver: .ci/run installs both")
         pytest.skip("there is no chromium or no chromedriver: apt-get install chromium chromium-driver")
     from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 
     options = ChromeOptions()
-    options.binary_location = chromium
+    options.binary_location = program
     for word in (
         *("headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-dev-shm-usage"),
         *("disable-background-networking", "disable-component-update", "disable-sync", "window-size=1200,900"),
@@ -265,14 +297,29 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
     chrome.quit()
 
 
+@pytest.fixture(scope="module")
+def browser(chromium: Chrome) -> Iterator[Chrome]:
+    """A headless Chromium; without one the test is skipped, except in CI, where it fails.
+
+    It can connect to this machine only, and script errors of a page are in ``browser.get_log("browser")``. A file of
+    tests begins with an empty page and without logged errors; what it emulates it has to undo.
+    """
+    chromium.get_log("browser")
+    yield chromium
+    chromium.get("about:blank")
+
+
 def made_once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
     """A folder that the first of the test processes makes, and the others wait for; none may change it."""
     base = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         base = base.parent
+    from multihead.platforms import fcntl  # None where there is one process of tests only
+
     folder, draft = base / name, base / f"{name}.draft"
     with (base / f"{name}.lock").open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        if fcntl is not None:
+            fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
             draft.mkdir()
             make(draft)
@@ -325,6 +372,7 @@ def call(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., CommandResul
     monkeypatch.setattr(process, "configure_malloc", lambda: None)
     for name in ("TOKENIZERS_PARALLELISM", "LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
         monkeypatch.setenv(name, os.environ.get(name, "256" if "CAPACITY" in name else "true"))
+    monkeypatch.setenv("PYTORCH_ENABLE_MPS_FALLBACK", os.environ.get("PYTORCH_ENABLE_MPS_FALLBACK", "1"))
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     threads = torch.get_num_threads()
 

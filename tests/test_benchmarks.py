@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import processes
 import pytest
 import torch
 
@@ -17,6 +18,8 @@ BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 
 TINY = {
     "attention.py": ["--tiny", "--rounds", "1"],
+    "cleaning.py": ["--toy", "--similar", "0.8"],
+    "corpus.py": ["--pairs", "400", "--words", "500", "--here", "--batches", "3", "--vocab-size", "500"],
     "decoding.py": ["--size", "toy", "--rounds", "1", "--sentences", "4", "--single", "1", "--only", "threads"],
     "doctor.py": ["--pairs", "2000"],
     "guard.py": ["--tiny"],
@@ -25,6 +28,7 @@ TINY = {
     "marginals.py": ["--batch", "2", "--length", "5", "--rounds", "1"],
     "quality.py": ["--toy"],
     "recurrent.py": ["--tiny", "--rounds", "1"],
+    "scaling.py": ["--processes", "2", "--megabytes", "0.01", "0.1", "--rounds", "2"],
     "serving.py": ["--quick"],
     "time_to_bleu.py": ["--toy"],
     "training.py": ["--size", "toy", "--rounds", "1", "--updates", "1"],
@@ -43,9 +47,9 @@ def test_every_benchmark_is_run_here() -> None:
 @pytest.fixture
 def in_benchmarks(monkeypatch: pytest.MonkeyPatch, one_thread: None, without_checks: Any) -> Iterator[None]:
     """The working directory and import path of a benchmark; what it imports and starts does not outlive the test."""
-    started: list[subprocess.Popen[Any]] = []
+    started: list[Recorded] = []
 
-    class Recorded(subprocess.Popen[Any]):
+    class Recorded(processes.WarmPopen):
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
             started.append(self)
@@ -185,3 +189,16 @@ def test_a_peer_that_was_stopped_goes_on_as_if_it_had_not_been(peer_run: Any, mo
         assert all(equal), "validations do not change what is learned"
     peer_run("two.pt").train(6, 2, keep(again))
     assert not again, "the time was over"
+
+
+# --------------------------------------------------------------------------- the corpus with a known translation
+
+
+@pytest.mark.usefixtures("in_benchmarks")
+def test_the_translation_of_a_generated_corpus_is_known_and_a_small_one_begins_a_large_one() -> None:
+    from corpus import CHUNK, Language, pairs_of
+
+    language = Language(3, 400)
+    few, many = ([pair for chunk in pairs_of(language, 3, 0, count) for pair in chunk] for count in (50, CHUNK + 5))
+    assert (few, len(many)) == (many[:50], CHUNK + 5)
+    assert all(language.translate(source) == target for source, target in many[:200])

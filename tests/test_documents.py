@@ -1,8 +1,8 @@
 """The guides are correct: their code runs, their commands parse, and their trees match the real ones.
 
-The code blocks of README.md are run as one program, in a folder with a small corpus. Drawings of a run folder are
-compared with the run folder that they leave. Links, paths and names are checked in `test_names`, code and commands of
-the pages in docs/ in `test_pages`.
+The code blocks of README.md and docs/getting-started.md are run as one program, in a folder with a small corpus.
+Drawings of a run folder are compared with the run folder that they leave. Links, paths and names are checked in
+`test_names`, code and commands of the other pages in docs/ in `test_pages`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ from multihead.runs.pointer.settings import PointerSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "multihead"
-GUIDES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "configs/README.md")
+RUN = ("README.md", "docs/getting-started.md")
+"""Documents whose Python is run here."""
+GUIDES = (*RUN, "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "configs/README.md", "docs/tour.md")
 
 SETTINGS: dict[str, type[Settings]] = {
     "train": TrainSettings,
@@ -75,14 +77,14 @@ def tree(name: str, root: str) -> set[str]:
     return paths
 
 
-# --------------------------------------------------------------------------- the code of the README
+# --------------------------------------------------------------------------- the code of the guides
 
 
 class Ran(NamedTuple):
-    """The result of running the README's Python."""
+    """The result of running the guides' Python."""
 
     folder: Path
-    printed: list[str]  # output of each block
+    printed: dict[str, list[str]]  # output of each block of each document
 
 
 def write_corpus(folder: Path) -> None:
@@ -97,17 +99,19 @@ def write_corpus(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    """Run all Python blocks of the README, in order, on one thread."""
-    folder, threads, printed = tmp_path_factory.mktemp("readme"), torch.get_num_threads(), []
+    """Run all Python blocks of the guides, in order, on one thread."""
+    folder, threads = tmp_path_factory.mktemp("readme"), torch.get_num_threads()
+    printed: dict[str, list[str]] = {name: [] for name in RUN}
     namespace = {"__name__": "readme"}
     write_corpus(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         torch.set_num_threads(1)
-        for number, block in enumerate(b for b in blocks("README.md") if b.language == "python"):
+        program = [(name, block) for name in RUN for block in blocks(name) if block.language == "python"]
+        for name, block in program:
             with contextlib.redirect_stdout(io.StringIO()) as output:
-                exec(compile(block.text, f"README.md, block {number + 1}", "exec"), namespace)
-            printed.append(output.getvalue())
+                exec(compile(block.text, f"{name}, block {len(printed[name]) + 1}", "exec"), namespace)
+            printed[name].append(output.getvalue())
     torch.set_num_threads(threads)
     return Ran(folder, printed)
 
@@ -118,15 +122,15 @@ def test_the_code_prints_what_stands_below_it(ran: Ran) -> None:
     followed = [(n, shown[place + 1].text) for n, place in enumerate(python) if shown[place + 1].language == "text"]
     assert followed
     for number, expected in followed:
-        assert ran.printed[number] == expected
+        assert ran.printed["README.md"][number] == expected
 
 
 def test_the_code_leaves_what_it_says(ran: Ran) -> None:
     assert (ran.folder / "attention.png").stat().st_size > 1000
-    assert "nrefs:1" in ran.printed[0]
+    assert "nrefs:1" in ran.printed["docs/getting-started.md"][0]
 
 
-@pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md"])
+@pytest.mark.parametrize("name", ["docs/getting-started.md", "ARCHITECTURE.md"])
 def test_a_run_folder_is_as_drawn(ran: Ran, name: str) -> None:
     drawn = tree(name, "run/")
     real = {re.sub(r"/\d{8}/", "/<update>/", path) for path in everything_in(ran.folder, "run")}
@@ -230,15 +234,21 @@ def test_an_invalid_command_is_seen(line: str) -> None:
         check_command(line)
 
 
-def test_the_readme_opens_with_the_two_commands() -> None:
-    assert blocks("README.md")[0] == Block("console", "make demo\nmake test\n")
+@pytest.mark.parametrize("name", RUN)
+def test_a_guide_opens_with_the_installation_and_two_commands(name: str) -> None:
+    assert blocks(name)[:2] == [Block("sh", "pip install multihead\n"), Block("console", "make demo\nmake test\n")]
 
 
-def test_the_toml_of_the_readme_is_valid() -> None:
-    tables = [tomllib.loads(block.text) for block in blocks("README.md") if block.language == "toml"]
+def test_the_readme_is_a_page() -> None:
+    assert len(read("README.md").splitlines()) <= 150
+
+
+def test_the_toml_of_the_guide_is_valid() -> None:
+    guide = "docs/getting-started.md"
+    tables = [tomllib.loads(block.text) for block in blocks(guide) if block.language == "toml"]
     assert tables
     for table in tables:
-        build(TrainSettings, table, "README.md")
+        build(TrainSettings, table, guide)
 
 
 def test_contributing_explains_every_make_target() -> None:
@@ -257,8 +267,8 @@ def test_the_tree_is_the_real_one() -> None:
     assert tree("ARCHITECTURE.md", "src/multihead/") == {"src/multihead/"} | {f"src/{path}" for path in real}
 
 
-def test_the_tree_of_the_readme_exists_and_is_complete() -> None:
-    drawn = tree("README.md", "src/multihead/")
+def test_the_tree_of_the_guide_exists_and_is_complete() -> None:
+    drawn = tree("docs/getting-started.md", "src/multihead/")
     assert [path for path in drawn if not (ROOT / path).exists()] == []
     modules = {path for path in children(everything_in(ROOT, "src"), "src/multihead/") if not path.endswith("/")}
     shown = {path for path in drawn if path.startswith("src/multihead/")} - {"src/multihead/"}

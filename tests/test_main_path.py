@@ -23,7 +23,7 @@ def load_tool() -> ModuleType:
     return module
 
 
-def test_everyday_calls_enter_few_files(tmp_path: Path) -> None:
+def test_everyday_calls_enter_few_files(tmp_path: Path, warm_processes: None) -> None:
     entered: dict[str, list[str]] = load_tool().measure(tmp_path)
     assert entered.keys() == LIMITS.keys()
     too_long = {name: files for name, files in entered.items() if len(files) > LIMITS[name]}

@@ -12,7 +12,10 @@ import pytest
 import signatures
 import torch
 from beartype import beartype
-from jaxtyping import Float
+from hypothesis import given
+from hypothesis import strategies as st
+from jaxtyping import AbstractArray, Bool, Float, Int, Int64, Shaped
+from jaxtyping._storage import get_shape_memo
 from torch import Tensor
 
 import multihead
@@ -154,6 +157,53 @@ def test_a_function_looks_as_before(checked):
     call = checked(product)
     assert (call.__name__, call.__doc__, call.__wrapped__) == ("product", None, product)
     assert call.__annotations__ == product.__annotations__
+
+
+SHAPES = ["", "n", "n n", "n m", "m n", "n 2", "_ n", "_m n", "#n m", "#n #n", "2", "... n", "n ...", "*a", "*a n",
+          "n *a n", "n *a m", "*a 2", "*#a n", "#2 n", "n+1 n", "*_a m", "n=2 m"]  # fmt: skip
+ARRAYS = st.builds(
+    lambda kind, array, shape: kind[array, shape],
+    st.sampled_from([Float, Int, Int64, Bool, Shaped]),
+    st.sampled_from([Tensor, Any]),
+    st.sampled_from(SHAPES),
+)
+TENSORS = st.builds(
+    lambda sizes, dtype: torch.empty(sizes, dtype=dtype),
+    st.lists(st.integers(0, 2), max_size=4),
+    st.sampled_from([torch.float32, torch.bfloat16, torch.int64, torch.int32, torch.bool]),
+)
+VALUES = st.one_of(
+    TENSORS,
+    TENSORS.map(lambda tensor: torch.nn.Parameter(tensor, requires_grad=False)),
+    TENSORS.filter(lambda tensor: tensor.dtype != torch.bfloat16).map(Tensor.numpy),
+    st.sampled_from([None, 2, "n", [1.0]]),
+)
+
+
+def noted(compare: Callable[[Any, Any], bool], pairs: list[tuple[Any, Any]]) -> list[Any]:
+    """What is said of the values of one call, and which sizes are known after each of them."""
+    found: list[Any] = []
+    with signatures.jaxtyped("context"):
+        for hint, value in pairs:
+            try:
+                found.append(compare(hint, value))
+            except jaxtyping.AnnotationError:  # "n+1" before "n"
+                found.append("unknown")
+            sizes, several, *_ = get_shape_memo()
+            found.append((dict(sizes), dict(several)))
+    return found
+
+
+@given(st.lists(st.tuples(ARRAYS, VALUES), min_size=1, max_size=4))
+def test_a_tensor_fits_as_jaxtyping_says(pairs: list[tuple[Any, Any]]) -> None:
+    """Whatever has been seen before in the same call."""
+    assert noted(signatures.fits, pairs) == noted(signatures.compared_by_jaxtyping, pairs)
+
+
+def test_tensors_are_compared_by_us() -> None:
+    assert type(AbstractArray).__instancecheck__ is signatures.fits
+    for shape in ("batch heads query dim", "1 #key", "*axes width", "..."):
+        assert signatures._described(Float[Tensor, shape])
 
 
 def test_the_package_is_checked():

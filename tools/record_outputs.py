@@ -78,6 +78,7 @@ bpe apply codes.txt < input.de
 doctor --source train.de --target train.en --valid-source val.de --valid-target val.en --vocab-size 320 --preset tiny
 doctor run
 doctor run --json
+clean --source train.de --target train.en --held-out "val.de val.en" --output clean.de --output-target clean.en
 explain run "eins zwei drei" -o page.html
 explain run "eins zwei drei" --beam 8 --n-best 3 --json
 explain run "eins zwei drei" --translation "one two" -o given.html --png words.png

@@ -28,6 +28,10 @@ NOT_IMPORTED = {
     "httpx2": "what the test client of newer servers needs; that of the lowest takes httpx",
     "mplfonts": "not installed: a font of 85 MB",
     "ziglang": "not installed: a compiler of 80 MB",
+    **{
+        canonicalize_name(Requirement(text).name): "not installed: builds the site"
+        for text in PROJECT["project"]["optional-dependencies"]["site"]
+    },
 }
 """Packages that no test imports, and why."""
 
