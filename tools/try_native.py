@@ -50,7 +50,7 @@ from multihead.models.transformer import Transformer
 
 FLAGS = (
     *("-std=c++17", "-O1", "-g", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"),
-    *("-fPIC", "-fopenmp", "-shared", "-Wl,-Bsymbolic-functions", "-D_GLIBCXX_ASSERTIONS"),
+    *("-fPIC", "-fopenmp", "-shared", "-Wl,--as-needed", "-Wl,-Bsymbolic-functions", "-D_GLIBCXX_ASSERTIONS"),
     *("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"),
 )
 
@@ -362,6 +362,7 @@ class Libraries:
                 continue
             loaded = ctypes.CDLL(str(folder / f"{library.name}.so"))
             native._declare(loaded, library)
+            native._use_threads(loaded, native._loaded_openmp())
             native._loaded[library.name] = native.Native(loaded, "sanitized")
             loaded.fail_after.argtypes = [ctypes.c_long, ctypes.c_long]
             loaded.fail_after.restype, loaded.living_allocations.restype = None, ctypes.c_long
@@ -413,14 +414,13 @@ def try_one(number: int, libraries: Libraries, tally: Counter[str]) -> None:
 
 
 def compile_sanitized(folder: Path) -> None:
-    openmp = native._loaded_openmp()
     for library in (KERNELS, DECODING):
         source = folder / f"{library.name}.cpp"
         headers = "".join(f"#include <{name}>\n" for name in HEADERS.split())
         source.write_text(f'{headers}{COUNTED}#include "{library.sources[0]}"\n', encoding="utf-8")
         target = folder / f"{library.name}.so"
         compiler = os.environ.get("CXX") or "g++"
-        subprocess.run([compiler, *FLAGS, str(source), str(openmp), "-o", str(target)], check=True)
+        subprocess.run([compiler, *FLAGS, str(source), str(native.THREADS), "-o", str(target)], check=True)
 
 
 def run_sanitized(count: int, first: int) -> int:

@@ -28,7 +28,7 @@ def test_each_library_is_built_by_itself_and_again_when_a_part_changes(
         pytest.skip(load_search_library().reason)
     built: list[tuple[str, str]] = []
 
-    def copied(_: list[str], source: Path, __: Path, path: Path) -> None:
+    def copied(_: list[str], source: Path, path: Path) -> None:
         built.append((source.name, path.name))
         shutil.copy(good._name, path)
 

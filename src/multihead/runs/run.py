@@ -437,6 +437,8 @@ def computed_by(device: str, processes: Processes) -> dict[str, str]:
         special = {"avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8"} & processor_flags()
         instructions = " ".join((torch.backends.cpu.get_cpu_capability(), *sorted(special)))
         instructions += f", products by {library_for_this_processor()}"
+        level = load_kernels().level
+        instructions += f", kernels for {level}" if level else ""
     return {
         "processes": str(processes.size),
         "threads each": str(torch.get_num_threads()),

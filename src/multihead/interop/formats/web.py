@@ -24,10 +24,10 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from multihead.configuration import processor_flags
-from multihead.engine.weights import PRECISIONS, model_weights
+from multihead.engine.weights import DECODING, PRECISIONS, model_weights
 from multihead.interop.formats.parts import TranslatorParts, network_refusals
 from multihead.interop.formats.web_vocabulary import describe, refusal
+from multihead.kernels.native import has_instructions
 from multihead.model_folder import LARGEST, quantize_tensors, round_matrix
 from multihead.models.layers import LearnedPositions, Sinusoid
 from multihead.models.transformer import Transformer
@@ -90,7 +90,7 @@ def allowed(_quantization: str) -> float:
     logarithm. Elsewhere our engine sums in another order, and bytes of int8 differ by a step now and then: with AVX2,
     translations of 1,000 sentences by up to 0.13.
     """
-    return 1e-4 if "avx512f" in processor_flags() else 0.5
+    return 1e-4 if has_instructions(DECODING, "avx512f") else 0.5
 
 
 def write(parts: TranslatorParts, folder: Path, _quantization: str = "int8") -> None:

@@ -1,9 +1,13 @@
-"""Builds compiled kernels with the machine's C++ compiler and loads them.
+"""Loads compiled kernels, of the package or built by the C++ compiler.
 
 There are two libraries: the operations of a training update (`KERNELS`), and the search of translations
-(`engine.native`). Each is built once per compiler, processor and source (`building`), and kept in the user's cache
-folder under a hash of everything that it depends on. It is loaded only if it is the file that was built (`verified`):
-loading damaged code would end the process. It links to the OpenMP library that PyTorch has loaded, since two OpenMP
+(`engine.native`). A wheel holds a file of each for several levels of instructions (`levels`), and the best one that the
+processor can run is loaded. Sources hold none: there a library is built once per compiler, processor and source
+(`building`), and kept in the user's cache folder under a hash of everything that it depends on. It is loaded only if it
+is the file that was built (`verified`): loading damaged code would end the process. The environment variable
+MULTIHEAD_NATIVE_LEVEL names the highest level that is used.
+
+Compiled code runs on the threads of the OpenMP library that PyTorch has loaded (``threads.cpp``), since two OpenMP
 libraries in a process would compete for the cores.
 
 Compiled code reads and writes memory without bounds. Every tensor that it gets passes through `pointer`, which checks
@@ -42,6 +46,8 @@ import torch
 from torch import Tensor, nn
 
 from multihead.errors import ConfigurationError, ShapeError
+from multihead.kernels.native import levels
+from multihead.kernels.native.levels import Level
 
 VARIABLE = "MULTIHEAD_NATIVE"
 SECONDS = 300
@@ -64,7 +70,7 @@ class Library:
     name: str
     """Name of the file, also for messages."""
     sources: tuple[Path, ...]
-    """The file to compile, then the files that it includes."""
+    """The file to compile, then the files that it includes; `THREADS` belongs to every library."""
     signatures: dict[str, str]
     """Argument types of each function, a letter each (see `_LETTERS`); after a colon the result's, if any."""
     keeps_gil: frozenset[str] = frozenset()
@@ -75,12 +81,25 @@ class BuildError(Exception):
     """Why a library cannot be built here; the plain form is used and the log shows the message."""
 
 
+class Choice(NamedTuple):
+    """For which instructions a library is compiled here."""
+
+    level: Level | None
+    """None: those of this processor."""
+    file: Path | None
+    """Of the package; None: it is to be built."""
+    why: str
+    """One line, without a full stop; empty if nothing had to be chosen."""
+
+
 class Native(NamedTuple):
     """A loaded library, or the reason why there is none."""
 
     library: ctypes.CDLL | None
     reason: str
     """One line for the log, without a full stop."""
+    level: str = ""
+    """Name of the `Level` that it is compiled for; empty if that is this processor, or if there is none."""
 
 
 _loaded: dict[str, Native] = {}
@@ -94,7 +113,8 @@ def load_kernels(announce: Announce | None = None) -> Native:
         announce: called with one line before a build.
 
     Raises:
-        ConfigurationError: MULTIHEAD_NATIVE is 1 and they cannot be built, or it is neither 0 nor 1.
+        ConfigurationError: MULTIHEAD_NATIVE is 1 and they cannot be built, or it is neither 0 nor 1; or
+            MULTIHEAD_NATIVE_LEVEL names no level.
     """
     return load_library(KERNELS, announce)
 
@@ -122,16 +142,19 @@ def _load(source: Library, announce: Announce | None) -> Native:
     if setting == "0":
         return Native(None, f"plain {source.name}: {VARIABLE}=0")
     try:
+        openmp = _loaded_openmp()
         library, how = build_or_load(source, announce)
     except BuildError as error:
         if setting == "1":
             raise ConfigurationError(f"{VARIABLE}=1, but {error}") from error
         return Native(None, f"plain {source.name}: {error}")
     _declare(library, source)
+    _use_threads(library, openmp)
     if not _watched:
         os.register_at_fork(after_in_child=_use_one_thread)
         _watched.append(True)
-    return Native(library, f"compiled {source.name} ({how})")
+    level = choice_of(source).level
+    return Native(library, f"compiled {source.name} ({how})", "" if level is None else level.name)
 
 
 def library_for(*tensors: Tensor | None) -> ctypes.CDLL | None:
@@ -203,8 +226,40 @@ def _use_one_thread() -> None:
     torch.set_num_threads(1)
 
 
+def choice_of(library: Library) -> Choice:
+    """The level of a library that is taken here: of those in the package if there are any, or of all if one is set.
+
+    Raises:
+        ConfigurationError: MULTIHEAD_NATIVE_LEVEL names no level.
+    """
+    highest, names = os.environ.get(levels.VARIABLE, ""), [level.name for level in levels.levels()]
+    if highest and highest not in names:
+        known = ", ".join(names) or "none"
+        raise ConfigurationError(f"{levels.VARIABLE}={highest!r}: the levels of {platform.machine()} are {known}")
+    all_levels = levels.levels(library.name)
+    files = {level.name: packaged_file(library, level) for level in all_levels}
+    packaged = [level for level in all_levels if files[level.name].is_file()]
+    among = packaged or (all_levels if highest else ())
+    best, why = levels.choose(among, levels.processor_features(), highest)
+    if best is None:
+        return Choice(None, None, f"for this processor, since {why}" if why else "")
+    reason = f"{best.name}{': ' if why else ''}{why}"
+    return Choice(best, files[best.name], f"of the package, {reason}") if packaged else Choice(best, None, reason)
+
+
+def packaged_file(library: Library, level: Level) -> Path:
+    """Where a package has a library of a level."""
+    return library.sources[0].with_name(f"{library.name}.{level.name}.so")
+
+
+def has_instructions(library: Library, feature: str) -> bool:
+    """Whether a library is compiled here for a feature of /proc/cpuinfo."""
+    level = choice_of(library).level
+    return feature in levels.processor_features() and (level is None or feature in level.features)
+
+
 def build_or_load(library: Library, announce: Announce | None = None) -> tuple[ctypes.CDLL, str]:
-    """Load a library from the cache, or build it; also return a short description of it.
+    """Load a library from the package or the cache, or build it; also return a short description of it.
 
     Args:
         library: the library.
@@ -212,17 +267,24 @@ def build_or_load(library: Library, announce: Announce | None = None) -> tuple[c
 
     Raises:
         BuildError: there is no compiler, or it fails; there is no folder to write to; the system is not Linux.
+        ConfigurationError: MULTIHEAD_NATIVE_LEVEL names no level.
     """
     if not sys.platform.startswith("linux") or sys.byteorder != "little":
         raise BuildError(f"compiled ones are made on Linux, and this is {platform.system()}")
+    choice = choice_of(library)
+    if choice.file is not None:
+        try:
+            return ctypes.CDLL(str(choice.file)), choice.why
+        except OSError as error:
+            raise BuildError(f"{choice.file} cannot be loaded: {error}") from error
     compiler = shutil.which(os.environ.get("CXX") or "g++")
     if compiler is None:
         raise BuildError("there is no C++ compiler (g++, or what CXX names)")
-    openmp = _loaded_openmp()
     version = _run([compiler, "--version"]).partition("\n")[0]
-    command = [compiler, *_flags()]
-    facts = "\n".join((*command, version, str(openmp), _processor()))
-    key = hashlib.sha256(b"".join(file.read_bytes() for file in library.sources) + facts.encode()).hexdigest()[:20]
+    command = [compiler, *_flags(choice.level)]
+    facts = "\n".join((*command, version, _processor()))
+    sources = b"".join(file.read_bytes() for file in (*library.sources, THREADS))
+    key = hashlib.sha256(sources + facts.encode()).hexdigest()[:20]
     folders = cache_folders()
     for folder in folders:
         path = folder if isinstance(folder, str) else folder / key / f"{library.name}.so"
@@ -233,7 +295,7 @@ def build_or_load(library: Library, announce: Announce | None = None) -> tuple[c
         from multihead.kernels.native.building import Checks, build  # a file that is needed once for each machine
 
         def compile_to(path: Path) -> None:
-            _compile(command, library.sources[0], openmp, path)
+            _compile(command, library.sources[0], path)
             try:
                 ctypes.CDLL(str(path))
             except OSError as error:
@@ -248,7 +310,8 @@ def build_or_load(library: Library, announce: Announce | None = None) -> tuple[c
         if loaded is None:
             raise BuildError(f"{path} was removed or changed after it was built")
     assert isinstance(path, Path)
-    return loaded, f"{Path(compiler).name} {version.rpartition(' ')[2]}, {path.parent}"
+    reason = f"{choice.why}, " if choice.why else ""
+    return loaded, f"{reason}{Path(compiler).name} {version.rpartition(' ')[2]}, {path.parent}"
 
 
 def cache_folders() -> list[Path | str]:
@@ -325,18 +388,17 @@ def check_owner(folder: Path) -> None:
         raise PermissionError(errno.EPERM, "it belongs to somebody else, or others may write to it")
 
 
-def _flags() -> list[str]:
+def _flags(level: Level | None) -> list[str]:
+    if level is not None:
+        return [*levels.FLAGS, *level.flags]
     machine = platform.machine().lower()
-    flags = ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fPIC", "-fopenmp"]
     if machine in ("x86_64", "amd64"):
-        return [*flags, "-march=native", "-mprefer-vector-width=512"]
-    return [*flags, "-mcpu=native"] if machine in ("aarch64", "arm64") else flags
+        return [*levels.FLAGS, "-march=native", "-mprefer-vector-width=512"]
+    return [*levels.FLAGS, "-mcpu=native"] if machine in ("aarch64", "arm64") else [*levels.FLAGS]
 
 
-def _compile(command: list[str], source: Path, openmp: Path, path: Path) -> None:
-    part = path.with_suffix(".o")
-    _run([*command, "-c", str(source), "-o", str(part)])
-    _run([command[0], "-shared", str(part), str(openmp), f"-Wl,-rpath,{openmp.parent}", "-o", str(path)])
+def _compile(command: list[str], source: Path, path: Path) -> None:
+    _run([*command, *levels.LINK, str(source), str(THREADS), "-o", str(path)])
 
 
 def _run(command: list[str]) -> str:
@@ -351,13 +413,13 @@ def _run(command: list[str]) -> str:
     return done.stdout
 
 
-def _loaded_openmp() -> Path:
+def _loaded_openmp() -> ctypes.CDLL:
     """The OpenMP library that PyTorch has loaded; it must be GNU's, which this code is compiled for."""
     torch.get_num_threads()  # makes PyTorch load it
     for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
         name = line.partition("/")[2]
         if Path(name).name.startswith("libgomp"):
-            return Path("/" + name)
+            return ctypes.CDLL("/" + name)
     raise BuildError("this PyTorch has not GNU's OpenMP")
 
 
@@ -366,6 +428,12 @@ def _processor() -> str:
     text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split("\n\n", 1)[0]
     fields = ("vendor_id", "cpu family", "model", "flags", "Features", "CPU part")
     return "\n".join(line for line in text.splitlines() if line.partition(":")[0].strip() in fields)
+
+
+def _use_threads(library: ctypes.CDLL, openmp: ctypes.CDLL) -> None:
+    """Let a library compute on the threads of an OpenMP library."""
+    names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
+    library.use_threads(*(ctypes.cast(getattr(openmp, name), ctypes.c_void_p) for name in names))
 
 
 _LETTERS = {
@@ -390,6 +458,9 @@ _KERNELS = {
     "attention": "pppppp" + "ippppifl",
     "attention_backward": "ppppppppp" + "ippppifl",
 }
+THREADS = Path(__file__).with_name("threads.cpp")
+"""Compiled into every library."""
+
 KERNELS = Library(
     "kernels",
     (Path(__file__).with_name("kernels.cpp"),),

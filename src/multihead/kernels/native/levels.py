@@ -1,0 +1,114 @@
+"""Levels of instructions of compiled libraries, and the choice of one.
+
+A package holds a file of each library for each level of its architecture, such as ``kernels.avx2.so``; a process loads
+the best one that its processor can run. A level has the instructions of all levels before it. The last levels have
+special instructions for products of bfloat16 and int8, from which the search gains but not the kernels of training.
+
+Only the standard library is imported: `tools/build_backend.py` compiles the files where nothing is installed.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Collection
+from pathlib import Path
+from typing import NamedTuple
+
+VARIABLE = "MULTIHEAD_NATIVE_LEVEL"
+"""Environment variable: the highest level that is used."""
+
+FLAGS = ("-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fPIC", "-fopenmp")
+"""What every library is compiled with."""
+
+LINK = ("-shared", "-Wl,--as-needed")
+"""What every library is linked with; g++ would otherwise add an OpenMP library, of which nothing is needed."""
+
+THREADS = "kernels/native/threads.cpp"
+"""A part of every library."""
+
+SOURCES = {"kernels": "kernels/native/kernels.cpp", "decoding": "engine/native/decoding.cpp"}
+"""The file to compile of each library, from the folder of multihead; its libraries lie beside it."""
+
+
+class Level(NamedTuple):
+    """A set of instructions."""
+
+    name: str
+    flags: tuple[str, ...]
+    """What the compiler gets, besides `FLAGS`."""
+    features: tuple[str, ...]
+    """What the processor must have, by the names of /proc/cpuinfo."""
+    libraries: tuple[str, ...] = tuple(SOURCES)
+    """The libraries that gain from it."""
+
+
+def _levels(*steps: tuple[str, str, str]) -> tuple[Level, ...]:
+    """Levels from names, flags and the features that each adds."""
+    found: list[Level] = []
+    for name, flags, features in steps:
+        before = found[-1].features if found else ()
+        libraries = ("decoding",) if name in _PRODUCTS else tuple(SOURCES)
+        found.append(Level(name, tuple(flags.split()), (*before, *features.split()), libraries))
+    return tuple(found)
+
+
+_PRODUCTS = ("avx512-vnni", "avx512-bf16", "amx")
+_512 = "-march=x86-64-v4 -mprefer-vector-width=512"
+LEVELS = {
+    "x86_64": _levels(
+        ("x86-64-v2", "-march=x86-64-v2", "cx16 lahf_lm pni popcnt sse4_1 sse4_2 ssse3"),
+        ("avx2", "-march=x86-64-v3", "abm avx avx2 bmi1 bmi2 f16c fma movbe"),
+        ("avx512", _512, "avx512f avx512bw avx512cd avx512dq avx512vl"),
+        ("avx512-vnni", f"{_512} -mavx512vnni", "avx512_vnni"),
+        ("avx512-bf16", f"{_512} -mavx512vnni -mavx512bf16", "avx512_bf16"),
+        (
+            "amx",
+            f"{_512} -mavx512vnni -mavx512bf16 -mamx-tile -mamx-int8 -mamx-bf16",
+            "amx_tile amx_int8 amx_bf16",
+        ),
+    ),
+    "aarch64": _levels(
+        ("neon", "-march=armv8-a", "asimd"),
+        ("dotprod", "-march=armv8.2-a+fp16+dotprod", "asimddp asimdhp asimdrdm atomics crc32 fphp"),
+        ("bf16", "-march=armv8.2-a+fp16+dotprod+bf16+i8mm", "bf16 i8mm"),
+    ),
+}
+"""Of each architecture, the lowest first."""
+
+
+def levels(library: str | None = None) -> tuple[Level, ...]:
+    """The levels of this machine's architecture; with a library, those that it is made for."""
+    names = {"amd64": "x86_64", "arm64": "aarch64"}
+    machine = platform.machine().lower()
+    found = LEVELS.get(names.get(machine, machine), ())
+    return tuple(level for level in found if library is None or library in level.libraries)
+
+
+def processor_features() -> frozenset[str]:
+    """What Linux says that every processor of this machine has; empty on other systems."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return frozenset()
+    rows = [line for line in text.splitlines() if line.startswith(("flags", "Features"))]
+    return frozenset.intersection(*(frozenset(row.partition(":")[2].split()) for row in rows)) if rows else frozenset()
+
+
+def choose(among: Collection[Level], features: frozenset[str], highest: str) -> tuple[Level | None, str]:
+    """The last level that a processor can run, and why it is not the next one, in words.
+
+    Args:
+        among: levels, the lowest first.
+        features: of the processor.
+        highest: name of the highest level that is allowed; empty for all.
+    """
+    names = [level.name for level in levels()]
+    best = None
+    for level in among:
+        if highest and names.index(level.name) > names.index(highest):
+            return best, f"{VARIABLE}={highest}"
+        lacks = [feature for feature in level.features if feature not in features]
+        if lacks:
+            return best, f"this processor has no {lacks[0]}, which {level.name} needs"
+        best = level
+    return best, ""

@@ -1,0 +1,77 @@
+"""Every level of instructions that this processor has computes the same; `make test` runs the lowest."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import processes
+import pytest
+
+from multihead.decoding.beam import beam_search
+from multihead.engine.search import Engine
+from multihead.engine.weights import PRECISIONS, load_search_library
+from multihead.kernels.native import VARIABLE, clear_loaded, levels
+
+TOOL = Path(__file__).resolve().parent.parent.parent / "tools" / "try_native.py"
+LEVELS = levels.levels()
+
+pytestmark = pytest.mark.skipif(not LEVELS, reason="no level is known of this architecture")
+
+
+@pytest.fixture(params=[pytest.param(level, marks=[pytest.mark.wheel] * (level != LEVELS[0])) for level in LEVELS])
+def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Each level in turn, as the highest one that is allowed."""
+    found: levels.Level = request.param
+    missing = [feature for feature in found.features if feature not in levels.processor_features()]
+    if missing:
+        pytest.skip(f"this processor has no {missing[0]}, which {found.name} needs")
+    monkeypatch.setenv(levels.VARIABLE, found.name)
+    monkeypatch.setenv(VARIABLE, "1")
+    clear_loaded()
+    yield found.name
+    clear_loaded()
+
+
+def asked(drawn: Any) -> tuple[list[list[int]], Any]:
+    """Sentences, and the settings of a search for them."""
+    sources = drawn.sentences(12)
+    limits, least = drawn.limits(sources)
+    settings = {"max_lengths": limits, "min_lengths": least, "beam": 4, "n_best": 2}
+    return sources, drawn.split(drawn.symbols, **settings)
+
+
+def test_the_search_of_a_level_is_that_of_pytorch(drawn: Any, kind: str, level: str) -> None:
+    assert load_search_library().level == level
+    model = drawn.model(kind)
+    sources, settings = asked(drawn)
+    expected = beam_search(model, *drawn.padded(sources), *settings)
+    found = Engine(model).search(sources, *settings, workers=2)
+    same = [drawn.alike(one, other) for one, other in zip(found, expected, strict=True)]
+    assert sum(same) >= len(same) - 1  # a near-tie
+
+
+@pytest.mark.parametrize("precision", [one for one in PRECISIONS if one != "float32"])
+def test_a_level_rounds_as_this_processors_own_instructions_do(
+    drawn: Any, level: str, precision: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A number at the edge of a step may be rounded the other way."""
+    model = drawn.model("pre-norm")
+    sources, settings = asked(drawn)
+    found = Engine(model, precision).search(sources, *settings)
+    monkeypatch.delenv(levels.VARIABLE)
+    clear_loaded()
+    own = Engine(model, precision).search(sources, *settings)
+    for one, other in zip(found, own, strict=True):
+        assert drawn.alike(one, other, 0.02)
+
+
+def test_random_configurations_of_a_level_equal_the_plain_form(level: str) -> None:
+    """The kernels of an update, and the search alone and in company."""
+    words = [sys.executable, str(TOOL), "--count", "40", "--first", "30000"]
+    done = processes.run(words, capture_output=True, text=True, check=False, env=dict(os.environ))
+    assert done.returncode == 0, done.stderr
+    assert sum(int(line.split()[0]) for line in done.stdout.splitlines()) == 40
