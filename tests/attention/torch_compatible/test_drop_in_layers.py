@@ -6,6 +6,9 @@ silently leave out a module that differs from PyTorch's.
 
 from __future__ import annotations
 
+import copy
+import io
+import pickle
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -122,7 +125,7 @@ def test_an_encoder_calls_ours_in_every_layer(when: str, mode: str, call: str) -
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:enable_nested_tensor is True")
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_a_transformer_calls_ours_everywhere(mode: str) -> None:
     training, grad = MODES[mode]
 
@@ -156,7 +159,42 @@ def test_a_sentence_of_padding_alone_stays_finite(mode: str) -> None:
     torch.testing.assert_close(output[::2][~padding[::2]], others[~padding[::2]])
 
 
-def test_pytorch_remarks_on_it_when_an_encoder_is_made() -> None:
-    """The only visible effect; the documentation says how to avoid it."""
-    with pytest.warns(UserWarning, match="_qkv_same_embed_dim was not True"):
-        nn.TransformerEncoder(exchange(layer(batch_first=True)), 1)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("call", ["nothing", "padding"])
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_copies_and_pickles_call_ours_too(call: str, mode: str) -> None:
+    """`TransformerEncoder` deep-copies its layer; a whole model is saved and loaded. No warning says anything of it."""
+    training, grad = MODES[mode]
+    made = nn.TransformerEncoder(exchange(layer(batch_first=True)), 2)
+    file = io.BytesIO()
+    torch.save(made, file)
+    file.seek(0)
+    for model in (made, copy.deepcopy(made), torch.load(file, weights_only=False)):
+        Counted.calls = 0
+        with grad():
+            model.train(training)(draw(), **CALLS[call]())
+        assert Counted.calls == 2
+        assert [len(part.self_attn._forward_pre_hooks) for part in model.layers] == [1, 1]
+
+
+def test_a_module_pickled_by_version_0_1_gets_the_flag_and_the_hook() -> None:
+    old = layer(batch_first=True).eval()
+    module = Counted.from_torch(old.self_attn)
+    module._forward_pre_hooks.clear()
+    module._qkv_same_embed_dim = False
+    old.self_attn = pickle.loads(pickle.dumps(module))
+    assert old.self_attn._qkv_same_embed_dim
+    with torch.no_grad():
+        old(draw())
+    assert Counted.calls == 1
+
+
+@pytest.mark.parametrize("options", [{}, {"kdim": WIDTH, "vdim": WIDTH}, {"kdim": 3}, {"vdim": 3}, {"num_kv_heads": 1}])
+def test_the_flag_says_whether_the_matrices_are_packed(options: dict[str, int]) -> None:
+    """As in PyTorch's module: code that reads it takes `in_proj_weight`, or three matrices."""
+    ours = MultiheadAttention(WIDTH, HEADS, **options)
+    assert ours._qkv_same_embed_dim == (ours.in_proj_weight is not None) == (ours.q_proj_weight is None)
+    if "num_kv_heads" not in options:
+        theirs = nn.MultiheadAttention(WIDTH, HEADS, **options)
+        assert ours._qkv_same_embed_dim == theirs._qkv_same_embed_dim
+        assert MultiheadAttention.from_torch(theirs)._qkv_same_embed_dim == theirs._qkv_same_embed_dim

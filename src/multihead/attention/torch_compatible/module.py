@@ -7,6 +7,8 @@ computation.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
@@ -16,6 +18,10 @@ from multihead.attention.torch_compatible.arguments import Masks, check_ranks, c
 from multihead.attention.torch_compatible.functional import AttentionParameters, attend, insert_batch
 from multihead.attention.torch_compatible.projection import ExtraKeys, InProjection
 from multihead.errors import ConfigurationError
+
+
+def keep_forward(module: nn.Module, args: tuple[Any, ...]) -> None:
+    """A pre-hook that does nothing: where a hook is, PyTorch's layers call the module instead of a kernel."""
 
 
 class MultiheadAttention(nn.MultiheadAttention):
@@ -36,9 +42,7 @@ class MultiheadAttention(nn.MultiheadAttention):
     * ``is_causal=True`` without ``attn_mask`` means causal. PyTorch raises an error, or ignores it in evaluation mode
       without gradients. Keys added by ``add_bias_kv`` and ``add_zero_attn`` stay visible.
     * :meth:`forward` always runs. ``torch.nn.TransformerEncoderLayer`` bypasses its attention module in evaluation mode
-      without gradients unless the module has ``_qkv_same_embed_dim=False``, so this class sets that for all widths.
-      (``torch.nn.TransformerEncoder`` warns about it unless ``enable_nested_tensor=False``. To test whether the
-      matrices are packed, use ``in_proj_weight is not None``.)
+      without gradients unless a module in the layer has a forward hook, so this one has a pre-hook that does nothing.
     * W^O is called as the module ``out_proj``, so that hooks on it, or another layer in its place, take effect.
     * Nested tensors work in training mode too; the returned weights are padded.
     * Boolean and floating masks of any type may be combined without a warning.
@@ -102,8 +106,14 @@ class MultiheadAttention(nn.MultiheadAttention):
             width = embed_dim + 2 * self.head_dim * self.num_kv_heads
             new = nn.Parameter(self.out_proj.weight.new_zeros(width)) if qkv_bias else None
             self.register_parameter("in_proj_bias", new)
-        # Makes PyTorch's layers call `forward` (see above). The base class reads it only in its own `forward`.
-        self._qkv_same_embed_dim = False
+        self.register_forward_pre_hook(keep_forward)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a copied or pickled module; one of version 0.1 has another flag, and no hook."""
+        super().__setstate__(state)
+        self._qkv_same_embed_dim = self.in_proj_weight is not None
+        if keep_forward not in self._forward_pre_hooks.values():
+            self.register_forward_pre_hook(keep_forward)
 
     def _narrow_keys(self) -> None:
         """Replace the parameters of keys and values with smaller ones, newly initialized."""
@@ -247,6 +257,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         query, key, value = inputs
         expect(all(x.is_nested for x in inputs), "query, key and value must all be nested tensors, or none of them")
         expect(self.batch_first, "nested tensors are batch first: construct the module with batch_first=True")
+        check_ranks(*inputs, masks, self.num_heads)
         queries, q_lengths = _pad(query)
         keys, lengths = (queries, q_lengths) if key is query else _pad(key)
         values = keys if value is key else _pad(value)[0]
