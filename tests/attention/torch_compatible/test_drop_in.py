@@ -147,6 +147,28 @@ def test_equals_pytorch_in_other_types(dtype: torch.dtype, mask: str) -> None:
             torch.testing.assert_close(results[0].double(), output, rtol=5e-2, atol=1e-1)
 
 
+@pytest.mark.parametrize("options", ["plain", "batch first", "other widths"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_a_bias_of_a_narrower_type(dtype: torch.dtype, options: str) -> None:
+    """As PyTorch's module computes with inputs whose batch comes first; with others it raises an error."""
+    theirs, ours = pair(**OPTIONS[options])
+    for module in (theirs, ours):
+        module.in_proj_bias = nn.Parameter(draw(3 * WIDTH, seed=7).to(dtype))
+    exact, _ = pair(**OPTIONS[options])
+    exact.in_proj_bias = nn.Parameter(draw(3 * WIDTH, seed=7).to(dtype).double())
+    for need_weights in (False, True):
+        results = run(ours, inputs(ours), need_weights=need_weights)
+        expected = run(exact, inputs(exact), need_weights=need_weights)
+        grads = dict(ours.named_parameters())["in_proj_bias"].grad, exact.in_proj_bias.grad
+        torch.testing.assert_close(grads[0], grads[1].to(dtype))
+        same([r for r in results if r.dtype == torch.float64], [e for e in expected if e.shape != (3 * WIDTH,)])
+        if ours.batch_first:
+            torch.testing.assert_close(results[0], theirs(*inputs(theirs), need_weights=need_weights)[0])
+    together = Together(ours)
+    if options != "other widths":
+        same(run(together, inputs(ours)[:1])[:1], run(Together(exact), inputs(exact)[:1])[:1])
+
+
 @pytest.mark.parametrize("need_weights", [False, True])
 def test_autocast_gives_pytorchs_types(need_weights: bool) -> None:
     theirs, ours = pair(torch.float32, batch_first=True, add_bias_kv=True)
@@ -348,6 +370,17 @@ for need_weights in (False, True):
             assert (one is None) == (other is None)
             if one is not None:
                 torch.testing.assert_close(one, other)
+
+layer = torch.nn.TransformerEncoderLayer(12, 4, 16, batch_first=True)
+layer.self_attn = module
+encoder = torch.nn.TransformerEncoder(layer, 2).eval()
+x, padding = torch.randn(3, 5, 12), torch.arange(5) >= torch.tensor([5, 2, 3])[:, None]
+with torch.no_grad():
+    call = {"src_key_padding_mask": padding}
+    expected = encoder(x, **call)
+    compiled = torch.compile(encoder, backend="aot_eager", fullgraph=True)
+    for made in (compiled, torch.export.export(encoder, (x,), call).module()):
+        torch.testing.assert_close(made(x, **call)[~padding], expected[~padding])
 """
 
 

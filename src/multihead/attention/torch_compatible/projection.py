@@ -77,10 +77,15 @@ def project(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Q W^Q, K W^K and V W^V for all heads; inputs that are the same tensor share one product.
 
+    A bias of a narrower type, such as half precision beside float64, is converted. In PyTorch's module it depends on
+    the layout of the inputs in memory whether that works.
+
     Raises:
         DropInError: a matrix or bias has another shape.
     """
     width, bias = query.shape[-1], projection.bias
+    if bias is not None and bias.dtype != query.dtype == torch.promote_types(bias.dtype, query.dtype):
+        bias = bias.to(query.dtype)
     sizes = (width, kv_width, kv_width)
     if projection.packed is None:
         assert projection.separate is not None
