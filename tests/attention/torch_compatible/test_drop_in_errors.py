@@ -74,6 +74,8 @@ def test_the_errors_are_pytorchs(name: str, extra: bool, evaluating: bool) -> No
             assert isinstance(ours, type(theirs)), (ours, theirs)
             if name == "queries and keys of different batches":  # PyTorch's message names a shape that was not passed
                 assert "query has a batch of 2 and key one of 4" in str(ours)
+            elif name.endswith("of integers"):
+                assert str(ours).startswith(f"{theirs}; got torch.")
             else:
                 assert str(ours) == str(theirs)
             assert isinstance(ours, InputError) or name == "keys of another width"  # raised by PyTorch's matrix product
@@ -140,6 +142,19 @@ def test_the_errors_of_the_function_are_pytorchs(changes: dict[str, Any]) -> Non
     assert str(ours) == str(theirs)
 
 
+@pytest.mark.parametrize("name", ["attn_mask", "key_padding_mask"])
+def test_the_lines_that_the_refusal_of_integers_names(name: str) -> None:
+    """Both run, and mean what the message says of them."""
+    module = MultiheadAttention(4, 2)
+    x, attend = torch.randn(4, 4, 4), torch.ones(4, 4, dtype=torch.long).tril()
+    message = str(failure(module, x, x, x, **{name: attend}))
+    lines = [f"{name}={name} == 0", f"{name}={name}.bool()"]
+    assert f"if 1 means attend, write {lines[0]}; if 1 means ignore, {lines[1]}" in message
+    for line, integers in zip(lines, (attend, 1 - attend), strict=True):
+        output, _ = eval(f"module(x, x, x, {line})", {"module": module, "x": x, name: integers})
+        assert torch.equal(output, module(x, x, x, **{name: ~attend.bool()})[0])
+
+
 def test_our_mask_in_pytorchs_place() -> None:
     module = MultiheadAttention(4, 2)
     for name in ("attn_mask", "key_padding_mask"):
@@ -169,3 +184,13 @@ def test_nested_tensors_have_no_other_masks() -> None:
         batch_first(nested, X, X)
     with pytest.raises(AssertionError, match="batch_first=True"):
         MultiheadAttention(4, 2)(nested, nested, nested)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_an_empty_nested_tensor() -> None:
+    """PyTorch 2.13 says that nested tensors need its fast path; in its main branch the message is this one."""
+    empty = torch.nested.nested_tensor([])
+    with pytest.raises(
+        AssertionError, match="^query should be unbatched 2D or batched 3D tensor but received 1-D query"
+    ):
+        MultiheadAttention(4, 2, batch_first=True)(empty, empty, empty)

@@ -113,7 +113,7 @@ def check_types(masks: Masks) -> None:
     """Check that PyTorch's masks have a type that PyTorch accepts: boolean or floating.
 
     Raises:
-        DropInError: a mask contains integers.
+        DropInError: a mask contains integers; the message says what to write.
         MaskError: a `Mask` is passed in place of a tensor.
     """
     tensors: dict[str, object] = {"key_padding_mask": masks.key_padding_mask, "attn_mask": masks.attn_mask}
@@ -123,7 +123,8 @@ def check_types(masks: Masks) -> None:
         if isinstance(mask, Tensor):
             expect(
                 mask.dtype == torch.bool or mask.is_floating_point(),
-                f"only bool and floating types of {name} are supported",
+                f"only bool and floating types of {name} are supported; got {mask.dtype}. True = ignore here: if 1 "
+                f"means attend, write {name}={name} == 0; if 1 means ignore, {name}={name}.bool()",
             )
 
 
