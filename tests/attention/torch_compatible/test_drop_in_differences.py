@@ -74,6 +74,53 @@ def test_nothing_to_attend_to_has_zero_gradients(need_weights: bool) -> None:
     torch.testing.assert_close(*gradients)
 
 
+SECOND = torch.arange(LENGTH) == 1
+TWO_LAST = LATER | LATER.T.tril(-2)  # a query attends to its own place and the one before
+NO_KEY = {
+    "padding": {"key_padding_mask": NOTHING},
+    "padding, numbers": {"key_padding_mask": torch.zeros(BATCH, LENGTH).double().masked_fill(NOTHING, -torch.inf)},
+    "attn_mask": {"attn_mask": SECOND[:, None].expand(LENGTH, LENGTH)},
+    "both": {"key_padding_mask": NOTHING & ~SECOND[:BATCH, None], "attn_mask": TWO_LAST},
+}
+"""Masks that leave the second sentence, the second query, or the last query of the last sentence without a key."""
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("mask", NO_KEY)
+def test_never_nan_where_pytorch_gives_nan(mask: str, need_weights: bool, training: bool) -> None:
+    """pytorch#41508: one query without a key makes NaN of the gradients, though no loss reads its output."""
+    modules, found = pair(), []
+    attended = ~without_keys(**NO_KEY[mask])
+    for module in modules:
+        x = draw().requires_grad_()
+        output, weights = module.train(training)(x, x, x, need_weights=need_weights, **NO_KEY[mask])
+        output[attended].square().sum().backward()
+        gradients = [x.grad, *(parameter.grad for parameter in module.parameters())]
+        found.append([output, *([] if weights is None else [weights]), *gradients])
+    theirs, ours = found
+    assert all(tensor.isfinite().all() for tensor in ours)
+    assert torch.equal(ours[0][~attended], modules[1].out_proj.bias.expand(int((~attended).sum()), -1))
+    if need_weights:  # PyTorch: NaN in the output, the weights, and every gradient but that of the last bias
+        assert [bool(tensor.isnan().any()) for tensor in theirs] == [True] * 6 + [False]
+    else:  # PyTorch agrees as long as gradients are recorded
+        for one, other in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(one, other)
+    torch.testing.assert_close(ours[0][attended], theirs[0][attended])
+    with torch.no_grad():
+        alone, _ = modules[1](draw(), draw(), draw(), need_weights=need_weights, **NO_KEY[mask])
+    torch.testing.assert_close(alone, ours[0])
+
+
+def without_keys(key_padding_mask: Tensor | None = None, attn_mask: Tensor | None = None) -> Tensor:
+    """The queries [batch, length] that may attend to nothing."""
+    hidden = torch.zeros(BATCH, LENGTH, LENGTH)
+    for mask in (None if key_padding_mask is None else key_padding_mask[:, None], attn_mask):
+        if mask is not None:
+            hidden = hidden + (mask if mask.dtype == torch.bool else mask < 0)
+    return (hidden > 0).all(-1)
+
+
 @pytest.mark.parametrize("evaluating", [False, True])
 def test_is_causal_alone_means_causal(evaluating: bool) -> None:
     theirs, ours = pair()
