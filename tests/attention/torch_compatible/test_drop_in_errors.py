@@ -191,6 +191,6 @@ def test_an_empty_nested_tensor() -> None:
     """PyTorch 2.13 says that nested tensors need its fast path; in its main branch the message is this one."""
     empty = torch.nested.nested_tensor([])
     with pytest.raises(
-        AssertionError, match="^query should be unbatched 2D or batched 3D tensor but received 1-D query"
+        AssertionError, match=r"^query should be unbatched 2D or batched 3D tensor but received 1-D query"
     ):
         MultiheadAttention(4, 2, batch_first=True)(empty, empty, empty)
