@@ -242,6 +242,11 @@ def test_trains_in_bfloat16_with_autocast() -> None:
     [
         ({"heads": 5}, "width=12 cannot be divided among 5 heads.*15"),
         ({"heads": 0}, "heads=0"),
+        ({"heads": 1, "width": 0}, "^width=0: must be at least 1"),
+        ({"heads": 2, "width": -4}, "^width=-4: must be at least 1"),
+        ({"heads": 3, "key_width": 0}, "^key_width=0: must be at least 1"),
+        ({"heads": 3, "value_width": 0}, "^value_width=0: must be at least 1"),
+        ({"heads": 3, "memory_width": 0}, "^memory_width=0: must be at least 1"),
         ({"heads": 4, "kv_heads": 3}, "kv_heads=3"),
         ({"heads": 3, "key_width": 8}, "key_width=8"),
         ({"heads": 3, "value_width": 8}, "value_width=8"),
@@ -250,7 +255,7 @@ def test_trains_in_bfloat16_with_autocast() -> None:
 )
 def test_settings_that_cannot_be(settings: dict[str, int], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        MultiHeadAttention(WIDTH, **settings)  # type: ignore[arg-type]
+        MultiHeadAttention(**{"width": WIDTH, **settings})  # type: ignore[arg-type]
 
 
 def test_input_of_another_width_is_named() -> None:

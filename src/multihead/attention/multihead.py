@@ -98,7 +98,8 @@ class MultiHeadAttention(nn.Module):
         dropout: the probability with which a weight is dropped in training. Above 0, attention on a CPU is unfused.
 
     Raises:
-        ConfigurationError: heads that do not divide the widths, or an impossible dropout.
+        ConfigurationError: a width or number of heads below 1, heads that do not divide the widths, or an impossible
+            dropout.
     """
 
     def __init__(
@@ -138,6 +139,9 @@ class MultiHeadAttention(nn.Module):
         for name, size in (("heads", self.heads), ("kv_heads", self.kv_heads)):
             if size < 1:
                 raise ConfigurationError(f"{name}={size}: at least one head is needed")
+        for name in ("width", "key_width", "value_width", "memory_width"):
+            if (size := getattr(self, name)) < 1:
+                raise ConfigurationError(f"{name}={size}: must be at least 1")
         for name, size in (("key_width", self.key_width), ("value_width", self.value_width)):
             if size % self.heads:
                 raise ConfigurationError(
