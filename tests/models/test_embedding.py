@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from multihead.errors import ShapeError
 from multihead.models.config import TransformerConfig
 from multihead.models.layers import Embedding, sinusoid
 
@@ -48,6 +49,15 @@ def test_other_programs_sinusoids_are_their_formulas() -> None:
         expected = [math.sin(angle) for angle in angles] + [math.cos(angle) for angle in angles]
         torch.testing.assert_close(row, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=SINGLE)
     assert torch.equal(table["fairseq"], sinusoid(positions + 2, width, "marian"))
+
+
+@pytest.mark.parametrize(("width", "even"), [(7, 8), (1, 2), (0, 2), (-3, 2)])
+@pytest.mark.parametrize("layout", ["interleaved", "halves", "marian", "fairseq"])
+def test_a_width_that_has_no_whole_pairs_is_refused(layout: Any, width: int, even: int) -> None:
+    """As by `TransformerConfig`; a vector of another width than asked for would be added to nothing."""
+    with pytest.raises(ShapeError, match=rf"width must be even and at least 2, got {width}: take {even}$"):
+        sinusoid(torch.arange(3), width, layout)
+    assert sinusoid(torch.arange(3), even, layout).shape == (3, even)
 
 
 def test_a_shift_is_the_same_rotation_wherever_it_begins() -> None:

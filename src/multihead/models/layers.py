@@ -22,6 +22,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from multihead.attention import KeyValue, Mask, MultiHeadAttention, RelativeBias
+from multihead.errors import ShapeError
 from multihead.kernels import pointwise
 from multihead.kernels.pointwise import Turns
 from multihead.kernels.random import Dropout
@@ -46,7 +47,15 @@ def sinusoid(
     Other programs have other layouts: ``halves`` (Marian and Pegasus in transformers) has all sines first, then all
     cosines; ``marian`` (Marian itself) has halves, too, and its exponents are i / (D/2 - 1); ``fairseq`` (also
     M2M-100 and NLLB) is that with t + 2 instead of t, as the positions 0 and 1 belong to special symbols.
+
+    Raises:
+        ShapeError: the width is odd, or below 2: a sine without its cosine has no rotation between positions, and
+            programs do not agree on what stands in its place.
     """
+    if width < 2 or width % 2:
+        raise ShapeError(
+            f"sinusoids come in pairs, so width must be even and at least 2, got {width}: take {max(width + 1, 2)}"
+        )
     at = positions.cpu() if positions.device.type in WITHOUT_FLOAT64 else positions
     half = torch.arange(width // 2, dtype=torch.float64, device=at.device)
     steps = width / 2 if layout in ("interleaved", "halves") else max(width / 2 - 1, 1)
