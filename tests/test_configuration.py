@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +13,26 @@ import pytest
 from pydantic import Field, ValidationError, model_validator
 
 from multihead.configuration import Settings, build, nearest, read_toml
-from multihead.errors import ConfigurationError
+from multihead.errors import ConfigurationError, SettingsError
+
+
+def every_settings_class() -> list[type[Settings]]:
+    """The groups of settings in the package's modules that need no optional packages."""
+    for module in (
+        "cleaning.settings",
+        "runs.translator.train",
+        "serving.settings",
+        "runs.report.plan",
+        "runs.best.plan",
+    ):
+        import_module(f"multihead.{module}")
+    for kind in ("bert", "classifier", "pointer"):
+        import_module(f"multihead.runs.{kind}.settings")
+    found, waiting = [], [Settings]
+    while waiting:
+        waiting += (below := waiting.pop().__subclasses__())
+        found += [cls for cls in below if cls.__module__.startswith("multihead.") and cls.model_fields]
+    return sorted(set(found), key=lambda cls: (cls.__module__, cls.__name__))
 
 
 class Sizes(Settings):
@@ -84,6 +105,49 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
     message = refused({"width": 0, "knd": "pre", "share": "x"})
     assert message.count(";") >= 2
     assert all(word in message for word in ("width", "did you mean 'kind'", "share"))
+
+
+class Group(Settings):
+    """Settings inside of settings."""
+
+    sizes: Sizes = Sizes()
+    count: int = 1
+
+
+def test_python_names_the_nearest_setting_too() -> None:
+    with pytest.raises(SettingsError) as caught:
+        Sizes(widht=8, share="x")  # type: ignore[call-arg, arg-type]
+    problems = ["there is no setting 'widht'; did you mean 'width'?", "share: input should be a valid number"]
+    assert str(caught.value).startswith(f"Sizes: {problems[0]}; {problems[1]}")
+    assert caught.value.exit_status == 2
+    assert isinstance(caught.value, ValueError)
+    assert isinstance(caught.value.__context__, ValidationError)
+    assert caught.value.__suppress_context__  # a traceback shows the one line alone
+    copied = pickle.loads(pickle.dumps(caught.value))
+    assert (type(copied), str(copied)) == (SettingsError, str(caught.value))
+
+
+@pytest.mark.parametrize("cls", every_settings_class(), ids=lambda cls: cls.__name__)
+def test_every_group_of_settings_names_what_there_is_not(cls: type[Settings]) -> None:
+    name = f"{next(iter(cls.model_fields))}x"
+    with pytest.raises(
+        SettingsError, match=rf"^{cls.__name__}: there is no setting '{name}'; did you mean '"
+    ) as caught:
+        cls(**{name: None})
+    assert "\n" not in str(caught.value)
+
+
+def test_settings_inside_of_settings_are_reported_where_they_are() -> None:
+    """By pydantic itself, which JSON, TOML and the readers of checkpoints count on."""
+    with pytest.raises(
+        SettingsError, match=r"^Group: sizes\.width: input should be greater than or equal to 2, got 1$"
+    ):
+        Group(sizes={"width": 1})  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"^here: sizes\.width: input should be"):
+        build(Group, {"sizes": {"width": 1}}, "here")
+    with pytest.raises(ValidationError) as caught:
+        Group.model_validate_json('{"sizes": {"width": 1, "nme": 2}}')
+    assert [error["loc"] for error in caught.value.errors()] == [("sizes", "width"), ("sizes", "nme")]
 
 
 def test_json_and_back_is_the_same() -> None:

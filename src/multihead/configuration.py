@@ -1,8 +1,8 @@
 """Settings: base class, validation, TOML files; facts about the machine.
 
 A group of settings is a frozen pydantic model with a docstring under each field. `build` makes it from a TOML file,
-command-line flags or JSON, so a misspelled key gives the same error everywhere, which names the nearest existing key.
-The settings themselves are defined in the packages that use them.
+command-line flags or JSON. A misspelled key gives the same error everywhere, in Python too, which names the nearest
+existing key. The settings themselves are defined in the packages that use them.
 
 `inspect_machine` and `get_launch` return what settings depend on: processor, device, and the processes that torchrun
 started. torch is imported only by the functions that need it, because commands read settings before they import torch.
@@ -22,14 +22,28 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
-from multihead.errors import ConfigurationError, shortened, shown
+from multihead.errors import ConfigurationError, SettingsError, shortened, shown
 from multihead.platforms import memory_by_windows
 
 
 class Settings(BaseModel):
-    """A frozen group of settings; unknown keys and numbers that JSON lacks (inf, nan) are errors."""
+    """A frozen group of settings; unknown keys and numbers that JSON lacks (inf, nan) are errors.
+
+    Raises:
+        SettingsError: an unknown key (the message names the nearest one), or an invalid value.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+    def __init__(self, /, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise SettingsError(f"{type(self).__name__}: {_describe_all(type(self), error)}") from None
+
+    # pydantic calls the initializers of settings inside of settings only if they are not of this kind. It would report
+    # their errors as a text, and not where they are.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
 
 SettingsType = TypeVar("SettingsType", bound=Settings)
@@ -62,7 +76,7 @@ LAST_SEED = (1 << 63) - 1
 
 
 def build(cls: type[SettingsType], values: Mapping[str, Any], origin: str) -> SettingsType:
-    """``cls(**values)``, with error messages for users.
+    """``cls(**values)``, with the origin of the values in error messages.
 
     Args:
         cls: the group of settings.
@@ -77,15 +91,21 @@ def build(cls: type[SettingsType], values: Mapping[str, Any], origin: str) -> Se
         first = ", ".join(f"'{shortened(key)}'" for key in unknown[:_MOST_PROBLEMS])
         raise ConfigurationError(f"{origin}: {len(unknown):,} settings that there are not, the first being {first}")
     try:
-        return cls(**values)
+        return cls.model_validate(dict(values))
     except ValidationError as error:
-        problems = [_describe(cls, detail) for detail in error.errors(include_url=False)[:_MOST_PROBLEMS]]
-        more = error.error_count() - len(problems)
-        raise ConfigurationError(f"{origin}: {'; '.join(problems)}{f'; and {more:,} more' if more else ''}") from None
+        raise ConfigurationError(f"{origin}: {_describe_all(cls, error)}") from None
 
 
 _MOST_PROBLEMS = 8
 """Problems that one message names."""
+
+
+def _describe_all(cls: type[Settings], error: ValidationError) -> str:
+    """Describe the errors of pydantic's report in one line; unknown keys first, since they explain missing ones."""
+    details = sorted(error.errors(include_url=False), key=lambda detail: detail["type"] != "extra_forbidden")
+    problems = [_describe(cls, detail) for detail in details[:_MOST_PROBLEMS]]
+    more = error.error_count() - len(problems)
+    return f"{'; '.join(problems)}{f'; and {more:,} more' if more else ''}"
 
 
 def _describe(cls: type[Settings], detail: ErrorDetails) -> str:

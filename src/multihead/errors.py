@@ -4,6 +4,7 @@
     ├── InputError                  invalid input; a command exits with status 2
     │   ├── DataError               a text file: names file and line
     │   ├── ConfigurationError      a setting: names the setting and its allowed values
+    │   │   └── SettingsError       an object of settings in Python: names all that is wrong with its arguments
     │   ├── ShapeError              tensors whose shapes do not match: names both shapes
     │   ├── MaskError               an attention mask of the wrong kind: says how to write it
     │   └── FormatError             a damaged or wrong model folder, run folder or tokenizer file
@@ -65,6 +66,10 @@ class DataError(InputError):
 
 class ConfigurationError(InputError):
     """An unknown setting, or an invalid value."""
+
+
+class SettingsError(ConfigurationError, ValueError):
+    """Settings that cannot be constructed. A ValueError, as pydantic's ValidationError is, which is its context."""
 
 
 class ShapeError(InputError, ValueError):
