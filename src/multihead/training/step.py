@@ -9,10 +9,14 @@ a weight by at most the rate times max(1, (1 - beta1) / sqrt(1 - beta2)) (Kingma
 step of Muon has the same length whatever the length of the gradient.
 
 A gradient is too large if its norm exceeds ``skip_above`` times the median of the last 64 norms, once the warm-up is
-over. The trainer then skips the batches: weights, optimizer state and average stay, the update counts (so the schedule
-and the end of the run stay where they are), and the log names the lines of the corpora. The run stops if more than
-``skip_limit`` of the last 100 updates were skipped, or if the weights themselves are not finite, because then no other
-batch would help. All of this depends on the `RunState`, so a resumed run rejects the same updates.
+over, and ``clip`` (or 1, if nothing is clipped). The norms of a model that has learned its corpus fall to thousandths,
+and an ordinary pair that it gets wrong has hundreds of times as much: it is learned like any other, since a norm that
+clipping does not touch is of the size that the rate is meant for.
+
+The trainer skips the batches of a rejected update: weights, optimizer state and average stay, the update counts (so the
+schedule and the end of the run stay where they are), and the log names the lines of the corpora. The run stops if more
+than ``skip_limit`` of the last 100 updates were skipped, or if the weights themselves are not finite, because then no
+other batch would help. All of this depends on the `RunState`, so a resumed run rejects the same updates.
 
 With several processes, each computes its rows of the same batches and makes the same update; loss and gradient are the
 sums over all processes (`training.parallel`).
@@ -49,6 +53,8 @@ _MEDIAN_WINDOW = 64
 """Number of norms that the median is taken of."""
 _SKIP_WINDOW = 100
 """Number of updates among which skipped ones are counted."""
+_SMALL_NORM = 1.0
+"""A norm that is never too large where no gradient is clipped: the default of ``clip``."""
 _NORM_TOLERANCE = 1e-3
 """Maximum relative difference between the gradient norms of the processes; equal processors give equal norms."""
 
@@ -57,7 +63,8 @@ def norm_limit(config: TrainingConfig, state: RunState) -> float:
     """The largest gradient norm that the next update accepts."""
     if not config.skip_above or len(state.norms) < _MEDIAN_WINDOW or state.step < config.warmup:
         return math.inf
-    return config.skip_above * statistics.median(state.norms) or math.inf
+    usual = statistics.median(state.norms)
+    return max(config.skip_above * usual, config.clip or _SMALL_NORM) if usual else math.inf
 
 
 def append_norm(norms: tuple[float, ...], norm: float) -> tuple[float, ...]:

@@ -110,7 +110,7 @@ class MultiheadAttention(nn.MultiheadAttention):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a copied or pickled module; one of version 0.1 has another flag, and no hook."""
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._qkv_same_embed_dim = self.in_proj_weight is not None
         if keep_forward not in self._forward_pre_hooks.values():
             self.register_forward_pre_hook(keep_forward)
