@@ -79,6 +79,25 @@ def test_a_loop_is_what_a_search_for_repeated_units_finds(words: list[str]) -> N
     assert signs.loop(words) == found
 
 
+@pytest.mark.parametrize(
+    ("source", "text", "said_again", "suspicious"),
+    [
+        ("A dog runs.", "Ein Ein Ein ...", 2, True),
+        ("A dog runs.", "Ein Hund läuft läuft läuft.", 2, True),
+        ("A very very big dog.", "Ein sehr sehr sehr großer Hund.", 1, False),
+        ("A dog runs.", "Ein Hund läuft und läuft.", 0, False),
+        ("He had had it.", "Dass das das ist.", 0, False),
+        ("one billion", "1.000.000.000", 0, False),
+        ("Haha!", "哈哈哈！", 0, False),
+        ("", "", 0, False),
+    ],
+)
+def test_one_word_three_times_in_a_row(source: str, text: str, said_again: int, suspicious: bool) -> None:
+    found = signs.text_signs(source, text)
+    assert found["stutter"] == said_again
+    assert (signs.suspicion(found) >= 0.5) == suspicious
+
+
 def test_repetition_and_copy() -> None:
     assert signs.repetition(["a", "b", "c", "x", "a", "b", "c"]) == pytest.approx(1 / 5)
     assert signs.repetition(["a", "b"]) == 0
@@ -88,7 +107,7 @@ def test_repetition_and_copy() -> None:
     assert signs.copy(signs.split_words("Angela Merkel"), signs.split_words("Angela Merkel")) < SIGNS["copy"].ordinary
     assert signs.copy(["1", "2"], ["1", "2"]) == 0.0, "numbers are copied"
     both = signs.text_signs("ja ja ja ja ja", "yes yes yes yes yes")
-    assert both["loop"] == both["repetition"] == 0, "what the source repeats may be repeated"
+    assert both["loop"] == both["stutter"] == both["repetition"] == 0, "what the source repeats may be repeated"
 
 
 def test_lengths_of_pairs() -> None:

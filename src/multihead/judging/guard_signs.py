@@ -12,6 +12,8 @@ it, and two weak signs can suffice. `SIGNS` has a, b and w of each.
 
     loop         immediate repetition: the longest run of words equal to those n places before, n = 1 ... 12, minus that
                  of the source
+    stutter      how often one word is said again in a row, minus that of the source; numbers (1,000,000,000), single
+                 letters and scripts without spaces do not count
     repetition   share of three-word sequences that occurred before, minus that of the source
     length       |ln((|y| + 3) / (rho |x| + 3))| / sigma: deviation of the number of tokens from what |x| source tokens
                  usually give, in units of its standard deviation sigma; the 3 is lenient with short sentences
@@ -31,6 +33,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Literal
 
@@ -96,6 +99,7 @@ class Sign:
 
 SIGNS = {
     "loop": Sign(1.0, 4.0, 0.9, "{:.0f} words are said again at once"),
+    "stutter": Sign(1.0, 2.0, 0.9, "one word is said again {:.0f} times in a row"),
     "repetition": Sign(0.1, 0.4, 0.8, "{:.0%} of its sequences of three words occurred before"),
     "length": Sign(2.5, 5.0, 0.9, "its length is {:.1f} times the usual deviation off"),
     "copy": Sign(0.4, 0.8, 0.9, "{:.0%} of its words are the source's"),
@@ -123,6 +127,15 @@ def loop(words: Sequence[str]) -> int:
     return longest
 
 
+def stutter(words: Sequence[str]) -> int:
+    """How often one word is said again in a row, at most; words of one letter and numbers do not count."""
+    longest = run = 0
+    for before, word in pairwise(words):
+        run = run + 1 if word == before and len(word) > 1 and not word.isdecimal() else 0
+        longest = max(longest, run)
+    return longest
+
+
 def repetition(words: Sequence[str]) -> float:
     """The share of three-word sequences that occurred before."""
     sequences = [tuple(words[place : place + _SEQUENCE]) for place in range(len(words) - _SEQUENCE + 1)]
@@ -142,10 +155,11 @@ def copy(source: Sequence[str], words: Sequence[str]) -> float:
 
 
 def text_signs(source: str, text: str) -> dict[str, float]:
-    """The signs measured on the two texts alone: loop, repetition and copy."""
+    """The signs measured on the two texts alone: loop, stutter, repetition and copy."""
     read, written = split_words(source), split_words(text)
     return {
         "loop": float(max(loop(written) - loop(read), 0)),
+        "stutter": float(max(stutter(written) - stutter(read), 0)),
         "repetition": max(repetition(written) - repetition(read), 0.0),
         "copy": copy(read, written),
     }

@@ -104,6 +104,7 @@ export default {
   "use: ensemble, choosing": "Ensemble, mit Auswahl",
 
   sign_loop: "{value} Wörter werden gleich noch einmal gesagt",
+  sign_stutter: "ein Wort wird {value}-mal hintereinander wiederholt",
   sign_repetition: "{value} der Folgen aus drei Wörtern kamen schon vor",
   sign_length: "die Länge weicht um das {value}fache der üblichen Streuung ab",
   sign_copy: "{value} der Wörter sind die des Ausgangstexts",

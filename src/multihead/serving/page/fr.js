@@ -103,6 +103,7 @@ export default {
   "use: ensemble, choosing": "ensemble de modèles, avec choix",
 
   sign_loop: "{value} mots sont répétés aussitôt",
+  sign_stutter: "un mot est répété {value} fois de suite",
   sign_repetition: "{value} des suites de trois mots ont déjà paru",
   sign_length: "la longueur s’écarte de {value} fois la dispersion habituelle",
   sign_copy: "{value} des mots sont ceux du texte source",

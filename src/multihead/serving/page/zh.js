@@ -94,6 +94,7 @@ export default {
   "use: ensemble, choosing": "模型集成，带选择",
 
   sign_loop: "{value} 个词立即重复",
+  sign_stutter: "有一个词连续重复 {value} 次",
   sign_repetition: "{value} 的三词序列此前已出现过",
   sign_length: "长度偏离通常离散程度的 {value} 倍",
   sign_copy: "{value} 的词与原文相同",
