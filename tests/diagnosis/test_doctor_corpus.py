@@ -142,12 +142,21 @@ def test_lengths() -> None:
         slipped = np.concatenate((target[:1000], np.roll(target[1000:], offset)))
         (one,) = find_misalignments(source, slipped)
         assert one == (1000, 3000, offset)
+    for start in (0, 50, 1234, 2800):  # 200 lines, wherever a block begins
+        slipped = target.copy()
+        slipped[start : start + 200] = np.roll(target[start : start + 200], 3)
+        (one,) = find_misalignments(source, slipped)
+        assert one.offset == 3
+        assert max(abs(one.start - start), abs(one.stop - start - 200)) <= 100
     shuffled = draw.permutation(target)
     assert find_misalignments(source, shuffled) == []  # shuffled lines have no offset
     assert length_correlation(source, target) == pytest.approx(np.corrcoef(np.log(source), np.log(target))[0, 1])
     assert abs(length_correlation(source, shuffled) or 1.0) < 0.1
     assert length_correlation(source[:499], target[:499]) is None
     assert length_correlation(np.full(3000, 9.0), target) is None
+    alike = 20.0 + draw.integers(0, 2, (2, 3000))
+    alike[0, 1050], alike[1, 1051] = 300, 300
+    assert find_misalignments(*alike) == []  # one long line decides nothing
 
 
 def test_likeness_tells_the_sides_apart() -> None:

@@ -26,8 +26,8 @@ from multihead.data.order import Array
 from multihead.data.readers import scan_corpus
 from multihead.data.text_files import NOT_UTF8, open_text, place_in_line, split_lines
 
-MAX_LINES = 10
-"""Maximum number of line numbers recorded per fault."""
+MAX_LINES = 100_000
+"""Maximum number of line numbers recorded per fault; `Finding.headline` shows fewer."""
 NUL = "holds a NUL"
 
 _CHUNK = 8192

@@ -55,6 +55,9 @@ FINDING_KINDS: dict[str, FindingKind] = {
         "correct the lines, or convert the file: iconv -f ISO-8859-1 -t UTF-8 OLD > NEW", error=0.01
     ),
     "nul": FindingKind("binary data or UTF-16? If UTF-16: iconv -f UTF-16 -t UTF-8 OLD > NEW", error=0.5),
+    "mojibake": FindingKind(
+        "UTF-8 was read as Windows-1252: get the original, or undo it by text.encode('cp1252').decode()", 0.001, 0.1
+    ),
     "unreadable": FindingKind("mend the file; the sentence says where it cannot be read", error=0),
     "empty": FindingKind(
         "these pairs are left out; write the missing side, or take the line from both files", 0.01, 0.5
@@ -103,6 +106,10 @@ FINDING_KINDS: dict[str, FindingKind] = {
 """The kinds of findings by code."""
 
 
+_SHOWN_LINES = 10
+"""Lines that a headline names."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """A single fault and where it occurs."""
@@ -119,15 +126,16 @@ class Finding:
     """What is wrong, in one sentence."""
     remedy: str
     lines: tuple[int, ...] = ()
-    """The first lines concerned, counted from 1; empty if it is not about lines."""
+    """The lines concerned, counted from 1, of very many the first; empty if it is not about lines."""
 
     @property
     def headline(self) -> str:
         """One line: severity, code, what is wrong, and the first lines."""
         lines = ""
         if self.lines:
-            more = ", ..." if self.count > len(self.lines) else ""
-            lines = f" (line{'' if len(self.lines) == 1 else 's'} {', '.join(map(str, self.lines))}{more})"
+            shown = self.lines[:_SHOWN_LINES]
+            more = ", ..." if self.count > len(shown) else ""
+            lines = f" (line{'' if len(shown) == 1 else 's'} {', '.join(map(str, shown))}{more})"
         return f"{self.severity:<8}{self.code}: {self.what}{lines}"
 
     def __str__(self) -> str:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import NamedTuple
 
@@ -184,8 +184,11 @@ _MAX_RATIO = 2.0
 _SLACK = 10.0
 """Characters by which a side may be longer whatever its length: short lines are weak evidence."""
 _BLOCK = 500
+"""Pairs that are judged at once; where most are aligned, parts of `_MIN_PAIRS`."""
 _MIN_PAIRS = 100
 """Minimum number of pairs; fewer give no result."""
+_ALIGNED, _MOSTLY = 0.5, 0.2
+"""Rank correlation of lengths from which a block is aligned, and from which parts of it may be."""
 _MIN_SPREAD = 0.2
 """Minimum standard deviation of log lengths; below it a correlation means nothing."""
 
@@ -246,26 +249,37 @@ def length_outliers(source: Lengths, target: Lengths) -> npt.NDArray[np.bool_]:
 def find_misalignments(source: Lengths, target: Lengths, reach: int = 5) -> list[Misalignment]:
     """Find ranges in which the lines of one side stand beside the wrong lines of the other.
 
-    In aligned text long lines stand beside long lines. Where log lengths correlate at an offset (above 0.5) and not in
-    place (below 0.3), lines are missing or duplicated.
+    In aligned text long lines stand beside long lines. Where the ranks of the lengths correlate at an offset (above
+    0.5) and not in place (below 0.5, and 0.35 less), lines are missing or duplicated. Blocks of 500 pairs are judged,
+    and parts of 100 of the others. With ranks (Spearman 1904) a single long line decides nothing.
 
     Args:
         source: positive lengths, in line order.
         target: likewise.
         reach: largest offset to try.
     """
-    logs = np.log(source), np.log(target)
     found: list[Misalignment] = []
-    starts = list(range(0, max(len(source) - _MIN_PAIRS, 0) + 1, _BLOCK)) if len(source) >= _MIN_PAIRS else []
-    for place, start in enumerate(starts):
-        stop = starts[place + 1] if place + 1 < len(starts) else len(source)
-        offset = _offset(*logs, start, stop, reach)
-        if offset == 0:
-            continue
+
+    def add(start: int, stop: int, offset: int) -> None:
         if found and found[-1].stop == start and found[-1].offset == offset:
             start = found.pop().start
         found.append(Misalignment(start, stop, offset))
+
+    for start, stop in _blocks(0, len(source), _BLOCK):
+        if offset := _offset(source, target, start, stop, reach):
+            add(start, stop, offset)
+        elif _rank_correlation(source[start:stop], target[start:stop]) >= _MOSTLY:
+            for first, last in _blocks(start, stop, _MIN_PAIRS):
+                if offset := _offset(source, target, first, last, reach):
+                    add(first, last, offset)
     return found
+
+
+def _blocks(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:
+    """Blocks of ``size`` pairs; the last one has those that remain, none fewer than `_MIN_PAIRS`."""
+    if stop - start >= _MIN_PAIRS:
+        starts = range(start, stop - _MIN_PAIRS + 1, size)
+        yield from zip(starts, [*starts[1:], stop], strict=True)
 
 
 def length_correlation(source: Lengths, target: Lengths) -> float | None:
@@ -281,15 +295,15 @@ def length_correlation(source: Lengths, target: Lengths) -> float | None:
 
 def _offset(source: Lengths, target: Lengths, start: int, stop: int, reach: int) -> int:
     """The offset of a block; 0 if it is aligned."""
-    in_place = _correlation(source[start:stop], target[start:stop])
-    if in_place >= 0.3:
+    in_place = _rank_correlation(source[start:stop], target[start:stop])
+    if in_place >= _ALIGNED:
         return 0
     best, offset = 0.5, 0
     for shift in (sign * distance for distance in range(1, reach + 1) for sign in (1, -1)):
         first, last = max(start, -shift), min(stop, len(target) - shift)
         if last - first < _MIN_PAIRS // 2:
             continue
-        value = _correlation(source[first:last], target[first + shift : last + shift])
+        value = _rank_correlation(source[first:last], target[first + shift : last + shift])
         if value > max(best, in_place + 0.35):
             best, offset = value, shift
     return offset
@@ -299,3 +313,14 @@ def _correlation(x: Lengths, y: Lengths) -> float:
     x, y = x - x.mean(), y - y.mean()
     size = float(np.sqrt((x @ x) * (y @ y)))
     return float(x @ y) / size if size else 0.0
+
+
+def _rank_correlation(x: Lengths, y: Lengths) -> float:
+    """Spearman's: the correlation of the ranks, of which equal lengths share the mean."""
+    return _correlation(_ranks(x), _ranks(y))
+
+
+def _ranks(x: Lengths) -> Lengths:
+    _, places, counts = np.unique(x, return_inverse=True, return_counts=True)
+    ranks: Lengths = (np.cumsum(counts) - (counts - 1) / 2)[places]
+    return ranks

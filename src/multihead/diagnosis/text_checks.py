@@ -40,6 +40,7 @@ from multihead.diagnosis.heuristics import (
     length_correlation,
     length_outliers,
 )
+from multihead.diagnosis.mojibake import mojibake_lines
 
 _LEARN_PAIRS = 50_000
 """Number of pairs from which the side classifier learns."""
@@ -83,7 +84,7 @@ class TextPass:
         self._hashes: tuple[list[Array], list[Array]] = [], []
         self._lengths: tuple[list[Array], list[Array]] = [], []
         self._beginning: list[Chunk] = []
-        self._equal = FaultLines()
+        self._equal, self._mojibake = FaultLines(), (FaultLines(), FaultLines())
         for chunk in corpus.chunks():
             self._add(chunk)
             progress(len(chunk.lines))
@@ -101,6 +102,8 @@ class TextPass:
         for side in (0, 1):
             self._hashes[side].append(own[side])
             self._lengths[side].append(np.array(list(map(len, sides[side])), np.int32))
+            for place, (text, meant) in mojibake_lines(sides[side]).items():
+                self._mojibake[side].add(int(chunk.lines[place]), f"{text!r} for {meant!r}")
         equal = [p for p in np.flatnonzero(own[0] == own[1]).tolist() if _has_letters(chunk.sources[p])]
         self._equal.add_all(chunk.lines[equal])
         if self.held_out:
@@ -153,6 +156,10 @@ class TextPass:
             utf16 = 2 * self._nul_lines(path) > total
             code, remedy = _CODES.get(reason, "not-a-pair"), FINDING_KINDS["nul"].remedy if utf16 else None
             every.append(make_finding(code, path, fault.count, total, what, fault.lines, remedy))
+        for side, fault in enumerate(self._mojibake):
+            if fault.count:
+                what = f"{fault.count:,} of {len(self):,} lines hold UTF-8 read as Windows-1252, first {fault.detail}"
+                every.append(make_finding("mojibake", corpus.path(side), fault.count, len(self), what, fault.lines))
         if self._equal.count:
             count, lines = self._equal.count, self._equal.lines
             what = f"{count:,} of {len(self):,} pairs have the same text on both sides"
