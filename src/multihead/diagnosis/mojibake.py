@@ -53,7 +53,7 @@ def find_mojibake(text: str) -> tuple[str, str] | None:
 
 def _is_rare(found: re.Match[str]) -> bool:
     """Whether correct text hardly ever has this sequence."""
-    lead, *further = found[0]
+    lead, further = found[0][0], found[0][1:]
     if len(further) == 1:
         before = found.string[max(found.start() - 1, 0) : found.start()]
         return lead in "ÂÃ" and not (before.isupper() and further[0] in _MAY_FOLLOW)
