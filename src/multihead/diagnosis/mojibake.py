@@ -1,4 +1,4 @@
-"""Mojibake: UTF-8 that a program has read as Windows-1252, such as "MÃ¤dchen" for "Mädchen".
+"""Mojibake: UTF-8 that a program has read as Windows-1252, as "MÃ¤dchen".
 
 The bytes of a character beyond ASCII then stand as two to four characters: one for its first byte (C2 to F4), and some
 for the others (80 to BF). Correct text has such sequences, too ("été" before a closing "»"), so a line is taken for
