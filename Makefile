@@ -6,8 +6,9 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 LOWEST := .venv-lowest/.installed
 SITE := .venv/.site
+RELEASE := .venv/.release
 
-.PHONY: setup demo test test-crash test-elastic test-hostile test-lowest test-lowest-short check proofs quality time-to-bleu format tree wasm site tutorials clean
+.PHONY: setup demo test test-crash test-elastic test-hostile test-lowest test-lowest-short check proofs quality time-to-bleu format tree wasm site wheel tutorials clean
 
 setup: $(INSTALLED)
 
@@ -143,6 +144,18 @@ site: $(SITE)
 # The tutorials as notebooks, at full size; what they print and draw is written into docs/tutorials.
 tutorials: $(SITE)
 	$(BIN)/python tools/run_tutorials.py
+
+# What a release holds, in dist/: the sources, and a wheel with compiled libraries for this system. Two minutes of
+# compilation; then the wheel is installed where there is no compiler. docs/installation.md says what is in it.
+$(RELEASE): $(INSTALLED) pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[release]"
+	touch $(RELEASE)
+
+wheel: $(RELEASE)
+	rm -rf dist
+	$(BIN)/python -m build --config-setting native=true
+	$(BIN)/twine check --strict dist/*
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m wheel
 
 clean:
 	rm -rf .venv .venv-lowest build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,4 +1,4 @@
-"""The workflow for forks is valid, and what it runs exists."""
+"""The workflows for forks are valid, and what they run exists."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ import pytest
 yaml = pytest.importorskip("yaml")
 
 ROOT = Path(__file__).resolve().parent.parent
-WORKFLOW: dict[Any, Any] = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
+WORKFLOWS: dict[str, dict[Any, Any]] = {
+    path.stem: yaml.safe_load(path.read_text(encoding="utf-8"))
+    for path in (ROOT / ".github" / "workflows").glob("*.yml")
+}
+WORKFLOW = WORKFLOWS["ci"]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 MATRIX = WORKFLOW["jobs"]["systems"]["strategy"]["matrix"]
 
 
 def commands() -> list[str]:
-    steps = [step for job in WORKFLOW["jobs"].values() for step in job["steps"]]
+    steps = [step for workflow in WORKFLOWS.values() for job in workflow["jobs"].values() for step in job["steps"]]
     return [line for step in steps for line in step.get("run", "").splitlines()]
 
 
@@ -29,6 +33,10 @@ def unknown(words: list[str], targets: set[str]) -> list[str]:
     match words:
         case ["make", *names]:
             return [name for name in names if name not in targets]
+        case [".ci/run", first, *rest]:
+            return [name for name in (first, *rest) if name not in targets]
+        case ["python", "-m", "build"] | ["python", "-m", "twine", "check", *_]:
+            return []
         case ["python", "-m", "pytest", *rest]:
             return [word for word in rest if word.startswith("tests") and not (ROOT / word).exists()]
         case ["python", "-m", "pip", "install", *rest]:
@@ -53,6 +61,7 @@ def test_what_it_runs_exists() -> None:
     assert unknown(["make", "tests"], targets) == ["tests"]
     assert unknown(["python", "-m", "pytest", "tests/nowhere"], targets) == ["tests/nowhere"]
     assert unknown(["python", "-m", "pip", "install", "-c", "x.txt", "-e", ".[none]"], targets) == ["none", "x.txt"]
+    assert unknown([".ci/run", "nothing"], targets) == ["nothing"]
     assert unknown(["tox"], targets) == ["tox"]
 
 

@@ -27,6 +27,8 @@ NOT_IMPORTED = {
     "mypy": "a program; types are those of the newest versions",
     "httpx2": "what the test client of newer servers needs; that of the lowest takes httpx",
     "mplfonts": "not installed: a font of 85 MB",
+    "build": "not installed: builds packages",
+    "twine": "not installed: checks packages",
     "ziglang": "not installed: a compiler of 80 MB",
     **{
         canonicalize_name(Requirement(text).name): "not installed: builds the site"
