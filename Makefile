@@ -155,7 +155,7 @@ wheel: $(RELEASE)
 	rm -rf dist
 	$(BIN)/python -m build --config-setting native=true
 	$(BIN)/twine check --strict dist/*
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m wheel
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m wheel tests/test_wheel.py tests/engine/test_levels.py
 
 clean:
 	rm -rf .venv .venv-lowest build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
