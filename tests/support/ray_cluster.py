@@ -13,9 +13,15 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class ThreeNodes:
-    """The cluster; a killed node is noticed within seconds."""
+    """The cluster; a killed node is noticed within seconds.
 
-    def __init__(self) -> None:
+    Args:
+        connect: whether this process joins it: at its head while that is the only node, since Ray before 2.60 takes
+            any node of the machine, and to kill that one would end the work.
+    """
+
+    def __init__(self, *, connect: bool) -> None:
+        import ray
         from ray.cluster_utils import Cluster
 
         checks = {"period_ms": 500, "timeout_ms": 5000, "failure_threshold": 3, "initial_delay_ms": 500}
@@ -24,9 +30,11 @@ class ThreeNodes:
         self._cluster = Cluster(
             initialize_head=True, head_node_args={**sizes, "include_dashboard": False, "_system_config": system}
         )
+        self.address = str(self._cluster.address)
+        if connect:
+            ray.init(address=self.address, log_to_driver=False, logging_level="fatal")
         self._others = [self._cluster.add_node(**sizes, wait=False) for _ in range(2)]
         self._cluster.wait_for_nodes()
-        self.address = str(self._cluster.address)
 
     def kill_node(self, workers: Iterable[int]) -> None:
         """Kill a node that is not the head, and on which one of these processes runs."""
@@ -53,10 +61,8 @@ def three_nodes(*, connect: bool) -> Iterator[ThreeNodes]:
         places = [str(ROOT / "src"), str(ROOT / "tests" / "support"), os.environ.get("PYTHONPATH", "")]
         patch.setenv("PYTHONPATH", os.pathsep.join(places))
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        cluster = ThreeNodes()
+        cluster = ThreeNodes(connect=connect)
         try:
-            if connect:
-                ray.init(address=cluster.address, log_to_driver=False, logging_level="fatal")
             yield cluster
         finally:
             ray.shutdown()
