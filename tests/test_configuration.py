@@ -32,7 +32,7 @@ def every_settings_class() -> list[type[Settings]]:
     while waiting:
         waiting += (below := waiting.pop().__subclasses__())
         found += [cls for cls in below if cls.__module__.startswith("multihead.") and cls.model_fields]
-    found = [cls for cls in found if cls.model_config["extra"] == "forbid"]  # requests of other programs' clients are not
+    found = [cls for cls in found if cls.model_config["extra"] == "forbid"]  # some requests have anything
     return sorted(set(found), key=lambda cls: (cls.__module__, cls.__name__))
 
 
