@@ -115,6 +115,18 @@ def test_evaluate_prints_what_the_call_gives(call, trained, numbers, tmp_path):
     assert (tmp_path / "out.en").read_text(encoding="utf-8") == "".join(f"{x}\n" for x in expected.hypotheses)
 
 
+def test_evaluate_against_a_second_system(call, trained, numbers, tmp_path):
+    (other := tmp_path / "other.en").write_text("one\n" * 20, encoding="utf-8")
+    files = numbers.flags(numbers.test)
+    expected = evaluate(trained, **numbers.test, against=other, resamples=60)
+    ended = call("evaluate", trained, *files, "--against", other, "--resamples", 60)
+    assert ended.text.startswith(f"{expected}\n20 sentences in ")
+    assert "p: paired approximate randomization, 10,000 trials" in ended.text
+    content = json.loads(call("evaluate", trained, *files, "--against", trained, "--resamples", 60, "--json").text)
+    assert [one["p"] for one in content["measures"]] == [1.0] * 3
+    assert content["against"]["name"] == str(trained)
+
+
 def test_evaluate_names_what_its_lengths_cut(call, trained, numbers):
     flags = {"beam": 1, "max_length": 2}
     ended = call("evaluate", trained, *numbers.flags({**numbers.test, **flags}))

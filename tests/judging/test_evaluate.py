@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from multihead import Translator, evaluate
-from multihead.errors import ConfigurationError
+from multihead.errors import ConfigurationError, DataError
 from multihead.metrics.scores import score
 from multihead.metrics.significance import score_systems
 
@@ -40,6 +41,37 @@ def test_numbers_are_those_of_the_scores(trained: Path, numbers: Any, references
     assert content["search"] == result.search.model_dump(mode="json")
     assert [one["score"] for one in content["measures"]] == [one.score for one in result.measured.systems[0]]
     assert [line.split()[0] for line in str(result).split("\n")] == ["BLEU", "chrF2", "TER", "95%"]
+
+
+def test_a_second_system_is_tested_in_pairs(trained: Path, numbers: Any, references: list[str], tmp_path: Path) -> None:
+    """A model and the file of its translations give the same; the scores of the model are those without it."""
+    alone = evaluate(trained, **numbers.test, beam=2, resamples=60)
+    worse = [" ".join(reversed(line.split())) for line in alone.hypotheses]
+    (path := tmp_path / "worse.en").write_text("".join(line + "\n" for line in worse), encoding="utf-8")
+    found = evaluate(trained, **numbers.test, beam=2, resamples=60, against=path)
+    paired = score_systems([worse, alone.hypotheses], references, "en", resamples=60)
+    assert found.against is not None
+    assert (found.against.measures, found.measured.systems[0]) == paired.systems
+    assert [replace(one, p=None) for one in found.measured.systems[0]] == list(alone.measured.systems[0])
+    assert (found.hypotheses, found.against.hypotheses) == (alone.hypotheses, worse)
+    content = json.loads(json.dumps(found.as_dict()))
+    assert [one["p"] for one in content["measures"]] == [one.p for one in paired.systems[1]]
+    assert content["against"]["name"] == str(path)
+    assert (content["against"]["test"], content["against"]["trials"]) == ("randomization", 10_000)
+    assert "against" not in alone.as_dict()
+    rows = [line.split() for line in str(found).split("\n")]
+    both = str(path), str(trained)
+    assert [row[0] for row in rows] == ["BLEU", *both, "chrF2", *both, "TER", *both, "95%"]
+    itself = evaluate(trained, **numbers.test, beam=2, resamples=60, against=Translator.load(trained))
+    assert [one.p for one in itself.measured.systems[0]] == [1.0] * 3
+
+
+def test_a_second_system_with_other_lines_is_refused_before_anything_is_translated(
+    numbers: Any, tmp_path: Path
+) -> None:
+    (path := tmp_path / "short.en").write_text("one\n", encoding="utf-8")
+    with pytest.raises(DataError, match="1 line"):
+        evaluate(tmp_path / "no model at all", **numbers.test, against=path)
 
 
 def test_a_language_or_tokenizer_that_is_named_decides(trained: Path, numbers: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,11 +35,18 @@ from multihead.text.languages import Languages
     examples=(
         "multihead evaluate run --source test.de --target test.en",
         "multihead evaluate run --source test.de --target test.en --save test.out.en",
+        "multihead evaluate run --source test.de --target test.en --against other",
     ),
 )
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--source", required=True, **FILE, help="Text to translate; plain or compressed (gz, xz, zst).")
 @click.option("--target", required=True, **FILE, help="Its translation, line by line.")
+@click.option(
+    "--against",
+    type=click.Path(path_type=Path),
+    metavar="SYSTEM",
+    help="Second system, for a paired significance test: a run, a model folder, or a file with one translation a line.",
+)
 @click.option("--save", **FILE, help="Also write the translations here.")
 @quiet_flag
 @scoring_flags
@@ -52,6 +60,7 @@ def evaluate(
     model: Path,
     source: Path,
     target: Path,
+    against: Path | None,
     save: Path | None,
     language: str | None,
     tokenize: Any,
@@ -66,9 +75,10 @@ def evaluate(
 ) -> None:
     """Translate --source with MODEL and score the result against --target.
 
-    BLEU, chrF and TER are printed with their 95% intervals and signatures. If the references look tokenized or
-    lower-cased, a remark is written to standard error. To compare models, see multihead compare; to choose weights for
-    --reverse, multihead tune.
+    BLEU, chrF and TER are printed with their 95% intervals and signatures, with --against also for a second system, and
+    with p, the probability of so large a difference by chance. If the references look tokenized or
+    lower-cased, a remark is written to standard error. To compare more systems, and their sentences, see multihead
+    compare; to choose weights for --reverse, multihead tune.
     """
     from multihead.cli.process import configure_process
     from multihead.cli.streams import counter
@@ -84,6 +94,7 @@ def evaluate(
         parse_engine(engine, 1, device)
     lines = check_parallel(source, target).lines
     configure_process()
+    from multihead.judging.compare import count_models
     from multihead.judging.evaluate import evaluate as run
 
     runner: Runner | None = None
@@ -94,7 +105,8 @@ def evaluate(
     else:
         translator = choosing.join(load_translator(model, wishes, threads, device, languages), device)
         request = choosing.request(translator, batch_tokens)
-    with counter("translated", "sentences", lines) as count:
+    models = 1 + count_models([] if against is None else [against])
+    with counter("translated", "sentences", lines * models) as count:
         result = run(
             translator,
             source,
@@ -105,7 +117,10 @@ def evaluate(
             request=request,
             progress=count,
             run=runner,
+            against=against,
+            load=lambda folder: load_translator(folder, wishes, threads, device, languages),
         )
+    result = replace(result, name=str(model))
     if save is not None:
         write_text(save, "".join(line + "\n" for line in result.hypotheses))
     if as_json:

@@ -174,7 +174,7 @@ class Comparison:
 
     def __str__(self) -> str:
         names = [system.name for system in self.systems]
-        parts = [_format_scores(names, column) for column in zip(*self.measured.systems, strict=True)]
+        parts = [format_scores(names, column) for column in zip(*self.measured.systems, strict=True)]
         parts += [self.measured.how, self._format_statistics()]
         sentences = (_format_sentences(names[0], *one) for one in zip(names[1:], self.contrasts, strict=True))
         return "\n\n".join([*parts, *filter(None, sentences)])
@@ -190,8 +190,8 @@ class Comparison:
         return format_table(rows)
 
 
-def _format_scores(names: Sequence[str], measures: Sequence[MetricScore]) -> str:
-    """One score of all systems, below its signature."""
+def format_scores(names: Sequence[str], measures: Sequence[MetricScore]) -> str:
+    """One score of all systems, below its signature; of all but the first with the difference to it, and p."""
     first = measures[0]
     rows = []
     for name, one in zip(names, measures, strict=True):
@@ -277,7 +277,7 @@ def compare(
         raise DataError("every line is empty: there is nothing to compare with", target)
     outputs, cuts = [], []
     for system in systems:
-        translator = _load_system(system, load)
+        translator = load_system(system, load)
         if translator is None:
             found = [Translation(line, 0.0, True) for line in read_lines(str(system))]
         else:
@@ -308,18 +308,19 @@ def compare(
 
 def count_models(systems: Sequence[str | Path | Translator]) -> int:
     """The number of systems that have to translate the test set; the others are files."""
-    return sum(map(_is_model, systems))
+    return sum(map(is_model, systems))
 
 
-def _is_model(system: str | Path | Translator) -> bool:
+def is_model(system: str | Path | Translator) -> bool:
+    """Whether a system is a model, not a file of translations."""
     return isinstance(system, Translator) or Path(system).is_dir()
 
 
-def _load_system(system: str | Path | Translator, load: Callable[[Path], Translator]) -> Translator | None:
+def load_system(system: str | Path | Translator, load: Callable[[Path], Translator]) -> Translator | None:
     """The translator of a system; None for a file."""
     if isinstance(system, Translator):
         return system
-    return load(Path(system)) if _is_model(system) else None
+    return load(Path(system)) if is_model(system) else None
 
 
 def _check_arguments(
@@ -332,7 +333,7 @@ def _check_arguments(
         raise ConfigurationError(f"show: expected 0 sentences or more, got {show}")
     if source is None and count_models(systems):
         raise ConfigurationError("source: required, because a system is a model that has to translate it")
-    files = [str(system) for system in systems if not _is_model(system)]
+    files = [str(system) for system in systems if not is_model(system)]
     for path in (*files, *([] if source is None else [source])):
         check_parallel(path, target)
 

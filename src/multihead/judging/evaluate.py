@@ -1,13 +1,14 @@
 """Evaluate a translator on a test set: BLEU, chrF and TER of raw text.
 
-Scores come with signatures and confidence intervals. `judging.compare` compares systems.
+Scores come with signatures and confidence intervals, and beside a second system with a paired significance test.
+`judging.compare` compares more systems, in more detail.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,28 @@ from multihead.data.corpus import check_parallel, language_of
 from multihead.data.text_files import read_lines
 from multihead.decoding.search import Search
 from multihead.errors import ConfigurationError, DataError
+from multihead.judging.compare import format_scores, is_model, load_system
 from multihead.metrics.preprocessing import PreprocessingRemark, find_preprocessing
 from multihead.metrics.scores import Scores, Tokenizer
-from multihead.metrics.significance import SystemScores, check_score_settings, score_systems
+from multihead.metrics.significance import MetricScore, SystemScores, check_score_settings, score_systems
 from multihead.translating.request import TranslationRequest
 from multihead.translating.searching import Translation
 from multihead.translating.translator import Translator
+
+
+@dataclass(frozen=True)
+class SecondSystem:
+    """The system that an evaluated one is compared with."""
+
+    name: str
+    hypotheses: list[str]
+    measures: tuple[MetricScore, ...]
+    """BLEU, chrF and TER with confidence intervals."""
+
+    def as_dict(self, measured: SystemScores) -> dict[str, Any]:
+        """The system as JSON data, with the test that ``measured`` has the results of."""
+        measures = [one.as_dict() for one in self.measures]
+        return {"name": self.name, "measures": measures, "test": measured.test, "trials": measured.trials}
 
 
 @dataclass(frozen=True)
@@ -43,6 +60,10 @@ class Evaluation:
     """Language of the translations, which decides how BLEU and TER tokenize."""
     search: Search
     """Settings of the search."""
+    against: SecondSystem | None = None
+    """The second system; with one, ``measured`` has p, the probability of so large a difference by chance."""
+    name: str = "the model"
+    """The model's folder, if it was given as one."""
 
     def as_dict(self) -> dict[str, Any]:
         """The result as JSON data, without the translations."""
@@ -56,10 +77,15 @@ class Evaluation:
             "search": self.search.model_dump(mode="json"),
             "cut": self.cut,
             "remarks": [remark.as_dict() for remark in self.remarks],
+            **({} if self.against is None else {"against": self.against.as_dict(self.measured)}),
         }
 
     def __str__(self) -> str:
-        return "\n".join([*map(str, self.measured.systems[0]), self.measured.how])
+        if self.against is None:
+            return "\n".join([*map(str, self.measured.systems[0]), self.measured.how])
+        names = [self.against.name, self.name]
+        columns = zip(self.against.measures, self.measured.systems[0], strict=True)
+        return "\n".join([*(format_scores(names, column) for column in columns), self.measured.how])
 
 
 def evaluate(
@@ -78,8 +104,12 @@ def evaluate(
     request: TranslationRequest | None = None,
     progress: Callable[[int], None] | None = None,
     run: Callable[[TranslationRequest, Callable[[int], None] | None], list[list[Translation]]] | None = None,
+    against: str | Path | Translator | None = None,
+    load: Callable[[Path], Translator] = Translator.load,
 ) -> Evaluation:
     """Translate ``source`` and score the result against ``target``, line by line.
+
+    With a second system, paired approximate randomization (`metrics.significance`) tests whether the model is better.
 
     Args:
         model: a model or run folder, or a loaded translator; for other searches see `Translator.searching`.
@@ -96,6 +126,9 @@ def evaluate(
         request: how candidates are made and chosen, instead of the search and ``batch_tokens``; its texts are replaced.
         progress: called with the number of newly translated sentences.
         run: translates the request in place of ``model``: in other processes.
+        against: the second system: a model or run folder, a translator, or a file with one translation per line. A
+            model has the search of the arguments above, and of ``request`` nothing.
+        load: loads its translator.
 
     Raises:
         DataError: a file cannot be read, or the numbers of lines differ.
@@ -103,6 +136,8 @@ def evaluate(
         ConfigurationError: invalid settings of the search or the scores.
     """
     check_score_settings(tokenize, resamples=resamples, lines=check_parallel(source, target).lines)
+    if against is not None and not is_model(against):
+        check_parallel(str(against), target)
     sources, references = list(read_lines(source)), list(read_lines(target))
     if not any(text.strip() for text in sources):
         raise DataError("every line is empty: there is nothing to evaluate", source)
@@ -117,8 +152,11 @@ def evaluate(
     seconds = time.monotonic() - started
     hypotheses = [translation.text for translation in found]
     language = language or translator.bundle.target_language or language_of(target)
-    measured = score_systems([hypotheses], references, language, tokenize=tokenize, resamples=resamples)
-    bleu, chrf, _ = measured.systems[0]
+    others = [] if against is None else [_translations(against, sources, search, batch_tokens, load, progress)]
+    found_scores = score_systems([*others, hypotheses], references, language, tokenize=tokenize, resamples=resamples)
+    *second, own = found_scores.systems
+    measured = replace(found_scores, systems=(own,))
+    bleu, chrf, _ = own
     return Evaluation(
         Scores(bleu.score, chrf.score, bleu.plain_signature, chrf.plain_signature),
         len(sources),
@@ -129,4 +167,26 @@ def evaluate(
         find_preprocessing(references, language),
         language,
         request.search,
+        SecondSystem(_name(against, "the other"), *others, *second) if against is not None else None,
+        _name(model, "the model"),
     )
+
+
+def _name(system: str | Path | Translator, otherwise: str) -> str:
+    return otherwise if isinstance(system, Translator) else str(system)
+
+
+def _translations(
+    system: str | Path | Translator,
+    sources: list[str],
+    search: dict[str, Any],
+    batch_tokens: int,
+    load: Callable[[Path], Translator],
+    progress: Callable[[int], None] | None,
+) -> list[str]:
+    """The translations of a second system."""
+    translator = load_system(system, load)
+    if translator is None:
+        return list(read_lines(str(system)))
+    request = TranslationRequest(translator.search_settings(**search), sources, batch_tokens=batch_tokens)
+    return [row[0].text for row in translator.run(request, progress)]
