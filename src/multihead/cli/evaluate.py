@@ -105,8 +105,8 @@ def evaluate(
     else:
         translator = choosing.join(load_translator(model, wishes, threads, device, languages), device)
         request = choosing.request(translator, batch_tokens)
-    models = 1 + count_models([] if against is None else [against])
-    with counter("translated", "sentences", lines * models) as count:
+    searched = 1 + count_models([] if against is None else [against])
+    with counter("translated", "sentences", lines * searched) as count:
         result = run(
             translator,
             source,

@@ -154,7 +154,9 @@ def evaluate(
     language = language or translator.bundle.target_language or language_of(target)
     others = [] if against is None else [_translations(against, sources, search, batch_tokens, load, progress)]
     found_scores = score_systems([*others, hypotheses], references, language, tokenize=tokenize, resamples=resamples)
-    *second, own = found_scores.systems
+    own, second = found_scores.systems[-1], None
+    if against is not None:
+        second = SecondSystem(_name(against, "the other"), others[0], found_scores.systems[0])
     measured = replace(found_scores, systems=(own,))
     bleu, chrf, _ = own
     return Evaluation(
@@ -167,7 +169,7 @@ def evaluate(
         find_preprocessing(references, language),
         language,
         request.search,
-        SecondSystem(_name(against, "the other"), *others, *second) if against is not None else None,
+        second,
         _name(model, "the model"),
     )
 
