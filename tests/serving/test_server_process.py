@@ -200,3 +200,13 @@ def test_a_taken_address_is_named() -> None:
 def test_what_is_no_host_is_named(host: str) -> None:
     with pytest.raises(SurroundingsError, match=re.escape(host) + ".*cannot listen there"):
         bind(host, 0)
+
+
+def test_it_stops_though_nobody_reads_what_it_says(model: Path) -> None:
+    command = [sys.executable, "-m", "multihead", "serve", str(model), "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        assert any(line.startswith("serving model 1") for line in server.stderr)
+        server.stderr.close()
+        server.terminate()
+        assert server.wait(60) == 0

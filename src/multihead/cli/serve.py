@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -272,7 +273,9 @@ def parse_models(given: Sequence[str]) -> dict[tuple[str, ...] | None, Path]:
 
 
 def _say(line: str) -> None:
-    click.echo(line, err=True)
+    """Write a line to standard error; that nobody reads it any more is no reason not to go on, or not to stop."""
+    with contextlib.suppress(OSError):
+        click.echo(line, err=True)
 
 
 def _read_token(settings: ServeSettings) -> str | None:
