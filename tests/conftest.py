@@ -56,7 +56,12 @@ SLOWEST = (
 )
 """Files that take longest. They are run first, so that one worker does not end long after the others."""
 
-TOGETHER = ("tests/test_benchmarks.py", "tests/interop/", "tests/models/bert/test_huggingface.py")
+TOGETHER = (
+    "tests/test_benchmarks.py",
+    "tests/test_tutorials.py",
+    "tests/interop/",
+    "tests/models/bert/test_huggingface.py",
+)
 """Files that import `transformers` and share its models: one process runs them all."""
 
 

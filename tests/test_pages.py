@@ -47,6 +47,12 @@ def english() -> list[str]:
     return sorted(name for name in names if not name.endswith(".zh-CN.md") and name != "getting-started.md")
 
 
+def tutorials() -> list[str]:
+    """The tutorials, whose code is checked in `test_tutorials`."""
+    names = (path.name for path in (ROOT / "docs" / "tutorials").glob("*.md"))
+    return sorted(f"tutorials/{name}" for name in names if not name.endswith(".zh-CN.md"))
+
+
 def pages() -> list[str]:
     return [name for name in english() if "```python" in text_of(name)]
 
@@ -139,7 +145,7 @@ def check_command(line: str, whole: bool) -> None:
         build(TrainSettings if names == ["train"] else PrepareSettings, given, line)
 
 
-@pytest.mark.parametrize("page", english())
+@pytest.mark.parametrize("page", [*english(), *tutorials()])
 def test_the_commands_of_a_page_parse(page: str) -> None:
     for line, whole in commands(page):
         check_command(line, whole)
