@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import subprocess
@@ -133,7 +134,11 @@ def test_an_error_of_the_items_ends_the_work_and_what_a_function_prints_does_not
 
 def children() -> set[int]:
     """The processes that this one has started and not waited for."""
-    return {int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}
+    found = set()
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended since
+            found |= {int(pid) for pid in (task / "children").read_text().split()}
+    return found
 
 
 def test_all_cores_are_used(monkeypatch: pytest.MonkeyPatch) -> None:

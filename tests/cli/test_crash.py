@@ -74,7 +74,7 @@ def end_of(numbers, folder):
     return {name: found for name, found in contents.items() if not name.startswith("checkpoints/") or newest in name}
 
 
-@pytest.mark.parametrize("kills", [5, pytest.param(200, marks=pytest.mark.proof)])
+@pytest.mark.parametrize("kills", [3, pytest.param(200, marks=pytest.mark.proof)])
 def test_killed_at_random_moments(numbers, start, uninterrupted, tmp_path, kills):
     """At any moment, also while preparing; as many runs as needed, and each ends like the uninterrupted one."""
     expected, life = end_of(numbers, uninterrupted[0]), uninterrupted[1]
