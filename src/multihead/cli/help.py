@@ -31,22 +31,10 @@ class ExampleCommand(click.Command):
         write_examples(formatter, self.examples)
 
 
-class ExampleGroup(click.Group):
-    """A group of commands with examples; its ``--help`` shows the whole ``short_help`` of each command.
-
-    Args:
-        examples: as those of `ExampleCommand`.
-    """
+class ExampleGroup(ExampleCommand, click.Group):
+    """A group of commands with examples; its ``--help`` shows the whole ``short_help`` of each command."""
 
     command_class = ExampleCommand
-
-    def __init__(self, *arguments: Any, examples: Sequence[str] = (), **settings: Any) -> None:
-        super().__init__(*arguments, **settings)
-        self.examples = tuple(examples)
-
-    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        super().format_help_text(ctx, formatter)
-        write_examples(formatter, self.examples)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         del ctx
