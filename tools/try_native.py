@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 
 from multihead.attention.backends.short import packed_short_attention, short_attention, takes
+from multihead.attention.biases import ALiBi
 from multihead.attention.masks import Causal, EndToEnd, Padding
 from multihead.decoding.ensemble import MEANS
 from multihead.decoding.search import Search, Symbols
@@ -220,6 +221,8 @@ def attention_case(draw: Draw) -> Case:
         keys = queries if causal else keys
         limits = [torch.tensor([draw.randint(0, most) for _ in range(batch)]) for most in (keys, queries)]
         mask = Padding(limits[0], limits[1])
+    equal = queries == keys and (not packed or lengths == others)
+    bias = ALiBi(heads, symmetric=draw.random() < 0.5) if equal and draw.random() < 0.5 else None
     shapes = [(batch, length, heads, width) for length in (queries, keys, keys)]
     q, k, v = (draw.tensor(*shape, dtype=dtype) for shape in shapes)
 
@@ -231,12 +234,14 @@ def attention_case(draw: Draw) -> Case:
             full = [x.float() for x in inputs]
             sees = whole.dense(queries, keys).expand(batch, 1, queries, keys)
             scores = (full[0] @ full[1].transpose(-1, -2)) / width**0.5
+            scores = scores if bias is None else scores + bias.dense(queries, keys)
             weights = scores.masked_fill(~sees, -torch.inf).softmax(-1).nan_to_num(0.0)
             output = (weights @ full[2]).to(dtype)
         elif packed:
-            output = packed_short_attention(*inputs, mask.row, causal=causal)
+            output = packed_short_attention(*inputs, mask.row, causal=causal, bias=bias)
         else:
-            output = short_attention(*inputs, key_lengths=limits[0], query_lengths=limits[1], causal=causal)
+            limited = {"key_lengths": limits[0], "query_lengths": limits[1]}
+            output = short_attention(*inputs, **limited, causal=causal, bias=bias)
         return gradients([output], [q, k, v])
 
     return run
@@ -305,6 +310,8 @@ class EngineCase:
             settings |= {"key_dim": draw.choice([1, 5, 16]), "value_dim": draw.choice([1, 7, 16])}
         if draw.random() < 0.3:
             settings |= {"positions": "learned", "max_positions": draw.randint(1, 9)}
+        elif draw.random() < 0.4:
+            settings["positions"] = draw.choice(["alibi", "none"])
         torch.manual_seed(draw.getrandbits(40))
         return Transformer(TransformerConfig(**settings)).eval()
 

@@ -32,6 +32,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "paper": {},
     "learned positions": {"positions": "learned", "max_positions": 6, "norm": "pre"},
     "grouped": {"heads": 4, "kv_heads": 2, "norm": "pre", "feed_forward": "geglu"},
+    "linear positions": {"positions": "alibi", "heads": 4},
     "relative": {"positions": "relative", "norm": "pre", "norm_kind": "rms", "relative_buckets": 8},
 }
 

@@ -51,6 +51,9 @@ MODELS: dict[str, dict[str, Any]] = {
     "rotary, two heads of keys, odd values": {
         "positions": "rotary", "heads": 4, "kv_heads": 2, "key_dim": 6, "value_dim": 7, "embedding_norm": True,
     },
+    "linear positions, vectors": {"norm": "pre", "positions": "alibi", "width": 64, "heads": 4},
+    "linear positions, three heads": {"positions": "alibi", "width": 30, "heads": 3, "embedding_norm": True},
+    "no positions": {"norm": "pre", "positions": "none"},
     "wide heads": {"width": 128, "heads": 2, "norm_eps": 1e-3},
 }  # fmt: skip
 

@@ -31,7 +31,7 @@ VOCAB = {"source_vocab": 50, "target_vocab": 50}
         ({"key_dim": 0}, "key_dim: .*greater than or equal to 1, got 0"),
         ({"value_dim": -1}, "value_dim: .*greater than or equal to 1, got -1"),
         ({"max_positions": 0}, "max_positions: .*greater than or equal to 1, got 0"),
-        ({"positions": "none"}, "positions: .*'sinusoidal', 'learned', 'relative' or 'rotary'.*got 'none'"),
+        ({"positions": "sine"}, "positions: .*'sinusoidal', 'learned', .*'alibi' or 'none'.*got 'sine'"),
         ({"positions": "rotary", "key_dim": 5}, "rotary positions rotate pairs of features, got 5 in a head"),
         ({"embedding_scale": "prj"}, "embedding_scale: .*'embedding', 'projection' or 'none'.*got 'prj'"),
         (

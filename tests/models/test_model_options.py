@@ -72,6 +72,8 @@ OPTIONS = {
     "positions=relative": Option({"positions": "relative"}, TABLES, drawn_alike=True),
     "relative_buckets": Option({"positions": "relative", "relative_buckets": 6}, TABLES, drawn_alike=True),
     "relative_distance": Option({"positions": "relative", "relative_distance": 20}, TABLES, drawn_alike=True),
+    "positions=alibi": Option({"positions": "alibi"}, drawn_alike=True),
+    "positions=none": Option({"positions": "none"}, drawn_alike=True),
     "norm_kind=rms": Option({"norm_kind": "rms"}, gone=SHIFTS, drawn_alike=True),
     "sinusoid=halves": Option({"sinusoid": "halves"}, drawn_alike=True),
     "sinusoid=marian": Option({"sinusoid": "marian"}, drawn_alike=True),

@@ -21,6 +21,8 @@ SETTINGS: list[dict[str, Any]] = [
     {"norm": "post", "dropout": 0.4, "feed_forward": "gelu", "embedding_norm": True},
     {"norm": "pre", "dropout": 0.2, "feed_forward": "swiglu", "positions": "learned", "max_positions": 8},
     {"norm": "pre", "dropout": 0.2, "positions": "rotary"},
+    {"norm": "pre", "dropout": 0.2, "positions": "alibi"},
+    {"norm": "pre", "dropout": 0.2, "positions": "none"},
     {"norm": "post", "dropout": 0.2, "embedding_scale": "projection", "tie_output": False},
     {"norm": "post", "dropout": 0.2, "feed_forward": "silu", "sinusoid": "halves", "output_bias": True},
     {"norm": "pre", "dropout": 0.2, "source_end": False},

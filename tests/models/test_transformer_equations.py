@@ -51,8 +51,15 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "relative positions": {"positions": "relative", "relative_buckets": 4, "relative_distance": 3},
     "rotary positions": {"positions": "rotary"},
     "rotary positions, one head of keys": {"positions": "rotary", "kv_heads": 1, "key_dim": 6},
+    "linear positions": {"positions": "alibi"},
+    "linear positions, six heads": {"positions": "alibi", "heads": 6, "key_dim": 3, "value_dim": 2},
+    "no positions": {"positions": "none"},
     "nothing tied": {"tie_output": False, "embedding_scale": "projection"},
 }
+
+
+SLOPES = {4: [2**-2, 2**-4, 2**-6, 2**-8], 6: [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3]}
+"""Press et al. (2022), section 3: of four heads; of six, those of four and every other one of eight."""
 
 
 class Written:
@@ -82,7 +89,7 @@ class Written:
         name, width = f"{side}_embedding", self.config.width
         states = []
         for time, token in enumerate(ids):
-            if self.config.positions in ("relative", "rotary"):
+            if self.config.positions in ("relative", "rotary", "alibi", "none"):
                 place = torch.zeros(width).double()
             elif self.config.positions == "learned":
                 place = self.parameters[f"{name}.positions.table.weight"][min(time, self.config.max_positions - 1)]
@@ -134,6 +141,9 @@ class Written:
                 scores = scores + torch.stack(
                     [table[self.bucket(key - time, kind == "decoder")] for key in range(seen)]
                 )
+            if self.config.positions == "alibi" and kind != "cross":  # Press et al. (2022), with |i - j|
+                distances = torch.tensor([abs(time - key) for key in range(seen)]).double()
+                scores = scores - distances[:, None] * torch.tensor(SLOPES[heads]).double()
             weight = scores.exp() / scores.exp().sum(0)
             outputs.append((weight[:, :, None] * values[:seen]).sum(0).flatten())
             weights.append(torch.cat((weight, weight.new_zeros(len(memory) - seen, heads))))

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor, nn
 
-from multihead.attention import MultiHeadAttention
+from multihead.attention import MultiHeadAttention, RelativeBias
 from multihead.decoding.shortlist import Shortlist
 from multihead.errors import ConfigurationError, ShapeError, SurroundingsError
 from multihead.kernels.native import Announce, Library, Native, load_library, pointer
@@ -31,6 +31,7 @@ from multihead.models.layers import (
     FeedForward,
     GatedFeedForward,
     LearnedPositions,
+    LinearPositions,
     Residual,
     RMSNorm,
     sinusoid,
@@ -160,6 +161,7 @@ def model_weights(model: Transformer, precision: Precision) -> ModelWeights:
         config.relative_distance if config.positions == "relative" else 0,
         int(not config.source_end),
         int(config.positions == "rotary"),
+        int(config.positions == "alibi"),
     ]
     shapes, gated = _Shapes(*sizes[1:7]), config.feed_forward in GATED
     tensors: list[Tensor | None] = []
@@ -185,9 +187,14 @@ def model_weights(model: Transformer, precision: Precision) -> ModelWeights:
 
 
 def _biases(model: Transformer) -> Iterator[Tensor]:
-    """Relative biases by distance: of the encoder [heads, 2 reach + 1], of the decoder [reach + 1, heads]."""
+    """Relative biases by distance: of the encoder [heads, 2 reach + 1], of the decoder [reach + 1, heads].
+
+    If positions are linear, their slopes [heads] instead, which encoder and decoder share.
+    """
     encoder, decoder, config = model.encoder_positions, model.decoder_positions, model.config
-    if encoder is not None and decoder is not None:
+    if isinstance(decoder, LinearPositions):
+        yield _checked(decoder.slopes, config.heads)
+    if isinstance(encoder, RelativeBias) and isinstance(decoder, RelativeBias):
         heads, reach = config.heads, config.relative_distance
         tables = [_checked(side.table, config.relative_buckets, heads) for side in (encoder, decoder)]
         distances = torch.arange(-reach, reach + 1)

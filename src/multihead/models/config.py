@@ -65,7 +65,7 @@ def check_vocabulary(vocab: int, padding_id: int) -> None:
 Activation = Literal["relu", "gelu", "silu", "gelu_tanh", "reglu", "geglu", "swiglu", "geglu_tanh"]
 """See `TransformerConfig.feed_forward`."""
 
-Positions = Literal["sinusoidal", "learned", "relative", "rotary"]
+Positions = Literal["sinusoidal", "learned", "relative", "rotary", "alibi", "none"]
 """See `TransformerConfig.positions`."""
 
 GATED: tuple[Activation, ...] = ("reglu", "geglu", "swiglu", "geglu_tanh")
@@ -123,8 +123,10 @@ class TransformerConfig(Settings):
     """Number of decoder layers."""
     positions: Positions = "sinusoidal"
     """Position encoding: sinusoidal for any length; learned vectors, separate for source and target; or no vectors, but
-    a learned bias of the scores of self-attention for each head and distance (Raffel et al. 2020, T5), or queries and
-    keys of self-attention that are rotated by angles t / 10000^{2i/d_k} (Su et al. 2021, RoFormer)."""
+    a learned bias of the scores of self-attention for each head and distance (Raffel et al. 2020, T5), queries and
+    keys of self-attention that are rotated by angles t / 10000^{2i/d_k} (Su et al. 2021, RoFormer), or scores of
+    self-attention that fall by a slope of each head per position between query and key (Press et al. 2022, ALiBi);
+    or nothing: the decoder sees the order by its causal mask, the encoder does not (Kazemnejad et al. 2023, NoPE)."""
     sinusoid: Literal["interleaved", "halves", "marian", "fairseq"] = "interleaved"
     """Channels and frequencies of sinusoidal positions (`models.layers.sinusoid`): the paper's, or other programs'."""
     max_positions: int = Field(default=512, ge=1, le=MOST_TOKENS)

@@ -21,7 +21,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from multihead.attention import KeyValue, Mask, MultiHeadAttention, RelativeBias
+from multihead.attention import ALiBi, KeyValue, Mask, MultiHeadAttention, RelativeBias
+from multihead.attention.biases import Bias
 from multihead.errors import ShapeError
 from multihead.kernels import pointwise
 from multihead.kernels.pointwise import Turns
@@ -111,8 +112,34 @@ class LearnedPositions(nn.Module):
         return found
 
 
-def relative_positions(config: TransformerConfig, *, causal: bool) -> RelativeBias | None:
+class LinearPositions(nn.Module):
+    """`ALiBi` as a layer without parameters; its slopes are on the model's device.
+
+    Args:
+        heads: H.
+        causal: whether no query sees later keys; otherwise scores fall to both sides.
+    """
+
+    slopes: Float[Tensor, " heads"]
+
+    def __init__(self, heads: int, *, causal: bool) -> None:
+        super().__init__()
+        self.rule = ALiBi(heads, symmetric=not causal)
+        self.register_buffer("slopes", torch.tensor(self.rule.slopes), persistent=False)
+
+    def forward(self, q_len: int, kv_len: int | None = None) -> Float[Tensor, "1 heads query key"]:
+        """The bias as a tensor; the last query is at the last key."""
+        kv_len = q_len if kv_len is None else kv_len
+        device = self.slopes.device
+        distance = torch.arange(kv_len, device=device) - torch.arange(kv_len - q_len, kv_len, device=device)[:, None]
+        distance = -distance.abs() if self.rule.symmetric else distance
+        return self.slopes[None, :, None, None] * distance
+
+
+def biased_positions(config: TransformerConfig, *, causal: bool) -> RelativeBias | LinearPositions | None:
     """The bias that all self-attentions of an encoder or decoder share; None if positions are of another kind."""
+    if config.positions == "alibi":
+        return LinearPositions(config.heads, causal=causal)
     if config.positions != "relative":
         return None
     sizes = {"buckets": config.relative_buckets, "max_distance": config.relative_distance}
@@ -130,7 +157,7 @@ def rotary_positions(config: TransformerConfig) -> SinusoidalPositions | None:
 class Places(NamedTuple):
     """What self-attention knows about the positions of its queries and keys, common to all layers of a stack."""
 
-    bias: Float[Tensor, "1 heads query key"] | None = None
+    bias: Float[Tensor, "1 heads query key"] | Bias | None = None
     """Added to the scores."""
     turns: Turns | None = None
     """By which queries and keys are rotated."""
@@ -143,7 +170,7 @@ NO_PLACES = Places()
 class Embedding(nn.Module):
     """x_t = norm( dropout( s E[token_t] + p_t ) ), with scale s, positions p and norm of ``config``.
 
-    Relative and rotary positions enter self-attention (`Places`) instead: then p is left out.
+    Relative, rotary and linear positions enter self-attention (`Places`) instead: then p is left out.
 
     Args:
         table: the token embedding E, which may be shared; positions and norm are not.

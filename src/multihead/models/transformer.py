@@ -33,10 +33,11 @@ from multihead.models.layers import (
     DecoderLayer,
     Embedding,
     EncoderLayer,
+    LinearPositions,
     Places,
     Weights,
+    biased_positions,
     make_norm,
-    relative_positions,
     rotary_positions,
 )
 from multihead.models.network import AttentionWeights, Network, Output, build_embeddings, initialize, token_loss
@@ -99,8 +100,8 @@ class Transformer(Network):
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
         self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
         self.encoder_norm, self.decoder_norm = _last_norm(config), _last_norm(config)
-        self.encoder_positions = relative_positions(config, causal=False)
-        self.decoder_positions = relative_positions(config, causal=True)
+        self.encoder_positions = biased_positions(config, causal=False)
+        self.decoder_positions = biased_positions(config, causal=True)
         self.rotary = rotary_positions(config)
         self.output = nn.Linear(config.width, config.target_vocab, bias=config.output_bias)
         self.output_scale = config.width**-0.5 if config.embedding_scale == "projection" else 1.0
@@ -197,7 +198,7 @@ class Transformer(Network):
         with source.dropout_context():
             x = self.source_embedding.packed(source.tokens, source.positions)  # [1, packed, width]
             self_mask: Mask = EndToEnd(source.lengths, len(source.tokens))
-            places = self._packed_places(source)
+            places = self._packed_places(self.encoder_positions, source)
             for layer in self.encoder:
                 x, _ = layer(x, self_mask, places)
             x = self.encoder_norm(x)
@@ -205,19 +206,23 @@ class Transformer(Network):
             y = self.target_embedding.packed(target.tokens, target.positions)
             self_mask = EndToEnd(target.lengths, len(target.tokens)) & Causal()
             cross_mask = EndToEnd(target.lengths, len(target.tokens), source.lengths, len(source.tokens))
-            places = self._packed_places(target)
+            places = self._packed_places(self.decoder_positions, target)
             for layer in self._decoder_layers():
                 y = layer(y, layer.project_memory(x), self_mask, cross_mask, places).states
         return self._finish(y)[0, : target.total]
 
-    def _packed_places(self, packed: Packed) -> Places:
+    def _packed_places(self, biased: RelativeBias | LinearPositions | None, packed: Packed) -> Places:
+        if isinstance(biased, LinearPositions):
+            return Places(biased.rule)
         if self.rotary is None:
             return Places()
         return Places(turns=self.rotary(packed.positions, int(packed.positions.max()) + 1))
 
-    def _places(self, relative: RelativeBias | None, time: int) -> Places:
+    def _places(self, biased: RelativeBias | LinearPositions | None, time: int) -> Places:
         """Of the first ``time`` positions."""
-        bias = None if relative is None else relative(time)
+        if isinstance(biased, LinearPositions) and self.output.weight.is_cpu:
+            return Places(biased.rule)  # which the kernel for short sequences knows
+        bias = None if biased is None else biased(time)
         if self.rotary is None:
             return Places(bias)
         return Places(bias, self.rotary(torch.arange(time, device=self.output.weight.device), time))

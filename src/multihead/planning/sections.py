@@ -177,8 +177,8 @@ class Model(Settings):
     decoder_layers: int | None = None
     """Layers of the decoder."""
     positions: Positions | None = None
-    """Position encodings: computed, for any length; learned; learned biases of the attention for each distance; or
-    rotated queries and keys."""
+    """Position encodings: computed, for any length; learned; learned biases of the attention for each distance; rotated
+    queries and keys; attention that falls linearly with the distance (alibi); or none."""
     sinusoid: Literal["interleaved", "halves", "marian", "fairseq"] | None = None
     """Layout of computed positions: the paper's, or that of another program."""
     max_positions: int | None = None

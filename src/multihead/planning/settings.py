@@ -88,7 +88,7 @@ class TrainSettings(PrepareSettings, Model, RecurrentModel, Training, Search, Ma
     def _training_agrees(self) -> TrainSettings:
         _refuse(self, "updates", "budget", "both say how long to train")
         self._teachers_agree()
-        if self.positions in ("sinusoidal", "relative"):
+        if self.positions != "learned":
             _refuse(self, "max_positions", "positions", "only learned positions have a limit")
         if self.tie_embeddings and self.shared_vocabulary is False:
             raise ValueError("tie_embeddings needs one vocabulary: leave out no-shared-vocabulary or tie-embeddings")

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from multihead.attention import ALiBi, Causal, Mask, Padding, attention, choose
 from multihead.attention.backends.explicit import explicit_attention
 from multihead.attention.backends.short import LONGEST, packed_short_attention, short_attention, takes
 from multihead.attention.masks.documents import PackedRow
@@ -183,6 +184,48 @@ def test_sequences_end_to_end_are_the_sequences_one_by_one(causal: bool, dtype: 
         strict=True,
     ):
         assert torch.equal(mine, want)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_distances_are_the_reference(causal: bool, symmetric: bool, dtype: torch.dtype, compiled: Any) -> None:
+    """ALiBi of three heads: output and gradients, row by row and end to end."""
+    bias, lengths = ALiBi(3, symmetric), torch.tensor([21, 0, 16, 5])
+    inputs = [heads_of(4, 3, 21, 20, dtype, seed) for seed in range(3)]
+    mask: Mask = Padding(lengths, lengths)
+    plan = choose(*inputs, mask=mask & Causal() if causal else mask, bias=bias)
+    assert plan.kernel == "short"
+    ours, _ = attention(*inputs, mask=mask & Causal() if causal else mask, bias=bias, scale=0.3)
+    allowed = (torch.arange(21) < lengths[:, None])[:, None, None, :] & (torch.arange(21) < lengths[:, None])[
+        :, None, :, None
+    ]
+    allowed = allowed & torch.ones(21, 21, dtype=torch.bool).tril() if causal else allowed
+    theirs, _ = explicit_attention(
+        *(x.double() for x in inputs), mask=allowed, bias=bias.dense(21, 21).double(), scale=0.3
+    )
+    weight = torch.randn(ours.shape, generator=torch.Generator().manual_seed(4)).to(dtype)
+    results = [(one, *torch.autograd.grad((one * weight).sum(), inputs)) for one in (ours, theirs)]
+    tolerance = 2e-6 if dtype == torch.float32 else 0.01
+    for got, expected in zip(*results, strict=True):
+        scale = max(1.0, float(expected.detach().abs().max()))
+        torch.testing.assert_close(got.double(), expected.double(), rtol=tolerance, atol=tolerance * scale)
+    ends = [torch.cat([x[row : row + 1, :, :size] for row, size in enumerate(lengths)], 2) for x in inputs]
+    together = packed_short_attention(*ends, PackedRow(lengths, lengths), causal=causal, bias=bias, scale=0.3)
+    parts = [ours[row : row + 1, :, :size] for row, size in enumerate(lengths)]
+    assert torch.equal(together, torch.cat(parts, 2))
+
+
+def test_distances_of_other_keys_or_heads_are_refused(compiled: Any) -> None:
+    query, key = heads_of(2, 2, 8, 16, torch.float32, 1), heads_of(2, 2, 5, 16, torch.float32, 2)
+    with pytest.raises(ShapeError, match="ALiBi needs as many keys as queries, got 8 and 5"):
+        short_attention(query, key, key, bias=ALiBi(2))
+    with pytest.raises(ShapeError, match=r"the bias ALiBi\(3\) has 3 heads, the query 2"):
+        short_attention(query, query, query, bias=ALiBi(3))
+    assert choose(query, key, key, bias=ALiBi(2)).kernel == "sdpa"
+    row = PackedRow(torch.tensor([3, 2]), torch.tensor([2, 3]))
+    with pytest.raises(ShapeError, match="ALiBi needs as many keys as queries in every sequence"):
+        packed_short_attention(query[:1], query[:1], query[:1], row, bias=ALiBi(2))
 
 
 def test_sequences_that_do_not_fit_are_refused(compiled: Any) -> None:

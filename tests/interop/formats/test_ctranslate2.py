@@ -39,6 +39,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "ReGLU, wide heads": {"feed_forward": "reglu", "key_dim": 12, "value_dim": 12, "embedding_scale": "projection"},
     "Marian's": {"feed_forward": "silu", "output_bias": True, "sinusoid": "halves", "decoder_layers": 1},
     "learned positions": {"positions": "learned", "max_positions": 8, "embedding_norm": True, "final_norm": True},
+    "no positions": {"positions": "none"},
     "rotary positions": {"positions": "rotary", "norm": "pre"},
     "rotary positions, one key head": {"positions": "rotary", "kv_heads": 1, "key_dim": 12, "value_dim": 12},
     "two vocabularies, nothing tied": {"shared": False, "tie_output": False, "norm": "pre"},

@@ -26,6 +26,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "default": {"norm": "pre"},
     "post-norm": {"norm": "post", "feed_forward": "gelu", "output_bias": True},
     "two vocabularies": {"norm": "pre", "shared": False, "tie_output": False, "feed_forward": "silu"},
+    "no positions": {"norm": "pre", "positions": "none"},
     "rotary": {"norm": "pre", "positions": "rotary"},
     "everything": {
         "norm": "post",

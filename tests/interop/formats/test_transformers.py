@@ -122,6 +122,8 @@ def test_the_code_of_the_card(
     [
         ({"kv_heads": 1}, "grouped queries"),
         ({"positions": "rotary"}, "rotary positions"),
+        ({"positions": "alibi"}, "linear positions, ALiBi"),
+        ({"positions": "none", "norm": "post"}, "no positions with post-norm"),
         ({"key_dim": 4}, "key_dim 4"),
         ({"feed_forward": "swiglu"}, "swiglu"),
         ({"norm": "post", "final_norm": True}, "final_norm True"),

@@ -1,6 +1,6 @@
 """Our compiled kernel for training on short sequences on a CPU.
 
-    softmax(Q K^T scale) V    over the keys of each row's length (and, if causal, not after the query)
+    softmax(Q K^T scale + bias) V    over the keys of each row's length (and, if causal, not after the query)
 
 It is made for the sentences of a translator. PyTorch's fused kernel is made for long sequences: per position, its
 backward pass takes longer the shorter they are, in bfloat16 many times so (docs/lab-notes.md), and bfloat16 has to be
@@ -9,7 +9,8 @@ either type in place, computes in float32, and skips the padding altogether, so 
 without any key, or past its own length, yields zeros.
 
 The kernel takes no boolean mask, but right padding or sequences end to end in one row
-(:class:`~multihead.attention.masks.EndToEnd`), causal or not.
+(:class:`~multihead.attention.masks.EndToEnd`), causal or not; and no bias but
+:class:`~multihead.attention.biases.ALiBi`, of as many queries as keys.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from multihead.attention.backends.call import (
     refuse_weights_and_dropout,
     under_autocast,
 )
-from multihead.attention.biases import Bias
+from multihead.attention.biases import ALiBi, Bias
 from multihead.attention.masks import Causal, EndToEnd, Padding
 from multihead.attention.masks.documents import PackedRow
 from multihead.errors import ConfigurationError, ShapeError
@@ -69,14 +70,16 @@ class ShortPlan(Plan):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        bias: Tensor | Bias | None,  # noqa: ARG002
+        bias: Tensor | Bias | None,
         scale: float | None,
         dropout_p: float,  # noqa: ARG002
     ) -> tuple[Tensor, Tensor | None]:
+        assert bias is None or isinstance(bias, ALiBi)  # or the call is refused
         if self.packed is not None:
-            return packed_short_attention(query, key, value, self.packed, causal=self.causal, scale=scale), None
+            output = packed_short_attention(query, key, value, self.packed, causal=self.causal, bias=bias, scale=scale)
+            return output, None
         limits = {"key_lengths": self.key_lengths, "query_lengths": self.query_lengths}
-        return short_attention(query, key, value, **limits, causal=self.causal, scale=scale), None
+        return short_attention(query, key, value, **limits, causal=self.causal, bias=bias, scale=scale), None
 
 
 class Short(Backend):
@@ -88,8 +91,8 @@ class Short(Backend):
         refusal = refuse_weights_and_dropout(call)
         if refusal is None and not _accepts(call):
             refusal = (
-                "is compiled for a CPU, for float32 or bfloat16, equal heads and widths, few positions, and masks of "
-                "lengths or causal ones: write backend='auto'"
+                "is compiled for a CPU, for float32 or bfloat16, equal heads and widths, few positions, masks of "
+                "lengths or causal ones, and no bias but ALiBi: write backend='auto'"
             )
         return refusal
 
@@ -110,13 +113,13 @@ class _Limits(NamedTuple):
 
 
 def _accepts(call: Call) -> bool:
-    if call.bias is not None:
+    if call.bias is not None and not (type(call.bias) is ALiBi and call.sizes.q_len == call.sizes.kv_len):
         return False
     kind = call.query.device.type
     if under_autocast(call.query) and torch.get_autocast_dtype(kind) not in (call.query.dtype, torch.bfloat16):
         return False
     limits = _limits_of(call)
-    if limits is None:
+    if limits is None or (call.bias is not None and limits.packed is not None and not limits.packed.aligned):
         return False
     return takes(call.query, call.key, call.value, None if limits.packed is None else limits.packed.longest)
 
@@ -170,6 +173,7 @@ def short_attention(
     key_lengths: Int[Tensor, " _"] | None = None,
     query_lengths: Int[Tensor, " _"] | None = None,
     causal: bool = False,
+    bias: ALiBi | None = None,
     scale: float | None = None,
 ) -> Float[Tensor, "batch heads query dim"]:
     """Attention by the compiled kernel, where `takes` holds.
@@ -183,15 +187,18 @@ def short_attention(
         key_lengths: keys that are real, from 0 to all, in each row; None = all.
         query_lengths: queries that are real, likewise; the others yield zeros.
         causal: query t sees the keys up to t; needs as many queries as keys.
+        bias: added to the scores; needs as many queries as keys.
         scale: of the scores; default 1 / sqrt(dim).
 
     Raises:
         ConfigurationError: `takes` does not hold.
-        ShapeError: not one length a row, or a causal mask with other keys than queries.
+        ShapeError: not one length a row, a causal mask or a bias with other keys than queries, or a bias of other
+            heads.
     """
     _check(query, key, value)
-    if causal and query.shape[2] != key.shape[2]:
-        raise ShapeError(f"a causal mask needs as many keys as queries, got {query.shape[2]} and {key.shape[2]}")
+    if (causal or bias is not None) and query.shape[2] != key.shape[2]:
+        what = "a causal mask" if causal else "ALiBi"
+        raise ShapeError(f"{what} needs as many keys as queries, got {query.shape[2]} and {key.shape[2]}")
     limits = []
     for lengths, most in ((key_lengths, key.shape[2]), (query_lengths, query.shape[2])):
         if lengths is not None and lengths.shape != query.shape[:1]:
@@ -199,7 +206,7 @@ def short_attention(
         limits.append(None if lengths is None else lengths.to(torch.int64).clamp(0, most).contiguous())
     key_limits, query_limits = limits
     rows = _Rows(len(query), query.shape[2], key.shape[2], key_limits, query_limits, None, None)
-    return _run(query, key, value, rows, causal, scale)
+    return _run(query, key, value, _Rule(rows, causal, _slopes(bias, query), scale))
 
 
 def packed_short_attention(
@@ -209,6 +216,7 @@ def packed_short_attention(
     packed: PackedRow,
     *,
     causal: bool = False,
+    bias: ALiBi | None = None,
     scale: float | None = None,
 ) -> Float[Tensor, "1 heads query dim"]:
     """`short_attention` of sequences end to end in one row: queries of the n-th attend to keys of the n-th.
@@ -219,22 +227,24 @@ def packed_short_attention(
         value: V.
         packed: the sequences.
         causal: query t of a sequence sees its keys up to t; needs as many queries as keys in each.
+        bias: added to the scores; needs as many queries as keys in each sequence.
         scale: of the scores; default 1 / sqrt(dim).
 
     Raises:
         ConfigurationError: `takes` does not hold.
-        ShapeError: the sequences are longer than the row, or a causal mask with other keys than queries.
+        ShapeError: the sequences are longer than the row, a causal mask or a bias with other keys than queries, or a
+            bias of other heads.
     """
     _check(query, key, value, packed.longest)
     for total, tensor in zip(packed.totals, (query, key), strict=True):
         if total > tensor.shape[2]:
             raise ShapeError(f"sequences of {total} positions do not fit into a row of {tensor.shape[2]}")
-    if causal and not packed.aligned:
-        raise ShapeError("a causal mask needs as many keys as queries in every sequence")
+    if (causal or bias is not None) and not packed.aligned:
+        raise ShapeError(f"{'a causal mask' if causal else 'ALiBi'} needs as many keys as queries in every sequence")
     lengths, starts = (packed.key_lengths, packed.query_lengths), (packed.key_starts, packed.query_starts)
     count = len(packed.query_lengths)
     rows = _Rows(count, packed.longest_query, packed.longest_key, *lengths, *starts, packed.totals)
-    return _run(query, key, value, rows, causal, scale)
+    return _run(query, key, value, _Rule(rows, causal, _slopes(bias, query), scale))
 
 
 def _check(query: Tensor, key: Tensor, value: Tensor, longest: int | None = None) -> None:
@@ -245,10 +255,18 @@ def _check(query: Tensor, key: Tensor, value: Tensor, longest: int | None = None
         )
 
 
-def _run(query: Tensor, key: Tensor, value: Tensor, rows: _Rows, causal: bool, scale: float | None) -> Tensor:
-    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    result: Tensor = _Attention.apply(query, key, value, rows, causal, factor)  # type: ignore[no-untyped-call]
+def _run(query: Tensor, key: Tensor, value: Tensor, rule: _Rule) -> Tensor:
+    result: Tensor = _Attention.apply(query, key, value, rule)  # type: ignore[no-untyped-call]
     return result
+
+
+def _slopes(bias: ALiBi | None, query: Tensor) -> tuple[Float[Tensor, " heads"], bool] | None:
+    """The slopes of ALiBi, and whether it falls to both sides."""
+    if bias is None:
+        return None
+    if bias.heads != query.shape[1]:
+        raise ShapeError(f"the bias {bias!r} has {bias.heads} heads, the query {query.shape[1]}")
+    return torch.tensor(bias.slopes, dtype=torch.float32), bias.symmetric
 
 
 class _Rows(NamedTuple):
@@ -283,9 +301,26 @@ class _Rows(NamedTuple):
                     tensor[:, :, total:] = 0
 
 
+class _Rule(NamedTuple):
+    """What is computed, besides queries, keys and values."""
+
+    rows: _Rows
+    causal: bool
+    slopes: tuple[Tensor, bool] | None
+    """ALiBi's, and whether it falls to both sides."""
+    scale: float | None
+
+    def arguments(self, query: Tensor) -> tuple[Any, ...]:
+        """The last arguments of the compiled functions; valid as long as this object is alive."""
+        slopes, symmetric = (None, False) if self.slopes is None else self.slopes
+        scale = 1 / math.sqrt(query.shape[-1]) if self.scale is None else self.scale
+        at = pointer(slopes, query.shape[1], torch.float32)
+        return *self.rows.pointers(), self.causal, at, symmetric, scale, thread_count()
+
+
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, rows: _Rows, causal: bool, scale: float) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, rule: _Rule) -> Tensor:
         library = library_for(query, key, value)
         assert library is not None
         query, key, value = _dense_rows(query), _dense_rows(key), _dense_rows(value)
@@ -293,15 +328,14 @@ class _Attention(torch.autograd.Function):
         dtype = query.dtype
         query_at, out_at = _addresses(query.shape, dtype, query, out)
         status = library.attention(
-            *(rows.sizes(query), _strides(query, key, value, out)),
+            *(rule.rows.sizes(query), _strides(query, key, value, out)),
             *(query_at, *_addresses(key.shape, dtype, key, value), out_at, TYPES[dtype]),
-            *(*rows.pointers(), causal, scale, thread_count()),
+            *rule.arguments(query),
         )
         check(status)
-        rows.clear_tail(out)
+        rule.rows.clear_tail(out)
         ctx.save_for_backward(query, key, value)
-        ctx.rows, ctx.causal, ctx.scale = rows, causal, scale
-        ctx.shapes = query.shape, key.shape
+        ctx.rule, ctx.shapes = rule, (query.shape, key.shape)
         return out
 
     @staticmethod
@@ -310,20 +344,20 @@ class _Attention(torch.autograd.Function):
         library = library_for()
         assert library is not None
         query, key, value = ctx.saved_tensors
-        gradient, rows, (queries, keys) = _dense_rows(gradients[0].resolve_neg()), ctx.rows, ctx.shapes
+        gradient, rule, (queries, keys) = _dense_rows(gradients[0].resolve_neg()), ctx.rule, ctx.shapes
         of_query = _empty_joined(query)
         of_key, of_value = _empty_joined(key, 2).unbind()
         dtype = gradient.dtype
         query_at, gradient_at, of_query_at = _addresses(queries, dtype, query, gradient, of_query)
         key_at, value_at, *of_keys_at = _addresses(keys, dtype, key, value, of_key, of_value)
         status = library.attention_backward(
-            *(rows.sizes(query), _strides(query, key, value, gradient, of_query, of_key)),
+            *(rule.rows.sizes(query), _strides(query, key, value, gradient, of_query, of_key)),
             *(query_at, key_at, value_at, gradient_at, of_query_at, *of_keys_at, TYPES[dtype]),
-            *(*rows.pointers(), ctx.causal, ctx.scale, thread_count()),
+            *rule.arguments(query),
         )
         check(status)
-        rows.clear_tail(of_query, of_key, of_value)
-        return of_query, of_key, of_value, None, None, None
+        rule.rows.clear_tail(of_query, of_key, of_value)
+        return of_query, of_key, of_value, None
 
 
 def _addresses(shape: torch.Size, dtype: torch.dtype, *tensors: Tensor) -> tuple[int, ...]:

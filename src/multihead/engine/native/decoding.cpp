@@ -484,7 +484,8 @@ static bool are_possible(const Sizes &s) {
     const auto is_in = [](i64 size, i64 least, i64 last) { return size >= least && size <= last; };
     return s.heads % s.kv_heads == 0 && is_in(s.kind, 0, 2) && is_in(s.activation, 0, GATED_TANH_GELU) &&
            is_in(s.encoder_layers, 0, 1 << 20) && is_in(s.decoder_layers, 0, 1 << 20) && is_in(s.reach, 0, 1 << 20) &&
-           is_in(s.unread, 0, 1) && is_in(s.rotary, 0, 1) && !(s.rotary && s.key % 2);
+           is_in(s.unread, 0, 1) && is_in(s.rotary, 0, 1) && !(s.rotary && s.key % 2) && is_in(s.linear, 0, 1) &&
+           !(s.linear && s.reach);
 }
 
 // Whether a sentence of `words` ids and translations of `limit` symbols need a number of bytes that 64 bits can hold.
@@ -531,6 +532,10 @@ static std::unique_ptr<Model> model_of(const i64 *sizes, const float *scales,
         const float *encoder = reader.take(), *decoder = reader.take();
         m->encoder_biases.assign(encoder, encoder + heads * (2 * reach + 1));
         m->decoder_biases.assign(decoder, decoder + heads * (reach + 1));
+    }
+    if (m->sizes.linear) {
+        const float *slopes = reader.take();
+        m->slopes.assign(slopes, slopes + m->sizes.heads);
     }
     return m;
 }

@@ -88,7 +88,8 @@ struct Sizes {
         activation, pre, final_norm, embedding_norm, rms,
         reach,   // distance from which on relative biases are the same; 0: there are none
         unread,  // ids at the end of a source that the encoder does not read if there are others: 0 or 1
-        rotary;  // whether positions rotate queries and keys of self-attention, rather than being added to embeddings
+        rotary,  // whether positions rotate queries and keys of self-attention, rather than being added to embeddings
+        linear;  // whether scores of self-attention fall linearly with the distance (ALiBi)
     i64 q() const { return heads * key; }
     i64 k() const { return kv_heads * key; }
     i64 v() const { return kv_heads * value; }
@@ -164,6 +165,7 @@ struct Model {
     // Relative biases of self-attention: [head][reach + key - query], [reach + key - query][head]; further keys have
     // those of the distance `reach`.
     std::vector<float> encoder_biases, decoder_biases;
+    std::vector<float> slopes;  // of each head, by which scores fall per position
 };
 
 // Keys and values of the sources of some sentences in every layer: [layer][word][kv].
@@ -293,7 +295,7 @@ struct Runner {
 
     // Attention of one query [heads][key] to some keys; `at(j)` points to entry j: its keys [kv_heads][key], then its
     // values [kv_heads][value]. out: [heads][value]. Common widths use vectors, all others plain loops. biases: those of
-    // the decoder, if the query is at the last key; else null.
+    // the decoder, or the slopes, if the query is at the last key; else null.
     template <class At>
     void attend(const float *query, i64 keys, At at, float *out, const float *biases = nullptr) {
         const i64 d = s.key / LANES, v = s.value / LANES;
@@ -306,7 +308,9 @@ struct Runner {
 
     // Adds the biases of all keys for the query at the last one; the score of key j and head h is at j * key + h * head.
     void add_biases(float *scores, i64 keys, i64 key, i64 head, const float *biases) const {
-        for (i64 j = 0; j < keys; j++) {
+        for (i64 j = 0; s.linear && j < keys; j++)
+            for (i64 h = 0; h < s.heads; h++) scores[j * key + h * head] -= biases[h] * (float)(keys - 1 - j);
+        for (i64 j = 0; s.reach && j < keys; j++) {
             const float *row = biases + (s.reach - std::min(s.reach, keys - 1 - j)) * s.heads;
             for (i64 h = 0; h < s.heads; h++) scores[j * key + h * head] += row[h];
         }
@@ -457,6 +461,8 @@ struct Runner {
                         for (i64 j = 0; j < words; j++)
                             weight[j] += biases[std::clamp(j - (first + r), -s.reach, s.reach)];
                     }
+                    for (i64 j = 0; s.linear && j < words; j++)
+                        weight[j] -= model.slopes[h] * (float)std::abs(j - (first + r));
                     softmax(weight, words);
                     std::fill(to, to + v, 0.f);
                     for (i64 j = 0; j < words; j++) add_weighted(to, values + j * step, weight[j], v);
@@ -514,7 +520,7 @@ struct Runner {
     template <class T>
     void self_attention(const std::vector<Row> &given, i64 layer, const float *qkv, i64 step, float *heads) {
         const i64 kv = s.kv();
-        const float *biases = s.reach ? model.decoder_biases.data() : nullptr;
+        const float *biases = s.linear ? model.slopes.data() : s.reach ? model.decoder_biases.data() : nullptr;
         for (size_t r = 0; r < given.size(); r++, qkv += step, heads += s.heads * s.value) {
             Cache &c = *given[r].cache;
             const i64 me = given[r].hypothesis;

@@ -158,8 +158,10 @@ def _fill(spec: Any, model: Transformer) -> None:
 
 def _embedding(side: Any, table: Any, ours: Embedding, norm: bool) -> None:
     table.weight = _array(ours.table.weight)
-    if ours.positions is not None:  # else they are rotary
+    if ours.positions is not None:
         side.position_encodings.encodings = _array(ours.positions(torch.arange(POSITIONS), POSITIONS))
+    elif hasattr(side, "position_encodings"):  # there are none; else they are rotary
+        side.position_encodings.encodings = _array(torch.zeros(POSITIONS, ours.table.embedding_dim))
     if norm:
         _norm(side.layernorm_embedding, ours.norm)
 

@@ -52,7 +52,7 @@ def with_learned_positions(parts: TranslatorParts, count: int) -> TranslatorPart
     """With a table of positions, one for the source and one for the target.
 
     Args:
-        parts: with positions of any kind.
+        parts: with positions that are vectors, or none, which are vectors of zeros.
         count: number of positions at least; a longer table of learned ones stays as it is. Tokens behind the last
             position share its vector, which is as before for learned positions only.
     """
@@ -60,9 +60,12 @@ def with_learned_positions(parts: TranslatorParts, count: int) -> TranslatorPart
     length = max(count, config.max_positions) if config.positions == "learned" else count
     network, places = parts.build(Path()), torch.arange(length)
     for side in ("source", "target"):
-        positions = network.get_submodule(f"{side}_embedding.positions")
+        name = f"{side}_embedding.positions"
+        if config.positions == "none":
+            weights[f"{name}.table.weight"] = torch.zeros(length, config.width)
+            continue
         with torch.no_grad():
-            weights[f"{side}_embedding.positions.table.weight"] = positions(places, length).contiguous()
+            weights[f"{name}.table.weight"] = network.get_submodule(name)(places, length).contiguous()
     update = {"positions": "learned", "max_positions": length}
     return replace(parts, config=config.model_copy(update=update), weights=weights)
 

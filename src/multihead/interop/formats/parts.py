@@ -25,8 +25,14 @@ from multihead.text.tokenizer import Tokenizer
 __all__ = ["Languages", "TranslatorParts", "network_refusals"]
 
 
-def network_refusals(config: TransformerConfig, *, rotary: bool = False) -> list[str]:
-    """What a network may have that a format into which we write lacks: the parts of T5, and ``rotary`` positions."""
+def network_refusals(config: TransformerConfig, *, rotary: bool = False, linear: bool = False) -> list[str]:
+    """What a network may have that a format into which we write lacks: the parts of T5, and positions.
+
+    Args:
+        config: settings of the network.
+        rotary: whether the format has rotary positions.
+        linear: whether it has ALiBi's.
+    """
     reasons = []
     if config.norm_kind == "rms":
         reasons.append("RMS norms")
@@ -34,6 +40,8 @@ def network_refusals(config: TransformerConfig, *, rotary: bool = False) -> list
         reasons.append("relative positions")
     if config.positions == "rotary" and not rotary:
         reasons.append("rotary positions (train with --positions sinusoidal)")
+    if config.positions == "alibi" and not linear:
+        reasons.append("linear positions, ALiBi (train with --positions sinusoidal)")
     if config.feed_forward in ("gelu_tanh", "geglu_tanh"):
         reasons.append(f"GELU by its tanh formula ({config.feed_forward})")
     return reasons

@@ -99,8 +99,9 @@ def refusals(parts: TranslatorParts) -> list[str]:
         reasons.append(f"a gated feed-forward network ({config.feed_forward})")
     if config.has_final_norm != (config.norm == "pre"):
         reasons.append(f"{config.norm}-norm with final_norm {config.has_final_norm}")
-    if layout.model_type == "marian" and config.positions == "learned":
-        reasons.append("learned positions with post-norm and without embedding_norm, which Marian does not keep")
+    if layout.model_type == "marian" and config.positions in ("learned", "none"):
+        kind = "learned" if config.positions == "learned" else "no"
+        reasons.append(f"{kind} positions with post-norm and without embedding_norm, which Marian does not keep")
     elif layout.model_type == "marian" and config.sinusoid not in ("interleaved", "halves"):
         reasons.append(f"positions of the kind '{config.sinusoid}' with post-norm and without embedding_norm")
     return reasons + ([] if _has_marian_files(parts) else tokenizer_refusals(parts))

@@ -29,7 +29,7 @@ from multihead.interop.formats.parts import TranslatorParts, network_refusals
 from multihead.interop.formats.web_vocabulary import describe, refusal
 from multihead.kernels.native import has_instructions
 from multihead.model_folder import LARGEST, quantize_tensors, round_matrix
-from multihead.models.layers import LearnedPositions, Sinusoid
+from multihead.models.layers import Embedding, LearnedPositions, Sinusoid
 from multihead.models.transformer import Transformer
 
 SITE = Path(__file__).with_name("site")
@@ -62,7 +62,7 @@ def refusals(parts: TranslatorParts) -> list[str]:
     search = parts.generation
     usual = {"no_repeat": 0, "without": (), "groups": 1, "coverage": 0.0, "shortlist": False}
     changed = [name for name, value in usual.items() if getattr(search, name) != value]
-    reasons = network_refusals(parts.config, rotary=True)
+    reasons = network_refusals(parts.config, rotary=True, linear=True)
     reasons += [f"a search with {name}={getattr(search, name)!r}, which the compiled search lacks" for name in changed]
     for side, tokenizer in (("source", parts.source_tokenizer), ("target", parts.target_tokenizer)):
         reason = refusal(tokenizer)
@@ -130,11 +130,18 @@ def write(parts: TranslatorParts, folder: Path, _quantization: str = "int8") -> 
     (folder / "model.json").write_text(content, encoding="utf-8", newline="\n")
 
 
+def _table(model: Transformer, side: Embedding) -> Tensor | None:
+    """The position vectors that the browser does not compute: learned ones, or zeros if there are none."""
+    if isinstance(side.positions, LearnedPositions):
+        return side.positions.table.weight
+    return torch.zeros(1, model.config.width) if side.positions is None and model.rotary is None else None
+
+
 def network_of(model: Transformer) -> tuple[dict[str, Any], bytes]:
     """Sizes and places of the tensors for model.json, and the content of weights.bin."""
     given = model_weights(model, "float32")
     sides = (model.source_embedding, model.target_embedding)
-    positions = [one.positions.table.weight if isinstance(one.positions, LearnedPositions) else None for one in sides]
+    positions = [_table(model, one) for one in sides]
     places: list[int] = []
     data = bytearray()
     known: dict[tuple[int, tuple[int, ...]], list[int]] = {}

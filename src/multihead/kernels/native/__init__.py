@@ -455,8 +455,8 @@ _KERNELS = {
     "rotate": "plpip" + "llll" + "il",
     "cross_entropy": "pipllfipppl",
     "soft_cross_entropy": "pipllfippp" + "ppldpl",
-    "attention": "pppppp" + "ippppifl",
-    "attention_backward": "ppppppppp" + "ippppifl",
+    "attention": "pppppp" + "ippppipifl",
+    "attention_backward": "ppppppppp" + "ippppipifl",
 }
 THREADS = Path(__file__).with_name("threads.cpp")
 """Compiled into every library."""

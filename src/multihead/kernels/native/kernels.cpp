@@ -722,6 +722,8 @@ struct AttentionJob {
     const i64 *key_lengths, *query_lengths;  // number of real keys and queries of each sequence; null = all
     const i64 *key_starts, *query_starts;    // packed: where each sequence starts in the one row; null = not packed
     int causal;
+    const float *slopes;  // ALiBi's, of each head; null = none
+    int symmetric;        // ALiBi falls to both sides: -m |i - j| rather than m (j - i)
     float scale;
     // Offset of sequence b in a tensor, and its number of rows: those beyond its length are written as zeros.
     i64 keys_at(const View &view, i64 b) const { return key_starts ? key_starts[b] * view.time : b * view.batch; }
@@ -834,6 +836,18 @@ static void softmax(float *scores, i64 queries, i64 keys, i64 padded, int causal
     }
 }
 
+// Adds ALiBi's bias to scores [queries, padded] of as many queries as keys.
+static void add_distances(float *scores, i64 queries, i64 keys, i64 padded, float slope, int symmetric) {
+    for (i64 i = 0; i < queries; i++) {
+        float *row = scores + i * padded;
+#pragma omp simd
+        for (int32_t j = 0; j < (int32_t)keys; j++) {
+            float distance = (float)(j - (int32_t)i);
+            row[j] += slope * (symmetric && distance > 0.f ? -distance : distance);
+        }
+    }
+}
+
 // Memory of one thread, handed out piece by piece.
 struct Scratch {
     std::vector<float> room;
@@ -872,6 +886,7 @@ static void attention_(const AttentionJob &job, const T *query, const T *key, co
             load_rows(value + job.keys_at(job.value, b) + h * job.value.head, job.value.time, keys, d, 1.f, v, w);
             transpose(k, w, keys, d, k_transposed, padded);
             product(real_queries, padded, d, scaled_q, w, 1, k_transposed, padded, s, padded);
+            if (job.slopes) add_distances(s, real_queries, keys, padded, job.slopes[h], job.symmetric);
             softmax(s, real_queries, keys, padded, job.causal);
             product(real_queries, w, keys, s, padded, 1, v, w, o, w);
             i64 there = job.queries_of(b);
@@ -915,6 +930,7 @@ static void attention_backward_(const AttentionJob &job, const T *query, const T
             transpose(k, w, keys, d, k_transposed, padded);
             transpose(v, w, keys, d, v_transposed, padded);
             product(real_queries, padded, d, scaled_q, w, 1, k_transposed, padded, p, padded);
+            if (job.slopes) add_distances(p, real_queries, keys, padded, job.slopes[h], job.symmetric);
             softmax(p, real_queries, keys, padded, job.causal);
             product(real_queries, padded, d, g, w, 1, v_transposed, padded, s, padded);
             // dV = P^T g; s holds dP
@@ -947,11 +963,13 @@ static void attention_backward_(const AttentionJob &job, const T *query, const T
 // sizes: batch, heads, queries, keys, width. s: batch, head and position strides of query, key, value and out.
 extern "C" int attention(const i64 *sizes, const i64 *s, const void *query, const void *key, const void *value,
                          void *out, int type, const i64 *key_lengths, const i64 *query_lengths,
-                         const i64 *key_starts, const i64 *query_starts, int causal, float scale, i64 threads) {
+                         const i64 *key_starts, const i64 *query_starts, int causal, const float *slopes,
+                         int symmetric, float scale, i64 threads) {
     return status_of([&] {
         AttentionJob job{sizes[0],           sizes[1],           sizes[2],           sizes[3],             sizes[4],
                 {s[0], s[1], s[2]}, {s[3], s[4], s[5]}, {s[6], s[7], s[8]}, {s[9], s[10], s[11]}, key_lengths,
-                query_lengths,      key_starts,         query_starts,       causal,               scale};
+                query_lengths,      key_starts,         query_starts,       causal,               slopes,
+                symmetric,          scale};
         if (type) attention_(job, (const bf16 *)query, (const bf16 *)key, (const bf16 *)value, (bf16 *)out, threads);
         else attention_(job, (const float *)query, (const float *)key, (const float *)value, (float *)out, threads);
     });
@@ -961,12 +979,13 @@ extern "C" int attention(const i64 *sizes, const i64 *s, const void *query, cons
 extern "C" int attention_backward(const i64 *sizes, const i64 *s, const void *query, const void *key,
                                   const void *value, const void *gradient, void *grad_query, void *grad_key,
                                   void *grad_value, int type, const i64 *key_lengths, const i64 *query_lengths,
-                                  const i64 *key_starts, const i64 *query_starts, int causal, float scale,
-                                  i64 threads) {
+                                  const i64 *key_starts, const i64 *query_starts, int causal, const float *slopes,
+                                  int symmetric, float scale, i64 threads) {
     return status_of([&] {
         AttentionJob job{sizes[0],           sizes[1],           sizes[2],           sizes[3], sizes[4],
                 {s[0], s[1], s[2]}, {s[3], s[4], s[5]}, {s[6], s[7], s[8]}, {},       key_lengths,
-                query_lengths,      key_starts,         query_starts,       causal,   scale};
+                query_lengths,      key_starts,         query_starts,       causal,   slopes,
+                symmetric,          scale};
         View grad{s[9], s[10], s[11]}, dq{s[12], s[13], s[14]}, dkv{s[15], s[16], s[17]};
         const auto run = [&](auto type_of) {
             typedef decltype(type_of) T;
