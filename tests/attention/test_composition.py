@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from multihead.attention.alignment import Alignment, Gumbel, MovingBaseline, reinforce_loss
+from multihead.attention.alignment import BY_NAME, Alignment, Gumbel, MovingBaseline, reinforce_loss
 from multihead.attention.backends.explicit import masked_softmax
 from multihead.attention.biases import ALiBi
 from multihead.attention.composition import Attention
@@ -28,7 +28,7 @@ SCORES: dict[str, Callable[[], Score]] = {
     "low rank": lambda: LowRankBilinear(DIM, DIM, 2),
 }
 ALIGNMENTS: dict[str, Callable[[], Alignment | str]] = {
-    **{name: (lambda name=name: name) for name in ("softmax", "argmax", "sample", "straight_through", "gumbel")},
+    **{name: (lambda name=name: name) for name in BY_NAME},
     "hard gumbel": lambda: Gumbel(hard=True),
     "segmentation": SegmentationAlignment,
 }

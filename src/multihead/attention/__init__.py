@@ -9,10 +9,13 @@ The packages `structured` (chains and trees) and `vision` (images) are imported 
 from multihead.attention.alignment import (
     Alignment,
     Argmax,
+    Entmax15,
     Gumbel,
     MovingBaseline,
     Sample,
+    Sigmoid,
     Softmax,
+    Sparsemax,
     StraightThrough,
     reinforce_loss,
 )
@@ -51,6 +54,7 @@ from multihead.attention.pointer import PointerAttention, masked_log_softmax
 from multihead.attention.pooling import AttentionPool, HierarchicalAttention, LearnedQuery, Pooled
 from multihead.attention.rotary import rotary
 from multihead.attention.scores import Additive, Bilinear, Dot, LowRankBilinear, ScaledDot, Score
+from multihead.attention.sparse import entmax15, sparsemax
 from multihead.attention.torch_compatible.functional import multi_head_attention_forward
 from multihead.attention.torch_compatible.module import MultiheadAttention
 
@@ -69,6 +73,7 @@ __all__ = [
     "Document",
     "Dot",
     "EndToEnd",
+    "Entmax15",
     "Full",
     "Gumbel",
     "HierarchicalAttention",
@@ -93,13 +98,16 @@ __all__ = [
     "Sample",
     "ScaledDot",
     "Score",
+    "Sigmoid",
     "SlidingWindow",
     "Softmax",
+    "Sparsemax",
     "StraightThrough",
     "TorchMasks",
     "attention",
     "block_mask",
     "choose",
+    "entmax15",
     "explain",
     "explicit_attention",
     "from_torch",
@@ -112,6 +120,7 @@ __all__ = [
     "rotary",
     "sequence_mask",
     "sequence_offsets",
+    "sparsemax",
     "split_heads",
     "to_torch",
     "zero_padding",

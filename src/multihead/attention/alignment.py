@@ -5,6 +5,9 @@ r"""Alignments from scores to weights, soft or hard, and REINFORCE.
     sample             a ~ softmax(s), one-hot                          trained with `reinforce_loss`
     straight_through   sample in forward, softmax(s) in backward        Bengio et al. 2013, section 3
     gumbel             a = softmax((s + g) / tau), g ~ Gumbel(0, 1)     Jang et al. 2017, Maddison et al. 2017
+    sparsemax          a = argmin_p |p - s|^2                           Martins & Astudillo 2016; exact zeros
+    entmax15           a = argmax_p p . s + H_1.5(p)                    Peters et al. 2019; exact zeros
+    sigmoid            a = sigmoid(s - log n), n the number of keys     Ramapuram et al. 2024; not a distribution
 
 An alignment maps scores and a boolean mask (True = may attend) to weights. A query that may attend to nothing has zero
 weights and zero gradients. In evaluation mode nothing is drawn, and a sample is the arg-max. An alignment keeps no
@@ -25,9 +28,10 @@ from torch import Tensor, nn
 
 from multihead.attention.backends.call import HALF_TYPES
 from multihead.attention.backends.explicit import masked_softmax
+from multihead.attention.sparse import entmax15, sparsemax
 from multihead.errors import ConfigurationError, ShapeError
 
-AlignmentName = Literal["softmax", "argmax", "sample", "straight_through", "gumbel"]
+AlignmentName = Literal["softmax", "argmax", "sample", "straight_through", "gumbel", "sparsemax", "entmax15", "sigmoid"]
 
 
 class Alignment(nn.Module, ABC):
@@ -146,12 +150,82 @@ class Gumbel(Alignment):
         return f"tau={self.tau}, hard={self.hard}"
 
 
+class Sparsemax(Alignment):
+    """The distribution nearest to the scores (`multihead.attention.sparse.sparsemax`): low scores get exactly 0."""
+
+    def forward(
+        self,
+        scores: Float[Tensor, "batch query key"],
+        mask: Bool[Tensor, "#batch #query #key"] | None = None,
+        *,
+        generator: torch.Generator | None = None,  # noqa: ARG002 - nothing is drawn
+    ) -> Float[Tensor, "batch query key"]:
+        """sparsemax(s) over the keys that the mask allows."""
+        return sparsemax(scores, mask)
+
+
+class Entmax15(Alignment):
+    """Between softmax and sparsemax (`multihead.attention.sparse.entmax15`): low scores get exactly 0."""
+
+    def forward(
+        self,
+        scores: Float[Tensor, "batch query key"],
+        mask: Bool[Tensor, "#batch #query #key"] | None = None,
+        *,
+        generator: torch.Generator | None = None,  # noqa: ARG002 - nothing is drawn
+    ) -> Float[Tensor, "batch query key"]:
+        """entmax_1.5(s) over the keys that the mask allows."""
+        return entmax15(scores, mask)
+
+
+class Sigmoid(Alignment):
+    r"""Sigmoid attention (Ramapuram et al. 2024, section 3): each key is weighed by itself.
+
+    .. math::
+        a_n = \sigma(s_n + b), \qquad b = -\log N
+
+    The weights need not sum to 1. N is the number of keys that the query may attend to, so padding changes nothing; at
+    scores of 0 the weights sum to about 1, as those of a softmax do.
+
+    Args:
+        bias: b, a number; None = -log N.
+    """
+
+    def __init__(self, bias: float | None = None) -> None:
+        super().__init__()
+        self.bias = bias
+
+    def forward(
+        self,
+        scores: Float[Tensor, "batch query key"],
+        mask: Bool[Tensor, "#batch #query #key"] | None = None,
+        *,
+        generator: torch.Generator | None = None,  # noqa: ARG002 - nothing is drawn
+    ) -> Float[Tensor, "batch query key"]:
+        """sigmoid(s + b) for the keys that the mask allows, 0 for the others."""
+        work = scores.float() if scores.dtype in HALF_TYPES else scores
+        shift: Tensor | float
+        if self.bias is not None:
+            shift = self.bias
+        else:
+            allowed = scores.new_ones(1, 1, scores.shape[-1]) if mask is None else mask.expand(scores.shape)
+            shift = -allowed.sum(-1, keepdim=True, dtype=work.dtype).clamp(min=1).log()
+        weights = (work + shift).sigmoid()
+        return (weights if mask is None else weights.masked_fill(~mask, 0)).to(scores.dtype)
+
+    def extra_repr(self) -> str:
+        return "" if self.bias is None else f"bias={self.bias}"
+
+
 BY_NAME: dict[str, Callable[[], Alignment]] = {
     "softmax": Softmax,
     "argmax": Argmax,
     "sample": Sample,
     "straight_through": StraightThrough,
     "gumbel": Gumbel,
+    "sparsemax": Sparsemax,
+    "entmax15": Entmax15,
+    "sigmoid": Sigmoid,
 }
 
 

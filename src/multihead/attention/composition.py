@@ -40,7 +40,7 @@ class Attention(nn.Module):
     Args:
         score: the score of a query and a key.
         align: the map from scores to weights: ``"softmax"``, ``"argmax"``, ``"sample"``, ``"straight_through"``,
-            ``"gumbel"`` or an `Alignment`.
+            ``"gumbel"``, ``"sparsemax"``, ``"entmax15"``, ``"sigmoid"`` or an `Alignment`.
         dropout: probability of dropping a weight during training.
 
     Raises:

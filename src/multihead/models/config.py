@@ -278,9 +278,12 @@ class RecurrentConfig(Settings):
     """Whether the last joined state enters the cell with the next token (Luong, 3.3); only with ``attend`` 'after'."""
     score: Literal["additive", "dot", "scaled_dot", "bilinear", "low_rank"] = "additive"
     """Score between a decoder state and an encoder state; 'low_rank' is bilinear with rank D / 4."""
-    alignment: Literal["softmax", "sample", "straight_through", "gumbel", "segmentation"] = "softmax"
+    alignment: Literal[
+        "softmax", "sample", "straight_through", "gumbel", "segmentation", "sparsemax", "entmax15", "sigmoid"
+    ] = "softmax"
     """How scores become weights: softmax; sampling of one position, trained with REINFORCE ('sample'), the
-    straight-through estimator or Gumbel noise; or marginals of a linear chain ('segmentation', Kim et al. 2017)."""
+    straight-through estimator or Gumbel noise; marginals of a linear chain ('segmentation', Kim et al. 2017);
+    distributions with exact zeros ('sparsemax', 'entmax15'); or a sigmoid of each score."""
     baseline: Literal["none", "moving"] = "moving"
     """With 'sample': baseline of the rewards, none or their moving average (Xu et al. 2015, 4.1)."""
     entropy_weight: float = Field(default=0.1, ge=0, le=MOST_FACTOR)

@@ -234,9 +234,13 @@ class RecurrentModel(Settings):
     """The output of attention enters the next state, if attention is computed after (Luong et al. 2015, 3.3)."""
     score: Literal["additive", "dot", "scaled_dot", "bilinear", "low_rank"] | None = None
     """Scoring function of attention."""
-    alignment: Literal["softmax", "sample", "straight_through", "gumbel", "segmentation"] | None = None
+    alignment: (
+        Literal["softmax", "sample", "straight_through", "gumbel", "segmentation", "sparsemax", "entmax15", "sigmoid"]
+        | None
+    ) = None
     """How scores become weights: by softmax, by sampling one position (hard attention, trained with REINFORCE; or
-    straight-through, or with Gumbel noise), or by segmentation into runs of positions."""
+    straight-through, or with Gumbel noise), by segmentation into runs of positions, by sparse distributions
+    (sparsemax, entmax15), or by a sigmoid of each score."""
     baseline: Literal["none", "moving"] | None = None
     """What REINFORCE subtracts from the rewards."""
     entropy_weight: float | None = None

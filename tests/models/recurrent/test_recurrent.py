@@ -34,6 +34,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
     **WIRINGS,
     "hard": {"alignment": "sample"},
     "runs": {**WIRINGS["after"], "alignment": "segmentation"},
+    "sparse": {**WIRINGS["fed"], "alignment": "entmax15"},
     "trees": {**WIRINGS["fed"], "encoder_attention": "tree"},
     "words": {"encoder_layers": 0, "encoder_attention": "softmax", "tie_output": False},
     "deep": {"encoder_layers": 2, "decoder_layers": 2, "cell": "lstm"},

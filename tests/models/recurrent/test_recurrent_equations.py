@@ -43,6 +43,8 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "no encoder, after": {**LUONG, "encoder_layers": 0, "input_feeding": True},
     "the highest score": {**BAHDANAU, "alignment": "sample"},
     "runs": {**LUONG, "alignment": "segmentation"},
+    "sparsemax": {**LUONG, "alignment": "sparsemax"},
+    "sigmoid": {**BAHDANAU, "alignment": "sigmoid"},
     "self-attention": {**BAHDANAU, "encoder_attention": "softmax"},
     "trees": {**LUONG, "encoder_attention": "tree"},
     "trees over words": {**BAHDANAU, "encoder_attention": "tree", "encoder_layers": 0},
@@ -182,6 +184,10 @@ class Written:
         elif self.config.alignment == "sample":
             weights = torch.zeros_like(scores)
             weights[scores.argmax()] = 1
+        elif self.config.alignment == "sparsemax":
+            weights = nearest_distribution(scores)
+        elif self.config.alignment == "sigmoid":
+            weights = sigmoid(scores - math.log(len(scores)))
         else:
             weights = softmax(scores)
         self.weights.append(weights)
@@ -206,6 +212,16 @@ class Written:
 
 def softmax(scores: Tensor) -> Tensor:
     return scores.exp() / scores.exp().sum()
+
+
+def nearest_distribution(scores: Tensor) -> Tensor:
+    """Sparsemax: [s - tau]_+ that sums to 1, with tau from the one support that lies above it."""
+    for chosen in product((False, True), repeat=len(scores)):
+        support = torch.tensor(chosen)
+        tau = (scores[support].sum() - 1) / support.sum()
+        if support.any() and torch.equal(scores > tau, support):
+            return (scores - tau) * support
+    raise AssertionError(scores)
 
 
 def marginals_of_runs(scores: Tensor, transition: Tensor) -> Tensor:

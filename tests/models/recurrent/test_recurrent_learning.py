@@ -72,6 +72,23 @@ def test_sequences_are_reversed_by_looking_at_the_right_place(
     assert there >= 0.9 * of
 
 
+def test_sparse_alignments_learn_and_have_exact_zeros(without_checks: WithoutChecks) -> None:
+    task = Reordering("reverse", symbols=8, shortest=3, longest=5)
+    sources = task.held_out(60, SEED)
+    fed = {"attend": "after", "input_feeding": True, "score": "bilinear", "encoder_layers": 0, "width": 48}
+    with without_checks():
+        model = trained(task, 150, sources, alignment="entmax15", **fed)
+    assert share_reversed(model, task, sources) >= 0.9
+    batch = task.batch(sources)
+    with torch.no_grad():
+        weights = model(batch.source, batch.source_lengths, batch.target_input, need_weights=True).weights
+    assert weights is not None
+    real = (torch.arange(batch.source.shape[1]) < batch.source_lengths[:, None])[:, None].expand(
+        weights.cross[0][:, 0].shape
+    )
+    assert (weights.cross[0][:, 0][real] == 0).float().mean() > 0.4  # a softmax has none
+
+
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.proof if n in ("bahdanau", "luong") else ()) for n in RECURRENT_PRESETS]
 )
