@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from multihead.attention import Causal, Full, KeyValue, Mask, MultiHeadAttention, Padding
+from multihead.attention import Causal, Full, KeyValue, Mask, MultiHeadAttention, Padding, attention, join_heads, rotary
 from multihead.errors import ConfigurationError, ShapeError
+from multihead.models.layers import sinusoid
 
 WIDTH, HEADS, BATCH, LENGTH = 12, 3, 3, 5
 DOUBLE = {"rtol": 1e-10, "atol": 1e-12}
@@ -266,3 +267,51 @@ def test_input_of_another_width_is_named() -> None:
 def test_print_shows_the_sizes() -> None:
     assert "heads=3, kv_heads=1" in repr(module(kv_heads=1))
     assert "12 -> 12 + 4 + 4" in repr(module(kv_heads=1))
+
+
+@pytest.mark.parametrize("kv_heads", [1, 3])
+@pytest.mark.parametrize("kind", ["rms", "layer"])
+def test_norms_of_queries_and_keys_are_the_equation(kind: str, kv_heads: int) -> None:
+    """Dehghani et al. (2023): in self-attention with rotary positions and a cache, and to another sequence."""
+    ours = module(qk_norm=kind, norm_eps=0.1, kv_heads=kv_heads)
+    plain = module(kv_heads=kv_heads)
+    assert ours.query_norm is not None
+    assert ours.key_norm is not None
+    with torch.no_grad():
+        ours.query_norm.weight.normal_()
+        ours.key_norm.weight.normal_()
+    plain.load_state_dict(ours.state_dict(), strict=False)
+
+    def normed(heads: Tensor, gain: Tensor) -> Tensor:
+        rows = []
+        for x in heads.reshape(-1, heads.shape[-1]):
+            x = x - sum(x) / len(x) if kind == "layer" else x
+            rows.append(x / (sum(x * x) / len(x) + 0.1) ** 0.5 * gain)
+        return torch.stack(rows).view(heads.shape)
+
+    def expected(x: Tensor, memory: Tensor, turned: bool) -> Tensor:
+        kv = plain.project(memory)
+        query = normed(plain.project_query(x), ours.query_norm.weight)  # type: ignore[union-attr]
+        key = normed(kv.key, ours.key_norm.weight)  # type: ignore[union-attr]
+        if turned:
+            query, key = rotary(query, layout="halves"), rotary(key, layout="halves")
+        mask = Causal() if turned else None
+        return plain.output_projection(join_heads(attention(query, key, kv.value, mask=mask)[0]))
+
+    x, memory = sequence(), sequence(LENGTH + 2, seed=2)
+    turns = sinusoid(torch.arange(LENGTH), WIDTH // HEADS, "halves").double()
+    near = {"rtol": 1e-6, "atol": 1e-7}  # the angles are float32
+    output, _ = ours(x, mask=Causal(), turns=turns)
+    torch.testing.assert_close(output, expected(x, x, True), **near)
+    cache, steps = None, []
+    for time in range(LENGTH):
+        step, _, cache = ours.step(x[:, time : time + 1], cache, turns=turns[time : time + 1])
+        steps.append(step)
+    torch.testing.assert_close(torch.cat(steps, 1), output, **DOUBLE)
+    torch.testing.assert_close(ours(x, memory)[0], expected(x, memory, False), **DOUBLE)
+    torch.testing.assert_close(ours.attend(x, ours.project(memory))[0], expected(x, memory, False), **DOUBLE)
+
+
+def test_an_unknown_norm_is_named(unchecked: None) -> None:
+    with pytest.raises(ConfigurationError, match="qk_norm='batch': norms of queries and keys are 'layer' or 'rms'"):
+        module(qk_norm="batch")

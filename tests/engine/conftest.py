@@ -54,6 +54,11 @@ MODELS: dict[str, dict[str, Any]] = {
     "linear positions, vectors": {"norm": "pre", "positions": "alibi", "width": 64, "heads": 4},
     "linear positions, three heads": {"positions": "alibi", "width": 30, "heads": 3, "embedding_norm": True},
     "no positions": {"norm": "pre", "positions": "none"},
+    "query-key norm, rotary, vectors": {
+        "positions": "rotary", "query_key_norm": "rms", "width": 64, "heads": 4, "kv_heads": 2, "norm": "pre",
+    },
+    "query-key layer norm, odd widths": {"query_key_norm": "layer", "key_dim": 5, "value_dim": 7, "norm_eps": 1e-2},
+    "encoder window": {"encoder_window": 2, "positions": "relative", "relative_distance": 20, "norm": "pre"},
     "wide heads": {"width": 128, "heads": 2, "norm_eps": 1e-3},
 }  # fmt: skip
 

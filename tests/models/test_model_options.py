@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from multihead.attention import MultiHeadAttention
+from multihead.attention import MultiHeadAttention, Padding, choose
 from multihead.kernels.random import Dropout
 from multihead.models.config import TransformerConfig
 from multihead.models.transformer import Transformer
@@ -44,6 +44,7 @@ GATED = of(FEED_FORWARDS, "gate.weight", "gate.bias")
 NORMS = {f"{side}_norm.{name}" for side in ("encoder", "decoder") for name in ("weight", "bias")}
 SHIFTS = of(("encoder", "decoder"), "self_residual.norm.bias", "feed_forward_residual.norm.bias")
 SHIFTS |= {"decoder.cross_residual.norm.bias"}
+HEAD_NORMS = of(ATTENTIONS, "query_norm.weight", "key_norm.weight")
 TABLES = {"encoder_positions.table", "decoder_positions.table"}
 OF_EMBEDDINGS = ("source_embedding", "target_embedding")
 PACKED, OUTPUT = (
@@ -75,6 +76,9 @@ OPTIONS = {
     "positions=alibi": Option({"positions": "alibi"}, drawn_alike=True),
     "positions=none": Option({"positions": "none"}, drawn_alike=True),
     "norm_kind=rms": Option({"norm_kind": "rms"}, gone=SHIFTS, drawn_alike=True),
+    "encoder_window": Option({"encoder_window": 1}, drawn_alike=True),
+    "query_key_norm=rms": Option({"query_key_norm": "rms"}, HEAD_NORMS, drawn_alike=True),
+    "query_key_norm=layer": Option({"query_key_norm": "layer"}, HEAD_NORMS, drawn_alike=True),
     "sinusoid=halves": Option({"sinusoid": "halves"}, drawn_alike=True),
     "sinusoid=marian": Option({"sinusoid": "marian"}, drawn_alike=True),
     "sinusoid=fairseq": Option({"sinusoid": "fairseq"}, drawn_alike=True),
@@ -337,6 +341,31 @@ def test_tied_parameters_are_equal_ones_whose_gradients_are_added(
     expected = groups[tie_embeddings, tie_output].clone()
     expected[0] *= 0  # the padding row of a tied table is never trained
     torch.testing.assert_close(tied.target_embedding.table.weight.grad, expected, rtol=1e-9, atol=1e-11)
+
+
+def test_a_window_as_wide_as_the_longest_source_is_none(small: Any) -> None:
+    longest = max(map(len, small.sources))
+    plain, wide, narrow = (small.model(encoder_window=window) for window in (None, longest - 1, longest - 2))
+    assert torch.equal(logits(small, wide), logits(small, plain))
+    assert not torch.equal(logits(small, narrow), logits(small, plain))
+
+
+def test_a_long_source_within_a_window_is_block_by_block_what_the_weights_say() -> None:
+    """The weights are those of the dense mask; they are of the window, and the result is that without them."""
+    torch.manual_seed(2)
+    sizes = {"width": 16, "heads": 2, "inner": 16, "encoder_layers": 2, "decoder_layers": 1}
+    model = Transformer(TransformerConfig(source_vocab=30, target_vocab=30, encoder_window=20, **sizes)).eval()
+    source, lengths = torch.randint(4, 30, (2, 600)), torch.tensor([600, 333])
+    mask = model._windowed(Padding(lengths), 600)
+    query = torch.zeros(2, 2, 600, 8)
+    assert choose(query, query, query, mask=mask).kernel == "blockwise"
+    states, weights = model.encode(source, lengths, need_weights=True)
+    distance = (torch.arange(600) - torch.arange(600)[:, None]).abs()
+    seen = (distance <= 20) & (torch.arange(600) < lengths[:, None])[:, None]
+    for layer in weights:
+        assert torch.equal((layer > 0).all(1), seen)
+    real = torch.arange(600) < lengths[:, None]
+    torch.testing.assert_close(model.encode(source, lengths)[0][real], states[real], rtol=1e-4, atol=1e-5)
 
 
 # ------------------------------------------------------------------------------------------ what else there is

@@ -54,6 +54,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "linear positions": {"positions": "alibi"},
     "linear positions, six heads": {"positions": "alibi", "heads": 6, "key_dim": 3, "value_dim": 2},
     "no positions": {"positions": "none"},
+    "norms of queries and keys": {"query_key_norm": "rms", "norm_eps": 0.1, "positions": "rotary", "kv_heads": 2},
+    "layer norms of queries and keys": {"query_key_norm": "layer", "norm_eps": 0.1, "key_dim": 7},
+    "a window": {"encoder_window": 1},
+    "a window and distances": {"encoder_window": 2, "positions": "alibi", "kv_heads": 1},
     "nothing tied": {"tie_output": False, "embedding_scale": "projection"},
 }
 
@@ -130,25 +134,40 @@ class Written:
         shared = [head * kv_heads // heads for head in range(heads)]
         keys, values = keys.unflatten(1, (kv_heads, d_k))[:, shared], values.unflatten(1, (kv_heads, d_v))[:, shared]
         queries = queries.unflatten(1, (heads, d_k))
+        queries, keys = self.head_norm(f"{name}.query_norm", queries), self.head_norm(f"{name}.key_norm", keys)
         if self.config.positions == "rotary" and kind != "cross":
             queries, keys = self.rotated(queries), self.rotated(keys)
         outputs, weights = [], []
         for time, query in enumerate(queries):
-            seen = time + 1 if kind == "decoder" else len(memory)
-            scores = (query * keys[:seen]).sum(-1) / math.sqrt(d_k)
+            first, seen = 0, time + 1 if kind == "decoder" else len(memory)
+            if kind == "encoder" and self.config.encoder_window:  # Beltagy et al. (2020), 3.1
+                first, seen = (
+                    max(0, time - self.config.encoder_window),
+                    min(seen, time + self.config.encoder_window + 1),
+                )
+            scores = (query * keys[first:seen]).sum(-1) / math.sqrt(d_k)
             if self.config.positions == "relative" and kind != "cross":
                 table = self.parameters[f"{kind}_positions.table"]
                 scores = scores + torch.stack(
-                    [table[self.bucket(key - time, kind == "decoder")] for key in range(seen)]
+                    [table[self.bucket(key - time, kind == "decoder")] for key in range(first, seen)]
                 )
             if self.config.positions == "alibi" and kind != "cross":  # Press et al. (2022), with |i - j|
-                distances = torch.tensor([abs(time - key) for key in range(seen)]).double()
+                distances = torch.tensor([abs(time - key) for key in range(first, seen)]).double()
                 scores = scores - distances[:, None] * torch.tensor(SLOPES[heads]).double()
             weight = scores.exp() / scores.exp().sum(0)
-            outputs.append((weight[:, :, None] * values[:seen]).sum(0).flatten())
-            weights.append(torch.cat((weight, weight.new_zeros(len(memory) - seen, heads))))
+            outputs.append((weight[:, :, None] * values[first:seen]).sum(0).flatten())
+            hidden = weight.new_zeros(first, heads), weight.new_zeros(len(memory) - seen, heads)
+            weights.append(torch.cat((hidden[0], weight, hidden[1])))
         self.weights[kind].append(torch.stack(weights).permute(2, 0, 1))
         return self.linear(f"{name}.output_projection", torch.stack(outputs))
+
+    def head_norm(self, name: str, x: Tensor) -> Tensor:
+        """Dehghani et al. (2023): every head by itself, with a gain that the heads share."""
+        if self.config.query_key_norm == "none":
+            return x
+        x = x if self.config.query_key_norm == "rms" else x - x.mean(-1, keepdim=True)
+        square = (x * x).sum(-1, keepdim=True) / x.size(-1)
+        return x / torch.sqrt(square + self.config.norm_eps) * self.parameters[f"{name}.weight"]
 
     @staticmethod
     def rotated(x: Tensor) -> Tensor:

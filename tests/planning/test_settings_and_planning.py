@@ -22,7 +22,7 @@ from multihead.cli.train import train
 from multihead.configuration import Machine, build, inspect_machine, require_device
 from multihead.decoding.search import Search
 from multihead.errors import ConfigurationError
-from multihead.models.config import ARCHITECTURES, PRESETS
+from multihead.models.config import ARCHITECTURES, PRESETS, TransformerConfig
 from multihead.planning import choices as planning
 from multihead.planning.choices import CorpusSize, Pace
 from multihead.planning.sections import HEADINGS, section_of
@@ -88,6 +88,8 @@ OTHER = {
     "norm": "post",
     "final_norm": True,
     "norm_kind": "rms",
+    "query_key_norm": "layer",
+    "encoder_window": 55,
     "norm_eps": 1e-4,
     "tie_embeddings": False,
     "tie_output": False,
@@ -586,6 +588,16 @@ def test_a_given_model_is_trained_more_carefully_and_for_less_long():
     assert given["updates"] == pytest.approx(new["updates"] / 4, rel=0.01)
     assert given["warmup"] < new["warmup"]
     assert "what was learned is kept" in reasons["learning_rate"]
+
+
+def test_what_a_given_model_has_not_is_named():
+    """Also of settings that a folder leaves out because they are the usual ones."""
+    given = TransformerConfig(source_vocab=9, target_vocab=9)
+    message = r"\(norm_kind is layer, asked for was rms; query_key_norm is none, asked for was rms\); leave them out"
+    with pytest.raises(ConfigurationError, match=message):
+        planning.choose_given_model(
+            Choices(TrainSettings(from_model="a", norm_kind="rms", query_key_norm="rms", relative_buckets=32)), given
+        )
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -7,8 +7,10 @@ cached decoding, which differ only in the call. Caches are arguments and results
 from __future__ import annotations
 
 from itertools import accumulate
+from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -19,7 +21,10 @@ from multihead.attention.functional import BackendName, attention
 from multihead.attention.masks import Mask
 from multihead.errors import ConfigurationError, ShapeError
 from multihead.kernels.linear import Linear, linear
-from multihead.kernels.pointwise import Turns, rotate
+from multihead.kernels.pointwise import Turns, layer_norm, rotate
+
+QueryKeyNorm = Literal["layer", "rms"]
+"""See `HeadNorm`."""
 
 Weights = Float[Tensor, "batch heads query key"] | None
 
@@ -75,6 +80,36 @@ class PackedLinear(nn.Module):
         return f"{self.in_features} -> {' + '.join(map(str, self.sizes))}, bias={self.bias is not None}"
 
 
+class HeadNorm(nn.Module):
+    r"""A norm of each head, with one learned gain g for all heads and no shift.
+
+    .. math::
+        \mathrm{rms}(x) = \frac{x}{\sqrt{\mathrm{mean}(x^2) + \epsilon}} \, g, \qquad
+        \mathrm{layer}(x) = \frac{x - \mathrm{mean}(x)}{\sqrt{\mathrm{var}(x) + \epsilon}} \, g
+
+    Args:
+        dim: the width of a head.
+        kind: ``"rms"`` or ``"layer"``.
+        eps: epsilon.
+    """
+
+    def __init__(self, dim: int, kind: QueryKeyNorm, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.dim, self.kind, self.eps = dim, kind, eps
+        self.weight = nn.Parameter(torch.ones(dim))
+
+    def forward(self, x: Float[Tensor, "batch length width"]) -> Float[Tensor, "batch length width"]:
+        """Normalize heads that stand side by side."""
+        heads = x.unflatten(-1, (x.shape[-1] // self.dim, self.dim))
+        if self.kind == "layer":
+            gain = self.weight if x.dtype == torch.float32 else self.weight.to(x.dtype)
+            return layer_norm(heads, gain, None, self.eps, dtype=x.dtype).flatten(-2)
+        return F.rms_norm(heads, (self.dim,), self.weight.to(x.dtype), self.eps).to(x.dtype).flatten(-2)
+
+    def extra_repr(self) -> str:
+        return f"{self.dim}, {self.kind}, eps={self.eps:g}"
+
+
 class MultiHeadAttention(nn.Module):
     r"""Multi-head attention, batch first.
 
@@ -96,10 +131,14 @@ class MultiHeadAttention(nn.Module):
         memory_width: of the input of keys and values (default: ``width``).
         bias: whether the projections have biases.
         dropout: the probability with which a weight is dropped in training. Above 0, attention on a CPU is unfused.
+        qk_norm: a norm of the queries and of the keys of every head before the score, ``"rms"`` or ``"layer"`` (Henry
+            et al. 2020; Dehghani et al. 2023): ``query_norm`` and ``key_norm`` are `HeadNorm`. None = there is none.
+            Rotary positions rotate what is normalized; caches hold normalized keys.
+        norm_eps: the epsilon of these norms.
 
     Raises:
-        ConfigurationError: a width or number of heads below 1, heads that do not divide the widths, or an impossible
-            dropout.
+        ConfigurationError: a width or number of heads below 1, heads that do not divide the widths, an impossible
+            dropout, or an unknown norm.
     """
 
     def __init__(
@@ -113,6 +152,8 @@ class MultiHeadAttention(nn.Module):
         memory_width: int | None = None,
         bias: bool = True,
         dropout: float = 0.0,
+        qk_norm: QueryKeyNorm | None = None,
+        norm_eps: float = 1e-6,
     ) -> None:
         super().__init__()
         self.width, self.heads, self.dropout = width, heads, dropout
@@ -130,6 +171,13 @@ class MultiHeadAttention(nn.Module):
         else:
             self.query_projection = PackedLinear(width, (self.key_width,), bias)
             self.memory_projection = PackedLinear(self.memory_width, kv_sizes, bias)
+        if qk_norm not in (None, "layer", "rms"):
+            raise ConfigurationError(
+                f"qk_norm={qk_norm!r}: norms of queries and keys are 'layer' or 'rms', None = none"
+            )
+        dim = self.key_width // heads
+        self.query_norm = None if qk_norm is None else HeadNorm(dim, qk_norm, norm_eps)
+        self.key_norm = None if qk_norm is None else HeadNorm(dim, qk_norm, norm_eps)
         self.output_projection = Linear(self.value_width, width, bias=bias)
         nn.init.xavier_uniform_(self.output_projection.weight)
         if bias:
@@ -201,7 +249,7 @@ class MultiHeadAttention(nn.Module):
             (query,) = self.query_projection(x)
         else:
             (query,) = self.in_projection(x, 0, 1)
-        return split_heads(query, self.heads)
+        return split_heads(query if self.query_norm is None else self.query_norm(query), self.heads)
 
     def project(
         self,
@@ -218,6 +266,7 @@ class MultiHeadAttention(nn.Module):
             keys, values = maps(key, first, first + 2)
         else:
             (keys,), (values,) = maps(key, first, first + 1), maps(value, first + 1, first + 2)
+        keys = keys if self.key_norm is None else self.key_norm(keys)
         return KeyValue(split_heads(keys, self.kv_heads), split_heads(values, self.kv_heads))
 
     def attend(
@@ -268,6 +317,8 @@ class MultiHeadAttention(nn.Module):
                 "another sequence only. Pass it as key=, or use attend()"
             )
         query, keys, values = self.in_projection(x)
+        if self.query_norm is not None and self.key_norm is not None:
+            query, keys = self.query_norm(query), self.key_norm(keys)
         if turns is not None:
             query, keys = rotate(query, turns), rotate(keys, turns)
         kv = KeyValue(split_heads(keys, self.kv_heads), split_heads(values, self.kv_heads))

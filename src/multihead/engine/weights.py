@@ -162,6 +162,8 @@ def model_weights(model: Transformer, precision: Precision) -> ModelWeights:
         int(not config.source_end),
         int(config.positions == "rotary"),
         int(config.positions == "alibi"),
+        ("none", "layer", "rms").index(config.query_key_norm),
+        config.encoder_window or 0,
     ]
     shapes, gated = _Shapes(*sizes[1:7]), config.feed_forward in GATED
     tensors: list[Tensor | None] = []
@@ -309,6 +311,7 @@ class _Shapes(NamedTuple):
         rows = self.heads * self.key + self.kv_heads * (self.key + self.value)
         yield _checked(packed.weight, rows, self.width)
         yield None if packed.bias is None else _checked(packed.bias, rows)
+        yield from self.head_norms(attention)
         yield from _linear(attention.output_projection, self.width, self.heads * self.value)
 
     def cross_attention(self, residual: Residual, attention: MultiHeadAttention) -> Iterator[Tensor | None]:
@@ -319,7 +322,13 @@ class _Shapes(NamedTuple):
         for rows, count in ((slice(0, queries), queries), (slice(queries, None), rest)):
             yield _checked(packed.weight[rows], count, self.width)
             yield None if packed.bias is None else _checked(packed.bias[rows], count)
+        yield from self.head_norms(attention)
         yield from _linear(attention.output_projection, self.width, self.heads * self.value)
+
+    def head_norms(self, attention: MultiHeadAttention) -> Iterator[Tensor]:
+        for norm in (attention.query_norm, attention.key_norm):
+            if norm is not None:
+                yield _checked(norm.weight, self.key)
 
     def feed_forward(self, residual: Residual, network: FeedForward, gated: bool) -> Iterator[Tensor | None]:
         yield from self.norm(residual.norm)

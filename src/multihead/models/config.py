@@ -86,7 +86,7 @@ class TransformerConfig(Settings):
     )
     """Fields that affect neither the weights nor the output of a trained model: fine-tuning may change them."""
     rare: ClassVar[frozenset[str]] = frozenset(
-        ("feed_forward_bias", "relative_buckets", "relative_distance", "norm_kind")
+        ("feed_forward_bias", "relative_buckets", "relative_distance", "norm_kind", "query_key_norm", "encoder_window")
     )
     """Fields that are written only if they differ from their defaults, so that older code reads all other models."""
 
@@ -121,6 +121,9 @@ class TransformerConfig(Settings):
     """Number of encoder layers."""
     decoder_layers: int = Field(default=6, ge=1, le=MOST_LAYERS)
     """Number of decoder layers."""
+    encoder_window: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
+    """W: position t of the encoder attends to t - W ... t + W alone (Beltagy et al. 2020), so that attention costs
+    2 W + 1 scores a position; default: to all."""
     positions: Positions = "sinusoidal"
     """Position encoding: sinusoidal for any length; learned vectors, separate for source and target; or no vectors, but
     a learned bias of the scores of self-attention for each head and distance (Raffel et al. 2020, T5), queries and
@@ -155,6 +158,9 @@ class TransformerConfig(Settings):
     """Whether a norm follows the encoder and the decoder; default: with pre-norm only, which needs it."""
     norm_kind: Literal["layer", "rms"] = "layer"
     """Layer norm (Ba et al. 2016), or RMS norm, which has neither mean nor shift (Zhang & Sennrich 2019)."""
+    query_key_norm: Literal["none", "layer", "rms"] = "none"
+    """Norm of the queries and keys of every head before the score, with learned gains (Henry et al. 2020; Dehghani
+    et al. 2023), in self-attention and in attention to the source (`attention.multihead.HeadNorm`)."""
     norm_eps: float = Field(default=1e-6, gt=0, le=1)
     """Epsilon added to the variance in layer norm, to the mean square in RMS norm."""
     tie_embeddings: bool = True

@@ -345,6 +345,8 @@ def _attention(config: TransformerConfig) -> MultiHeadAttention:
         value_width=config.value_width,
         bias=config.attention_bias,
         dropout=config.attention_dropout,
+        qk_norm=None if config.query_key_norm == "none" else config.query_key_norm,
+        norm_eps=config.norm_eps,
     )
 
 

@@ -25,6 +25,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from multihead.attention import PackedLinear
+from multihead.attention.multihead import HeadNorm
 from multihead.kernels.linear import Loss, linear_cross_entropy
 from multihead.kernels.soft_targets import SoftTargets
 from multihead.models.config import NetworkConfig
@@ -187,7 +188,7 @@ def initialize(model: nn.Module, embeddings: Literal["normal", "xavier"] = "norm
         elif isinstance(module, nn.LayerNorm):
             nn.init.ones_(module.weight)
             nn.init.zeros_(module.bias)
-        elif isinstance(module, nn.RMSNorm):
+        elif isinstance(module, (nn.RMSNorm, HeadNorm)):
             nn.init.ones_(module.weight)
         elif isinstance(module, (nn.GRU, nn.LSTM)):
             _initialize_recurrent(module)

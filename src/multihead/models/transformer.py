@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor, nn
 
-from multihead.attention import Causal, EndToEnd, Mask, Padding, RelativeBias
+from multihead.attention import Causal, EndToEnd, Mask, Padding, RelativeBias, SlidingWindow
 from multihead.attention.backends.short import LONGEST, WIDEST
 from multihead.kernels import random
 from multihead.kernels.linear import Loss, linear_cross_entropy
@@ -197,7 +197,7 @@ class Transformer(Network):
         """`hidden` without padding: the states of all target tokens, row after row."""
         with source.dropout_context():
             x = self.source_embedding.packed(source.tokens, source.positions)  # [1, packed, width]
-            self_mask: Mask = EndToEnd(source.lengths, len(source.tokens))
+            self_mask = self._windowed(EndToEnd(source.lengths, len(source.tokens)), int(source.lengths.max()))
             places = self._packed_places(self.encoder_positions, source)
             for layer in self.encoder:
                 x, _ = layer(x, self_mask, places)
@@ -227,6 +227,11 @@ class Transformer(Network):
             return Places(bias)
         return Places(bias, self.rotary(torch.arange(time, device=self.output.weight.device), time))
 
+    def _windowed(self, mask: Mask, longest: int) -> Mask:
+        """The mask of the encoder, with its window where a source may be longer than that."""
+        window = self.config.encoder_window
+        return mask if window is None or window >= longest - 1 else mask & SlidingWindow(window, window)
+
     def encode(
         self,
         source: Int[Tensor, "batch source"],
@@ -236,7 +241,8 @@ class Transformer(Network):
     ) -> tuple[Float[Tensor, "batch source width"], tuple[Weights, ...]]:
         """The encoder's states, and the attention weights of its layers on request (otherwise an empty tuple)."""
         x = self.source_embedding(source)
-        mask, time = Padding(self.read_lengths(source_lengths)), source.size(1)
+        time = source.size(1)
+        mask = self._windowed(Padding(self.read_lengths(source_lengths)), time)
         places = self._places(self.encoder_positions, time)
         recorded: list[Weights] = []
         for layer in self.encoder:

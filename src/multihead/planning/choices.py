@@ -111,7 +111,7 @@ def choose_given_model(choices: Choices, given: NetworkConfig) -> NetworkConfig:
     if named is not None:
         fixed = preset(named, given.architecture)
         requested = fixed | {name: value for name, value in requested.items() if value is not None}
-    own = given.model_dump()
+    own = {name: getattr(given, name) for name in type(given).model_fields}  # a dump leaves rare defaults out
     differing = [
         f"{name} is {own[name]}, asked for was {value}"
         for name, value in requested.items()

@@ -176,6 +176,8 @@ class Model(Settings):
     encoder_layers: int | None = shared("encoder_layers")
     decoder_layers: int | None = None
     """Layers of the decoder."""
+    encoder_window: int | None = None
+    """Positions to either side that a position of the encoder attends to, for long inputs; all by default."""
     positions: Positions | None = None
     """Position encodings: computed, for any length; learned; learned biases of the attention for each distance; rotated
     queries and keys; attention that falls linearly with the distance (alibi); or none."""
@@ -206,6 +208,8 @@ class Model(Settings):
     """A final norm after encoder and decoder; by default if norm is pre."""
     norm_kind: Literal["layer", "rms"] | None = None
     """Layer norm, or RMS norm, which has neither mean nor shift."""
+    query_key_norm: Literal["none", "layer", "rms"] | None = None
+    """Norm of the queries and keys of every head before the score."""
     norm_eps: float | None = None
     """Added to the variance in layer norm."""
     tie_embeddings: bool | None = None

@@ -123,6 +123,8 @@ def test_the_code_of_the_card(
         ({"kv_heads": 1}, "grouped queries"),
         ({"positions": "rotary"}, "rotary positions"),
         ({"positions": "alibi"}, "linear positions, ALiBi"),
+        ({"query_key_norm": "rms"}, "norms of queries and keys"),
+        ({"encoder_window": 9}, "encoder_window 9"),
         ({"positions": "none", "norm": "post"}, "no positions with post-norm"),
         ({"key_dim": 4}, "key_dim 4"),
         ({"feed_forward": "swiglu"}, "swiglu"),

@@ -57,7 +57,12 @@ MODELS = {
     "grouped, swiglu": {**WIDE, "kv_heads": 2, "feed_forward": "swiglu"},
     "halves, bias": {**WIDE, "sinusoid": "halves", "output_bias": True, "feed_forward": "silu"},
     "rotary, grouped": {**WIDE, "positions": "rotary", "kv_heads": 2},
-    "linear positions": {**WIDE, "positions": "alibi"},
+    "linear positions, query-key norm, window": {
+        **WIDE,
+        "positions": "alibi",
+        "query_key_norm": "rms",
+        "encoder_window": 2,
+    },
     "no positions": {**WIDE, "positions": "none"},
     "fairseq, separate, norm": {"sinusoid": "fairseq", "shared": False, "tie_output": False, "embedding_norm": True},
 }

@@ -461,6 +461,11 @@ struct Reader {  // reads the tensors of a model in the order of engine/weights.
         norm(a.norm, s.width);
         weights(a.in, cross ? s.q() : s.q() + s.kv(), s.width);
         if (cross) weights(a.memory, s.kv(), s.width);
+        for (Norm *n : {&a.query_norm, &a.key_norm})
+            if (s.head_norm) {
+                const float *gain = take();
+                n->gain.assign(gain, gain + s.key), n->shift.assign(s.key, 0.f), n->eps = eps, n->rms = s.head_norm == 2;
+            }
         weights(a.out, s.width, s.heads * s.value);
     }
     void feed_forward(FeedForward &f) {
@@ -485,7 +490,7 @@ static bool are_possible(const Sizes &s) {
     return s.heads % s.kv_heads == 0 && is_in(s.kind, 0, 2) && is_in(s.activation, 0, GATED_TANH_GELU) &&
            is_in(s.encoder_layers, 0, 1 << 20) && is_in(s.decoder_layers, 0, 1 << 20) && is_in(s.reach, 0, 1 << 20) &&
            is_in(s.unread, 0, 1) && is_in(s.rotary, 0, 1) && !(s.rotary && s.key % 2) && is_in(s.linear, 0, 1) &&
-           !(s.linear && s.reach);
+           !(s.linear && s.reach) && is_in(s.head_norm, 0, 2) && is_in(s.window, 0, most);
 }
 
 // Whether a sentence of `words` ids and translations of `limit` symbols need a number of bytes that 64 bits can hold.

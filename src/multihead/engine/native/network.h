@@ -89,7 +89,9 @@ struct Sizes {
         reach,   // distance from which on relative biases are the same; 0: there are none
         unread,  // ids at the end of a source that the encoder does not read if there are others: 0 or 1
         rotary,  // whether positions rotate queries and keys of self-attention, rather than being added to embeddings
-        linear;  // whether scores of self-attention fall linearly with the distance (ALiBi)
+        linear,     // whether scores of self-attention fall linearly with the distance (ALiBi)
+        head_norm,  // of the queries and keys of every head: 0 none, 1 layer norm, 2 RMS norm
+        window;     // how far the encoder sees to either side; 0: everything
     i64 q() const { return heads * key; }
     i64 k() const { return kv_heads * key; }
     i64 v() const { return kv_heads * value; }
@@ -128,6 +130,7 @@ struct FeedForward {
 struct Attention {
     Norm norm;
     Weights in, memory, out;  // self: in = q, k, v; cross: in = q, memory = k, v of the source
+    Norm query_norm, key_norm;
 };
 
 struct EncoderLayer {
@@ -280,6 +283,16 @@ struct Runner {
             for (i64 f = 0; f < s.width; f++) x[f] = fused(word[f], model.scale, place[f]);
         }
         if (s.embedding_norm) e.norm.apply(x, x, s.width);
+    }
+
+    // Normalizes heads [heads][key], if there is such a norm.
+    void norm_heads(float *x, i64 heads, const Norm &norm) const {
+        for (i64 h = 0; s.head_norm && h < heads; h++, x += s.key) norm.apply(x, x, s.key);
+    }
+
+    // The same of a query [heads][key] and the key [kv_heads][key] after it.
+    void norm_heads(float *qk, const Attention &a) const {
+        norm_heads(qk, s.heads, a.query_norm), norm_heads(qk + s.q(), s.kv_heads, a.key_norm);
     }
 
     // Rotates a query [heads][key] and the key [kv_heads][key] after it to a position (kernels/pointwise.py).
@@ -442,10 +455,12 @@ struct Runner {
                     for (i64 i = 0; i < d; i++) turned[i * wide + j] = keys[j * step + i];
             }
             for (i64 first = 0; first < words; first += 4) {
-                const i64 some = std::min<i64>(4, words - first);
+                const i64 some = std::min<i64>(4, words - first), sight = s.window ? s.window : words;
+                const i64 low = std::max<i64>(0, first - sight) / LANES * LANES;  // of all keys that they see
+                const i64 high = std::min(words, first + some + sight);
                 const float *of[4];
                 for (i64 r = 0; r < 4; r++) of[r] = queries + (first + std::min(r, some - 1)) * step;
-                for (i64 j = 0; j < wide; j += LANES) {
+                for (i64 j = low; j < high; j += LANES) {
                     vf sum[4] = {};
                     for (i64 i = 0; i < d; i++) {
                         const vf key = *(const vf *)(turned + i * wide + j);
@@ -456,16 +471,18 @@ struct Runner {
                 }
                 for (i64 r = 0; r < some; r++) {
                     float *weight = scores + r * wide, *to = out + (first + r) * s.heads * v + h * v;
+                    const i64 begin = std::max<i64>(0, first + r - sight), end = std::min(words, first + r + sight + 1);
                     if (s.reach) {
                         const float *biases = &model.encoder_biases[h * (2 * s.reach + 1) + s.reach];
-                        for (i64 j = 0; j < words; j++)
+                        for (i64 j = begin; j < end; j++)
                             weight[j] += biases[std::clamp(j - (first + r), -s.reach, s.reach)];
                     }
-                    for (i64 j = 0; s.linear && j < words; j++)
+                    for (i64 j = begin; s.linear && j < end; j++)
                         weight[j] -= model.slopes[h] * (float)std::abs(j - (first + r));
-                    softmax(weight, words);
+                    std::fill(weight + low, weight + begin, -1e30f);
+                    softmax(weight + low, end - low);
                     std::fill(to, to + v, 0.f);
-                    for (i64 j = 0; j < words; j++) add_weighted(to, values + j * step, weight[j], v);
+                    for (i64 j = begin; j < end; j++) add_weighted(to, values + j * step, weight[j], v);
                 }
             }
         }
@@ -489,6 +506,7 @@ struct Runner {
             product(layer.own.in, scratch.rows, rows, qkv, step);
             i64 first = 0;
             for (i64 length : lengths) {
+                for (i64 t = 0; t < length; t++) norm_heads(qkv + (first + t) * step, layer.own);
                 for (i64 t = 0; s.rotary && t < length; t++) rotate(qkv + (first + t) * step, sources, t);
                 encoder_attention(qkv + first * step, step, length, heads + first * s.heads * s.value);
                 first += length;
@@ -511,7 +529,10 @@ struct Runner {
         float *wide = scratch.wide.get<float>(rows * step);
         for (const DecoderLayer &layer : model.decoder) {
             product(layer.cross.memory, scratch.rows, rows, wide, step);
-            for (i64 r = 0; r < rows; r++, to += kv) store(wide + r * step, kv, to);
+            for (i64 r = 0; r < rows; r++, to += kv) {
+                norm_heads(wide + r * step, s.kv_heads, layer.cross.key_norm);
+                store(wide + r * step, kv, to);
+            }
         }
     }
 
@@ -558,6 +579,7 @@ struct Runner {
             load_rows(x, rows, s.width, stride, s.pre ? &layer.own.norm : nullptr);
             float *qkv = scratch.wide.get<float>(rows * wide);
             product(layer.own.in, scratch.rows, rows, qkv, wide);
+            for (i64 r = 0; r < rows; r++) norm_heads(qkv + r * wide, layer.own);
             for (i64 r = 0; s.rotary && r < rows; r++) rotate(qkv + r * wide, targets, given[r].cache->time);
             s.kind == FLOAT32 ? self_attention<float>(given, l, qkv, wide, heads)
                               : self_attention<uint16_t>(given, l, qkv, wide, heads);
@@ -565,6 +587,7 @@ struct Runner {
             load_rows(x, rows, s.width, stride, s.pre ? &layer.cross.norm : nullptr);
             float *q = scratch.wide.get<float>(rows * narrow);
             product(layer.cross.in, scratch.rows, rows, q, narrow);
+            for (i64 r = 0; r < rows; r++) norm_heads(q + r * narrow, s.heads, layer.cross.query_norm);
             s.kind == FLOAT32 ? cross_attention<float>(given, l, q, narrow, heads)
                               : cross_attention<uint16_t>(given, l, q, narrow, heads);
             project_heads(layer.cross, heads, x, rows);

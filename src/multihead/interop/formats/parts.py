@@ -25,13 +25,13 @@ from multihead.text.tokenizer import Tokenizer
 __all__ = ["Languages", "TranslatorParts", "network_refusals"]
 
 
-def network_refusals(config: TransformerConfig, *, rotary: bool = False, linear: bool = False) -> list[str]:
+def network_refusals(config: TransformerConfig, *, rotary: bool = False, native: bool = False) -> list[str]:
     """What a network may have that a format into which we write lacks: the parts of T5, and positions.
 
     Args:
         config: settings of the network.
         rotary: whether the format has rotary positions.
-        linear: whether it has ALiBi's.
+        native: whether it runs our compiled search, which has linear positions, norms of queries and keys, and windows.
     """
     reasons = []
     if config.norm_kind == "rms":
@@ -40,8 +40,12 @@ def network_refusals(config: TransformerConfig, *, rotary: bool = False, linear:
         reasons.append("relative positions")
     if config.positions == "rotary" and not rotary:
         reasons.append("rotary positions (train with --positions sinusoidal)")
-    if config.positions == "alibi" and not linear:
+    if config.positions == "alibi" and not native:
         reasons.append("linear positions, ALiBi (train with --positions sinusoidal)")
+    if config.query_key_norm != "none" and not native:
+        reasons.append(f"norms of queries and keys (query_key_norm {config.query_key_norm})")
+    if config.encoder_window is not None and not native:
+        reasons.append(f"an encoder that attends within a window (encoder_window {config.encoder_window})")
     if config.feed_forward in ("gelu_tanh", "geglu_tanh"):
         reasons.append(f"GELU by its tanh formula ({config.feed_forward})")
     return reasons

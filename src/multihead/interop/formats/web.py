@@ -62,7 +62,7 @@ def refusals(parts: TranslatorParts) -> list[str]:
     search = parts.generation
     usual = {"no_repeat": 0, "without": (), "groups": 1, "coverage": 0.0, "shortlist": False}
     changed = [name for name, value in usual.items() if getattr(search, name) != value]
-    reasons = network_refusals(parts.config, rotary=True, linear=True)
+    reasons = network_refusals(parts.config, rotary=True, native=True)
     reasons += [f"a search with {name}={getattr(search, name)!r}, which the compiled search lacks" for name in changed]
     for side, tokenizer in (("source", parts.source_tokenizer), ("target", parts.target_tokenizer)):
         reason = refusal(tokenizer)
