@@ -148,3 +148,50 @@ def test_packing_keeps_every_word_in_its_order_and_says_where_it_stood() -> None
     assert torch.equal(packed.tokens[: packed.total], source[source > 0])
     assert torch.equal(source[packed.rows, packed.positions][: packed.total], packed.tokens[: packed.total])
     assert not packed.tokens[packed.total :].any()
+
+
+CHECKPOINTED: list[dict[str, Any]] = [
+    {"norm": "post", "dropout": 0.0},
+    {"norm": "pre", "dropout": 0.3, "positions": "rotary", "query_key_norm": "rms", "feed_forward": "swiglu"},
+    {"norm": "pre", "dropout": 0.3, "positions": "relative"},  # padded
+    {"norm": "post", "dropout": 0.1, "attention_dropout": 0.2},  # padded, drawn by PyTorch
+]
+
+
+@pytest.mark.parametrize("settings", CHECKPOINTED, ids=str)
+@pytest.mark.parametrize("precision", [None, torch.bfloat16])
+def test_layers_that_are_computed_again_are_the_same(settings: Any, precision: Any) -> None:
+    """Loss and every gradient, bit by bit, with our random numbers and PyTorch's; and most states are not kept."""
+    model, results, kept = model_of(**settings), [], []
+    for model.checkpointing in (False, True):
+        sizes: list[int] = []
+
+        def count(tensor: Tensor, sizes: list[int] = sizes) -> Tensor:
+            sizes.append(tensor.nbytes)
+            return tensor
+
+        torch.manual_seed(4)
+        with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+            results.append(learned(model, 5, precision))
+        kept.append(sum(sizes))
+    (loss, gradients), (again, others) = results
+    assert torch.equal(loss, again)
+    assert gradients.keys() == others.keys()
+    assert all(torch.equal(gradients[name], others[name]) for name in gradients)
+    assert kept[1] < 0.6 * kept[0]
+
+
+def test_layers_are_computed_again_for_every_backward_pass_and_outside_of_a_step() -> None:
+    model = model_of(norm="pre", dropout=0.4)
+    found = []
+    for model.checkpointing in (False, True):
+        torch.manual_seed(4)
+        model.zero_grad()
+        loss = model.loss(*example(model.config), smoothing=0.1).total
+        for _ in range(2):
+            with random.step(9):  # of another computation
+                loss.backward(retain_graph=True)
+        found.append([parameter.grad for parameter in model.parameters()])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+    with torch.no_grad():
+        assert model.eval().loss(*example(model.config), smoothing=0.1).total.isfinite()

@@ -125,6 +125,7 @@ OTHER = {
     "validate_every": 11,
     "patience": 4,
     "compile": True,
+    "gradient_checkpointing": True,
     "log_every": 6,
     "precision": "float32",
     "threads": 1,
@@ -400,7 +401,7 @@ BY_PREPARING = (
 @pytest.mark.parametrize("pairs", [100, 4_999, 30_000, 3_000_000])
 def test_the_user_is_always_right(pairs, machine, architecture):
     asked = without("budget", "held_out", "teacher_weight", *BY_PREPARING, *SUBWORDS[1:], *OF_ANOTHER[architecture])
-    asked |= {"compile": architecture == "transformer"}
+    asked |= {"compile": False, "gradient_checkpointing": architecture == "transformer"}
     asked |= {"model": architecture, "preset": PRESET[architecture]}
     decided, reasons = decide(
         TrainSettings(**asked), pairs, machine, pace=lambda *_: pytest.fail("measured for nothing")
@@ -432,6 +433,14 @@ def test_short_runs_with_few_pairs_and_muon_get_weight_decay():
 def test_only_a_transformer_is_compiled():
     with pytest.raises(ConfigurationError, match="only a Transformer is compiled, and this model is recurrent"):
         planning.rehearse(TrainSettings(model="recurrent", compile=True), 30_000, SLOW)
+
+
+def test_layers_are_computed_again_in_a_transformer_that_is_not_compiled():
+    with pytest.raises(ConfigurationError, match="only a Transformer has it, and this model is recurrent"):
+        planning.rehearse(TrainSettings(model="recurrent", gradient_checkpointing=True), 30_000, SLOW)
+    with pytest.raises(ConfigurationError, match="--gradient-checkpointing and --compile exclude each other"):
+        planning.rehearse(TrainSettings(compile=True, gradient_checkpointing=True), 30_000, SLOW)
+    planning.rehearse(TrainSettings(compile=False, gradient_checkpointing=True), 30_000, SLOW)
 
 
 @pytest.mark.parametrize("architecture", [None, *ARCHITECTURES])

@@ -41,7 +41,7 @@ MODES = ("sum", "replicated", "sharded") if can_shard() else ("sum", "replicated
 DIVIDING = pytest.mark.skipif(not can_shard(), reason="this PyTorch cannot divide parameters as we need it")
 CASES = {
     "adam": ({"average": 0.9}, {}),
-    "muon": ({"optimizer": "muon", "weight_decay": 0.1}, {}),
+    "muon": ({"optimizer": "muon", "weight_decay": 0.1, "gradient_checkpointing": True}, {}),
     "compiled": ({"clip": 0.0}, {"dtype": torch.float32, "norm": "post", "tie_output": False}),
 }
 """Settings of training and of the network. In float64 there are no compiled kernels, but weights can be compared: Adam
@@ -70,6 +70,7 @@ def updates(toy, group, mode, case):
     """Losses, norms, and at the end all weights and averages."""
     changes, sizes = CASES[case]
     model, config = toy.model(**MODEL | sizes), toy.config(**changes)
+    model.checkpointing = config.gradient_checkpointing
     processes, muon, average = parts(group, mode, model, config)
     optimizer, seen = build_optimizer(model, config, muon), []
     for step, (groups, room) in enumerate(UPDATES, start=1):

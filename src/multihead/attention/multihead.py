@@ -100,7 +100,7 @@ class HeadNorm(nn.Module):
 
     def forward(self, x: Float[Tensor, "batch length width"]) -> Float[Tensor, "batch length width"]:
         """Normalize heads that stand side by side."""
-        heads = x.unflatten(-1, (x.shape[-1] // self.dim, self.dim))
+        heads = x.view(*x.shape[:-1], x.shape[-1] // self.dim, self.dim)
         if self.kind == "layer":
             gain = self.weight if x.dtype == torch.float32 else self.weight.to(x.dtype)
             return layer_norm(heads, gain, None, self.eps, dtype=x.dtype).flatten(-2)

@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from typing import Any, NamedTuple
 
 import torch
@@ -108,6 +108,31 @@ def resume(stream: Stream, site: int | None = None) -> Iterator[Stream]:
         yield stream
     finally:
         _current.reset(token)
+
+
+class Replay:
+    """The random numbers of a computation again: inside, what is drawn is what follows the making of this object.
+
+    Outside of `step`, PyTorch's generator has to be set back, too. May be entered any number of times.
+    """
+
+    def __init__(self) -> None:
+        stream = _current.get()
+        self._stream, self._site = stream, 0 if stream is None else stream.site
+        self._places = _places.get()
+        self._tokens: list[tuple[Token[Stream | None], Token[Tensor | None]]] = []
+
+    def __enter__(self) -> None:
+        again = None
+        if self._stream is not None:
+            again = Stream(self._stream.seed, self._stream.first_row, self._stream.row_stride)
+            again.site = self._site
+        self._tokens.append((_current.set(again), _places.set(self._places)))
+
+    def __exit__(self, *_: object) -> None:
+        stream, places = self._tokens.pop()
+        _current.reset(stream)
+        _places.reset(places)
 
 
 @contextmanager

@@ -14,9 +14,9 @@ padded batch (`kernels.random.packed_at`), so loss and gradients are those of th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int, Int64
@@ -90,6 +90,9 @@ class Transformer(Network):
 
     Copies of a model share the compiled code. It uses PyTorch's dropout, whose masks differ from ours.
     """
+    checkpointing: bool = False
+    """Whether training keeps the inputs of each layer only, and computes the layer again in the backward pass (Chen
+    et al. 2016). Loss and gradients are the same numbers."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -200,16 +203,27 @@ class Transformer(Network):
             self_mask = self._windowed(EndToEnd(source.lengths, len(source.tokens)), int(source.lengths.max()))
             places = self._packed_places(self.encoder_positions, source)
             for layer in self.encoder:
-                x, _ = layer(x, self_mask, places)
+                x = self._kept(_encode, layer, x, self_mask, places)
             x = self.encoder_norm(x)
         with target.dropout_context():
             y = self.target_embedding.packed(target.tokens, target.positions)
             self_mask = EndToEnd(target.lengths, len(target.tokens)) & Causal()
             cross_mask = EndToEnd(target.lengths, len(target.tokens), source.lengths, len(source.tokens))
             places = self._packed_places(self.decoder_positions, target)
-            for layer in self._decoder_layers():
-                y = layer(y, layer.project_memory(x), self_mask, cross_mask, places).states
+            for layer in self.decoder:
+                y = self._kept(_decode, layer, y, x, self_mask, cross_mask, places)
         return self._finish(y)[0, : target.total]
+
+    def _kept(self, compute: Callable[..., Tensor], layer: nn.Module, *inputs: Any) -> Tensor:
+        """``compute(layer, *inputs)``, of which the backward pass keeps all states, or the inputs only."""
+        if not (self.checkpointing and torch.is_grad_enabled()):
+            return compute(layer, *inputs)
+        from torch.utils.checkpoint import checkpoint
+
+        result: Tensor = checkpoint(
+            compute, layer, *inputs, use_reentrant=False, context_fn=lambda: (nullcontext(), random.Replay())
+        )
+        return result
 
     def _packed_places(self, biased: RelativeBias | LinearPositions | None, packed: Packed) -> Places:
         if isinstance(biased, LinearPositions):
@@ -246,9 +260,11 @@ class Transformer(Network):
         places = self._places(self.encoder_positions, time)
         recorded: list[Weights] = []
         for layer in self.encoder:
-            x, weights = layer(x, mask, places, need_weights=need_weights)
-            if weights is not None:
-                recorded.append(weights)
+            if not need_weights:
+                x = self._kept(_encode, layer, x, mask, places)
+                continue
+            x, weights = layer(x, mask, places, need_weights=True)
+            recorded.append(weights)
         return self.encoder_norm(x), tuple(recorded)
 
     def _run(
@@ -261,10 +277,12 @@ class Transformer(Network):
         self_weights: list[Weights] = []
         cross_weights: list[Weights] = []
         for layer in self._decoder_layers():
-            y, *weights = layer(y, layer.project_memory(encoded), causal, padding, places, need_weights=need_weights)
-            if need_weights:
-                self_weights.append(weights[0])
-                cross_weights.append(weights[1])
+            if not need_weights:
+                y = self._kept(_decode, layer, y, encoded, causal, padding, places)
+                continue
+            y, *weights = layer(y, layer.project_memory(encoded), causal, padding, places, need_weights=True)
+            self_weights.append(weights[0])
+            cross_weights.append(weights[1])
         recorded = (
             AttentionWeights(encoder_weights, tuple(self_weights), tuple(cross_weights)) if need_weights else None
         )
@@ -328,6 +346,18 @@ class Transformer(Network):
         for layer in self.decoder:
             assert isinstance(layer, DecoderLayer)
             yield layer
+
+
+def _encode(layer: EncoderLayer, x: Tensor, mask: Mask, places: Places) -> Tensor:
+    """The new states of the encoder."""
+    states: Tensor = layer(x, mask, places)[0]
+    return states
+
+
+def _decode(layer: DecoderLayer, y: Tensor, memory: Tensor, mask: Mask, memory_mask: Mask, places: Places) -> Tensor:
+    """The new states of the decoder, which attends to these states of the encoder."""
+    states: Tensor = layer(y, layer.project_memory(memory), mask, memory_mask, places).states
+    return states
 
 
 COMPILER = "inductor"

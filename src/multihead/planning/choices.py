@@ -276,6 +276,16 @@ def choose_training(
     }
     if values["compile"] and model.architecture != "transformer":
         raise ConfigurationError(f"--compile: only a Transformer is compiled, and this model is {model.architecture}")
+    values["gradient_checkpointing"] = take("gradient_checkpointing", lambda: (False, "costs a quarter more time"))
+    if values["gradient_checkpointing"] and model.architecture != "transformer":
+        raise ConfigurationError(
+            f"--gradient-checkpointing: only a Transformer has it, and this model is {model.architecture}; leave it out"
+        )
+    if values["gradient_checkpointing"] and values["compile"]:
+        raise ConfigurationError(
+            "--gradient-checkpointing and --compile exclude each other: what PyTorch compiles decides itself what it "
+            "keeps; leave out the one or the other"
+        )
     if choices.requested("teacher") is not None and getattr(model, "alignment", None) == "sample":
         raise ConfigurationError(
             "--teacher: an alignment that samples positions is rewarded for the words of the text alone; leave out the "

@@ -292,6 +292,9 @@ class Training(Settings):
     patience: int | None = shared("patience")
     compile: bool | None = None
     """Let PyTorch compile the Transformer (torch.compile), for GPUs; a minute at the start."""
+    gradient_checkpointing: bool | None = None
+    """Keep only the inputs of each layer for the backward pass, which computes the layer again: less memory for a
+    quarter more time; the result is the same."""
 
     @field_validator("teacher", mode="before")
     @classmethod

@@ -74,6 +74,8 @@ class TrainingConfig(Settings):
     """Device that trains the model: cpu, cuda, or mps on a Mac."""
     compile: bool = False
     """Compute a Transformer's states with code compiled by torch.compile (`models.transformer`)."""
+    gradient_checkpointing: bool = False
+    """Compute the layers of a Transformer again in the backward pass instead of keeping their states."""
     bpe_dropout: float = Field(default=0.0, ge=0, lt=1)
     """Probability of skipping a merge when a sentence is segmented anew in each epoch; 0 disables BPE-dropout."""
     keep_checkpoints: int = Field(default=2, ge=1, le=MOST_UPDATES)

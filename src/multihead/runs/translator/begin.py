@@ -264,7 +264,7 @@ def build_network_for(model: NetworkConfig, training: TrainingConfig) -> Network
     """A new network, drawn from PyTorch's current generator, on the device of its training."""
     network = build_network(model).to(training.device)
     if isinstance(network, Transformer):
-        network.compiled = training.compile
+        network.compiled, network.checkpointing = training.compile, training.gradient_checkpointing
     return network
 
 
