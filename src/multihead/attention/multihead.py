@@ -6,6 +6,7 @@ cached decoding, which differ only in the call. Caches are arguments and results
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import accumulate
 from typing import Literal
 
@@ -140,6 +141,9 @@ class MultiHeadAttention(nn.Module):
         ConfigurationError: a width or number of heads below 1, heads that do not divide the widths, an impossible
             dropout, or an unknown norm.
     """
+
+    mix: Callable[..., tuple[Tensor, Tensor | None]] = staticmethod(attention)
+    """Computes the heads; inside :func:`multihead.inspection.capture.capture`, another function does."""
 
     def __init__(
         self,
@@ -334,7 +338,7 @@ class MultiHeadAttention(nn.Module):
         need_weights: bool,
         backend: BackendName,
     ) -> tuple[Tensor, Tensor | None]:
-        heads, weights = attention(
+        heads, weights = self.mix(
             query,
             kv.key,
             kv.value,

@@ -34,7 +34,15 @@ from multihead.decoding.shortlist import Shortlist
 from multihead.decoding.stepper import Stepper
 from multihead.decoding.task import SearchTask
 from multihead.engine.graphs import Capture, Graphs
-from multihead.engine.weights import PackedModel, Precision, integers, require_handle, weights_version, why_not
+from multihead.engine.weights import (
+    PackedModel,
+    Precision,
+    has_hooks,
+    integers,
+    require_handle,
+    weights_version,
+    why_not,
+)
 from multihead.errors import ConfigurationError, ShapeError, SurroundingsError
 from multihead.kernels.native import pointer, thread_count
 from multihead.models.network import Network
@@ -407,9 +415,9 @@ class EngineCache:
         return engine
 
     def stepper(self, model: Network) -> Stepper[Any]:
-        """The model for searches step by step: on a GPU, the steps of a Transformer are graphs."""
+        """The model for searches step by step: on a GPU, the steps of a Transformer without hooks are graphs."""
         graphed = self._capture is not None or model.output.weight.is_cuda
-        if not graphed or not isinstance(model, Transformer):
+        if not graphed or not isinstance(model, Transformer) or has_hooks(model):
             return model
         if self._graphs is None or self._graphs.model is not model:
             self._graphs = Graphs(model, self._capture)

@@ -109,7 +109,7 @@ def _unsupported(model: Network) -> str | None:
         return f"a {type(model).__name__} is not compiled, only a Transformer is"
     if any(p.device.type != "cpu" or p.dtype != torch.float32 for p in model.parameters()):
         return "the weights are not float32 on a CPU"
-    if _has_hooks(model):
+    if has_hooks(model):
         return "hooks watch its modules, which compiled code would not call"
     skeleton = without_values(lambda: Transformer(model.config))
     if _module_types(model) != _module_types(skeleton):
@@ -130,7 +130,7 @@ def weights_version(model: Network) -> tuple[bool, tuple[tuple[int, int], ...]]:
 
     PyTorch does not count in-place changes of weights that were made in inference mode.
     """
-    return _has_hooks(model), tuple((p.data_ptr(), 0 if p.is_inference() else p._version) for p in model.parameters())
+    return has_hooks(model), tuple((p.data_ptr(), 0 if p.is_inference() else p._version) for p in model.parameters())
 
 
 def model_weights(model: Transformer, precision: Precision) -> ModelWeights:
@@ -380,7 +380,8 @@ def _named(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     return model.named_parameters(remove_duplicate=False)
 
 
-def _has_hooks(model: nn.Module) -> bool:
+def has_hooks(model: nn.Module) -> bool:
+    """Whether hooks watch a module, which neither compiled code nor a graph would call."""
     return any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 

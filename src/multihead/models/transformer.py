@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor, nn
 
-from multihead.attention import Causal, EndToEnd, Mask, Padding, RelativeBias, SlidingWindow
+from multihead.attention import Causal, EndToEnd, Mask, MultiHeadAttention, Padding, RelativeBias, SlidingWindow
 from multihead.attention.backends.short import LONGEST, WIDEST
 from multihead.kernels import random
 from multihead.kernels.linear import Loss, linear_cross_entropy
@@ -162,7 +162,7 @@ class Transformer(Network):
         smoothing: float,
     ) -> Loss:
         """As `Network.loss`; in training on a CPU computed from the packed batch where the kernels allow it."""
-        if self.compiled:
+        if self.compiled and not self._is_captured:
             states = _compiled_hidden()(self, source, source_lengths, target_input)
             return token_loss(states, self.output, target_output, self.config.padding_id, smoothing, soft)
         if not torch.is_grad_enabled() or not self._packs(source, target_input):
@@ -184,9 +184,14 @@ class Transformer(Network):
         packed = pack(source, self.read_lengths(source_lengths), self.config.padding_id)
         return self._hidden_packed(packed, pack(target, real.sum(1), self.config.padding_id))
 
+    @property
+    def _is_captured(self) -> bool:
+        """Whether `inspection.capture` records an attention, for which each sentence has a row of its own."""
+        return any(isinstance(part, MultiHeadAttention) and "mix" in vars(part) for part in self.modules())
+
     def _packs(self, source: Tensor, target: Tensor) -> bool:
         """Whether the compiled kernels support this batch: other attention would be quadratic in the packed row."""
-        if self.config.positions == "relative":
+        if self.config.positions == "relative" or self._is_captured:
             return False
         attention = next(self._decoder_layers()).self_attention
         heads, longest = attention.heads, max(source.shape[1], target.shape[1])

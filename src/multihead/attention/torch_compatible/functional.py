@@ -7,6 +7,7 @@ differences are listed at :class:`multihead.attention.torch_compatible.module.Mu
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch.nn.functional as F
@@ -171,10 +172,12 @@ def attend(
     batch_first: bool = False,
     dropout_p: float,
     need_weights: bool,
+    mix: Callable[..., tuple[Tensor, Tensor | None]] = attention,
 ) -> tuple[Tensor, Tensor | None]:
     """Multi-head attention of batched inputs up to W^O: projections, heads, extra keys, masks, concatenation.
 
-    Both layouts are views of the same products, so neither needs a copy before the kernel.
+    Both layouts are views of the same products, so neither needs a copy before the kernel. Another ``mix`` than
+    `attention` returns the weights as they are, without dropout.
 
     Returns:
         The concatenated outputs of the heads, laid out like the query, and the weights of every head after dropout.
@@ -193,14 +196,14 @@ def attend(
         trust_hint=not need_weights,
         device=query.device,
     )
-    if need_weights and dropout_p > 0:
+    if need_weights and dropout_p > 0 and mix is attention:
         # PyTorch returns the weights after dropout, so dropout is applied here, and the values are summed afterwards.
         _, weights = attention(q, k, v[..., :0], mask=mask, bias=bias, need_weights=True)
         assert weights is not None
         weights = F.dropout(weights, dropout_p)
         output = weights @ v.repeat_interleave(heads // kv_heads, dim=1)
     else:
-        output, weights = attention(q, k, v, mask=mask, bias=bias, dropout_p=dropout_p, need_weights=need_weights)
+        output, weights = mix(q, k, v, mask=mask, bias=bias, dropout_p=dropout_p, need_weights=need_weights)
     order = (0, 2, 1, 3) if batch_first else (2, 0, 1, 3)
     return output.permute(order).flatten(2), weights
 

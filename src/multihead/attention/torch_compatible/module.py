@@ -7,12 +7,14 @@ computation.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from multihead.attention.functional import attention
 from multihead.attention.masks import Mask, Padding
 from multihead.attention.torch_compatible.arguments import Masks, check_ranks, check_types, expect
 from multihead.attention.torch_compatible.functional import AttentionParameters, attend, insert_batch
@@ -73,6 +75,9 @@ class MultiheadAttention(nn.MultiheadAttention):
         ValueError: one of them is not positive (raised by PyTorch).
         ConfigurationError: ``num_heads`` is not a multiple of ``num_kv_heads``.
     """
+
+    mix: Callable[..., tuple[Tensor, Tensor | None]] = staticmethod(attention)
+    """Computes the heads; inside :func:`multihead.inspection.capture.capture`, another function does."""
 
     def __init__(
         self,
@@ -234,6 +239,7 @@ class MultiheadAttention(nn.MultiheadAttention):
             batch_first=self.batch_first,
             dropout_p=float(self.dropout) if self.training else 0.0,
             need_weights=need_weights,
+            mix=self.mix,
         )
         output: Tensor = self.out_proj(heads)
         if weights is not None and average_weights:
