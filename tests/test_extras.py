@@ -59,6 +59,7 @@ CHECKED_BEFORE = {
     "inspection/plots.py": "`fonts.Fonts` comes first",
     "data/toy/numbers.py": "`Writer` checks when it is made",
     "data/parquet_files.py": "`opened` checks when the file is opened",
+    "inspection/huggingface.py": "it is asked about a model of transformers only",
     "interop/formats/yaml_files.py": "`_Parser` checks when it is made",
     "interop/runtimes/onnxruntime.py": "`OnnxStepper` checks when it is made",
     "interop/runtimes/transformers.py": "`TransformersRuntime` checks when it is made",

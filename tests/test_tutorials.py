@@ -117,6 +117,10 @@ def check_read_attention(made: dict[str, Any]) -> None:
     columns = (with_all[changed[0]] != cut[changed[0]]).any(0).nonzero().flatten().tolist()
     assert columns == list(range(32, 48))
     assert len(made["shares"]) == 8
+    eight = made["eight"]
+    found = made["without"](6).translate(eight, max_length=9)
+    share = sum(text == source[::-1] for source, text in zip(eight, found, strict=True)) / len(eight)
+    assert made["share_replaced"](6, made["zero_heads"]) == share
 
 
 FACTS: dict[str, Callable[[dict[str, Any]], None]] = {

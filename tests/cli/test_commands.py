@@ -234,6 +234,7 @@ def test_the_commands():
         "tune",
         "attention",
         "explain",
+        "heads",
         "plot",
         "report",
         "selftest",

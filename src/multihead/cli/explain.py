@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     examples=(
         'multihead explain run "Ein Hund rennt."',
         'multihead explain run "Ein Hund rennt." -o page.html',
+        'multihead explain run "Ein Hund rennt." --without-head encoder.2.head.5',
     ),
 )
 @click.argument("model", type=click.Path(path_type=Path))
@@ -57,6 +58,13 @@ if TYPE_CHECKING:
 @click.option(
     "--layer", type=int, metavar="NUMBER", help="Decoder layer by which words are linked, from 1. [the last but one]"
 )
+@click.option(
+    "--without-head",
+    "heads",
+    multiple=True,
+    metavar="HEAD",
+    help="Leave out a head, such as encoder.2.head.5, decoder.2.head.5 or cross.2.head.5, counted from 1; repeatable.",
+)
 @search_flags
 @language_flags
 def explain(
@@ -69,6 +77,7 @@ def explain(
     alternatives: int,
     n_best: int,
     layer: int | None,
+    heads: tuple[str, ...],
     languages: Languages,
     **asked: Any,
 ) -> None:
@@ -85,11 +94,19 @@ def explain(
     _check_files(page, picture)
     from multihead.judging.align import AlignmentSettings
     from multihead.judging.explain import explain as workflow
+    from multihead.judging.heads import parse_head
     from multihead.translating.translator import Translator
 
+    left_out = [parse_head(name) for name in heads]
     translator = Translator.load(model, languages=languages).searching(**wishes)
     explained = workflow(
-        translator, sentence, translation, alternatives=alternatives, n_best=n_best, aligning=AlignmentSettings(layer)
+        translator,
+        sentence,
+        translation,
+        alternatives=alternatives,
+        n_best=n_best,
+        aligning=AlignmentSettings(layer),
+        left_out=left_out,
     )
     _show(explained, page, picture, as_json)
 

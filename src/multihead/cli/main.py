@@ -49,6 +49,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "tune": "Find weights by which to choose among translations.",
         "attention": "Show what a model looks at while it translates.",
         "explain": "Show why a sentence is translated as it is.",
+        "heads": "Measure what each attention head is worth.",
         "plot": "Draw the learning curves of runs.",
         "report": "Say what a run has learned, and what it gets wrong.",
         "selftest": "Check that translations do not depend on the batch.",

@@ -127,7 +127,7 @@ def _language(code: str | None) -> str:
 
 def _warnings(content: dict[str, Any]) -> list[str]:
     found = content["found"][0]
-    warnings = [found["warning"]] if found["warning"] else []
+    warnings = [*_about_heads(content), *([found["warning"]] if found["warning"] else [])]
     if not content["given"] and not found["finished"]:
         warnings.append("The length limit cut this translation: it is not whole.")
     if content["given"]:
@@ -289,7 +289,18 @@ def explanation_text(content: dict[str, Any]) -> str:
         "  ".join(_pad(cell, width, at) for at, (cell, width) in enumerate(zip(row, widths, strict=True)))
         for row in shown
     )
-    return "\n".join([visible(content["translation"]), "", *(line.rstrip() for line in lines)])
+    return "\n".join([visible(content["translation"]), *_about_heads(content), "", *(line.rstrip() for line in lines)])
+
+
+def _about_heads(content: dict[str, Any]) -> list[str]:
+    """What the model says with the heads that were left out."""
+    whole = content["whole"]
+    if whole is None:
+        return []
+    return [
+        f"without {', '.join(content['left_out'])}: log p {content['log_probability']:.2f}",
+        f"with all heads: log p {whole['log_probability']:.2f}; their translation: {visible(whole['translation'])}",
+    ]
 
 
 def format_percent(share: float) -> str:

@@ -1,4 +1,4 @@
-"""Replacements for `capture`: heads set to zero, to their mean, or to another run's.
+"""Replacements for `capture`: heads at zero, at their mean, another run's.
 
 Each is a function of a tensor [batch, heads, queries, ...], the outputs of the heads or their weights. Heads are
 counted from 0, as along the axis of the tensor.

@@ -1,4 +1,4 @@
-"""Attention rollout: how much of each input is in each state, through all layers.
+"""Attention rollout: how much of each input is in each last state.
 
 Abnar & Zuidema 2020, "Quantifying Attention Flow in Transformers", section 3.2. The residual sum around an attention
 passes half of a state on, and the other half is mixed by the weights A_l, the mean over the heads of layer l:

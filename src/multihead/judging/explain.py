@@ -9,6 +9,7 @@ returns everything as plain data, in the schema of docs/explain.md; `inspection.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -26,6 +27,7 @@ from multihead.inspection.plots import attention_map
 from multihead.inspection.shapes import Trace, trace
 from multihead.judging.align import AlignmentSettings
 from multihead.judging.analysis import PairAnalysis, analyze_tokens
+from multihead.judging.heads import Head, without_heads
 from multihead.models.network import Network
 from multihead.text.tokenizer import Tokenizer
 from multihead.translating.attention import AttentionMap, Kind
@@ -36,6 +38,16 @@ from multihead.translating.translator import Translator
 
 VERSION = 1
 """Version of the schema; fields may be added to it, but none changes its meaning."""
+
+
+@dataclass(frozen=True)
+class WholeModel:
+    """What the model does with the heads that an explanation leaves out."""
+
+    translation: str
+    """The first translation of its own search."""
+    log_probability: float
+    """log p(y | x) of the translation that is explained."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +80,10 @@ class Explanation:
     model: str
     """One-line description of the model."""
     languages: tuple[str | None, str | None]
+    left_out: tuple[Head, ...] = ()
+    """Heads that were left out."""
+    whole: WholeModel | None = None
+    """None if no heads were left out."""
 
     def content(self) -> dict[str, Any]:
         """Everything as JSON data, in the schema of docs/explain.md."""
@@ -81,6 +97,8 @@ class Explanation:
             "multihead_explanation": VERSION,
             "model": self.model,
             "languages": self.languages,
+            "left_out": [str(head) for head in self.left_out],
+            "whole": None if self.whole is None else asdict(self.whole),
             "source": self.source,
             "translation": self.translation,
             "given": self.given,
@@ -127,6 +145,7 @@ def explain(
     alternatives: int = 5,
     n_best: int = 1,
     aligning: AlignmentSettings | None = None,
+    left_out: Sequence[Head] = (),
 ) -> Explanation:
     """Explain the translation of a sentence: the model's own, or a given one.
 
@@ -137,20 +156,24 @@ def explain(
         alternatives: number of alternatives per word and per token.
         n_best: number of translations the search returns; more make it run longer.
         aligning: how links between words are extracted from attention.
+        left_out: heads to leave out (`judging.heads`): everything is then that of the model without them.
 
     Example:
         ``Path("page.html").write_text(explain("run", "Ein Hund rennt.").page(), encoding="utf-8")``
 
     Raises:
         InputError: the sentence is empty, or a text contains a lone surrogate.
-        ConfigurationError: ``n_best`` exceeds the beam, the layer does not exist, ``alternatives`` is negative, or the
-            search is less precise than float32.
+        ConfigurationError: ``n_best`` exceeds the beam, the layer or a head does not exist, ``alternatives`` is
+            negative, or the search is less precise than float32.
         FormatError: the folder contains no model.
     """
     if not text.strip():
         raise InputError("an empty sentence has nothing to explain")
     if not isinstance(translator, Translator):
         translator = Translator.load(translator)
+    whole, left_out = translator, tuple(dict.fromkeys(left_out))
+    if left_out:
+        translator = without_heads(whole, left_out)
     settings = translator.search_settings()
     if settings.precision != "float32":
         raise ConfigurationError(
@@ -166,7 +189,7 @@ def explain(
         log_probability, score = found[0].log_probability, found[0].score
     else:
         written = tokenizer.encode(translation)
-        log_probability = math.fsum(forced_log_probabilities(bundle.model, tokenizer, [read], [written])[0])
+        log_probability = _log_probability(translator, read, written)
         score = log_probability / settings.penalty(len(written) + 1, settings.alpha)
     (analysis,) = analyze_tokens(translator, [read], [written], alternatives, alignment=aligning)
     return Explanation(
@@ -185,9 +208,21 @@ def explain(
         ],
         shapes=_trace_shapes(bundle.model, bundle.target_tokenizer, read, written),
         search_settings=settings,
-        model=bundle.model.config.summary,
+        model=", ".join([bundle.model.config.summary, *(f"without {head}" for head in left_out)]),
         languages=(bundle.source_language, bundle.target_language),
+        left_out=left_out,
+        whole=_of_the_whole(whole, text, read, written) if left_out else None,
     )
+
+
+def _of_the_whole(translator: Translator, text: str, read: list[int], written: list[int]) -> WholeModel:
+    return WholeModel(translator.translate([text])[0], _log_probability(translator, read, written))
+
+
+def _log_probability(translator: Translator, read: list[int], written: list[int]) -> float:
+    """log p(y | x) of a given translation."""
+    bundle = translator.bundle
+    return math.fsum(forced_log_probabilities(bundle.model, bundle.target_tokenizer, [read], [written])[0])
 
 
 def _search_with_recorder(

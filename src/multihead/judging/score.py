@@ -84,12 +84,14 @@ class Perplexity:
         self.tokens += sum(len(one.tokens) for one in scored)
 
     @property
+    def loss(self) -> float:
+        """The mean negative log-probability per token; NaN without tokens."""
+        return -self.log_probability / self.tokens if self.tokens else math.nan
+
+    @property
     def value(self) -> float:
-        """exp of the mean negative log-probability per token; NaN without tokens."""
-        if not self.tokens:
-            return math.nan
-        mean = -self.log_probability / self.tokens
-        return math.exp(mean) if mean < 700 else math.inf
+        """exp of the loss."""
+        return math.exp(self.loss) if not self.loss >= 700 else math.inf
 
 
 def score(
