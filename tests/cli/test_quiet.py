@@ -21,7 +21,7 @@ Call = Callable[..., Any]
 
 QUIET = {
     *("train", "translate", "evaluate", "doctor", "clean", "prepare", "backtranslate", "distill", "compare", "score"),
-    *("align", "tune", "report", "import", "export", "pretrain", "selftest batch"),
+    *("align", "tune", "heads", "report", "import", "export", "pretrain", "selftest batch"),
     *("classify train", "classify evaluate", "pointer train", "pointer evaluate"),
 }
 """The commands that work for minutes or hours."""
