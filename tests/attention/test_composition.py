@@ -14,7 +14,7 @@ from multihead.attention.backends.explicit import masked_softmax
 from multihead.attention.biases import ALiBi
 from multihead.attention.composition import Attention
 from multihead.attention.masks import Causal, Dense, Full, Mask, Padding
-from multihead.attention.scores import Additive, Bilinear, Dot, LowRankBilinear, ScaledDot, Score
+from multihead.attention.scores import Additive, Bilinear, Dot, LowRankBilinear, ScaledDot, Score, SoftCap
 from multihead.attention.structured.layers import SegmentationAlignment
 from multihead.errors import ConfigurationError, MaskError, ShapeError
 
@@ -26,6 +26,7 @@ SCORES: dict[str, Callable[[], Score]] = {
     "scaled dot": ScaledDot,
     "bilinear": lambda: Bilinear(DIM, DIM),
     "low rank": lambda: LowRankBilinear(DIM, DIM, 2),
+    "capped": lambda: SoftCap(ScaledDot(), cap=1.5),
 }
 ALIGNMENTS: dict[str, Callable[[], Alignment | str]] = {
     **{name: (lambda name=name: name) for name in BY_NAME},

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from multihead.attention import scores as module
-from multihead.attention.scores import Additive, Bilinear, Dot, LowRankBilinear, ScaledDot, Score
+from multihead.attention.scores import Additive, Bilinear, Dot, LowRankBilinear, ScaledDot, Score, SoftCap
 from multihead.errors import ConfigurationError, ShapeError
 
 DIM = 5
@@ -22,6 +22,7 @@ SCORES: dict[str, Callable[[], Score]] = {
     "scaled by hand": lambda: ScaledDot(0.3),
     "bilinear": lambda: Bilinear(DIM, DIM),
     "low rank": lambda: LowRankBilinear(DIM, DIM, 2),
+    "capped": lambda: SoftCap(LowRankBilinear(DIM, DIM, 2), cap=2.5),
 }
 
 
@@ -44,6 +45,8 @@ def pair(score: Score, x: Tensor, q: Tensor) -> Tensor:
             return x @ score.weight @ q
         case LowRankBilinear():
             return (score.key_projection @ x) @ (score.query_projection @ q)
+        case SoftCap():
+            return score.cap * torch.tanh(pair(score.score, x, q) / score.cap)
         case _:
             return x @ q
 

@@ -26,14 +26,23 @@ from multihead.attention.backends.varlen import sequence_offsets
 from multihead.attention.biases import ALiBi, Bias, RelativeBias
 from multihead.attention.cache import KeyValue
 from multihead.attention.composition import Attention
+from multihead.attention.differential import DifferentialAttention
 from multihead.attention.functional import attention, choose, explain
 from multihead.attention.key_value import KeyValueAttention
+from multihead.attention.latent import LatentAttention, LatentCache
+from multihead.attention.linear_attention import (
+    LinearState,
+    elu_plus_one,
+    linear_attention,
+    linear_attention_step,
+)
 from multihead.attention.masks import (
     And,
     Causal,
     Dense,
     Document,
     EndToEnd,
+    FirstKeys,
     Full,
     Mask,
     MaskFunction,
@@ -53,7 +62,8 @@ from multihead.attention.multihead import MultiHeadAttention, PackedLinear, join
 from multihead.attention.pointer import PointerAttention, masked_log_softmax
 from multihead.attention.pooling import AttentionPool, HierarchicalAttention, LearnedQuery, Pooled
 from multihead.attention.rotary import rotary
-from multihead.attention.scores import Additive, Bilinear, Dot, LowRankBilinear, ScaledDot, Score
+from multihead.attention.scores import Additive, Bilinear, Dot, LowRankBilinear, ScaledDot, Score, SoftCap
+from multihead.attention.sinks import Registers, sink_attention
 from multihead.attention.sparse import entmax15, sparsemax
 from multihead.attention.torch_compatible.functional import multi_head_attention_forward
 from multihead.attention.torch_compatible.module import MultiheadAttention
@@ -70,16 +80,21 @@ __all__ = [
     "Bilinear",
     "Causal",
     "Dense",
+    "DifferentialAttention",
     "Document",
     "Dot",
     "EndToEnd",
     "Entmax15",
+    "FirstKeys",
     "Full",
     "Gumbel",
     "HierarchicalAttention",
     "KeyValue",
     "KeyValueAttention",
+    "LatentAttention",
+    "LatentCache",
     "LearnedQuery",
+    "LinearState",
     "LowRankBilinear",
     "Mask",
     "MaskFunction",
@@ -94,12 +109,14 @@ __all__ = [
     "PointerAttention",
     "Pooled",
     "PrefixLM",
+    "Registers",
     "RelativeBias",
     "Sample",
     "ScaledDot",
     "Score",
     "Sigmoid",
     "SlidingWindow",
+    "SoftCap",
     "Softmax",
     "Sparsemax",
     "StraightThrough",
@@ -107,12 +124,15 @@ __all__ = [
     "attention",
     "block_mask",
     "choose",
+    "elu_plus_one",
     "entmax15",
     "explain",
     "explicit_attention",
     "from_torch",
     "generate_square_subsequent_mask",
     "join_heads",
+    "linear_attention",
+    "linear_attention_step",
     "masked_log_softmax",
     "masked_softmax",
     "multi_head_attention_forward",
@@ -120,6 +140,7 @@ __all__ = [
     "rotary",
     "sequence_mask",
     "sequence_offsets",
+    "sink_attention",
     "sparsemax",
     "split_heads",
     "to_torch",

@@ -50,6 +50,7 @@ def attention(
     scale: float | None = None,
     dropout_p: float = 0.0,
     need_weights: bool = False,
+    soft_cap: float | None = None,
     backend: BackendName = "auto",
 ) -> tuple[Float[Tensor, "batch heads query value_dim"], Float[Tensor, "batch heads query key"] | None]:
     r"""Scaled dot-product attention.
@@ -75,6 +76,8 @@ def attention(
         scale: the factor of the scores; default 1 / sqrt(dim).
         dropout_p: the probability with which a weight is dropped. Always applied: pass 0 when evaluating.
         need_weights: return the weights too.
+        soft_cap: bound the scores smoothly before the bias is added, s <- cap tanh(s / cap) (Gemma Team 2024, section
+            2). Unfused, but for ``backend="flex"``.
         backend: ``"auto"`` picks (see :func:`explain`). By name: ``"explicit"``, the readable reference
             (differentiable twice); ``"sdpa"``, PyTorch's fused function; ``"blockwise"``, the same one block of queries
             after the other, without the keys that the mask hides; ``"flex"``, FlexAttention, compiled
@@ -88,7 +91,7 @@ def attention(
     Raises:
         ShapeError: tensors, mask or bias do not fit together.
         MaskError: the mask is not a :class:`~multihead.attention.masks.Mask`, or the bias holds no floats.
-        ConfigurationError: an unknown backend, one that cannot do what is asked, or an impossible dropout.
+        ConfigurationError: an unknown backend, one that cannot do what is asked, an impossible dropout or soft cap.
     """
     plan = choose(
         query,
@@ -98,6 +101,7 @@ def attention(
         bias=bias,
         dropout_p=dropout_p,
         need_weights=need_weights,
+        soft_cap=soft_cap,
         backend=backend,
     )
     dtype = query.dtype
@@ -121,6 +125,7 @@ def choose(
     bias: Float[Tensor, ...] | Bias | None = None,
     dropout_p: float = 0.0,
     need_weights: bool = False,
+    soft_cap: float | None = None,
     backend: BackendName = "auto",
 ) -> Plan:
     """The plan for a call of :func:`attention` with the same arguments; computes nothing.
@@ -131,9 +136,18 @@ def choose(
     Raises:
         ShapeError: tensors, mask or bias do not fit together.
         MaskError: the mask is not a :class:`~multihead.attention.masks.Mask`, or the bias holds no floats.
-        ConfigurationError: an unknown backend, one that cannot do what is asked, or an impossible dropout.
+        ConfigurationError: an unknown backend, one that cannot do what is asked, an impossible dropout or soft cap.
     """
-    call = describe_call(query, key, value, mask=mask, bias=bias, dropout_p=dropout_p, need_weights=need_weights)
+    call = describe_call(
+        query,
+        key,
+        value,
+        mask=mask,
+        bias=bias,
+        dropout_p=dropout_p,
+        need_weights=need_weights,
+        soft_cap=soft_cap,
+    )
     if backend == "auto":
         automatic, why = _first_that_accepts(call)
         return automatic.plan(call, why)
@@ -150,6 +164,8 @@ def _first_that_accepts(call: Call) -> tuple[Backend, str]:
     """The backend that ``"auto"`` takes, and why; in the order of preference."""
     if call.need_weights:
         return _EXPLICIT, "the weights are wanted, and the fused kernels never have them"
+    if call.soft_cap is not None:
+        return _EXPLICIT, "the scores are capped, and of the fused kernels FlexAttention alone can do that"
     if call.training and _SHORT.refuse(call) is None:
         return _SHORT, "a short sequence is learned from on a CPU, and the mask is lengths or causal"
     if _is_end_to_end(call) and _SHORT.refuse(call) is None:
@@ -174,6 +190,7 @@ def explain(
     scale: float | None = None,  # noqa: ARG001 - so that it takes every call that `attention` takes
     dropout_p: float = 0.0,
     need_weights: bool = False,
+    soft_cap: float | None = None,
     backend: BackendName = "auto",
 ) -> str:
     """Which backend :func:`attention` takes for these arguments, and why; computes nothing.
@@ -189,6 +206,7 @@ def explain(
         bias=bias,
         dropout_p=dropout_p,
         need_weights=need_weights,
+        soft_cap=soft_cap,
         backend=backend,
     )
     batch, heads, q_len, _ = query.shape

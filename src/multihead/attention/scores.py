@@ -5,6 +5,7 @@ r"""Score functions of a query and a key: additive, dot, scaled, bilinear.
     scaled dot           x . q / sqrt(D)            Vaswani et al. 2017, section 3.2.1
     bilinear             x^T W q                    Luong et al. 2015, "general"
     low-rank bilinear    (U x) . (V q)              W = U^T V
+    soft-capped          c tanh(s / c)              Bello et al. 2017, Gemma Team 2024: around any of these
 
 for a key x and a query q. Each score first computes what depends on the keys alone (`Score.keys`), so that a decoder
 with fixed keys does this once for all steps. `composition` applies masks, weights and the weighted sum.
@@ -19,6 +20,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from multihead.attention.backends.call import check_soft_cap
 from multihead.errors import ConfigurationError, ShapeError
 
 CHUNK_ELEMENTS = 1 << 20
@@ -257,6 +259,38 @@ class LowRankBilinear(Product):
 
     def _keys(self, key: Tensor) -> Tensor:
         return key @ self.key_projection.T
+
+
+class SoftCap(Score):
+    r"""Any score, bounded smoothly.
+
+    .. math::
+        s'(x, q) = c \tanh(s(x, q) / c)
+
+    Scores well below c stay as they are, and none exceeds c, so no weight can grow without end (Bello et al. 2017,
+    Gemma Team 2024, section 2). `multihead.attention.attention` has it for heads, as ``soft_cap``.
+
+    Args:
+        score: s.
+        cap: c.
+
+    Raises:
+        ConfigurationError: the cap is not above 0.
+    """
+
+    def __init__(self, score: Score, cap: float) -> None:
+        super().__init__(score.query_dim, score.key_dim)
+        check_soft_cap(cap, "cap")
+        self.score, self.cap = score, cap
+
+    def _keys(self, key: Tensor) -> Tensor:
+        return self.score.keys(key)
+
+    def _from_keys(self, query: Tensor, keys: Tensor) -> Tensor:
+        return self.cap * torch.tanh(self.score.from_keys(query, keys) / self.cap)
+
+    def extra_repr(self) -> str:
+        return f"cap={self.cap}"
 
 
 def _check_size(name: str, size: int | None) -> None:

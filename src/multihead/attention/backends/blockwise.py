@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from multihead.attention.backends.call import Backend, Call, Kernel, Plan, Sizes, compute_dtype, refuse_weights
+from multihead.attention.backends.call import Backend, Call, Kernel, Plan, Sizes, compute_dtype, refuse_weights_and_cap
 from multihead.attention.backends.sdpa import fused_attention, is_causal, why_unfused
 from multihead.attention.biases import Bias
 from multihead.attention.masks import And, Full, Mask
@@ -112,7 +112,7 @@ class Blockwise(Backend):
     name: Kernel = "blockwise"
 
     def refuse(self, call: Call) -> str | None:
-        return refuse_weights(call)
+        return refuse_weights_and_cap(call)
 
     def pays(self, call: Call) -> bool:
         """Whether the blocks are much less work than one call, from what the host knows of the mask.

@@ -43,6 +43,7 @@ class Call(NamedTuple):
         bias: added to the scores, or None.
         dropout_p: the probability with which a weight is dropped.
         need_weights: whether the weights are to be returned.
+        soft_cap: the bound of the scores before the bias, or None.
         sizes: of the scores.
         training: whether a gradient may be asked for.
     """
@@ -54,6 +55,7 @@ class Call(NamedTuple):
     bias: Tensor | Bias | None
     dropout_p: float
     need_weights: bool
+    soft_cap: float | None
     sizes: Sizes
     training: bool
 
@@ -131,27 +133,38 @@ def describe_call(
     bias: Tensor | Bias | None = None,
     dropout_p: float = 0.0,
     need_weights: bool = False,
+    soft_cap: float | None = None,
 ) -> Call:
     """Check the arguments of a call and collect them.
 
     Raises:
         ShapeError: tensors, mask or bias do not fit together.
         MaskError: the mask is not a :class:`~multihead.attention.masks.Mask`, or the bias holds no floats.
-        ConfigurationError: an impossible dropout.
+        ConfigurationError: an impossible dropout, or a soft cap that is not above 0.
     """
     _check_tensors(query, key, value)
     sizes = Sizes(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     if bias is not None:
         _check_bias(bias, sizes)
     check_dropout(dropout_p)
+    if soft_cap is not None:
+        check_soft_cap(soft_cap)
     if mask is not None:
         _check_mask(mask, sizes)
-    return Call(query, key, value, mask, bias, dropout_p, need_weights, sizes, _is_training(query, key, value, bias))
+    training = _is_training(query, key, value, bias)
+    return Call(query, key, value, mask, bias, dropout_p, need_weights, soft_cap, sizes, training)
 
 
 def refuse_weights(call: Call) -> str | None:
     """The refusal of a backend that never has the weights."""
     return "never has the weights: write backend='auto', or need_weights=False" if call.need_weights else None
+
+
+def refuse_weights_and_cap(call: Call) -> str | None:
+    """The refusal of a backend that never has the weights and cannot cap the scores."""
+    if call.soft_cap is None or call.need_weights:
+        return refuse_weights(call)
+    return f"cannot cap the scores, and soft_cap={call.soft_cap}: write backend='explicit' or 'flex'"
 
 
 def refuse_weights_and_dropout(call: Call) -> str | None:
@@ -212,6 +225,16 @@ def check_dropout(dropout: float, name: str = "dropout_p") -> None:
     """
     if not 0.0 <= dropout < 1.0:
         raise ConfigurationError(f"{name}={dropout}: a probability from 0 up to (not including) 1 is needed")
+
+
+def check_soft_cap(cap: float, name: str = "soft_cap") -> None:
+    """Check that it is above 0.
+
+    Raises:
+        ConfigurationError: it is not.
+    """
+    if not cap > 0:
+        raise ConfigurationError(f"{name}={cap}: a bound above 0 is needed; for scores without a bound leave it out")
 
 
 def check_broadcast(name: str, tensor: Tensor, sizes: Sizes) -> None:

@@ -25,9 +25,11 @@ class ExplicitPlan(Plan):
 
     Attributes:
         mask: as small as it can be and still broadcast to [batch, heads, query, key]; None = everything.
+        soft_cap: the bound of the scores before the bias, or None.
     """
 
     mask: Bool[Tensor, "b h q k"] | None
+    soft_cap: float | None = None
 
     @property
     def details(self) -> str:
@@ -43,7 +45,16 @@ class ExplicitPlan(Plan):
         dropout_p: float,
     ) -> tuple[Tensor, Tensor | None]:
         term = dense_bias(bias, query, key)
-        return explicit_attention(query, key, value, mask=self.mask, bias=term, scale=scale, dropout_p=dropout_p)
+        return explicit_attention(
+            query,
+            key,
+            value,
+            mask=self.mask,
+            bias=term,
+            scale=scale,
+            dropout_p=dropout_p,
+            soft_cap=self.soft_cap,
+        )
 
 
 class Explicit(Backend):
@@ -57,7 +68,7 @@ class Explicit(Backend):
     def plan(self, call: Call, why: str) -> ExplicitPlan:
         dtype, why_dtype = compute_dtype(call)
         lowered = lower(call.mask, call.sizes, call.query.device, native_causal=False)
-        return ExplicitPlan(self.name, dtype, (why, lowered.why, *why_dtype), lowered.mask)
+        return ExplicitPlan(self.name, dtype, (why, lowered.why, *why_dtype), lowered.mask, call.soft_cap)
 
 
 def explicit_attention(
@@ -69,6 +80,7 @@ def explicit_attention(
     bias: Float[Tensor, ...] | None = None,
     scale: float | None = None,
     dropout_p: float = 0.0,
+    soft_cap: float | None = None,
 ) -> tuple[Float[Tensor, "batch heads query value_dim"], Float[Tensor, "batch heads query key"]]:
     """The equation of :func:`multihead.attention.attention` written out, for a boolean mask.
 
@@ -79,6 +91,8 @@ def explicit_attention(
     key, value = (tensor.repeat_interleave(groups, dim=1) for tensor in (key, value))
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     scores = (query * factor) @ key.transpose(-2, -1)  # [batch, heads, query, key]
+    if soft_cap is not None:
+        scores = soft_cap * torch.tanh(scores / soft_cap)
     if bias is not None:
         term = bias.to(scores.dtype)  # what is far below the type's range becomes -inf there
         scores = scores + term

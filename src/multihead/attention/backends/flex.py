@@ -39,9 +39,11 @@ class FlexPlan(Plan):
 
     Attributes:
         block_mask: the mask; None = everything.
+        soft_cap: the bound of the scores before the bias, or None.
     """
 
     block_mask: BlockMask | None = field(repr=False)
+    soft_cap: float | None = None
 
     @property
     def details(self) -> str:
@@ -58,8 +60,17 @@ class FlexPlan(Plan):
         scale: float | None,
         dropout_p: float,  # noqa: ARG002
     ) -> tuple[Tensor, Tensor | None]:
-        compiled = self.kernel == "flex"
-        return flexible_attention(query, key, value, self.block_mask, bias=bias, scale=scale, compiled=compiled), None
+        output = flexible_attention(
+            query,
+            key,
+            value,
+            self.block_mask,
+            bias=bias,
+            scale=scale,
+            soft_cap=self.soft_cap,
+            compiled=self.kernel == "flex",
+        )
+        return output, None
 
 
 class Flex(Backend):
@@ -93,7 +104,7 @@ class Flex(Backend):
                 (call.sizes, device),
                 lambda: block_mask(mask, q_len, kv_len, batch=batch, heads=heads, device=device),
             )
-        return FlexPlan(self.name, dtype, (why, *why_dtype), made)
+        return FlexPlan(self.name, dtype, (why, *why_dtype), made, call.soft_cap)
 
 
 def block_mask(
@@ -143,6 +154,7 @@ def flexible_attention(
     *,
     bias: Float[Tensor, ...] | Bias | None = None,
     scale: float | None = None,
+    soft_cap: float | None = None,
     compiled: bool = True,
 ) -> Float[Tensor, "batch heads query value_dim"]:
     """The equation of :func:`multihead.attention.attention` by FlexAttention.
@@ -154,6 +166,7 @@ def flexible_attention(
         blocks: the mask, from :func:`block_mask`; None = everything.
         bias: as there.
         scale: as there.
+        soft_cap: as there.
         compiled: compile it (once for each kind of mask, which takes half a minute on a CPU); otherwise PyTorch
             computes all scores, as it documents: for inspecting small ones.
     """
@@ -167,7 +180,7 @@ def flexible_attention(
             query,
             key,
             value,
-            score_mod=None if bias is None else _score_rule(bias, query, key),
+            score_mod=_capped_rule(None if bias is None else _score_rule(bias, query, key), soft_cap),
             block_mask=blocks,
             scale=scale,
             enable_gqa=query.shape[1] != key.shape[1],
@@ -181,6 +194,15 @@ def _function(compiled: bool) -> Callable[..., Any]:
 
     function: Any = flex_attention
     return torch.compile(function) if compiled else function
+
+
+def _capped_rule(rule: ScoreRule | None, cap: float | None) -> ScoreRule | None:
+    """The rule for scores that are capped first."""
+    if cap is None:
+        return rule
+    if rule is None:
+        return lambda score, b, h, q, k: cap * torch.tanh(score / cap)  # noqa: ARG005
+    return lambda score, b, h, q, k: rule(cap * torch.tanh(score / cap), b, h, q, k)
 
 
 def _score_rule(bias: Tensor | Bias, query: Tensor, key: Tensor) -> ScoreRule:

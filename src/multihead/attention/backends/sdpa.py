@@ -23,7 +23,7 @@ from multihead.attention.backends.call import (
     compute_dtype,
     dense_bias,
     is_learned,
-    refuse_weights,
+    refuse_weights_and_cap,
 )
 from multihead.attention.biases import Bias
 from multihead.attention.masks import And, Causal, Mask
@@ -77,7 +77,7 @@ class Sdpa(Backend):
     name: Kernel = "sdpa"
 
     def refuse(self, call: Call) -> str | None:
-        return refuse_weights(call)
+        return refuse_weights_and_cap(call)
 
     def plan(self, call: Call, why: str) -> SdpaPlan:
         dtype, why_dtype = compute_dtype(call, (torch.bfloat16,) if _is_long(call.sizes) else ())

@@ -32,6 +32,7 @@ from multihead.attention.backends.call import (
     Kernel,
     Plan,
     compute_dtype,
+    refuse_weights_and_cap,
     refuse_weights_and_dropout,
     under_autocast,
 )
@@ -88,7 +89,7 @@ class Short(Backend):
     name: Kernel = "short"
 
     def refuse(self, call: Call) -> str | None:
-        refusal = refuse_weights_and_dropout(call)
+        refusal = refuse_weights_and_dropout(call) or refuse_weights_and_cap(call)
         if refusal is None and not _accepts(call):
             refusal = (
                 "is compiled for a CPU, for float32 or bfloat16, equal heads and widths, few positions, masks of "

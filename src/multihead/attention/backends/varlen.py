@@ -23,6 +23,7 @@ from multihead.attention.backends.call import (
     Kernel,
     Plan,
     compute_dtype,
+    refuse_weights_and_cap,
     refuse_weights_and_dropout,
 )
 from multihead.attention.biases import Bias
@@ -78,7 +79,7 @@ class Varlen(Backend):
     name: Kernel = "varlen"
 
     def refuse(self, call: Call) -> str | None:
-        refusal = refuse_weights_and_dropout(call)
+        refusal = refuse_weights_and_dropout(call) or refuse_weights_and_cap(call)
         if refusal is not None:
             return refusal
         device, dtype = call.query.device.type, call.query.dtype

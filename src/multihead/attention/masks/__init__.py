@@ -15,6 +15,7 @@ from multihead.attention.masks.custom import Dense, MaskFunction
 from multihead.attention.masks.documents import Document, EndToEnd
 from multihead.attention.masks.intervals import Intervals
 from multihead.attention.masks.pytorch import TorchMasks, from_torch, generate_square_subsequent_mask, to_torch
+from multihead.attention.masks.sinks import FirstKeys
 from multihead.attention.masks.standard import Causal, Padding, PrefixLM, SlidingWindow, sequence_mask, zero_padding
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Dense",
     "Document",
     "EndToEnd",
+    "FirstKeys",
     "Full",
     "Intervals",
     "Mask",
