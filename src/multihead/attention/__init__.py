@@ -59,6 +59,7 @@ from multihead.attention.masks import (
     zero_padding,
 )
 from multihead.attention.multihead import MultiHeadAttention, PackedLinear, join_heads, split_heads
+from multihead.attention.paged import PagedKeyValue, PagePool
 from multihead.attention.pointer import PointerAttention, masked_log_softmax
 from multihead.attention.pooling import AttentionPool, HierarchicalAttention, LearnedQuery, Pooled
 from multihead.attention.rotary import rotary
@@ -105,6 +106,8 @@ __all__ = [
     "Or",
     "PackedLinear",
     "Padding",
+    "PagePool",
+    "PagedKeyValue",
     "Plan",
     "PointerAttention",
     "Pooled",

@@ -1,4 +1,4 @@
-r"""Multi-head latent attention: keys and values from one short vector for each position.
+r"""Multi-head latent attention: keys and values from short vectors.
 
     c_t   = RMSNorm(W^DKV x_t)                       the latent; all that is cached, with r_t
     k_ti  = [W_i^UK c_t ; r_t],  r_t = RoPE(W^KR x_t)       one rotated key for all heads

@@ -1,4 +1,4 @@
-r"""Linear attention: a feature map in place of the softmax, in time linear in the length.
+r"""Linear attention: a feature map in place of the softmax.
 
     o_i = phi(q_i)^T sum_j phi(k_j) v_j^T / phi(q_i)^T sum_j phi(k_j)
 

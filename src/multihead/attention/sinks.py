@@ -1,4 +1,4 @@
-r"""Attention sinks and registers: places for the weight that a query needs nowhere else.
+r"""Attention sinks and registers: where weight goes that nothing needs.
 
     learned sink    a_n = exp s_n / (exp z_h + sum_m exp s_m)     a logit z_h for each head; gpt-oss (OpenAI 2025)
     registers       x_1 .. x_N -> r_1 .. r_R x_1 .. x_N           learned tokens r; Darcet et al. 2024, section 2.2
