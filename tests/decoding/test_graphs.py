@@ -226,6 +226,9 @@ def test_a_translator_asks_for_graphs_of_a_transformer_on_a_gpu_alone(trained: P
     graphs = EngineCache(capture)
     assert isinstance(graphs.stepper(model), Graphs)
     assert graphs.stepper(model) is graphs.stepper(model)
+    hook = model.register_forward_hook(lambda *_: None)
+    assert graphs.stepper(model) is model  # a graph would call no hook
+    hook.remove()
     texts = ["eins zwei drei", "vier", "sechs sieben acht neun zehn"]
     expected = translator.n_best(texts, 2, beam=3)
     through = translator.searching()

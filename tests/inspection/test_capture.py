@@ -209,6 +209,23 @@ def test_compiled_search_and_packed_batches_do_not_bypass_it(trained: Path) -> N
     assert translator.compiled
 
 
+@pytest.mark.parametrize("how", ["compiled", "checkpointing"])
+def test_other_ways_to_train_do_not_bypass_it(how: str) -> None:
+    """The loss is recorded once, and its gradient can be taken after the block."""
+    case, tokens = ours(dropout=0.0), torch.tensor([[5, 6, 7, 2], [5, 2, 0, 0]])
+    model = case.model.train()
+    assert isinstance(model, Transformer)
+    losses = []
+    for on in (False, True):
+        setattr(model, how, on)
+        with torch.enable_grad():
+            with capture(model) as seen:
+                losses.append(model.loss(tokens, torch.tensor([4, 2]), tokens, tokens, smoothing=0.0).total)
+            losses[-1].backward()
+        assert [len(seen.calls(name)) for name in seen] == [1] * 6
+    assert torch.equal(*losses)
+
+
 # ------------------------------------------------------------------------------------------ replacing
 
 

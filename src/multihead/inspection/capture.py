@@ -148,7 +148,7 @@ def capture(
     Modules have the names of ``model.named_modules()``; a model that is one attention has the name ``""``. A model that
     is only recorded computes what it does otherwise: bit for bit with this library's `MultiHeadAttention`, and up to
     rounding where another kernel has to run (in place of PyTorch's, and of any but the eager one of `transformers`).
-    Compiled search, packed batches and CUDA graphs, which call no modules, are off inside the block. Tensors are
+    Compiled search, packed batches, CUDA graphs and gradient checkpointing are off inside the block. Tensors are
     recorded with their gradients, unless the block runs under ``torch.no_grad()``. After the block, even after an
     error, the model is as before.
 

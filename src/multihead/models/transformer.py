@@ -221,7 +221,7 @@ class Transformer(Network):
 
     def _kept(self, compute: Callable[..., Tensor], layer: nn.Module, *inputs: Any) -> Tensor:
         """``compute(layer, *inputs)``, of which the backward pass keeps all states, or the inputs only."""
-        if not (self.checkpointing and torch.is_grad_enabled()):
+        if not (self.checkpointing and torch.is_grad_enabled()) or self._is_captured:
             return compute(layer, *inputs)
         from torch.utils.checkpoint import checkpoint
 
