@@ -13,7 +13,7 @@ import torch
 from multihead.bundle import load_bundle
 from multihead.decoding.search import Search
 from multihead.interop.card import section
-from multihead.interop.certificate import Certificate, Terms, certify, not_run
+from multihead.interop.certificate import Certificate, Terms, certify, not_run, search_of
 from multihead.interop.exporting import parts_of
 from multihead.interop.formats.parts import TranslatorParts
 from multihead.interop.lines import Lines
@@ -73,6 +73,22 @@ def test_a_twin_passes(parts: TranslatorParts) -> None:
     assert [(one.beam, one.equal, one.near_ties) for one in found.searches] == [(1, 4, 0), (3, 4, 0)]
     assert found.tokenizer is not None
     assert found.tokenizer.equal_ids == found.tokenizer.equal_texts == 4
+
+
+def test_with_references_it_has_the_bleu_of_both_sides(parts: TranslatorParts) -> None:
+    """Ours is that of our translations, theirs that of a program which may search otherwise than it states."""
+    twin = Twin(parts, max_length=3)
+    sources = [twin.ours.ended(ids) for ids in twin.ours.encode(LINES.texts)]
+    references = tuple(twin.ours.decode(twin.ours.translate(sources, twin.rules(search_of(parts, sources, 3)))))
+    found = certify(parts, twin, replace(TERMS, lines=replace(LINES, references=references)))
+    bleu = found.searches[1].bleu
+    assert bleu is not None
+    assert bleu.ours == pytest.approx(100)
+    assert bleu.theirs < 90
+    assert bleu.signature.startswith("nrefs:1")
+    assert f"BLEU 100.00 here, {bleu.theirs:.2f} there" in found.summary()
+    assert f"| BLEU, beam 3: multihead, twin | 100.00, {bleu.theirs:.2f} (`{bleu.signature}`) |" in section(found)
+    assert certify(parts, Twin(parts), TERMS).searches[1].bleu is None  # no references
 
 
 def test_other_weights_fail(parts: TranslatorParts) -> None:

@@ -61,13 +61,17 @@ def test_the_certificate_is_in_the_folder_and_in_its_card(exported: Path) -> Non
 def test_the_command_exports_with_the_users_lines(trained: Path, tmp_path: Path, call: Callable[..., Any]) -> None:
     (tmp_path / "own.txt").write_text("eins zwei\nneun\n", encoding="utf-8")
     words = ("--format", "ctranslate2", "-o", tmp_path / "out", "--quantization", "int8", "--beam", 2)
-    result = call("export", trained, *words, "--lines", tmp_path / "own.txt")
+    (tmp_path / "other.txt").write_text("zwei eins\nneun\n", encoding="utf-8")
+    words += ("--lines", tmp_path / "own.txt", "--references", tmp_path / "other.txt")
+    result = call("export", trained, *words)
     assert result.status == 0, result.err
     assert "certificate passed: CTranslate2" in result.err
+    assert "on both sides" in result.err
     found = json.loads((tmp_path / "out" / "certificate.json").read_text(encoding="utf-8"))
     assert found["quantization"] == "int8"
     assert found["scores"]["largest"] < found["rounding"]["largest"] < 5, "rounded numbers are another matter"
     assert found["rounding"]["arithmetic"].startswith("int8")
+    assert found["rounding"]["bleu"]["ours"] == found["searches"][1]["bleu"]["ours"]
     assert "against float32" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from multihead.errors import InputError
+from multihead.errors import ConfigurationError, InputError
 from multihead.interop.lines import certificate_lines, random_lines
 from multihead.text.tokenizer import Tokenizer
 
@@ -27,6 +27,8 @@ def test_a_model_of_a_run_has_the_validation_text_of_the_run(trained: Path) -> N
     for place in (trained, trained / "best"):
         found = certificate_lines(place, TOKENIZER, count=3)
         assert list(found.texts) == expected
+        translated = (trained / "data" / "valid.target.txt").read_text(encoding="utf-8").split("\n")[:3]
+        assert list(found.references) == translated
         assert "validation" in found.origin
 
 
@@ -37,6 +39,27 @@ def test_a_model_from_elsewhere_has_random_lines(tmp_path: Path) -> None:
     for text in found.texts:
         assert text.strip() == text != ""
         assert text.isprintable()
+
+
+def test_references_go_with_the_lines_that_are_used(tmp_path: Path) -> None:
+    (tmp_path / "lines").write_text("eins\n\nmit ▁ darin\nzwei\ndrei\n", encoding="utf-8")
+    (tmp_path / "others").write_text("one\nempty\nmark\ntwo\nthree\n", encoding="utf-8")
+    found = certificate_lines(None, TOKENIZER, tmp_path / "lines", count=2, references=tmp_path / "others")
+    assert (found.texts, found.references) == (("eins", "zwei"), ("one", "two"))
+    assert found.part(slice(1, None, 2)).references == ("two",)
+
+
+@pytest.mark.parametrize(("lines", "others"), [("eins\nzwei\n", "one\n"), ("eins\n", "one\ntwo\n")])
+def test_fewer_references_than_lines_are_refused(tmp_path: Path, lines: str, others: str) -> None:
+    (tmp_path / "lines").write_text(lines, encoding="utf-8")
+    (tmp_path / "others").write_text(others, encoding="utf-8")
+    with pytest.raises(InputError, match="ends before line 2"):
+        certificate_lines(None, TOKENIZER, tmp_path / "lines", count=1, references=tmp_path / "others")
+
+
+def test_references_without_lines_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="--lines"):
+        certificate_lines(None, TOKENIZER, references=tmp_path / "others")
 
 
 def test_a_file_without_text_is_refused(tmp_path: Path) -> None:

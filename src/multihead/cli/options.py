@@ -303,7 +303,9 @@ def language_flags(function: F) -> F:
 
 
 def certificate_flags(lines: str, when: str) -> Callable[[F], F]:
-    """Decorator that adds the flags of a certificate: ``lines``, ``count``, ``beam`` and ``certificate``.
+    """Decorator that adds the flags of a certificate.
+
+    They are ``lines``, ``references``, ``count``, ``beam`` and ``certificate``.
 
     Args:
         lines: the lines by default, for the help.
@@ -312,6 +314,7 @@ def certificate_flags(lines: str, when: str) -> Callable[[F], F]:
     number = partial(click.option, metavar="NUMBER", show_default=True)
     decorations = (
         click.option("--lines", **FILE, help=f"Source lines for the certificate. [{lines}]"),
+        click.option("--references", **FILE, help="Their reference translations: BLEU of both sides is compared, too."),
         number("--count", type=click.IntRange(min=1), default=200, help="Lines to compare."),
         number("--beam", type=click.IntRange(min=2), default=5, help="Beam of the comparison."),
         click.option("--certificate/--no-certificate", default=True, help=f"Compare both sides {when}. [yes]"),

@@ -8,7 +8,7 @@ Three comparisons, of which each can fail:
                         weights and compute in float32, so the bound does not grow with a quantization; a program's
                         products of integers are checked one by one (`runtimes.onnx_integers`)
     translations        greedy and beam search by the other program's rules: equal, or a near tie (`near_ties`); whole
-                        texts by a program whose search cannot be set
+                        texts by a program whose search cannot be set; where there are references, with BLEU of each side
 
 Searches differ between programs by convention (stopping rule, forbidden tokens, limits). A certificate compares models,
 so our side follows the other one's rules (`runtimes.Rules`), and the certificate lists how these differ from our own.
@@ -26,14 +26,17 @@ from typing import Any, Literal
 from multihead.decoding.hypothesis import Hypothesis
 from multihead.decoding.search import Search
 from multihead.interop.comparing import (
+    BleuCheck,
     RoundingCheck,
     ScoreCheck,
     SearchCheck,
     TokenizerCheck,
+    compare_bleu,
     compare_scores,
     compare_searches,
     compare_texts,
     compare_tokenizers,
+    decoded,
     join_scores,
     join_searches,
     join_tokenizers,
@@ -93,9 +96,11 @@ class Certificate:
         for one in self.searches:
             ties = f", {one.near_ties} near ties" if one.near_ties else ""
             name = "greedy" if one.beam == 1 else f"beam {one.beam}"
-            parts.append(f"{name} {one.equal} of {one.lines} equal{ties}")
+            bleu = f", {one.bleu}" if one.bleu else ""
+            parts.append(f"{name} {one.equal} of {one.lines} equal{ties}{bleu}")
         if self.texts:
-            parts.append(f"texts {self.texts.equal} of {self.texts.lines} equal")
+            bleu = f", {self.texts.bleu}" if self.texts.bleu else ""
+            parts.append(f"texts {self.texts.equal} of {self.texts.lines} equal{bleu}")
         if self.tokenizer:
             parts.append(f"tokenizer {self.tokenizer.equal_ids} of {self.tokenizer.lines} equal")
         return f"certificate {self.state}: " + ", ".join(parts) + (f"; {self.reason}" if self.reason else "")
@@ -150,9 +155,7 @@ def certify(
         translations = _compare_models(parts, ours, other, sources, terms, checks, problems, say)
     elif isinstance(other, EngineRuntime):
         translations = _compare_engines(parts, ours, other, terms, checks, problems, say)
-    target = parts.target_tokenizer
-    no_text = {target.eos_id, *target.forbidden_in_output}
-    plain = [[i for i in row if i not in no_text] for row in translations] or target.encode_batch(texts)
+    plain = ours.without_symbols(translations) or parts.target_tokenizer.encode_batch(texts)
     checks["tokenizer"] = check = compare_tokenizers(ours, other, texts, encoded, plain)
     if check is not None and terms.inexact_tokenizer is not None:
         checks["remarks"] = (terms.inexact_tokenizer,)
@@ -223,7 +226,11 @@ def _compare_models(
     targets = [ours.finished(row) for row in found[terms.beam][1]]
     checks["scores"] = scores = compare_scores(ours, other, sources, targets, terms.allowed)
     checks["searches"] = tuple(
-        compare_searches(ours, *found[beam], sources, terms.lines.texts, scores.largest) for beam in found
+        replace(
+            compare_searches(ours, rules, mine, theirs, sources, terms.lines.texts, scores.largest),
+            bleu=_bleu(parts, ours, other, mine, theirs, terms),
+        )
+        for rules, mine, theirs in found.values()
     )
     checks["other_rules"] = found[terms.beam][0].differences
     if scores.largest > scores.allowed:
@@ -236,7 +243,7 @@ def _compare_models(
     searches = [*checks["searches"]]
     if isinstance(other, TextRuntime):
         say(f"translating {len(sources)} texts by {other.name}")
-        checks["texts"] = compare_texts(ours, other, terms.lines.texts, scores.largest)
+        checks["texts"] = compare_texts(ours, other, terms.lines, scores.largest, parts.target_language)
         searches.append(checks["texts"])
     for one in searches:
         if one.unexplained:
@@ -246,6 +253,18 @@ def _compare_models(
                 f"line {first.line} is {first.ours!r} here and {first.theirs!r} there"
             )
     return found[terms.beam][1]
+
+
+def _bleu(
+    parts: TranslatorParts,
+    ours: OurSide,
+    other: TokenizerRuntime,
+    mine: Sequence[Sequence[int]],
+    theirs: Sequence[Sequence[int]],
+    terms: Terms,
+) -> BleuCheck | None:
+    """BLEU of both sides, each with its own detokenizer."""
+    return compare_bleu(ours.decode(mine), decoded(ours, other, theirs), terms.lines.references, parts.target_language)
 
 
 def _compare_engines(
@@ -277,7 +296,8 @@ def _compare_engines(
         )
         # Where sums round otherwise than here, bytes of int8 differ by a step: as much as rounding to int8 moves them.
         noise = ours.rounding(sources, found) if len(same) < len(texts) and any(gaps) else 0.0
-        searches.append(compare_searches(ours, rules, mine, its, sources, texts, noise))
+        check = compare_searches(ours, rules, mine, its, sources, texts, noise)
+        searches.append(replace(check, bleu=_bleu(parts, ours, runtime, mine, its, terms)))
     checks["searches"] = tuple(searches)
     checks["scores"] = scores = ScoreCheck(
         tokens, max(gaps, default=math.inf), sum(gaps) / max(len(gaps), 1), terms.allowed

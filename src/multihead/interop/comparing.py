@@ -1,4 +1,4 @@
-"""What a certificate compares: probabilities, translations, tokens, texts."""
+"""What a certificate compares: probabilities, translations, texts, BLEU."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from multihead.decoding.search import Search
+from multihead.interop.lines import Lines
 from multihead.interop.our_side import OurSide
 from multihead.interop.runtimes import Rules, Runtime, TextRuntime, TokenizerRuntime
+from multihead.metrics.scores import bleu_metric
 
 _CUT = "the length limit cuts theirs, which scores higher by our model too; our search prefers what ends"
 
@@ -52,6 +54,19 @@ class Difference:
 
 
 @dataclass(frozen=True)
+class BleuCheck:
+    """BLEU of both sides' translations of the same lines, from 0 to 100."""
+
+    ours: float
+    theirs: float
+    signature: str
+
+    def __str__(self) -> str:
+        ours, theirs = f"{self.ours:.2f}", f"{self.theirs:.2f}"
+        return f"BLEU {ours} on both sides" if ours == theirs else f"BLEU {ours} here, {theirs} there"
+
+
+@dataclass(frozen=True)
 class SearchCheck:
     """Equal translations of one search."""
 
@@ -65,6 +80,8 @@ class SearchCheck:
     """The rules that both sides followed."""
     differences: tuple[Difference, ...] = ()
     """The first ones, unexplained ones first."""
+    bleu: BleuCheck | None = None
+    """Where the lines have references."""
 
 
 def join_tokenizers(checks: Sequence[TokenizerCheck]) -> TokenizerCheck:
@@ -87,7 +104,7 @@ def join_scores(checks: Sequence[ScoreCheck]) -> ScoreCheck:
 
 
 def join_searches(checks: Sequence[SearchCheck]) -> SearchCheck:
-    """The same of all lines of several checks of one search."""
+    """The same of all lines of several checks of one search; of several languages, so without BLEU."""
     differences = sorted((found for one in checks for found in one.differences), key=lambda found: found.explained)
     return replace(
         checks[0],
@@ -96,6 +113,7 @@ def join_searches(checks: Sequence[SearchCheck]) -> SearchCheck:
         near_ties=sum(one.near_ties for one in checks),
         unexplained=sum(one.unexplained for one in checks),
         differences=tuple(differences[:_SHOWN]),
+        bleu=None,
     )
 
 
@@ -111,30 +129,49 @@ class RoundingCheck:
     lines: int
     equal_greedy: int
     equal_beam: int
+    bleu: BleuCheck | None = None
+    """Of the beam search, where the lines have references."""
 
 
 def measure_rounding(
-    ours: OurSide, other: Runtime, texts: Sequence[str], search: Search, arithmetic: str
+    ours: OurSide, other: Runtime, lines: Lines, search: Search, arithmetic: str, language: str | None
 ) -> RoundingCheck:
     """Differences that are no errors: rounding may turn any decision.
 
     Args:
         ours: the model with its weights in float32.
         other: the program, computing as it does by default.
-        texts: source lines.
+        lines: source lines and their references.
         search: of the beam search.
         arithmetic: the precision in which the program computes.
+        language: the target's code.
     """
-    sources = [ours.ended(ids) for ids in ours.encode(texts)]
-    equal, translations = [], []
+    sources = [ours.ended(ids) for ids in ours.encode(lines.texts)]
+    equal, translations, theirs = [], [], []
     for beam in (1, search.beam):
         asked = search.model_copy(update={"beam": beam})
-        translations = ours.translate(sources, other.rules(asked))
-        rows = zip(translations, other.translate(sources, asked), strict=True)
-        equal.append(sum(list(one) == list(their) for one, their in rows))
+        translations, theirs = ours.translate(sources, other.rules(asked)), other.translate(sources, asked)
+        equal.append(sum(list(one) == list(its) for one, its in zip(translations, theirs, strict=True)))
     targets = [ours.finished(row) for row in translations]
     scores = compare_scores(ours, other, sources, targets, float("inf"))
-    return RoundingCheck(arithmetic, scores.largest, scores.mean, len(texts), equal[0], equal[1])
+    bleu = compare_bleu(ours.decode(translations), decoded(ours, other, theirs), lines.references, language)
+    return RoundingCheck(arithmetic, scores.largest, scores.mean, len(lines.texts), equal[0], equal[1], bleu)
+
+
+def decoded(ours: OurSide, other: TokenizerRuntime, rows: Sequence[Sequence[int]]) -> list[str]:
+    """The texts of the other side's translations, by its own tokenizer if it has one."""
+    return other.decode(ours.without_symbols(rows)) or ours.decode(rows)
+
+
+def compare_bleu(
+    ours: Sequence[str], theirs: Sequence[str], references: Sequence[str], language: str | None
+) -> BleuCheck | None:
+    """None without references."""
+    if not references:
+        return None
+    metric = bleu_metric(language)
+    mine, its = (float(metric.corpus_score(list(side), [list(references)]).score) for side in (ours, theirs))
+    return BleuCheck(mine, its, str(metric.get_signature()))
 
 
 def compare_scores(
@@ -202,21 +239,24 @@ def compare_tokenizers(
     )
 
 
-def compare_texts(ours: OurSide, other: TextRuntime, texts: Sequence[str], delta: float) -> SearchCheck:
+def compare_texts(ours: OurSide, other: TextRuntime, lines: Lines, delta: float, language: str | None) -> SearchCheck:
     """Whole texts, sentence by sentence as the other side cuts them, and joined as it joins them."""
-    rules, differences = other.text_rules, []
+    rules, differences, texts = other.text_rules, [], lines.texts
+    both: list[tuple[str, str]] = []
     for place, (sentences, theirs) in enumerate(other.translate_texts(texts)):
         encoded = other.encode(sentences) or ours.encode(sentences)
         sources = [ours.ended(ids) for ids in encoded if ids]
         rows = ours.translate(sources, rules) if sources else []
         mine = other.finished_text(ours.decode([[i for row in rows for i in row]])[0]) if rows else ""
+        both.append((mine, theirs))
         if mine == theirs:
             continue
         decisions = [ours.decision(source, row, (), rules) for source, row in zip(sources, rows, strict=True)]
         near = [one.explain(delta) for one in decisions if one is not None and one.is_near_tie(delta)]
         explanation = near[0] if near else "no decision of the search is a near tie"
         differences.append(Difference(place + 1, texts[place], mine, theirs, bool(near), explanation))
-    return _search_check(rules, len(texts), differences)
+    bleu = compare_bleu([one for one, _ in both], [its for _, its in both], lines.references, language)
+    return replace(_search_check(rules, len(texts), differences), bleu=bleu)
 
 
 def _search_check(rules: Rules, lines: int, differences: list[Difference]) -> SearchCheck:

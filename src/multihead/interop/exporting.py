@@ -155,6 +155,7 @@ class ExportOptions:
     Args:
         quantization: the type of the weights; by default the format's first.
         lines: file with source lines for the certificate.
+        references: file with their reference translations, for the BLEU of both sides.
         count: number of lines.
         beam: of the certificate's beam search.
         certificate: whether to compare at all.
@@ -163,6 +164,7 @@ class ExportOptions:
 
     quantization: str | None = None
     lines: Path | None = None
+    references: Path | None = None
     count: int = 200
     beam: int = 5
     certificate: bool = True
@@ -285,7 +287,9 @@ def _certify(
         runtime = form.open(draft, parts, quantization)
     except SurroundingsError as error:
         return not_run(name, quantization, str(error))
-    lines = certificate_lines(model, parts.source_tokenizer, options.lines, options.count)
+    lines = certificate_lines(
+        model, parts.source_tokenizer, options.lines, options.count, references=options.references
+    )
     terms = Terms(
         name,
         lines,
@@ -303,7 +307,8 @@ def _certify(
     used, arithmetic = form.open_as_used(draft, parts)
     ours = OurSide(parts)
     search = search_of(parts, [ours.ended(ids) for ids in ours.encode(lines.texts)], options.beam)
-    return replace(certificate, rounding=measure_rounding(ours, used, lines.texts, search, arithmetic))
+    rounding = measure_rounding(ours, used, lines, search, arithmetic, parts.target_language)
+    return replace(certificate, rounding=rounding)
 
 
 def _certify_directions(
@@ -314,8 +319,7 @@ def _certify_directions(
         return certify(parts, runtime, terms, say)
     found: dict[str, Certificate] = {}
     for number, direction in enumerate(parts.directions):
-        texts = terms.lines.texts[number :: len(parts.directions)] or terms.lines.texts[:1]
-        own = replace(terms, lines=replace(terms.lines, texts=texts))
+        own = replace(terms, lines=terms.lines.part(slice(number, None, len(parts.directions))))
         say(f"comparing {direction}")
         found[str(direction)] = certify(parts.toward(direction), runtime.toward(direction), own, say)
     return join_certificates(found)

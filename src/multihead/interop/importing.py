@@ -36,6 +36,7 @@ class ImportOptions:
     Args:
         languages: source and target of a model that has several.
         lines: file with source lines for the certificate.
+        references: file with their reference translations, for the BLEU of both sides.
         count: number of lines.
         beam: of the certificate's beam search.
         certificate: whether to compare at all.
@@ -43,6 +44,7 @@ class ImportOptions:
 
     languages: Languages = field(default_factory=Languages)
     lines: Path | None = None
+    references: Path | None = None
     count: int = 200
     beam: int = 5
     certificate: bool = True
@@ -97,7 +99,7 @@ def _certify(
         return not_run(name, "float32", str(error))
     if runtime is None:
         return not_run(name, "float32", f"multihead has no runtime for {name}")
-    lines = certificate_lines(None, parts.source_tokenizer, options.lines, options.count)
+    lines = certificate_lines(None, parts.source_tokenizer, options.lines, options.count, references=options.references)
     return certify(parts, runtime, Terms(name, lines, options.beam), say)
 
 

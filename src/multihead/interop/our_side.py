@@ -47,6 +47,11 @@ class OurSide:
         """A translation with an end symbol, also if the length limit cut it."""
         return [*(i for i in row if i != self._target.eos_id), self._target.eos_id]
 
+    def without_symbols(self, rows: Sequence[Sequence[int]]) -> list[list[int]]:
+        """Translations without end and control symbols, which other tokenizers may print."""
+        no_text = {self._target.eos_id, *self._target.forbidden_in_output}
+        return [[i for i in row if i not in no_text] for row in rows]
+
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """The texts of translations."""
         return self._target.decode_batch(rows)
