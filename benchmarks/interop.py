@@ -26,16 +26,27 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from common import describe_machine, parser, write_figures
 
 HERE = Path(__file__).resolve().parent
-SIZES = {
-    "toy": {"d_model": 16, "layers": 1, "heads": 2, "ffn": 16, "entries": 120},
-    "opus": {"d_model": 512, "layers": 6, "heads": 8, "ffn": 2048, "entries": 58_101},
-}
+
+
+class Shape(NamedTuple):
+    """Sizes of a MarianMT model."""
+
+    width: int
+    layers: int
+    """Of the encoder, and of the decoder."""
+    heads: int
+    inner: int
+    entries: int
+    """Of the vocabulary; entries without a piece are unused."""
+
+
+SIZES = {"toy": Shape(16, 1, 2, 16, 120), "opus": Shape(512, 6, 8, 2048, 58_101)}
 CONTENDERS = (
     "multihead float32",
     "multihead bfloat16",
@@ -63,29 +74,32 @@ def sentences(count: int) -> list[str]:
     return [" ".join(draw.choice(words) for _ in range(draw.randint(5, 20))) for _ in range(count)]
 
 
-def build(folder: Path, size: str, lines: list[str]) -> None:
-    """A MarianMT folder with random weights, whose SentencePiece model is learned from the lines."""
+def build(
+    folder: Path, shape: Shape, lines: list[str], pieces: int = 2000, languages: tuple[str, str] = ("de", "en")
+) -> None:
+    """A MarianMT folder with random weights, whose SentencePiece model of so many pieces is learned from the lines."""
     import sentencepiece
     from transformers import MarianConfig, MarianMTModel
 
-    own, written = SIZES[size], io.BytesIO()
+    written = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(lines), model_writer=written, minloglevel=2, hard_vocab_limit=False,
-        vocab_size=min(own["entries"] - 20, 2000),
+        vocab_size=min(shape.entries, pieces), character_coverage=1.0,
     )  # fmt: skip
     for name in ("source.spm", "target.spm"):
         (folder / name).write_bytes(written.getvalue())
     processor = sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
-    pieces = [processor.id_to_piece(i) for i in range(3, processor.get_piece_size())]
-    names = ["</s>", "<unk>", *pieces]
-    names += [f"unused{i}" for i in range(own["entries"] - len(names) - 1)] + ["<pad>"]
+    names = ["</s>", "<unk>", *(processor.id_to_piece(i) for i in range(3, processor.get_piece_size()))]
+    names += [f"unused{i}" for i in range(shape.entries - len(names) - 1)] + ["<pad>"]
     (folder / "vocab.json").write_text(json.dumps({name: i for i, name in enumerate(names)}), encoding="utf-8")
-    (folder / "tokenizer_config.json").write_text('{"source_lang": "de", "target_lang": "en"}', encoding="utf-8")
-    sides = {f"{side}_{name}": own[key] for side in ("encoder", "decoder")
-             for name, key in (("layers", "layers"), ("attention_heads", "heads"), ("ffn_dim", "ffn"))}  # fmt: skip
+    named = dict(zip(("source_lang", "target_lang"), languages, strict=True))
+    (folder / "tokenizer_config.json").write_text(json.dumps(named), encoding="utf-8")
+    sides = {f"{side}_{name}": value for side in ("encoder", "decoder")
+             for name, value in (("layers", shape.layers), ("attention_heads", shape.heads), ("ffn_dim", shape.inner))
+             }  # fmt: skip
     torch.manual_seed(1)
     config = MarianConfig(
-        vocab_size=len(names), d_model=own["d_model"], activation_function="swish", scale_embedding=True,
+        vocab_size=len(names), d_model=shape.width, activation_function="swish", scale_embedding=True,
         pad_token_id=len(names) - 1, decoder_start_token_id=len(names) - 1, **sides,
     )  # fmt: skip
     MarianMTModel(config).save_pretrained(folder)
@@ -216,7 +230,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if chosen.model is None:
-            build(folder, chosen.size, sentences(1000))
+            build(folder, SIZES[chosen.size], sentences(1000))
         else:
             for path in chosen.model.iterdir():
                 (folder / path.name).symlink_to(path.resolve())

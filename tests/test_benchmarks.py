@@ -18,6 +18,7 @@ BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 
 TINY = {
     "attention.py": ["--tiny", "--rounds", "1"],
+    "bridge.py": ["--toy"],
     "cleaning.py": ["--toy", "--similar", "0.8"],
     "corpus.py": ["--pairs", "400", "--words", "500", "--here", "--batches", "3", "--vocab-size", "500"],
     "decoding.py": ["--size", "toy", "--rounds", "1", "--sentences", "4", "--single", "1", "--only", "threads"],
@@ -202,3 +203,27 @@ def test_the_translation_of_a_generated_corpus_is_known_and_a_small_one_begins_a
     few, many = ([pair for chunk in pairs_of(language, 3, 0, count) for pair in chunk] for count in (50, CHUNK + 5))
     assert (few, len(many)) == (many[:50], CHUNK + 5)
     assert all(language.translate(source) == target for source, target in many[:200])
+
+
+@pytest.mark.usefixtures("in_benchmarks")
+def test_a_model_of_twice_the_width_computes_the_same(tmp_path: Path) -> None:
+    """With positions that are twice as wide, too."""
+    from bridge import widen
+    from transformers import MarianMTModel
+
+    from interop import Shape, build
+
+    for name in ("narrow", "wide"):
+        (tmp_path / name).mkdir()
+    build(tmp_path / "narrow", Shape(16, 2, 2, 32, 60), ["ein Hund rennt", "zwei Katzen schlafen im Park"] * 9, 40)
+    widen(tmp_path / "narrow", tmp_path / "wide")
+    narrow, wide = (MarianMTModel.from_pretrained(tmp_path / name).eval() for name in ("narrow", "wide"))
+    assert wide.config.d_model == 32
+    for side in ("encoder", "decoder"):
+        positions = getattr(narrow.model, side).embed_positions.weight
+        getattr(wide.model, side).embed_positions.weight.data = positions.data.repeat_interleave(2, 1)
+    ids = torch.tensor([[5, 9, 7, 0], [3, 4, 8, 0]])
+    with torch.no_grad():
+        expected, found = (model(input_ids=ids, decoder_input_ids=ids).logits for model in (narrow, wide))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert not torch.equal(wide.model.encoder.layers[0].fc1.weight[:, 0], wide.model.encoder.layers[0].fc1.weight[:, 1])

@@ -8,7 +8,7 @@ Three comparisons, of which each can fail:
                         weights and compute in float32, so the bound does not grow with a quantization; a program's
                         products of integers are checked one by one (`runtimes.onnx_integers`)
     translations        greedy and beam search by the other program's rules: equal, or a near tie (`near_ties`); whole
-                        texts by a program whose search cannot be set; where there are references, with BLEU of each side
+                        texts by a program whose search cannot be set; where there are references, BLEU of each side
 
 Searches differ between programs by convention (stopping rule, forbidden tokens, limits). A certificate compares models,
 so our side follows the other one's rules (`runtimes.Rules`), and the certificate lists how these differ from our own.

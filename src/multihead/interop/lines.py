@@ -106,7 +106,9 @@ def _first(path: Path, references: Path | None, count: int) -> tuple[tuple[str, 
     for number, (line, reference) in enumerate(zip_longest(read_lines(path), read_lines(references)), start=1):
         if line is None or reference is None:
             short = path if line is None else references
-            raise InputError(f"{short}: ends before line {number}; {path} and {references} must have equally many lines")
+            raise InputError(
+                f"{short}: ends before line {number}; {path} and {references} must have equally many lines"
+            )
         if len(found) < count and _usable(line):
             found.append((line, reference))
     return tuple(line for line, _ in found), tuple(reference for _, reference in found)
