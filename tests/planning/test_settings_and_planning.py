@@ -124,6 +124,7 @@ OTHER = {
     "average": 0.5,
     "validate_every": 11,
     "patience": 4,
+    "best_by": "chrf",
     "compile": True,
     "gradient_checkpointing": True,
     "log_every": 6,

@@ -315,7 +315,7 @@ def choose_training(
         if choices.requested("from_model") is None:  # the given model is compared with the result on all sentences
             values["replanned"] += ("sentences",)
     values["weight_decay"] = take("weight_decay", lambda: choose_weight_decay(choices, corpus, values["optimizer"]))
-    usual = ("smoothing", "clip", "skip_above", "skip_limit")
+    usual = ("smoothing", "clip", "skip_above", "skip_limit", "best_by")
     values["teacher_weight"] = take("teacher_weight", lambda: choose_teacher_weight(choices))
     for name in (*usual, "keep_checkpoints", "tensorboard"):
         values[name] = take(name, lambda name=name: (own[name].default, "the usual value"))  # type: ignore[misc]

@@ -290,6 +290,8 @@ class Training(Settings):
     average: float | None = shared("average")
     validate_every: int | None = shared("validate_every")
     patience: int | None = shared("patience")
+    best_by: Literal["bleu", "chrf", "loss"] | None = None
+    """The score of a validation by which the best model is chosen, and patience counts: bleu, chrf or loss."""
     compile: bool | None = None
     """Let PyTorch compile the Transformer (torch.compile), for GPUs; a minute at the start."""
     gradient_checkpointing: bool | None = None

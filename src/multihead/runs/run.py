@@ -138,6 +138,10 @@ class RunKind(ABC, Generic[Chosen, Config, Data, Model]):
         self.settings, self.folder, self.context = settings, folder, context
         self.given = work_folder.given_settings(settings)
 
+    def outcome_of(self, config: Config, score: float) -> str:  # noqa: ARG002 - a kind may have several scores
+        """`outcome` with the score of the best model."""
+        return self.outcome.format(score)
+
     @abstractmethod
     def begin(self) -> NewRun[Config, Data]:
         """Check the settings of a new run."""
@@ -281,7 +285,7 @@ def _train(kind: RunKind[Chosen, Config, Data, Model], config: Config, data: Dat
     _check_best(folder / "best", trainer, log)
     if trainer.finished:
         if processes.is_first:
-            outcome = _outcome(kind, trainer.state)
+            outcome = _outcome(kind, config, trainer.state)
             kind.context.say(f"this run is finished: {outcome}. For another one choose a new folder")
         return trainer.state
     log.rewind(trainer.state.logged)
@@ -297,7 +301,7 @@ def _train(kind: RunKind[Chosen, Config, Data, Model], config: Config, data: Dat
         state = trainer.run(_inputs(kind, batches, judge, kind.flops(config, model)))
     finally:
         batches.close()
-    log.say(f"done: {_outcome(kind, state)}")
+    log.say(f"done: {_outcome(kind, config, state)}")
     return state
 
 
@@ -446,8 +450,8 @@ def computed_by(device: str, processes: Processes) -> dict[str, str]:
     }
 
 
-def _outcome(kind: RunKind[Chosen, Config, Data, Model], state: RunState) -> str:
-    best = f"the best model, of update {state.best_step}{kind.outcome.format(state.best_score)}"
+def _outcome(kind: RunKind[Chosen, Config, Data, Model], config: Config, state: RunState) -> str:
+    best = f"the best model, of update {state.best_step}{kind.outcome_of(config, state.best_score or 0.0)}"
     return f"{state.step} updates; {best} {kind.folder / 'best'}"
 
 

@@ -345,7 +345,8 @@ class Trainer(Generic[Model]):
             self._set_state(best_step=state.step, best_score=result.score, best_loss=result.loss, without_gain=0)
         else:
             self._set_state(without_gain=state.without_gain + 1)
-        mark = "the best so far" if better else f"the best is still {state.best_score:.2f} at {state.best_step}"
+        best = abs(state.best_score or 0.0)  # a loss is a negative score
+        mark = "the best so far" if better else f"the best is still {best:.2f} at {state.best_step}"
         self.log.say(f"validation at {state.step}: {result.summary} ({mark})")
         self.log.record("validation", state.step, result.values, {"seconds": round(seconds, 3)})
         self._set_state(validated_at=state.step)

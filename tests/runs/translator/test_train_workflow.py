@@ -363,6 +363,19 @@ def test_the_best_model_is_that_of_the_best_validation(trained):
     assert validations[best["step"]] == best["bleu"]
 
 
+@pytest.mark.parametrize(("score", "most"), [("chrf", max), ("loss", min)])
+def test_another_score_can_choose_the_best_model(run, wishes, tmp_path, score, most):
+    said: list[str] = []
+    result = run(tmp_path / "run", said=said, best_by=score, **wishes)
+    records = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    validations = {r["step"]: r[score] for r in records if r["kind"] == "validation"}
+    best = most(validations.values())
+    assert validations[result.best_step] == best == abs(result.best_score)
+    assert json.loads((tmp_path / "run" / "best" / "metrics.json").read_text(encoding="utf-8"))[score] == best
+    shown = f"a validation chrF of {best:.2f} (greedy)" if score == "chrf" else f"a validation loss of {best:.3f}"
+    assert shown in said[-1]
+
+
 def test_the_logged_score_is_that_of_the_kept_model(trained, numbers):
     """Greedy search on the validation set, as in the validation of a run."""
     from multihead import evaluate

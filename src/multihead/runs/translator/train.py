@@ -55,7 +55,7 @@ _REHEARSED = 16
 
 
 class TrainResult(RunResult):
-    """A finished run; its score is the BLEU of greedy search on the validation set."""
+    """A finished run; its score is the BLEU or chrF of greedy search on the validation set, or the negative loss."""
 
     def translator(self, languages: Languages | None = None) -> Translator:
         """The best model; ``languages`` say which direction, if it has several."""
@@ -101,7 +101,16 @@ class TranslatorRun(RunKind[TrainSettings, RunConfig, PreparedText, Network]):
     """A run that trains a translator, in one or several processes."""
 
     config_class = RunConfig
-    outcome = " with a validation BLEU of {:.2f} (greedy), is in"
+    outcome = " with a validation {}, is in"
+
+    def outcome_of(self, config: RunConfig, score: float) -> str:
+        """`outcome` with the score that chooses the best model."""
+        scored = {
+            "bleu": f"BLEU of {score:.2f} (greedy)",
+            "chrf": f"chrF of {score:.2f} (greedy)",
+            "loss": f"loss of {-score:.3f}",
+        }
+        return self.outcome.format(scored[config.training.best_by])
 
     def begin(self) -> NewTranslatorRun:
         return NewTranslatorRun(self.settings, self.folder, self.context)
@@ -222,7 +231,8 @@ class TranslatorJudge(Judge[Network]):
             f"loss {nll / tokens:.3f}  perplexity {perplexity:.2f}  accuracy {100 * correct / tokens:.1f}%  "
             f"BLEU {scores['bleu']:.2f}  chrF {scores['chrf']:.2f}" + (f"  (BLEU {each})" if each else "")
         )
-        return Validation(scores["bleu"], nll / tokens, values, summary)
+        measured = {"bleu": scores["bleu"], "chrf": scores["chrf"], "loss": -nll / tokens}
+        return Validation(measured[self.config.training.best_by], nll / tokens, values, summary)
 
     @property
     def _names(self) -> list[str]:
@@ -244,7 +254,7 @@ class TranslatorJudge(Judge[Network]):
         ]
 
     def _score(self, hypotheses: list[list[str]], places: list[range]) -> dict[str, Any]:
-        """BLEU and chrF; of several directions the means, which choose the best model, and those of each."""
+        """BLEU and chrF; of several directions the means, which can choose the best model, and those of each."""
         found = []
         for (direction, _), texts, place in zip(self.prepared.valid_parts, hypotheses, places, strict=True):
             language = self.config.data.target_language if direction is None else direction.target
