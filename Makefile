@@ -8,7 +8,7 @@ LOWEST := .venv-lowest/.installed
 SITE := .venv/.site
 RELEASE := .venv/.release
 
-.PHONY: setup demo test test-crash test-elastic test-hostile test-lowest test-lowest-short check proofs quality time-to-bleu format tree wasm site wheel tutorials clean
+.PHONY: setup demo test test-crash test-elastic test-hostile test-lowest test-lowest-short check mutants proofs quality time-to-bleu format tree wasm site wheel tutorials clean
 
 setup: $(INSTALLED)
 
@@ -102,6 +102,10 @@ test-lowest-short: $(LOWEST)
 	.venv-lowest/bin/ruff check --quiet .
 	.venv-lowest/bin/ruff format --quiet --check .
 	PYTHONPATH=tests/support $(TEST_LOWEST) -p floors $(SHORT_FORM)
+
+# The tests that docs/coverage.md names, on copies of the package with faults: each fault has to be found.
+mutants: setup
+	$(BIN)/python tools/mutants.py
 
 check: setup
 	$(BIN)/ruff check .

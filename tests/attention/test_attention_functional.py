@@ -83,16 +83,17 @@ def test_fused_equals_explicit_forwards_and_backwards(length: str, kind: str, kv
 
 
 @pytest.mark.parametrize(("length", "kind"), list(product(LENGTHS, masks(1))))
-def test_both_equal_pytorch_with_its_own_mask(length: str, kind: str) -> None:
+@pytest.mark.parametrize("scale", [None, 0.7])
+def test_both_equal_pytorch_with_its_own_mask(length: str, kind: str, scale: float | None) -> None:
     queries = LENGTHS[length]
     query, key, value = inputs(queries, kv_heads=2)
     mask = masks(queries)[kind]
     wide_key, wide_value = (tensor.repeat_interleave(2, dim=1) for tensor in (key, value))
     reference = F.scaled_dot_product_attention(
-        query, wide_key, wide_value, attn_mask=full_mask(mask, queries), scale=0.7
+        query, wide_key, wide_value, attn_mask=full_mask(mask, queries), scale=scale
     )
     for backend in ("auto", "explicit", "sdpa"):
-        ours, _ = attention(query, key, value, mask=mask, scale=0.7, backend=backend)
+        ours, _ = attention(query, key, value, mask=mask, scale=scale, backend=backend)
         torch.testing.assert_close(ours, reference, rtol=1e-12, atol=1e-13)
 
 

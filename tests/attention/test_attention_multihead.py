@@ -16,9 +16,9 @@ WIDTH, HEADS, BATCH, LENGTH = 12, 3, 3, 5
 DOUBLE = {"rtol": 1e-10, "atol": 1e-12}
 
 
-def module(**settings: object) -> MultiHeadAttention:
+def module(heads: int = HEADS, **settings: object) -> MultiHeadAttention:
     torch.manual_seed(0)
-    attention = MultiHeadAttention(WIDTH, HEADS, **settings).double()  # type: ignore[arg-type]
+    attention = MultiHeadAttention(WIDTH, heads, **settings).double()  # type: ignore[arg-type]
     for name, parameter in attention.named_parameters():
         if name.endswith("bias"):
             nn.init.normal_(parameter)  # zero biases would hide mistakes
@@ -113,11 +113,14 @@ def test_one_product_equals_three(kv_heads: int, widths: tuple[int | None, int |
     assert fused.shape == x.shape
 
 
-def test_grouped_queries_equal_repeated_key_heads() -> None:
-    grouped, whole = module(kv_heads=1), module()
+@pytest.mark.parametrize("kv_heads", [1, 2])
+def test_grouped_queries_equal_repeated_key_heads(kv_heads: int) -> None:
+    """Each key head serves adjacent query heads."""
+    heads = 4
+    grouped, whole = module(heads, kv_heads=kv_heads), module(heads)
     assert grouped.in_projection is not None
     assert whole.in_projection is not None
-    head = WIDTH // HEADS
+    head = WIDTH // heads
     with torch.no_grad():
         for mine, other in (
             (grouped.in_projection.weight, whole.in_projection.weight),
@@ -125,8 +128,9 @@ def test_grouped_queries_equal_repeated_key_heads() -> None:
         ):
             assert mine is not None
             assert other is not None
-            query, key, value = mine.split([WIDTH, head, head])
-            other.copy_(torch.cat([query, *([key] * HEADS), *([value] * HEADS)]))
+            query, *shared = mine.split([WIDTH, kv_heads * head, kv_heads * head])
+            repeated = [part for both in shared for part in both.split(head) for _ in range(heads // kv_heads)]
+            other.copy_(torch.cat([query, *repeated]))
         whole.output_projection.load_state_dict(grouped.output_projection.state_dict())
     x = sequence()
     torch.testing.assert_close(grouped(x, mask=Causal())[0], whole(x, mask=Causal())[0], **DOUBLE)

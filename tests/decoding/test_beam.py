@@ -20,6 +20,9 @@ from multihead.errors import ConfigurationError, ShapeError
 
 END, WORDS = 2, (3, 4, 5)
 
+BY_HAND: dict[Any, Any] = {power: lambda n, alpha: n**alpha, wu: lambda n, alpha: ((5 + n) / 6) ** alpha}
+"""The length penalties, written down a second time."""
+
 
 def log_probability(table: Any, source: tuple[int, ...], sequence: tuple[int, ...]) -> float:
     return sum(float(table(source, (1, *sequence[:t]))[symbol]) for t, symbol in enumerate(sequence))
@@ -34,7 +37,7 @@ def exhaustive(
     for sequence in finished + list(itertools.product(WORDS, repeat=limit)):
         total, done = log_probability(table, source, sequence), sequence[-1] == END
         tokens = sequence[:-1] if done else sequence
-        hypotheses.append(Hypothesis(tokens, total, total / penalty(len(sequence), alpha), done))
+        hypotheses.append(Hypothesis(tokens, total, total / BY_HAND[penalty](len(sequence), alpha), done))
     return sorted(hypotheses, key=lambda h: (not h.finished, -h.score))
 
 
@@ -65,13 +68,13 @@ def reference(
         candidates = sorted(candidates, key=lambda c: -c[0])[: 2 * beam]
         finished += [c for c in candidates[:beam] if c[1][-1] == END]
         live = [c for c in candidates if c[1][-1] != END][:beam]
-        scores = sorted((t / penalty(len(words), alpha) for t, words in finished), reverse=True)
+        scores = sorted((t / BY_HAND[penalty](len(words), alpha) for t, words in finished), reverse=True)
         if stop is not None and (not live or stop(scores, live[0][0], step)):
             break
         if step == limit:
             unfinished = live
-    made = [Hypothesis(s[:-1], t, t / penalty(len(s), alpha), True) for t, s in finished]
-    made += [Hypothesis(s, t, t / penalty(len(s), alpha), False) for t, s in unfinished]
+    made = [Hypothesis(s[:-1], t, t / BY_HAND[penalty](len(s), alpha), True) for t, s in finished]
+    made += [Hypothesis(s, t, t / BY_HAND[penalty](len(s), alpha), False) for t, s in unfinished]
     return sorted(made, key=lambda h: (not h.finished, -h.score))
 
 

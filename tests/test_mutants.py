@@ -1,0 +1,76 @@
+"""The list of mutants is complete and up to date, and its tool tells killed ones from survivors.
+
+`make mutants` runs all of them; here is a sample.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from test_coverage import ROWS
+
+ROOT = Path(__file__).resolve().parent.parent
+SAMPLE = "heads are interleaved"
+
+
+def load_tool() -> Any:
+    spec = importlib.util.spec_from_file_location("mutants", ROOT / "tools" / "mutants.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["mutants"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+mutants = load_tool()
+
+
+def test_every_row_has_a_mutant() -> None:
+    found = [one.row for one in mutants.mutants()]
+    assert set(found) == set(mutants.named_tests()) == set(ROWS)
+    assert found == sorted(found, key=ROWS.index)
+
+
+def test_every_mutant_has_a_name_of_its_own() -> None:
+    names = [one.name for one in mutants.mutants()]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("name", [one.name for one in mutants.mutants()])
+def test_a_mutant_is_a_change_of_code(name: str) -> None:
+    """The file has the piece exactly once, and is Python with the fault."""
+    (mutant,) = [one for one in mutants.mutants() if one.name == name]
+    text = (mutants.PACKAGE / mutant.file).read_text(encoding="utf-8")
+    faulty = mutant.apply(text)
+    assert faulty != text
+    compile(faulty, mutant.file, "exec")
+
+
+def test_a_piece_that_is_not_there_once_is_an_error() -> None:
+    mutant = mutants.Mutant("A1", "none", "none.py", "x", "y")
+    for text in ("", "x x"):
+        with pytest.raises(ValueError, match=r"A1, none: none.py has 'x' [02] times, not once"):
+            mutant.apply(text)
+
+
+def test_a_fault_is_found_and_a_change_without_effect_survives(tmp_path: Path) -> None:
+    (fault,) = [one for one in mutants.mutants() if one.name == SAMPLE]
+    copy = tmp_path / "multihead"
+    shutil.copytree(mutants.PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    tests = ["attention/test_attention_multihead.py::test_equals_pytorch"]
+    text = (copy / fault.file).read_text(encoding="utf-8")
+    outcome = mutants.run(fault, tests, tmp_path)
+    assert outcome.killed, outcome.said
+    assert outcome.said.startswith("tests/attention/test_attention_multihead.py::test_equals_pytorch")
+    assert (copy / fault.file).read_text(encoding="utf-8") == text
+    harmless = mutants.Mutant("A8", "", fault.file, '"""Multi-head attention', '"""Attention with many heads')
+    outcome = mutants.run(harmless, tests, tmp_path)
+    assert not outcome.killed
+    assert " passed" in outcome.said
