@@ -312,6 +312,8 @@ class EngineCase:
             settings |= {"positions": "learned", "max_positions": draw.randint(1, 9)}
         elif draw.random() < 0.4:
             settings["positions"] = draw.choice(["alibi", "none"])
+        if draw.random() < 0.4:
+            settings |= {"query_key_norm": draw.choice(["layer", "rms"]), "encoder_window": draw.some(9)}
         torch.manual_seed(draw.getrandbits(40))
         return Transformer(TransformerConfig(**settings)).eval()
 
