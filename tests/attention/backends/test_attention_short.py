@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from multihead.attention import (
-    ALiBi,
     Causal,
     Document,
     EndToEnd,
     Mask,
     Padding,
+    RelativeBias,
     SlidingWindow,
     attention,
     choose,
@@ -73,7 +73,7 @@ def test_it_is_taken_for_training_and_for_packed_rows_and_equal_to_the_definitio
         {"mask": Document([0, 0, 0, 1, 1, 1])},
         {"mask": Padding([6, 2, 1]) & Padding([5, 5, 5])},
         {"mask": Causal() | Padding([6, 2, 1])},
-        {"bias": ALiBi(2)},
+        {"bias": RelativeBias(2)},
     ],
     ids=lambda call: repr(next(iter(call.values()))),
 )
