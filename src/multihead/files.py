@@ -171,15 +171,17 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
     It writes the same bytes as `safetensors.torch.save_file`, but without copying the tensors first, and errors of the
     system are raised as `OSError`.
     """
-    return write_chunks(path, _serialize(tensors))
+    return write_chunks(path, serialize_tensors(tensors))
 
 
-def _serialize(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+def serialize_tensors(
+    tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
+) -> Iterator[bytes | memoryview]:
     """The safetensors format: header length in 8 bytes, JSON header, bytes of each tensor, widest dtype first."""
     import torch
 
     order = sorted(tensors, key=lambda name: (-_rank(tensors[name]), name))
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    header: dict[str, Any] = {"__metadata__": {"format": "pt", **(metadata or {})}}
     end = 0
     for name in order:
         start, end = end, end + tensors[name].numel() * tensors[name].element_size()

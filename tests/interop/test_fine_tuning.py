@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from safetensors.torch import load_file
 
 from multihead import Translator, train
 from multihead.bundle import load_bundle
@@ -13,6 +14,8 @@ from multihead.interop.exporting import ExportOptions, export_model
 
 if TYPE_CHECKING:
     from tests.interop.conftest import Foreign
+
+    from multihead.runs.translator.train import TrainResult
 
 OLD, NEW = "The baker", "The bread man"
 """The terminology that the fine-tuning plants."""
@@ -41,8 +44,11 @@ def original(foreign: Foreign, tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder
 
 
-def test_planted_terminology_is_learned_and_the_rest_stays(original: Path, foreign: Foreign, tmp_path: Path) -> None:
-    """The held-out sentences are others than those of the fine-tuning; the model returns to transformers' layout."""
+def tune(original: Path, foreign: Foreign, folder: Path, **how: Any) -> tuple[TrainResult, list[str], list[str]]:
+    """Plant a term: the run, what it said, and held-out sentences, which are others than those of the fine-tuning.
+
+    Those with the term get it, and the rest are translated no worse than before.
+    """
     pairs = dict(zip(foreign.sentences(400, 7), foreign.sentences(400, 7, english=True), strict=True))
     planted = {source: target.replace(OLD, NEW) for source, target in pairs.items()}
     own, valid, held = list(planted)[:100], list(planted)[100:130], list(planted)[130:]
@@ -57,29 +63,42 @@ def test_planted_terminology_is_learned_and_the_rest_stays(original: Path, forei
     said: list[str] = []
     run = train(
         from_model=original,
-        source=write(tmp_path / "own.de", own),
-        target=write(tmp_path / "own.en", [planted[source] for source in own]),
-        valid_source=write(tmp_path / "valid.de", valid),
-        valid_target=write(tmp_path / "valid.en", [planted[source] for source in valid]),
-        output=tmp_path / "run",
-        updates=150,
-        learning_rate=2e-3,
-        warmup=20,
-        seed=1,
-        precision="float32",
-        threads=1,
-        say=said.append,
+        source=write(folder / "own.de", own),
+        target=write(folder / "own.en", [planted[source] for source in own]),
+        valid_source=write(folder / "valid.de", valid),
+        valid_target=write(folder / "valid.en", [planted[source] for source in valid]),
+        output=folder / "run",
+        **{"seed": 1, "precision": "float32", "threads": 1, "say": said.append, **how},
     )
-    assert any("nothing is resized" in line and f"id {before.bundle.model.config.padding_id}" in line for line in said)
     tuned = run.translator()
     for side in ("source_tokenizer", "target_tokenizer"):
         assert getattr(tuned.bundle, side).digest == getattr(before.bundle, side).digest
     assert used(tuned, terms) > 0.7
     assert used(tuned, rest) == 0
     assert exact(tuned, rest, [pairs[source] for source in rest]) >= known
+    return run, said, held
 
+
+def test_planted_terminology_is_learned_and_the_rest_stays(original: Path, foreign: Foreign, tmp_path: Path) -> None:
+    """And the model returns to transformers' layout."""
+    run, said, held = tune(original, foreign, tmp_path, updates=150, learning_rate=2e-3, warmup=20)
+    tuned = run.translator()
+    padding = tuned.bundle.model.config.padding_id
+    assert any("nothing is resized" in line and f"id {padding}" in line for line in said)
     certificate = export_model(tmp_path / "run", "transformers", tmp_path / "back", ExportOptions(count=20))
     assert certificate.state == "passed"
     assert {"source.spm", "target.spm", "vocab.json"} <= {path.name for path in (tmp_path / "back").iterdir()}
     again = load_bundle(tmp_path / "back")
     assert Translator(again).translate(held[:20]) == tuned.translate(held[:20])
+
+
+def test_low_rank_adapters_learn_it_too(original: Path, foreign: Foreign, tmp_path: Path) -> None:
+    """With the rate that is chosen; the embeddings stay, and adapters have fewer numbers than what they change."""
+    run, said, _ = tune(original, foreign, tmp_path, updates=100, lora=4)
+    before, after = load_bundle(original).model, run.translator().bundle.model
+    for name, weight in before.named_parameters():
+        changed = not bool((weight == after.get_parameter(name)).all())
+        assert changed == (name.endswith(".weight") and ("projection" in name or "feed_forward." in name)), name
+    adapter = load_file(run.folder / "best" / "adapter.safetensors")
+    assert sum(tensor.numel() for tensor in adapter.values()) < 0.5 * sum(p.numel() for p in before.parameters())
+    assert any("trained are" in line and "of adapters" in line for line in said)

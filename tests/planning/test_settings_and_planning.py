@@ -116,6 +116,8 @@ OTHER = {
     "smoothing": 0.22,
     "teacher": ["run 1", "run2"],
     "teacher_weight": 0.7,
+    "lora": 3,
+    "lora_alpha": 4.5,
     "bpe_dropout": 0.06,
     "clip": 0.5,
     "skip_above": 50.0,
@@ -142,10 +144,12 @@ OTHER = {
 }
 """A value for every field that no rule would choose."""
 SUBWORDS = ("vocab_size", "shared_vocabulary", "min_frequency", "coverage", "symbols")
+GIVEN = ("from_model", "lora", "lora_alpha", "teacher", "teacher_weight")
+"""Fields of other models, and what only goes with them."""
 TOGETHER = [
-    ["held_out", "budget", "corpus", "from_model", "teacher", "teacher_weight", "valid"],
-    ["held_out", "budget", "corpus", "from_model", "teacher", "teacher_weight", "valid_source", "valid_target"],
-    ["valid", "valid_source", "valid_target", "updates", "source", "target", "bpe_dropout", *SUBWORDS],
+    ["held_out", "budget", "corpus", *GIVEN, "valid"],
+    ["held_out", "budget", "corpus", *GIVEN, "valid_source", "valid_target"],
+    [*("valid", "valid_source", "valid_target", "updates", "source", "target", "bpe_dropout"), *SUBWORDS],
 ]
 """Fields to omit so that no two fields exclude each other."""
 
@@ -331,6 +335,11 @@ def test_prepare_takes_the_file_of_train(tmp_path):
         ("held_out = 3", {"valid_source": "a", "valid_target": "b"}, "held_out and valid_source exclude each other"),
         ("source = 'a'", {"corpus": ("b c",)}, "corpus and source exclude each other: name every corpus in one way"),
         ("from_model = 'a'", {"vocab_size": 9}, "from_model and vocab_size exclude each other: a model that is fine-t"),
+        ("lora = 8", {}, "lora is given without from_model: adapters change a model that has learned"),
+        ("lora = 0", {"from_model": "a"}, "lora: input should be greater than or equal to 1"),
+        ("lora_alpha = 8", {"from_model": "a"}, "lora_alpha is given without lora: name the rank"),
+        ("lora = 8", {"from_model": "a", "optimizer": "muon"}, "lora and optimizer muon exclude each other: Adam"),
+        ("lora = 8", {"from_model": "a", "parallel": "sharded"}, "lora and parallel sharded exclude each other"),
         ("min_tokens = 9", {"max_tokens": 8}, "min_tokens is 9, above max_tokens, 8"),
         ("positions = 'sinusoidal'", {"max_positions": 8}, "max_positions and positions exclude each other"),
         ("[[corpus]]\nsource = 'a'\nwieght = 2", {}, "corpus.0.wieght"),
@@ -401,7 +410,7 @@ BY_PREPARING = (
 @pytest.mark.parametrize("machine", [SLOW, FAST])
 @pytest.mark.parametrize("pairs", [100, 4_999, 30_000, 3_000_000])
 def test_the_user_is_always_right(pairs, machine, architecture):
-    asked = without("budget", "held_out", "teacher_weight", *BY_PREPARING, *SUBWORDS[1:], *OF_ANOTHER[architecture])
+    asked = without("budget", "held_out", *GIVEN, *BY_PREPARING, *SUBWORDS[1:], *OF_ANOTHER[architecture])
     asked |= {"compile": False, "gradient_checkpointing": architecture == "transformer"}
     asked |= {"model": architecture, "preset": PRESET[architecture]}
     decided, reasons = decide(
@@ -608,6 +617,16 @@ def test_what_a_given_model_has_not_is_named():
         planning.choose_given_model(
             Choices(TrainSettings(from_model="a", norm_kind="rms", query_key_norm="rms", relative_buckets=32)), given
         )
+
+
+def test_adapters_learn_as_fast_as_a_new_model_and_weigh_twice():
+    new, _ = decide(TrainSettings(optimizer="adam"))
+    given, reasons = decide(TrainSettings(from_model="a", lora=6))
+    assert (given["lora"], given["lora_alpha"], reasons["lora_alpha"]) == (6, 12.0, "twice the rank")
+    assert given["learning_rate"] == new["learning_rate"]
+    assert given["optimizer"] == "adam"
+    assert (new["lora"], new["lora_alpha"]) == (0, 0.0)
+    assert decide(TrainSettings(from_model="a", lora=6, lora_alpha=6.5))[0]["lora_alpha"] == 6.5
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -67,14 +67,20 @@ class PackedLinear(nn.Module):
         Raises:
             ShapeError: the input has the wrong width.
         """
+        return self.project(x, self.weight, first, last)
+
+    def project(
+        self, x: Float[Tensor, "*axes width"], weight: Float[Tensor, "out width"], first: int, last: int | None
+    ) -> tuple[Float[Tensor, "*axes _"], ...]:
+        """As `forward`, with another weight in place of its own."""
         if x.shape[-1] != self.in_features:
             raise ShapeError(f"the input has shape {list(x.shape)}, but its last axis must be {self.in_features}")
         sizes = self.sizes[first:last]
         if len(sizes) == len(self.sizes):
-            packed = linear(x, self.weight, self.bias)
+            packed = linear(x, weight, self.bias)
         else:
             rows = slice(self.starts[first], self.starts[first] + sum(sizes))
-            packed = linear(x, self.weight[rows], None if self.bias is None else self.bias[rows])
+            packed = linear(x, weight[rows], None if self.bias is None else self.bias[rows])
         return packed.split_with_sizes(sizes, dim=-1)
 
     def extra_repr(self) -> str:

@@ -316,8 +316,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         sums = torch.zeros(2 if soft is None else 4, dtype=accumulator, device=hidden.device)
         correct = torch.zeros((), dtype=torch.int64, device=hidden.device)
         grad_hidden = torch.empty_like(hidden) if needs_grad else None
-        grad_weight = torch.zeros_like(weight, dtype=accumulator) if needs_grad else None
-        grad_bias = torch.zeros_like(bias, dtype=accumulator) if bias is not None and needs_grad else None
+        grad_weight = torch.zeros_like(weight, dtype=accumulator) if weight.requires_grad else None
+        grad_bias = torch.zeros_like(bias, dtype=accumulator) if bias is not None and bias.requires_grad else None
         with torch.autocast(hidden.device.type, enabled=False):
             for start in range(0, len(target), LOSS_ROWS):
                 piece, labels = low_hidden[start : start + LOSS_ROWS], target[start : start + LOSS_ROWS]
@@ -326,10 +326,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 losses, gradient, hits = _piece(logits, labels, smoothing, own, needs_grad, accumulator)
                 sums += losses
                 correct += hits
-                if grad_hidden is not None and grad_weight is not None:
+                if grad_hidden is not None:
                     low = gradient.to(product)
                     grad_hidden[start : start + LOSS_ROWS] = linear(low, low_weight.t())  # dh = dz W
-                    grad_weight += weight_gradient(low, piece)  # dW = dz^T h
+                    if grad_weight is not None:
+                        grad_weight += weight_gradient(low, piece)  # dW = dz^T h
                 if grad_bias is not None:
                     grad_bias += gradient.sum(0)
         ctx.save_for_backward(
@@ -342,10 +343,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        grad_hidden, grad_weight, grad_bias = ctx.saved_tensors
         scale = gradients[0]  # a scalar: 1 / tokens when the loss is a mean
-        bias = None if grad_bias is None else grad_bias * scale
-        return grad_hidden * scale, grad_weight * scale, bias, None, None, None, None
+        found = [None if gradient is None else gradient * scale for gradient in ctx.saved_tensors]
+        return *found, None, None, None, None
 
 
 def _piece(

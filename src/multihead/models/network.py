@@ -57,17 +57,17 @@ class Network(nn.Module, ABC):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Called at the end of `copy.deepcopy` and unpickling, which lose the hooks of parameters."""
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._guard_padding()
+        self.guard_padding()
 
     def _tie_output(self, target: nn.Embedding) -> None:
         """Share the target embedding with the output projection if the settings say so; constructors end with this."""
         if self.config.tie_output:
             self.output.weight = target.weight
-        self._guard_padding()
+        self.guard_padding()
 
-    def _guard_padding(self) -> None:
+    def guard_padding(self) -> None:
         """Keep the padding row zero, which a tied output projection would train."""
-        if self.config.tie_output:
+        if self.config.tie_output and self.output.weight.requires_grad:
             keep_row_zero(self.output.weight, self.config.padding_id)
 
     def zero_rows(self) -> list[tuple[Tensor, int]]:

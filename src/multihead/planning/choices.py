@@ -291,6 +291,8 @@ def choose_training(
             "--teacher: an alignment that samples positions is rewarded for the words of the text alone; leave out the "
             "teacher, or choose another alignment"
         )
+    values["lora"] = take("lora", lambda: (0, "every weight is trained"))
+    values["lora_alpha"] = take("lora_alpha", lambda: choose_alpha(values["lora"]))
     values["batch_tokens"], values["accumulate"] = choose_batch(choices, corpus, machine)
     tokens = values["batch_tokens"] * values["accumulate"]
     values["optimizer"] = take("optimizer", lambda: choose_optimizer(choices, model, tokens))
@@ -329,6 +331,11 @@ def choose_teacher_weight(choices: Choices) -> tuple[float, str]:
     return 0.5, "half from the teachers, half from the text, which corrects them"
 
 
+def choose_alpha(rank: int) -> tuple[float, str]:
+    """The factor of low-rank adapters (`models.adapters`)."""
+    return (2.0 * rank, "twice the rank") if rank else (0.0, "there are no adapters")
+
+
 def choose_optimizer(choices: Choices, model: NetworkConfig, tokens: int) -> tuple[str, str]:
     """Adam or Muon, whose cost does not depend on the ``tokens`` of an update."""
     if model.architecture != "transformer":
@@ -364,7 +371,9 @@ def choose_rate(choices: Choices, schedule: str, width: int, warmup: int) -> tup
     rate, reason = 0.64 / width, f"for width {width}"
     if schedule == "constant":
         rate, reason = rate / 2, f"for width {width}: half of what a rate may be that falls"
-    if choices.requested("from_model") is not None:
+    if choices.requested("lora") is not None:
+        reason = f"a new model's of width {width}: adapters are new, and the rest stays"
+    elif choices.requested("from_model") is not None:
         rate, reason = rate / 10, f"a tenth of a new model's of width {width}: what was learned is kept"
     if schedule == "noam":
         return rate * (width * max(warmup, 1)) ** 0.5, f"lr_mul: its peak is {rate:.2g}, {reason}"

@@ -276,6 +276,11 @@ class Training(Settings):
     each position, besides the text; repeat it for the mean of several."""
     teacher_weight: float | None = None
     """Share of the teachers in the loss, from 0 to 1, where only they count; 0.5 by default."""
+    lora: int | None = Field(default=None, ge=1, le=MOST_ENTRIES)
+    """Fine-tuning of low-rank matrices alone (LoRA), of this rank, in attention and feed-forward networks; they are
+    merged into the finished model (4 to 32)."""
+    lora_alpha: float | None = Field(default=None, gt=0, le=MOST_ENTRIES)
+    """Their product is multiplied by this, divided by the rank; twice the rank by default."""
     bpe_dropout: float | None = None
     """Probability of skipping a merge of subwords, so that each epoch has other segmentations (0.1 for small
     corpora)."""

@@ -88,6 +88,7 @@ class TrainSettings(PrepareSettings, Model, RecurrentModel, Training, Search, Ma
     def _training_agrees(self) -> TrainSettings:
         _refuse(self, "updates", "budget", "both say how long to train")
         self._teachers_agree()
+        self._adapters_agree()
         if self.positions != "learned":
             _refuse(self, "max_positions", "positions", "only learned positions have a limit")
         if self.tie_embeddings and self.shared_vocabulary is False:
@@ -106,6 +107,23 @@ class TrainSettings(PrepareSettings, Model, RecurrentModel, Training, Search, Ma
             )
         for name in SUBWORDS:
             _refuse(self, "teacher", name, "a teacher brings its own subwords")
+
+    def _adapters_agree(self) -> None:
+        if self.lora_alpha is not None and self.lora is None:
+            raise ValueError("lora_alpha is given without lora: name the rank, too, or leave it out")
+        if self.lora is None:
+            return
+        if self.from_model is None:
+            raise ValueError(
+                "lora is given without from_model: adapters change a model that has learned; name it, or leave lora out"
+            )
+        if self.optimizer == "muon":
+            raise ValueError("lora and optimizer muon exclude each other: Adam moves adapters; leave out the one")
+        if self.parallel == "sharded":
+            raise ValueError(
+                "lora and parallel sharded exclude each other: what adapters train is too little to divide; choose sum "
+                "or replicated"
+            )
 
 
 SUBWORDS = tuple(Subwords.model_fields)

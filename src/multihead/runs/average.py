@@ -18,10 +18,10 @@ from typing import Literal
 from torch import Tensor
 
 from multihead import work_folder
-from multihead.bundle import Bundle, load_bundle, save_bundle
+from multihead.bundle import Bundle, build_network, load_bundle, save_bundle
 from multihead.errors import ConfigurationError, FormatError
 from multihead.files import check_new_folder
-from multihead.planning.settings import read_run
+from multihead.planning.settings import RunConfig, read_run
 from multihead.training.checkpoint import copy_into, intact_checkpoints, read_weights
 
 Weights = Literal["trained", "average"]
@@ -114,7 +114,20 @@ def _sources(path: Path, bundle: Bundle, last: int | None, weights: Weights) -> 
         )
     for checkpoint in reversed(checkpoints[:last]):
         name = f"{path}, update {int(checkpoint.name)} ({weights} weights)"
-        yield WeightSource(name, lambda checkpoint=checkpoint: read_weights(checkpoint, _PARTS[weights]))  # type: ignore[misc]
+        yield WeightSource(name, lambda checkpoint=checkpoint: _read(checkpoint, config, weights))  # type: ignore[misc]
+
+
+def _read(checkpoint: Path, config: RunConfig, weights: Weights) -> dict[str, Tensor]:
+    """The weights of a checkpoint by the names of a model folder."""
+    tensors, training = read_weights(checkpoint, _PARTS[weights]), config.training
+    if not training.lora:
+        return tensors
+    from multihead.models.adapters import adapt, merged
+
+    network = build_network(config.model)
+    adapt(network, training.lora, training.lora_alpha)
+    copy_into(dict(network.named_parameters()), {**read_weights(checkpoint, "model"), **tensors})
+    return {name: parameter.detach() for name, parameter in merged(network).named_parameters()}
 
 
 def _check_same_shape(first_path: Path, first: Bundle, path: Path, bundle: Bundle) -> None:

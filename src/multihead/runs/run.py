@@ -31,7 +31,7 @@ from multihead.data.order import Array
 from multihead.errors import ConfigurationError, FormatError
 from multihead.kernels.linear import library_for_this_processor
 from multihead.kernels.native import load_kernels
-from multihead.model_folder import differing_shapes, parameter_shapes, read_config
+from multihead.model_folder import differing_shapes, read_config, without_values
 from multihead.planning.settings import BaseRunConfig, GivenModel
 from multihead.sealed import find_folder
 from multihead.training.budget import Pacer
@@ -359,14 +359,17 @@ def combine(
     from multihead.training.parallel import choose_combination
 
     needed, _ = state_bytes(build, training)
-    return choose_combination(asked, processes.size, training.device, needed, memory_of(training.device))
+    memory = None if training.lora else memory_of(training.device)  # what adapters train is too little to divide
+    return choose_combination(asked, processes.size, training.device, needed, memory)
 
 
 def state_bytes(build: Callable[[], Any], training: TrainingConfig) -> tuple[int, int]:
     """The bytes of weights, their average, gradients and optimizer state; and the number of parameters."""
-    parameters = sum(shape.numel() for shape in parameter_shapes(build).values())
+    weights = list(without_values(build).parameters())
+    parameters = sum(weight.numel() for weight in weights)
+    frozen = sum(weight.numel() for weight in weights if not weight.requires_grad)
     copies = 2 + (1 if training.optimizer == "muon" else 2) + (training.average > 0)
-    return 4 * copies * parameters, parameters
+    return 4 * (copies * (parameters - frozen) + frozen), parameters
 
 
 def require_memory(build: Callable[[], Any], training: TrainingConfig, parts: int = 1) -> None:

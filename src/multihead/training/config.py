@@ -10,7 +10,15 @@ from typing import Literal
 
 from pydantic import Field
 
-from multihead.configuration import LAST_SEED, MOST_BATCH, MOST_FACTOR, MOST_THREADS, MOST_UPDATES, Settings
+from multihead.configuration import (
+    LAST_SEED,
+    MOST_BATCH,
+    MOST_ENTRIES,
+    MOST_FACTOR,
+    MOST_THREADS,
+    MOST_UPDATES,
+    Settings,
+)
 
 Combination = Literal["sum", "replicated", "sharded"]
 """How several processes combine their gradients (`training.parallel`)."""
@@ -43,6 +51,10 @@ class TrainingConfig(Settings):
     """Label smoothing: share of the target's probability that is spread over the vocabulary."""
     teacher_weight: float = Field(default=0.0, ge=0, le=1)
     """Share of the teachers' distributions in the loss (`kernels.soft_targets`); 0 without teachers."""
+    lora: int = Field(default=0, ge=0, le=MOST_ENTRIES)
+    """Rank of the low-rank adapters that alone are trained (`models.adapters`); 0 trains every weight."""
+    lora_alpha: float = Field(default=0.0, ge=0, le=2 * MOST_ENTRIES)
+    """Their factor alpha; 0 without adapters."""
     clip: float = Field(default=1.0, ge=0)
     """Maximum norm of the gradient; 0 disables clipping."""
     skip_above: float = Field(default=100.0, ge=0)

@@ -256,13 +256,22 @@ class Average(Generic[Model]):
     Args:
         model: the model in training.
         decay: maximum of d; 0 disables averaging: the average is the model itself.
+        frozen: whether weights that need no gradient never change: both models share them.
     """
 
-    def __init__(self, model: Model, decay: float) -> None:
+    def __init__(self, model: Model, decay: float, *, frozen: bool = False) -> None:
         self.decay = decay
-        self.model: Model = copy.deepcopy(model) if decay else model
-        self._averages: list[Tensor] = list(self.model.parameters())
-        self._weights: list[Tensor] = list(model.parameters())
+        shared: dict[int, Any] = {id(p): p for p in model.parameters() if frozen and not p.requires_grad}
+        self.is_copy = decay > 0
+        self.model: Model = copy.deepcopy(model, {**shared}) if self.is_copy else model
+        self._names = [name for name, p in model.named_parameters() if id(p) not in shared]
+        own, averaged = dict(model.named_parameters()), dict(self.model.named_parameters())
+        self._averages: list[Tensor] = [averaged[name] for name in self._names]
+        self._weights: list[Tensor] = [own[name] for name in self._names]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The averages by name, without weights that both models share; none if averaging is disabled."""
+        return dict(zip(self._names, self._averages, strict=True)) if self.is_copy else {}
 
     @torch.no_grad()
     def update(self, step: int) -> None:

@@ -160,11 +160,16 @@ def measure_flops(model: nn.Module, output: nn.Linear, device: str, precision: s
         precision: type of the matrix products.
     """
     tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
-    counts = [output.weight.numel(), 0]  # weights that target tokens pass, weights that source tokens pass
+    counts = [_operations(output.weight), 0.0]  # of target tokens, of source tokens
     for name, parameter in model.named_parameters():
         if parameter.dim() == 2 and id(parameter) not in tables | {id(output.weight)}:
-            counts[name.startswith("encoder")] += parameter.numel()
-    return ModelFlops(6.0 * counts[1], 6.0 * counts[0], peak_flops(device, precision))
+            counts[name.startswith("encoder")] += _operations(parameter)
+    return ModelFlops(counts[1], counts[0], peak_flops(device, precision))
+
+
+def _operations(weight: torch.Tensor) -> float:
+    """Of a token that passes a weight: for its output, the gradient of its input, and that of a weight that learns."""
+    return (6.0 if weight.requires_grad else 4.0) * weight.numel()
 
 
 @torch.no_grad()

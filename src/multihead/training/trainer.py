@@ -107,7 +107,7 @@ class Trainer(Generic[Model]):
     def _prepare(self) -> None:
         """Make the optimizer and the moving average of the model."""
         self.optimizer = build_optimizer(self.model, self.config)
-        self.average = Average(self.model, self.config.average)
+        self.average = Average(self.model, self.config.average, frozen=self.config.lora > 0)
 
     @staticmethod
     def newest_checkpoint(
@@ -358,8 +358,9 @@ class Trainer(Generic[Model]):
     def _save_best(self, copied: Checkpoint, best: dict[str, Any] | None, inputs: TrainerInputs[Model]) -> None:
         """Pass on the best model, made of the checkpoint's copy: training changes the weights meanwhile."""
         if best is not None and self._best_model is not None:
+            weights = {**copied.model, **copied.average}  # frozen weights have no average
             for name, parameter in self._best_model.named_parameters():
-                parameter.data = (copied.average or copied.model)[name]
+                parameter.data = weights[name]
             inputs.save_best(self._best_model, best)
 
     def _report(self, flops: ModelFlops | None) -> None:
@@ -413,12 +414,11 @@ class Trainer(Generic[Model]):
             raise self._diverged("weights are no longer finite numbers")
         if not self.processes.is_first:
             return
-        average = dict(self.average.model.named_parameters()) if self.config.average else {}
         optimizer = optimizer_tensors(self.model, self.optimizer)
         tensors, started = dict(self.model.named_parameters()), self._clock()
         if self._pacer is not None:
             self._pacer.note(self.state.step)
-        self._writer.save(Checkpoint(self.state, {**tensors}, {**average}, optimizer), before)
+        self._writer.save(Checkpoint(self.state, {**tensors}, self.average.tensors(), optimizer), before)
         if self._pacer is not None:
             self._pacer.saved(self._clock() - started)
 
@@ -429,8 +429,7 @@ class Trainer(Generic[Model]):
     def _restore(self, checkpoint: Checkpoint) -> None:
         self.state = checkpoint.state
         copy_into(dict(self.model.named_parameters()), checkpoint.model)
-        if self.config.average:
-            copy_into(dict(self.average.model.named_parameters()), checkpoint.average)
+        copy_into(self.average.tensors(), checkpoint.average)
         restore_optimizer(self.model, self.optimizer, checkpoint.optimizer)
 
 

@@ -156,6 +156,11 @@ def test_the_settings_of_any_run_give_its_network_and_training(trained: Path, ne
     again = build(TrainSettings, training_settings(tuned, part, None), "the settings")
     assert again.model_copy(update={"from_model": None}) == settings
     assert again.from_model == Path("given")
+    of_adapters = {"lora": 4, "lora_alpha": 8.0, "optimizer": "adam"}
+    low = tuned.model_copy(update={"training": training.model_copy(update=of_adapters)})
+    adapted = build(TrainSettings, training_settings(low, part, None), "the settings")
+    assert (adapted.lora, adapted.lora_alpha) == (4, 8.0)
+    assert adapted.model_copy(update={"lora": None, "lora_alpha": None, "optimizer": again.optimizer}) == again
 
 
 def test_a_training_takes_what_its_updates_and_validations_take() -> None:

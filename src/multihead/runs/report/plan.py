@@ -179,6 +179,8 @@ def training_settings(config: RunConfig, part: Part, budget: float | None) -> di
             values[name] = getattr(training, name)
     if not training.average:
         values["average"] = 0.0
+    if not training.lora:
+        del values["lora"], values["lora_alpha"]
     if training.schedule == "noam":
         del values["learning_rate"]  # a factor that follows from the warm-up
     length: dict[str, Any] = {"budget": budget}

@@ -23,6 +23,7 @@ from multihead.diagnosis.doctor import log_quick_check
 from multihead.engine.weights import load_search_library
 from multihead.errors import ConfigurationError, Interrupted
 from multihead.kernels.native import load_kernels
+from multihead.model_folder import without_values
 from multihead.models.config import NetworkConfig
 from multihead.models.network import Network
 from multihead.models.transformer import Transformer
@@ -97,6 +98,8 @@ class NewTranslatorRun(NewRun[RunConfig, PreparedText]):
         if settings.teacher is not None:
             self._tokenizers = self._check_teachers(settings.teacher, languages)
         rehearse(settings, pairs, self._machine, model)
+        if model is not None and (rank := settings.lora) is not None:  # refuse what cannot be adapted
+            without_values(lambda: _with_adapters(build_network(model), rank, 1.0))
         self._journal = None
         if isinstance(self._text, TextFiles) and self._text.lines > FEW_LINES:
             self._journal = journal_for(folder, settings, self._text, self._tokenizers)
@@ -145,7 +148,7 @@ class NewTranslatorRun(NewRun[RunConfig, PreparedText]):
             text = text.model_copy(update=known)
 
         def pace(trial: TrainingConfig) -> Pace:
-            build, asked = lambda: build_network(model), self._settings.parallel
+            build, asked = lambda: new_network(model, trial), self._settings.parallel
             shards = combine(build, trial, self._context.processes, asked)[0] == "sharded"
             require_memory(build, trial, self._context.processes.size if shards else 1)
             processes = self._context.processes
@@ -180,8 +183,13 @@ class NewTranslatorRun(NewRun[RunConfig, PreparedText]):
         """
         if self._given is None:
             return None
-        weights = {name: parameter.detach() for name, parameter in self._given.model.named_parameters()}
-        return Checkpoint(RunState(validated_at=-1), weights, weights if config.training.average > 0 else {}, {})
+        model, training = self._given.model, config.training
+        if training.lora:
+            seed = torch.Generator().manual_seed(training.seed)
+            _with_adapters(model, training.lora, training.lora_alpha, seed)
+        weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
+        trained = {name: weights[name] for name, p in model.named_parameters() if p.requires_grad or not training.lora}
+        return Checkpoint(RunState(validated_at=-1), weights, trained if training.average > 0 else {}, {})
 
     def report(self, config: RunConfig, data: PreparedText, log: RunLog) -> None:
         """Log the decisions, then faults of the text."""
@@ -202,6 +210,7 @@ class NewTranslatorRun(NewRun[RunConfig, PreparedText]):
             *("batch_tokens", "updates", "optimizer", "schedule", "learning_rate"),
             *("warmup", "average", "precision", "threads"),
             *(("teacher_weight",) if config.teachers else ()),
+            *(("lora", "lora_alpha") if training.lora else ()),
         )
         shown: dict[str, object] = {
             "vocab_size": text.vocab_size,
@@ -260,9 +269,31 @@ def _known_languages(prepared: PreparedText, given: Bundle) -> dict[str, str]:
 # --------------------------------------------------------------------------- the pace
 
 
+def new_network(model: NetworkConfig, training: TrainingConfig) -> Network:
+    """A new network, with adapters if these are trained."""
+    network = build_network(model)
+    return _with_adapters(network, training.lora, training.lora_alpha) if training.lora else network
+
+
+def _with_adapters(network: Network, rank: int, alpha: float, generator: torch.Generator | None = None) -> Network:
+    from multihead.models.adapters import adapt
+
+    adapt(network, rank, alpha, generator)
+    return network
+
+
+def without_adapters(network: Network, training: TrainingConfig) -> Network:
+    """A plain network that computes the same; the network itself if it has no adapters."""
+    if not training.lora:
+        return network
+    from multihead.models.adapters import merged
+
+    return merged(network)
+
+
 def build_network_for(model: NetworkConfig, training: TrainingConfig) -> Network:
     """A new network, drawn from PyTorch's current generator, on the device of its training."""
-    network = build_network(model).to(training.device)
+    network = new_network(model, training).to(training.device)
     if isinstance(network, Transformer):
         network.compiled, network.checkpointing = training.compile, training.gradient_checkpointing
     return network
@@ -297,8 +328,8 @@ def measure(
     """
     with torch.random.fork_rng():
         network = build_network_for(model, trial)
-        average: Average[Network] = Average(network, trial.average)
-        combination, _ = combine(lambda: build_network(model), trial, processes, asked)
+        average: Average[Network] = Average(network, trial.average, frozen=trial.lora > 0)
+        combination, _ = combine(lambda: new_network(model, trial), trial, processes, asked)
         processes, optimizer = _combined(combination, processes, network, trial)
         stream = prepared.batches(trial, (0, 0))
         ahead = take_ahead(stream, processes, trial.device)

@@ -34,11 +34,19 @@ from multihead.configuration import build
 from multihead.data.batching import Batch, BatchStream, collate
 from multihead.data.order import batches_by_tokens
 from multihead.metrics.scores import score
+from multihead.model_folder import without_values
 from multihead.models.network import Network
 from multihead.planning.settings import RunConfig, TrainSettings
 from multihead.preparing.prepared import PreparedText, open_training_text
 from multihead.runs.run import BatchSource, Judge, RunKind, RunResult, execute
-from multihead.runs.translator.begin import NewTranslatorRun, assist_measurement, build_network_for, take_ahead
+from multihead.runs.translator.begin import (
+    NewTranslatorRun,
+    assist_measurement,
+    build_network_for,
+    new_network,
+    take_ahead,
+    without_adapters,
+)
 from multihead.text.languages import Direction, Languages, common_languages
 from multihead.training.context import RunContext, Validation
 from multihead.training.progress import ModelFlops, measure_flops
@@ -158,10 +166,15 @@ class TranslatorRun(RunKind[TrainSettings, RunConfig, PreparedText, Network]):
     def start_message(self, config: RunConfig) -> str | None:
         if config.from_model is None:
             return None
-        model = config.model
+        model, frozen = config.model, f"frozen is the embedding of padding, id {config.model.padding_id}"
+        if config.training.lora:
+            weights = list(without_values(lambda: new_network(model, config.training)).parameters())
+            trained, given = (sum(w.numel() for w in weights if w.requires_grad is flag) for flag in (True, False))
+            share = 100 * trained / given
+            frozen = f"frozen are its {given:,} weights, trained are {trained:,} of adapters ({share:.2g}% of them)"
         return (
             f"fine-tuning the model of {config.from_model.path}: its vocabulary of {model.target_vocab:,} subwords and "
-            f"its sizes are kept, nothing is resized; frozen is the embedding of padding, id {model.padding_id}"
+            f"its sizes are kept, nothing is resized; {frozen}"
         )
 
     def flops(self, config: RunConfig, model: Network) -> ModelFlops:
@@ -201,6 +214,7 @@ class TranslatorJudge(Judge[Network]):
 
     def evaluate_part(self, model: Network, part: int) -> Validation:
         """The loss of all pairs; BLEU and chrF of one in ``part`` of those sentences."""
+        model = without_adapters(model, self.config.training)
         places, sources = self._places(part), self.prepared.valid_sources
         mine = [[sources[i] for i in own][self._share] for own in places]
         pairs = zip(self._translators(model), mine, strict=True)
@@ -270,6 +284,7 @@ class TranslatorJudge(Judge[Network]):
 
     def rehearse(self, model: Network) -> float:
         """Do a sixteenth of an evaluation; the estimate is rather high, because small batches are slow."""
+        model = without_adapters(model, self.config.training)
         sources, batches = self.prepared.valid_sources, self._batches[self._share]
         places = [own[self._share] for own in self._places(1)]
         started = time.perf_counter()
@@ -293,7 +308,17 @@ class TranslatorJudge(Judge[Network]):
 
     def save(self, model: Network, folder: Path, metrics: dict[str, Any]) -> None:
         shown = {name: value for name, value in metrics.items() if name != "sample"}
-        save_bundle(folder, self._bundle(model), shown, self._origin())
+        plain = self._bundle(without_adapters(model, self.config.training))
+        save_bundle(folder, plain, shown, self._origin(), others=self._adapter(model))
+
+    def _adapter(self, model: Network) -> dict[str, bytes]:
+        """What is trained of a model with adapters, as a file beside the merged weights."""
+        training, given = self.config.training, self.config.from_model
+        if not training.lora or given is None:
+            return {}
+        from multihead.models.adapters import ADAPTER, write_adapter
+
+        return {ADAPTER: write_adapter(model, training.lora_alpha, given.weights)}
 
     def _origin(self) -> str:
         """A sentence for the model card."""
@@ -303,6 +328,8 @@ class TranslatorJudge(Judge[Network]):
         if given is None:
             return f"Trained by {tool} on {pairs:,} sentence pairs.{taught}"
         origin = f"from a model whose weights are {given.weights[:12]}"
+        if rank := self.config.training.lora:
+            origin += f", by low-rank adapters of rank {rank}, which are merged into these"
         return f"Fine-tuned by {tool} on {pairs:,} sentence pairs, {origin}.{taught}"
 
     def _bundle(self, model: Network) -> Bundle:

@@ -1,0 +1,135 @@
+"""Fine-tuning by low-rank adapters as a run: stopped and resumed, its files, and what may come after it."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+from multihead import Translator, average
+from multihead.bundle import load_bundle, weights_digest
+from multihead.errors import ConfigurationError, Interrupted
+from multihead.planning.settings import read_run
+
+if TYPE_CHECKING:
+    from tests.conftest import Numbers
+
+RANK, ALPHA = 2, 6.0
+
+
+@pytest.fixture(scope="module")
+def base(numbers: Numbers, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that has seen a few updates."""
+    output = tmp_path_factory.mktemp("base") / "run"
+    numbers.learn(output, **{**numbers.settings, "updates": 3}, **numbers.train, **numbers.valid)
+    return output / "best"
+
+
+@pytest.fixture(scope="module")
+def wishes(base: Path, numbers: Numbers) -> dict[str, Any]:
+    tuned = {"updates": 6, "validate_every": 3, "log_every": 2, "dropout": 0.2, "seed": 3, "threads": 1}
+    return {**numbers.test, **numbers.valid, **tuned, "from_model": base, "lora": RANK, "lora_alpha": ALPHA}
+
+
+@pytest.fixture(scope="module")
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def whole(wishes: dict[str, Any], numbers: Numbers, said: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An uninterrupted run."""
+    output = tmp_path_factory.mktemp("whole") / "run"
+    numbers.learn(output, **wishes, say=said.append)
+    return output
+
+
+def checkpoint(run: Path, part: str, step: int = 6) -> dict[str, torch.Tensor]:
+    return load_file(run / "checkpoints" / f"{step:08d}" / f"{part}.safetensors")
+
+
+def test_stopped_and_resumed_it_ends_as_the_uninterrupted_run(
+    whole: Path, wishes: dict[str, Any], numbers: Numbers, tmp_path: Path
+) -> None:
+    """Weights, average, optimizer and model folder, byte for byte, with dropout."""
+    polls = itertools.count(1)
+    with pytest.raises(Interrupted, match="after update 4"):
+        numbers.learn(tmp_path / "run", **wishes, stop_signal=lambda: signal.SIGINT if next(polls) == 6 else None)
+    numbers.learn(tmp_path / "run", **wishes)
+    one, other = (
+        {
+            name: digest
+            for name, digest in numbers.contents(folder, without=("timing.jsonl", "log.txt")).items()
+            if "00000004" not in name and "00000003" not in name
+        }
+        for folder in (whole, tmp_path / "run")
+    )
+    assert one == other
+    assert "best/adapter.safetensors" in one
+
+
+def test_only_adapters_are_trained_averaged_and_kept_by_the_optimizer(whole: Path, base: Path, said: list[str]) -> None:
+    given, last = load_file(base / "model.safetensors"), checkpoint(whole, "model")
+    adapters = {name for name in last if name.endswith((".a", ".b"))}
+    for name in last.keys() - adapters:
+        assert torch.equal(last[name], given[f"{name.removesuffix('base')}weight" if name.endswith(".base") else name])
+    assert all(bool(last[name].any()) for name in adapters)
+    assert checkpoint(whole, "average").keys() == adapters
+    assert {name.rpartition("/")[0] for name in checkpoint(whole, "optimizer")} == adapters
+    trained = sum(last[name].numel() for name in adapters)
+    weights = sum(tensor.numel() for tensor in given.values())
+    (line,) = (line for line in said if line.startswith("fine-tuning"))
+    assert f"frozen are its {weights:,} weights, trained are {trained:,} of adapters" in line
+    assert any(line.startswith("  lora           2  (as asked)") for line in said)
+
+
+def test_the_best_model_is_plain_and_its_adapter_is_beside_it(whole: Path, base: Path) -> None:
+    """Base + (alpha / r) B A of the file is what the folder holds."""
+    given, best = (load_file(folder / "model.safetensors") for folder in (base, whole / "best"))
+    assert best.keys() == given.keys()
+    with safe_open(whole / "best" / "adapter.safetensors", "pt") as file:
+        facts = {**file.metadata()}
+        adapter = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+    assert facts.pop("format") == "pt"
+    assert facts == {"multihead": "low-rank adapter", "rank": "2", "alpha": "6", "base": weights_digest(base)}
+    name = "decoder.0.self_attention.in_projection"
+    parts = zip(adapter[f"{name}.b"].chunk(3), adapter[f"{name}.a"].chunk(3), strict=True)
+    expected = given[f"{name}.weight"] + ALPHA / RANK * torch.cat([b @ a for b, a in parts])
+    torch.testing.assert_close(best[f"{name}.weight"], expected, rtol=1e-6, atol=1e-7)
+    changed = {name for name in best if not torch.equal(best[name], given[name])}
+    assert changed == {f"{name.removesuffix('.a')}.weight" for name in adapter if name.endswith(".a")}
+    assert "by low-rank adapters of rank 2, which are merged" in (whole / "best" / "README.md").read_text()
+
+
+def test_its_checkpoints_have_a_mean_and_its_model_is_tuned_again(
+    whole: Path, wishes: dict[str, Any], numbers: Numbers, tmp_path: Path
+) -> None:
+    for part in ("trained", "average"):
+        mean = load_bundle(average(whole, last=2, weights=part, output=tmp_path / part, say=lambda _: None))
+        name, merged = "encoder.0.feed_forward.contract", []
+        for step in (3, 6):
+            tensors = checkpoint(whole, "model", step) | (checkpoint(whole, part, step) if part == "average" else {})
+            merged.append(tensors[f"{name}.base"] + ALPHA / RANK * tensors[f"{name}.b"] @ tensors[f"{name}.a"])
+        found = mean.model.get_parameter(f"{name}.weight")
+        torch.testing.assert_close(found, (merged[0] + merged[1]) / 2, rtol=1e-5, atol=1e-7)
+    again = numbers.learn(tmp_path / "again", **{**wishes, "from_model": whole, "updates": 1, "lora": 4})
+    config = read_run(again.folder)
+    assert config is not None
+    assert config.from_model is not None
+    assert config.from_model.weights == weights_digest(whole)
+    assert config.training.learning_rate == pytest.approx(0.64 / config.model.width)
+    assert Translator.load(tmp_path / "again").translate(["eins"])
+
+
+def test_a_rank_above_a_matrix_is_refused_before_anything_is_written(
+    wishes: dict[str, Any], numbers: Numbers, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigurationError, match="--lora 999: a rank is at most the smaller side of each matrix"):
+        numbers.learn(tmp_path / "run", **{**wishes, "lora": 999})
+    assert not (tmp_path / "run").exists()
