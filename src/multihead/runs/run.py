@@ -353,7 +353,15 @@ def _described(kind: RunKind[Chosen, Config, Data, Model], config: Config) -> Mo
 def combine(
     build: Callable[[], Any], training: TrainingConfig, processes: Processes, asked: Combination | None
 ) -> tuple[Combination, str]:
-    """How the processes combine gradients, and why; ``build`` builds the network."""
+    """How the processes combine gradients, and why; ``build`` builds the network.
+
+    Raises:
+        ConfigurationError: asked for is to divide what adapters train.
+    """
+    if training.lora and asked == "sharded":
+        raise ConfigurationError(
+            "--parallel sharded: this run trains adapters (--lora), too little to divide; choose sum or replicated"
+        )
     if processes.size == 1:
         return "sum", "one process"
     from multihead.training.parallel import choose_combination

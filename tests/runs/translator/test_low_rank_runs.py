@@ -127,6 +127,11 @@ def test_its_checkpoints_have_a_mean_and_its_model_is_tuned_again(
     assert Translator.load(tmp_path / "again").translate(["eins"])
 
 
+def test_a_run_that_goes_on_is_not_divided_either(whole: Path, numbers: Numbers) -> None:
+    with pytest.raises(ConfigurationError, match="--parallel sharded: this run trains adapters"):
+        numbers.learn(whole, parallel="sharded")
+
+
 def test_a_rank_above_a_matrix_is_refused_before_anything_is_written(
     wishes: dict[str, Any], numbers: Numbers, tmp_path: Path
 ) -> None:
