@@ -13,9 +13,12 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from multihead import Translator, average
-from multihead.bundle import load_bundle, weights_digest
+from multihead.bundle import build_network, load_bundle, weights_digest
 from multihead.errors import ConfigurationError, Interrupted
 from multihead.planning.settings import read_run
+from multihead.runs.run import state_bytes
+from multihead.runs.translator.begin import new_network
+from multihead.training.progress import measure_flops
 
 if TYPE_CHECKING:
     from tests.conftest import Numbers
@@ -125,6 +128,23 @@ def test_its_checkpoints_have_a_mean_and_its_model_is_tuned_again(
     assert config.from_model.weights == weights_digest(whole)
     assert config.training.learning_rate == pytest.approx(0.64 / config.model.width)
     assert Translator.load(tmp_path / "again").translate(["eins"])
+
+
+def test_what_is_frozen_needs_neither_gradient_nor_optimizer_nor_average(whole: Path, base: Path) -> None:
+    """In the memory that is asked for, and in the operations by which the speed is judged."""
+    config = read_run(whole)
+    assert config is not None
+    network = new_network(config.model, config.training)
+    given = sum(tensor.numel() for tensor in load_file(base / "model.safetensors").values())
+    trained = sum(tensor.numel() for tensor in checkpoint(whole, "average").values())
+    needed, parameters = state_bytes(lambda: new_network(config.model, config.training), config.training)
+    assert (needed, parameters) == (4 * given + 4 * 5 * trained, given + trained)
+    plain = build_network(config.model)
+    learns, all_learn = (measure_flops(model, model.output, "cpu", "float32") for model in (network, plain))
+    maps = sum(p.numel() for name, p in network.named_parameters() if name.endswith(".base"))
+    expected = 4 * (maps + plain.output.weight.numel()) + 6 * trained
+    assert learns.source + learns.target == expected
+    assert all_learn.source + all_learn.target == 6 * (maps + plain.output.weight.numel())
 
 
 def test_a_run_that_goes_on_is_not_divided_either(whole: Path, numbers: Numbers) -> None:
