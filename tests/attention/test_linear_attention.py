@@ -32,7 +32,7 @@ def inputs(length: int = 7, dtype: torch.dtype = torch.float64) -> tuple[Tensor,
 
 
 def quadratic(tensors: tuple[Tensor, ...], mask: Mask | None) -> Tensor:
-    """Equation 2 of Katharopoulos et al. 2020: similarities phi(q) . phi(k), normalized for each query."""
+    """Equation 3 of Katharopoulos et al. 2020: similarities phi(q) . phi(k), normalized for each query."""
     query, key, value = tensors
     phi_q, phi_k = (torch.where(x > 0, x + 1, x.exp()) for x in (query, key))
     similar = torch.einsum("bhqd,bhkd->bhqk", phi_q, phi_k)

@@ -2,8 +2,9 @@
 
 Reading order: `functional`, `backends.explicit` (the equation), `masks`, `biases` and `rotary` (positions), the other
 `backends`, `multihead`, `cache`. Then `scores`, `alignment` and `composition`, for other ways to score and to select;
-`pooling`, `key_value` and `pointer`, built from them; `torch_compatible`, a drop-in replacement for PyTorch's module.
-The packages `structured` (chains and trees) and `vision` (images) are imported by name.
+`pooling`, `key_value` and `pointer`, built from them; `sparse`, `sinks`, `linear_attention`, `differential`, `latent`
+and `paged`, other kinds of attention (docs/attention-kinds.md); `torch_compatible`, a drop-in replacement for PyTorch's
+module. The packages `structured` (chains and trees) and `vision` (images) are imported by name.
 """
 
 from multihead.attention.alignment import (

@@ -179,7 +179,7 @@ class Entmax15(Alignment):
 
 
 class Sigmoid(Alignment):
-    r"""Sigmoid attention (Ramapuram et al. 2024, section 3): each key is weighed by itself.
+    r"""Sigmoid attention (Ramapuram et al. 2024): each key is weighed by itself.
 
     .. math::
         a_n = \sigma(s_n + b), \qquad b = -\log N

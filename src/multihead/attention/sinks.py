@@ -108,8 +108,9 @@ class _AndOneMore(Mask):
         return self.inner.sizes
 
     def rule(self, q_len: int, kv_len: int, device: torch.device | str | None = None) -> Rule:
-        inner, last = self.inner.rule(q_len, kv_len - 1, device), kv_len - 1
-        return lambda b, h, q, k: (k == last) | inner(b, h, q, k.clamp(max=last - 1))
+        inner = self.inner.rule(q_len, kv_len - 1, device)
+        last = torch.full((), kv_len - 1, device=device)  # a tensor, so that no length is compiled into a kernel
+        return lambda b, h, q, k: (k == last) | inner(b, h, q, torch.minimum(k, last - 1))
 
     def dense(
         self, q_len: int, kv_len: int, device: torch.device | str | None = None, *, batch: int = 1, heads: int = 1

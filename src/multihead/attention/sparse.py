@@ -1,11 +1,11 @@
 r"""Sparsemax and entmax-1.5: distributions with exact zeros.
 
-    sparsemax(s) = argmin_p |p - s|^2                   = [s - tau]_+          Martins & Astudillo 2016, equations 1, 3
-    entmax15(s)  = argmax_p p . s + H_1.5(p)            = [s / 2 - tau]_+^2    Peters et al. 2019, equations 5, 8
+    sparsemax(s) = argmin_p |p - s|^2                   = [s - tau]_+          Martins & Astudillo 2016, section 2
+    entmax15(s)  = argmax_p p . s + H_1.5(p)            = [s / 2 - tau]_+^2    Peters et al. 2019, section 3
 
 over the distributions p, where tau is the threshold with which the result sums to 1. Sorted scores give tau exactly: it
 is that of the k highest scores, for the one k whose scores, and no other, lie above it. Both gradients have one form
-(Peters et al. 2019, proposition 2):
+(Peters et al. 2019):
 
     ds = u * (dp - (u . dp) / (u . 1)),    u = 1[p > 0] for sparsemax, sqrt(p) for entmax-1.5
 """

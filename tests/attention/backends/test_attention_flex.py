@@ -66,15 +66,15 @@ import torch
 from torch._dynamo.utils import counters
 from multihead.attention import ALiBi, Causal, Padding, SlidingWindow, attention
 
-def check(length, dtype=torch.float32, kv_heads=4, bias=None, window=None):
+def check(length, dtype=torch.float32, kv_heads=4, bias=None, window=None, soft_cap=None):
     query = torch.randn(3, 4, length, 16, dtype=dtype)
     key, value = torch.randn(2, 3, kv_heads, length, 16, dtype=dtype)
     lengths = torch.randint(0, length + 1, (3,))
     mask = (Causal() if window is None else SlidingWindow(window)) & Padding(lengths)
     with torch.no_grad():
-        ours, _ = attention(query, key, value, mask=mask, bias=bias, backend="flex")
+        ours, _ = attention(query, key, value, mask=mask, bias=bias, soft_cap=soft_cap, backend="flex")
         wide = (tensor.double() for tensor in (query, key, value))
-        exact, _ = attention(*wide, mask=mask, bias=bias, backend="explicit")
+        exact, _ = attention(*wide, mask=mask, bias=bias, soft_cap=soft_cap, backend="explicit")
     close = 2e-2 if dtype == torch.bfloat16 else 1e-4
     torch.testing.assert_close(ours.double(), exact, rtol=close, atol=close)
     assert ours[lengths == 0].eq(0).all()
@@ -88,6 +88,7 @@ for length in (256, 200, 411, 500):
 assert counters["stats"]["unique_graphs"] == made, "lengths are captured as tensors: no value needs a new kernel"
 check(256, torch.bfloat16, kv_heads=2)
 check(256, bias=ALiBi(4))
+check(256, bias=ALiBi(4), soft_cap=0.7)
 """
 
 

@@ -180,7 +180,7 @@ def flexible_attention(
             query,
             key,
             value,
-            score_mod=_capped_rule(None if bias is None else _score_rule(bias, query, key), soft_cap),
+            score_mod=_capped_rule(None if bias is None else _score_rule(bias, query, key), soft_cap, query.device),
             block_mask=blocks,
             scale=scale,
             enable_gqa=query.shape[1] != key.shape[1],
@@ -196,10 +196,11 @@ def _function(compiled: bool) -> Callable[..., Any]:
     return torch.compile(function) if compiled else function
 
 
-def _capped_rule(rule: ScoreRule | None, cap: float | None) -> ScoreRule | None:
+def _capped_rule(rule: ScoreRule | None, soft_cap: float | None, device: torch.device) -> ScoreRule | None:
     """The rule for scores that are capped first."""
-    if cap is None:
+    if soft_cap is None:
         return rule
+    cap = torch.full((), soft_cap, device=device)  # a tensor, so that no number is compiled into the kernel
     if rule is None:
         return lambda score, b, h, q, k: cap * torch.tanh(score / cap)  # noqa: ARG005
     return lambda score, b, h, q, k: rule(cap * torch.tanh(score / cap), b, h, q, k)
