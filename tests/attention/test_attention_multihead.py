@@ -90,9 +90,10 @@ def test_memory_of_another_width_equals_pytorch() -> None:
             "out_proj.bias": ours.output_projection.bias,
         }
     )
-    query, memory = sequence(), sequence(4, width=7)
-    output, weights = ours(query, memory, need_weights=True)
-    reference, reference_weights = theirs(query, memory, memory, average_attn_weights=False)
+    query, memory, lengths = sequence(), sequence(4, width=7), torch.tensor([4, 1, 3])
+    output, weights = ours(query, memory, mask=Padding(lengths), need_weights=True)
+    ignored = torch.arange(4) >= lengths[:, None]
+    reference, reference_weights = theirs(query, memory, memory, key_padding_mask=ignored, average_attn_weights=False)
     torch.testing.assert_close(output, reference, **DOUBLE)
     torch.testing.assert_close(weights, reference_weights, **DOUBLE)
     with pytest.raises(ShapeError, match=r"width 12 and memory 7"):
@@ -133,7 +134,9 @@ def test_grouped_queries_equal_repeated_key_heads(kv_heads: int) -> None:
             other.copy_(torch.cat([query, *repeated]))
         whole.output_projection.load_state_dict(grouped.output_projection.state_dict())
     x = sequence()
-    torch.testing.assert_close(grouped(x, mask=Causal())[0], whole(x, mask=Causal())[0], **DOUBLE)
+    for need_weights in (False, True):
+        outputs = [each(x, mask=Causal(), need_weights=need_weights)[0] for each in (grouped, whole)]
+        torch.testing.assert_close(*outputs, **DOUBLE)
 
 
 @pytest.mark.parametrize("kv_heads", [3, 1])

@@ -70,7 +70,7 @@ class PackedLinear(nn.Module):
         return self.project(x, self.weight, first, last)
 
     def project(
-        self, x: Float[Tensor, "*axes width"], weight: Float[Tensor, "out width"], first: int, last: int | None
+        self, x: Float[Tensor, "*axes width"], weight: Float[Tensor, "out in_features"], first: int, last: int | None
     ) -> tuple[Float[Tensor, "*axes _"], ...]:
         """As `forward`, with another weight in place of its own."""
         if x.shape[-1] != self.in_features:
