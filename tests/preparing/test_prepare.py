@@ -221,7 +221,7 @@ def test_one_vocabulary_or_two(tmp_path, numbers, shared):
         for tokenizer, text in zip((found.source_tokenizer, found.target_tokenizer), pair, strict=True):
             assert tokenizer.decode(tokenizer.encode(text)) == text
     wider = len(found.target_tokenizer.encode("eins zwei drei")) - len(found.source_tokenizer.encode("eins zwei drei"))
-    assert (wider == 0) is shared  # a separate target vocabulary has no German words
+    assert wider == 0 if shared else wider > 0  # a separate target vocabulary has no German words
 
 
 def test_how_the_vocabulary_is_learned(tmp_path, numbers):
