@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pytest
 import torch
@@ -25,6 +25,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 
 from multihead.bundle import Bundle, save_bundle
 from multihead.decoding.search import Search
+from multihead.errors import SurroundingsError
 from multihead.interop.certificate import Terms, certify
 from multihead.interop.exporting import ExportOptions, _certify_directions, export_model
 from multihead.interop.formats import web
@@ -117,6 +118,32 @@ def test_the_certificate_passes_and_sees_another_model(
     name = "decoder.0.feed_forward.expand.weight"
     other = replace(parts, weights={**parts.weights, name: -parts.weights[name]})
     assert certify(web.represented(parts, "int8"), open_site(other), terms).state == "failed"
+
+
+def test_a_browser_that_does_not_answer_is_an_error_and_is_closed(tmp_path: Path) -> None:
+    from selenium.common.exceptions import TimeoutException
+
+    class Stuck:
+        capabilities: ClassVar[dict[str, str]] = {"browserVersion": "1"}
+
+        def set_script_timeout(self, seconds: float) -> None: ...
+
+        def get(self, url: str) -> None:
+            if url == "about:blank":
+                raise TimeoutException("the renderer is busy")
+
+        def execute_async_script(self, *given: object) -> object:
+            raise TimeoutException("script timeout\nwith a trace")
+
+    runtime = BrowserRuntime(tmp_path, cast(Any, Stuck()))
+    closed: list[int] = []
+    runtime._stack.callback(closed.append, 1)
+    with (
+        pytest.raises(SurroundingsError, match=r"^Chromium 1 does not answer within 110 s \(script timeout\)"),
+        runtime,
+    ):
+        runtime.run("return 1;")
+    assert closed == [1]
 
 
 def hostile_texts(tokenizer: BytePairTokenizer) -> list[str]:

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from copy import copy
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
-_SECONDS = 600
-"""Patience with one translation of all lines."""
+_SECONDS = 110
+"""Patience with one script; the driver's client waits 120 s for an answer."""
+_PART = 16
+"""Lines of one script: a translation does not depend on the others, and large models are slow."""
 
 _ANSWER = """
 const done = arguments[arguments.length - 1], given = [...arguments].slice(0, -1);
@@ -120,8 +122,10 @@ class BrowserRuntime:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._chrome.get("about:blank")
-        self._stack.close()
+        from selenium.common.exceptions import WebDriverException
+
+        with self._stack, suppress(WebDriverException):  # a browser that does not answer is closed, too
+            self._chrome.get("about:blank")
 
     def encode(self, texts: Sequence[str]) -> list[list[int]] | None:
         """By tokenizer.js."""
@@ -143,16 +147,27 @@ class BrowserRuntime:
             self.run('const { load } = await import("/multihead.js"); window.translator = await load("/");')
             self._loaded = True
         changes = {"beam": search.beam, "alpha": search.alpha, "sentences": "never", **self._languages}
-        found = self.run("return await window.translator.translations(given[0], given[1]);", list(texts), changes)
+        script = "return await window.translator.translations(given[0], given[1]);"
+        parts = (list(texts[start : start + _PART]) for start in range(0, len(texts), _PART))
+        found = [one for part in parts for one in self.run(script, part, changes)]
         return [Hypothesis(tuple(one["ids"]), one["logProbability"], one["score"], one["finished"]) for one in found]
 
     def run(self, script: str, *given: Any) -> Any:
         """The result of a script that may await; ``given`` are its arguments.
 
         Raises:
-            SurroundingsError: the script failed.
+            SurroundingsError: the script failed, or took too long.
         """
-        result = self._chrome.execute_async_script(_ANSWER % script, *given)
+        from selenium.common.exceptions import WebDriverException
+
+        try:
+            result = self._chrome.execute_async_script(_ANSWER % script, *given)
+        except WebDriverException as error:
+            reason = (error.msg or "no reason").strip().partition("\n")[0]
+            raise SurroundingsError(
+                f"Chromium {self.version} does not answer within {_SECONDS} s ({reason}): repeat it when the machine "
+                "is less busy, or write --no-certificate"
+            ) from None
         if "error" in result:
             raise SurroundingsError(f"the page fails in Chromium {self.version}: {result['error']}")
         return result.get("value")
