@@ -26,7 +26,6 @@ MakeParts = Callable[..., TranslatorParts]
 LINES = Lines(("Ein Hund rennt. Zwei Hunde rennen!", "Ein Mädchen spielt mit 12 Bällen", "drei"), "three lines")
 
 
-@pytest.mark.proof
 def test_argos_translate_installs_the_package_and_translates_as_we_do(make_parts: MakeParts, tmp_path: Path) -> None:
     parts = make_parts(norm="pre")
     assert argos.refusals(parts) == []

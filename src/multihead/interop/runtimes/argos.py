@@ -27,7 +27,7 @@ from multihead.interop.runtimes.ctranslate2 import CTranslate2Runtime
 
 _BEAM, _ALPHA, _LONGEST = 4, 0.2, 256
 
-_PROGRAM = """
+_PROGRAM = r"""
 import json, sys
 from pathlib import Path
 task = json.load(sys.stdin)
