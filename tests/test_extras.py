@@ -61,6 +61,7 @@ CHECKED_BEFORE = {
     "data/parquet_files.py": "`opened` checks when the file is opened",
     "inspection/huggingface.py": "it is asked about a model of transformers only",
     "interop/formats/yaml_files.py": "`_Parser` checks when it is made",
+    "interop/runtimes/browser.py": "`_headless` checks before it starts a browser",
     "interop/runtimes/onnxruntime.py": "`OnnxStepper` checks when it is made",
     "interop/runtimes/transformers.py": "`TransformersRuntime` checks when it is made",
     "shards/ray_engine.py": "`_import_ray` comes first; the others run on a cluster",
