@@ -13,15 +13,13 @@ log-probability, the equal translations, and the BLEU of both programs. Interrup
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import torch
-from common import describe_machine, parser, write_figures
-from quality import find, measure_text, write_toy
+from common import describe_machine, multihead, parser, write_figures
+from quality import measure_text, text_of, write_toy
 
 from interop import Shape, build
 from multihead.data.text_files import read_lines
@@ -74,7 +72,7 @@ def trained(arguments: Namespace) -> Path:
     first, grown = arguments.output / "half", arguments.output / "whole"
     width = arguments.width // 2 if half and whole else arguments.width
     if not first.exists():
-        lines = [line for side in ("source", "target") for line in read_lines(text("train", side, arguments))]
+        lines = [line for side in ("source", "target") for line in read_lines(text_of(side, "train", arguments))]
         shape = Shape(width, arguments.layers, 8, 4 * width, arguments.pieces)
         with atomic_folder(first) as draft:
             build(draft, shape, lines, arguments.pieces, (arguments.source, arguments.target))
@@ -94,7 +92,7 @@ def train(folder: Path, run: Path, minutes: float, rate: float, arguments: Names
     """Fine-tune a MarianMT folder."""
     settings: dict[str, object] = {"batch-tokens": 2048, "optimizer": "muon", "learning-rate": rate, "warmup": 80}
     for side in ("source", "target"):
-        settings |= {side: text("train", side, arguments), f"valid-{side}": text("val", side, arguments)}
+        settings |= {side: text_of(side, "train", arguments), f"valid-{side}": text_of(side, "val", arguments)}
     settings |= {"updates": arguments.updates} if arguments.updates else {"budget": f"{minutes:g}m"}
     flags = (word for name, value in settings.items() for word in (f"--{name}", value))
     multihead("train", "--from-model", folder, "--output", run, *flags, "--dropout", 0.1)
@@ -105,8 +103,8 @@ def compared(name: str, run: Path, arguments: Namespace) -> dict[str, Any]:
     """The row of a format."""
     form, *quantization = name.split()
     output = arguments.output / name.replace(" ", "-")
-    lines = ("--lines", text("test_2016_flickr", "source", arguments),
-             "--references", text("test_2016_flickr", "target", arguments), "--count", arguments.count)  # fmt: skip
+    lines = ("--lines", text_of("source", "test_2016_flickr", arguments),
+             "--references", text_of("target", "test_2016_flickr", arguments), "--count", arguments.count)  # fmt: skip
     if not output.exists():
         kind = ("--quantization", *quantization) if quantization else ()
         multihead("export", run, "--format", form, "-o", output, *kind, *lines)
@@ -178,16 +176,6 @@ def _widened(tensor: torch.Tensor, spread: float, generator: torch.Generator) ->
     e = spread * torch.randn(2 * tensor.shape[0], tensor.shape[1], generator=generator)
     rows = tensor.repeat_interleave(2, 0)
     return torch.stack(((0.5 + e) * rows, (0.5 - e) * rows), 2).flatten(1)
-
-
-def text(name: str, side: str, arguments: Namespace) -> Path:
-    """The file of a side of a set."""
-    return find(arguments.data, name, getattr(arguments, side))
-
-
-def multihead(*words: object) -> None:
-    """Run a command; its messages are shown."""
-    subprocess.run([sys.executable, "-m", "multihead", *map(str, words)], check=True)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import platform
 import statistics
+import subprocess
+import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping
@@ -84,3 +86,8 @@ def write_figures(arguments: Namespace, figures: dict[str, Any]) -> None:
     """Write the figures and the machine to the file given by ``--json``, if any."""
     if arguments.json:
         arguments.json.write_text(json.dumps({**describe_machine(), **figures}, indent=2) + "\n", encoding="utf-8")
+
+
+def multihead(*words: object) -> None:
+    """Run a command; its messages are shown."""
+    subprocess.run([sys.executable, "-m", "multihead", *map(str, words)], check=True)

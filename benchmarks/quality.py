@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import describe_machine, parser, write_figures
+from common import describe_machine, multihead, parser, write_figures
 from sacrebleu.metrics import BLEU, CHRF
 
 from multihead.data.text_files import read_lines
@@ -112,7 +112,7 @@ def train(arguments: Namespace) -> float:
     if arguments.threads:
         words += ["--threads", arguments.threads]
     started = time.monotonic()
-    subprocess.run([sys.executable, "-m", "multihead", *map(str, words)], check=True)
+    multihead(*words)
     return time.monotonic() - started
 
 

@@ -26,17 +26,15 @@ from typing import Any, Literal
 from multihead.decoding.hypothesis import Hypothesis
 from multihead.decoding.search import Search
 from multihead.interop.comparing import (
-    BleuCheck,
     RoundingCheck,
     ScoreCheck,
     SearchCheck,
     TokenizerCheck,
-    compare_bleu,
+    compare_bleu_of_rows,
     compare_scores,
     compare_searches,
     compare_texts,
     compare_tokenizers,
-    decoded,
     join_scores,
     join_searches,
     join_tokenizers,
@@ -228,7 +226,7 @@ def _compare_models(
     checks["searches"] = tuple(
         replace(
             compare_searches(ours, rules, mine, theirs, sources, terms.lines.texts, scores.largest),
-            bleu=_bleu(parts, ours, other, mine, theirs, terms),
+            bleu=compare_bleu_of_rows(ours, other, mine, theirs, terms.lines, parts.target_language),
         )
         for rules, mine, theirs in found.values()
     )
@@ -253,18 +251,6 @@ def _compare_models(
                 f"line {first.line} is {first.ours!r} here and {first.theirs!r} there"
             )
     return found[terms.beam][1]
-
-
-def _bleu(
-    parts: TranslatorParts,
-    ours: OurSide,
-    other: TokenizerRuntime,
-    mine: Sequence[Sequence[int]],
-    theirs: Sequence[Sequence[int]],
-    terms: Terms,
-) -> BleuCheck | None:
-    """BLEU of both sides, each with its own detokenizer."""
-    return compare_bleu(ours.decode(mine), decoded(ours, other, theirs), terms.lines.references, parts.target_language)
 
 
 def _compare_engines(
@@ -297,7 +283,9 @@ def _compare_engines(
         # Where sums round otherwise than here, bytes of int8 differ by a step: as much as rounding to int8 moves them.
         noise = ours.rounding(sources, found) if len(same) < len(texts) and any(gaps) else 0.0
         check = compare_searches(ours, rules, mine, its, sources, texts, noise)
-        searches.append(replace(check, bleu=_bleu(parts, ours, runtime, mine, its, terms)))
+        searches.append(
+            replace(check, bleu=compare_bleu_of_rows(ours, runtime, mine, its, terms.lines, parts.target_language))
+        )
     checks["searches"] = tuple(searches)
     checks["scores"] = scores = ScoreCheck(
         tokens, max(gaps, default=math.inf), sum(gaps) / max(len(gaps), 1), terms.allowed

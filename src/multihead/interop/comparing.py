@@ -154,13 +154,23 @@ def measure_rounding(
         equal.append(sum(list(one) == list(its) for one, its in zip(translations, theirs, strict=True)))
     targets = [ours.finished(row) for row in translations]
     scores = compare_scores(ours, other, sources, targets, float("inf"))
-    bleu = compare_bleu(ours.decode(translations), decoded(ours, other, theirs), lines.references, language)
+    bleu = compare_bleu_of_rows(ours, other, translations, theirs, lines, language)
     return RoundingCheck(arithmetic, scores.largest, scores.mean, len(lines.texts), equal[0], equal[1], bleu)
 
 
-def decoded(ours: OurSide, other: TokenizerRuntime, rows: Sequence[Sequence[int]]) -> list[str]:
-    """The texts of the other side's translations, by its own tokenizer if it has one."""
-    return other.decode(ours.without_symbols(rows)) or ours.decode(rows)
+def compare_bleu_of_rows(
+    ours: OurSide,
+    other: TokenizerRuntime,
+    mine: Sequence[Sequence[int]],
+    theirs: Sequence[Sequence[int]],
+    lines: Lines,
+    language: str | None,
+) -> BleuCheck | None:
+    """BLEU of translations in ids, theirs detokenized by their own tokenizer if they have one."""
+    if not lines.references:
+        return None
+    texts = other.decode(ours.without_symbols(theirs)) or ours.decode(theirs)
+    return compare_bleu(ours.decode(mine), texts, lines.references, language)
 
 
 def compare_bleu(
