@@ -20,13 +20,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from multihead.attention.backends.call import HALF_TYPES
+from multihead.attention.backends.call import at_least_float32
 from multihead.attention.backends.explicit import masked_softmax
 from multihead.attention.sparse import entmax15, sparsemax
 from multihead.errors import ConfigurationError, ShapeError
@@ -54,8 +54,10 @@ class Alignment(nn.Module, ABC):
         """
 
 
-class Softmax(Alignment):
-    """Soft attention: the weights are the probabilities."""
+class _Distribution(Alignment):
+    """A differentiable distribution over the keys, a function of scores and mask."""
+
+    of: ClassVar[Callable[..., Tensor]]
 
     def forward(
         self,
@@ -64,8 +66,14 @@ class Softmax(Alignment):
         *,
         generator: torch.Generator | None = None,  # noqa: ARG002 - nothing is drawn
     ) -> Float[Tensor, "batch query key"]:
-        """softmax(s) over the keys that the mask allows."""
-        return masked_softmax(scores, mask)
+        """The weights of the keys that the mask allows."""
+        return type(self).of(scores, mask)
+
+
+class Softmax(_Distribution):
+    """Soft attention: the weights are the probabilities."""
+
+    of = staticmethod(masked_softmax)
 
 
 class Argmax(Alignment):
@@ -150,32 +158,16 @@ class Gumbel(Alignment):
         return f"tau={self.tau}, hard={self.hard}"
 
 
-class Sparsemax(Alignment):
+class Sparsemax(_Distribution):
     """The distribution nearest to the scores (`multihead.attention.sparse.sparsemax`): low scores get exactly 0."""
 
-    def forward(
-        self,
-        scores: Float[Tensor, "batch query key"],
-        mask: Bool[Tensor, "#batch #query #key"] | None = None,
-        *,
-        generator: torch.Generator | None = None,  # noqa: ARG002 - nothing is drawn
-    ) -> Float[Tensor, "batch query key"]:
-        """sparsemax(s) over the keys that the mask allows."""
-        return sparsemax(scores, mask)
+    of = staticmethod(sparsemax)
 
 
-class Entmax15(Alignment):
+class Entmax15(_Distribution):
     """Between softmax and sparsemax (`multihead.attention.sparse.entmax15`): low scores get exactly 0."""
 
-    def forward(
-        self,
-        scores: Float[Tensor, "batch query key"],
-        mask: Bool[Tensor, "#batch #query #key"] | None = None,
-        *,
-        generator: torch.Generator | None = None,  # noqa: ARG002 - nothing is drawn
-    ) -> Float[Tensor, "batch query key"]:
-        """entmax_1.5(s) over the keys that the mask allows."""
-        return entmax15(scores, mask)
+    of = staticmethod(entmax15)
 
 
 class Sigmoid(Alignment):
@@ -203,7 +195,7 @@ class Sigmoid(Alignment):
         generator: torch.Generator | None = None,  # noqa: ARG002 - nothing is drawn
     ) -> Float[Tensor, "batch query key"]:
         """sigmoid(s + b) for the keys that the mask allows, 0 for the others."""
-        work = scores.float() if scores.dtype in HALF_TYPES else scores
+        work = at_least_float32(scores)
         shift: Tensor | float
         if self.bias is not None:
             shift = self.bias
@@ -330,7 +322,7 @@ class MovingBaseline:
 
 def _add_gumbel_noise(scores: Tensor, generator: torch.Generator | None) -> Tensor:
     """s + g, whose arg-max is a sample from softmax(s) (Gumbel 1954); at least in float32."""
-    work = scores.float() if scores.dtype in HALF_TYPES else scores
+    work = at_least_float32(scores)
     exponential = torch.empty_like(work, requires_grad=False).exponential_(generator=generator)
     return work - exponential.clamp_(min=torch.finfo(work.dtype).tiny).log_()
 
@@ -350,5 +342,5 @@ def _replace_gradient(soft: Tensor, value: Tensor) -> Tensor:
 
 def _log_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
     """log softmax over the allowed keys; very negative elsewhere, but finite: it is multiplied by a weight of 0."""
-    work = scores.float() if scores.dtype in HALF_TYPES else scores
+    work = at_least_float32(scores)
     return (work if mask is None else work.masked_fill(~mask, torch.finfo(work.dtype).min)).log_softmax(-1)

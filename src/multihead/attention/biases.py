@@ -88,10 +88,16 @@ class ALiBi(Bias):
 
     def at(self, queries: Int[Tensor, " query"], keys: Int[Tensor, " key"]) -> Float[Tensor, "1 heads query key"]:
         """m_h (key - query), or -m_h |key - query|; float32."""
+        return self.with_slopes(torch.tensor(self.slopes, device=keys.device), queries, keys)
+
+    def with_slopes(
+        self, slopes: Float[Tensor, " heads"], queries: Int[Tensor, " query"], keys: Int[Tensor, " key"]
+    ) -> Float[Tensor, "1 heads query key"]:
+        """As `at`, with the slopes as a tensor that is on the device already."""
         distance = (keys - queries[:, None]).to(torch.float32)
         if self.symmetric:
             distance = -distance.abs()
-        return torch.tensor(self.slopes, device=keys.device)[None, :, None, None] * distance
+        return slopes[None, :, None, None] * distance
 
     def score_rule(self, q_len: int, kv_len: int, device: Device = None) -> ScoreRule:
         """The bias as a function of indices, computed without a tensor of scores."""

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from multihead.attention.backends.call import HALF_TYPES
+from multihead.attention.backends.call import at_least_float32
 from multihead.attention.masks import Causal, Mask, Padding
 from multihead.errors import MaskError, ShapeError
 
@@ -80,7 +80,7 @@ def linear_attention(
     causal, paddings = _split(mask)
     _check(query, key, value)
     dtype = query.dtype
-    query, key, value = (t.float() if dtype in HALF_TYPES else t for t in (query, key, value))
+    query, key, value = (at_least_float32(t) for t in (query, key, value))
     words = [padding.words(key.shape[2], key.device).transpose(2, 3) for padding in paddings]
     query_words = [padding.query_words(query.shape[2], query.device) for padding in paddings]
     real = [queries for queries in query_words if queries is not None]
@@ -125,7 +125,7 @@ def linear_attention_step(
     if query.shape[2] != key.shape[2]:
         raise ShapeError(f"each new position has a query and a key, got {query.shape[2]} and {key.shape[2]}")
     dtype = query.dtype
-    query, key, value = (t.float() if dtype in HALF_TYPES else t for t in (query, key, value))
+    query, key, value = (at_least_float32(t) for t in (query, key, value))
     output, state = _causal(feature_map(query), feature_map(key), value, state)
     return output.to(dtype), state
 

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from multihead.attention.backends.call import HALF_TYPES
+from multihead.attention.backends.call import at_least_float32
 from multihead.attention.composition import hide_padding, masked_scores
 from multihead.attention.masks import Mask
 from multihead.attention.scores import Additive
@@ -94,7 +94,7 @@ def masked_log_softmax(scores: Float[Tensor, "*axes"], mask: Bool[Tensor, ...] |
 
     Half-precision scores are computed in float32 and returned in their own type.
     """
-    work = scores.float() if scores.dtype in HALF_TYPES else scores
+    work = at_least_float32(scores)
     if mask is not None:
         work = work.masked_fill(~mask, torch.finfo(work.dtype).min)
     log_probabilities = work.log_softmax(-1)

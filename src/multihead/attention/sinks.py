@@ -19,6 +19,7 @@ from multihead.attention.backends.call import dense_bias
 from multihead.attention.biases import Bias
 from multihead.attention.functional import BackendName, attention
 from multihead.attention.masks import Mask, Padding, Rule
+from multihead.attention.masks.algebra import Derived
 from multihead.attention.masks.standard import KnownPadding
 from multihead.errors import ConfigurationError, MaskError, ShapeError
 
@@ -89,23 +90,8 @@ def sink_attention(
     return output, None if weights is None else weights[..., :-1]
 
 
-class _AndOneMore(Mask):
+class _AndOneMore(Derived):
     """Another mask, and one more key, the last one, that every query sees."""
-
-    def __init__(self, inner: Mask) -> None:
-        self.inner = inner
-
-    @property
-    def device(self) -> torch.device | None:
-        return self.inner.device
-
-    @property
-    def constant(self) -> bool:
-        return self.inner.constant
-
-    @property
-    def sizes(self) -> tuple[int | None, int | None]:
-        return self.inner.sizes
 
     def rule(self, q_len: int, kv_len: int, device: torch.device | str | None = None) -> Rule:
         inner = self.inner.rule(q_len, kv_len - 1, device)

@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from multihead.attention.backends.call import HALF_TYPES
+from multihead.attention.backends.call import at_least_float32
 
 
 def sparsemax(scores: Float[Tensor, "*axes"], mask: Bool[Tensor, ...] | None = None) -> Float[Tensor, "*axes"]:
@@ -58,7 +58,7 @@ def entmax15(scores: Float[Tensor, "*axes"], mask: Bool[Tensor, ...] | None = No
 def _masked(project: Callable[[Tensor], Tensor], scores: Tensor, mask: Tensor | None) -> Tensor:
     if scores.shape[-1] == 0:
         return scores.clone()
-    work = scores.float() if scores.dtype in HALF_TYPES else scores
+    work = at_least_float32(scores)
     if mask is None:
         return project(work).to(scores.dtype)
     # As in `masked_softmax`: the product zeroes rows without an allowed entry, and their gradients.

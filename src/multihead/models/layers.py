@@ -129,11 +129,8 @@ class LinearPositions(nn.Module):
 
     def forward(self, q_len: int, kv_len: int | None = None) -> Float[Tensor, "1 heads query key"]:
         """The bias as a tensor; the last query is at the last key."""
-        kv_len = q_len if kv_len is None else kv_len
-        device = self.slopes.device
-        distance = torch.arange(kv_len, device=device) - torch.arange(kv_len - q_len, kv_len, device=device)[:, None]
-        distance = -distance.abs() if self.rule.symmetric else distance
-        return self.slopes[None, :, None, None] * distance
+        keys = torch.arange(q_len if kv_len is None else kv_len, device=self.slopes.device)
+        return self.rule.with_slopes(self.slopes, keys[len(keys) - q_len :], keys)
 
 
 def biased_positions(config: TransformerConfig, *, causal: bool) -> RelativeBias | LinearPositions | None:

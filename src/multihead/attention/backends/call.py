@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from multihead.attention.biases import Bias
@@ -21,6 +22,11 @@ from multihead.errors import ConfigurationError, MaskError, ShapeError
 Kernel = Literal["explicit", "sdpa", "blockwise", "short", "flex", "flex_eager", "varlen"]
 
 HALF_TYPES = (torch.bfloat16, torch.float16)
+
+
+def at_least_float32(x: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
+    """A tensor of a half type in float32; any other as it is."""
+    return x.float() if x.dtype in HALF_TYPES else x
 
 
 class Sizes(NamedTuple):

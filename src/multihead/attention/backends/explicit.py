@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from multihead.attention.backends.call import HALF_TYPES, Backend, Call, Kernel, Plan, compute_dtype, dense_bias
+from multihead.attention.backends.call import Backend, Call, Kernel, Plan, at_least_float32, compute_dtype, dense_bias
 from multihead.attention.backends.sdpa import lower
 from multihead.attention.biases import Bias
 
@@ -115,7 +115,7 @@ def masked_softmax(
         mask: True = takes part; broadcasts to the scores.
         dim: the axis that sums to 1.
     """
-    work = scores.float() if scores.dtype in HALF_TYPES else scores
+    work = at_least_float32(scores)
     if mask is None:
         return work.softmax(dim).to(scores.dtype)
     filled = work.masked_fill(~mask, torch.finfo(work.dtype).min)

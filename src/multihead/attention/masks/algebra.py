@@ -298,8 +298,8 @@ class Or(_Combination):
     symbol, combine = "|", staticmethod(operator.or_)
 
 
-class Not(Mask):
-    """May attend exactly where the other mask does not allow it: ``~a``."""
+class Derived(Mask):
+    """A mask made of another one, whose device and sizes it has."""
 
     def __init__(self, inner: Mask) -> None:
         self.inner = inner
@@ -318,6 +318,10 @@ class Not(Mask):
     def sizes(self) -> tuple[int | None, int | None]:
         """The inner mask's."""
         return self.inner.sizes
+
+
+class Not(Derived):
+    """May attend exactly where the other mask does not allow it: ``~a``."""
 
     def rule(self, q_len: int, kv_len: int, device: Device = None) -> Rule:
         """The inner mask's rule, inverted."""

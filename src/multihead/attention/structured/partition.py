@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from multihead.attention.backends.call import HALF_TYPES
+from multihead.attention.backends.call import at_least_float32
 
 IMPOSSIBLE = -1e30
 """Replaces -inf: sums and differences stay finite, so no NaN arises, and its exp is exactly 0."""
@@ -51,7 +51,7 @@ def log_partition(family: Family, potentials: Tensor) -> tuple[Tensor, Tensor]:
 
     Half-precision potentials are computed in float32; the results have their type.
     """
-    work = potentials.float() if potentials.dtype in HALF_TYPES else potentials
+    work = at_least_float32(potentials)
     with torch.autocast(potentials.device.type, enabled=False):
         log_z, marginals = _LogPartition.apply(work, family)  # type: ignore[no-untyped-call]
     return log_z.to(potentials.dtype), marginals.to(potentials.dtype)
