@@ -84,7 +84,7 @@ def _metadata(parts: TranslatorParts) -> dict[str, object]:
     source, target = str(parts.source_language), str(parts.target_language)
     return {
         "package_version": "1.0",
-        "argos_version": "1.9",
+        "argos_version": "1.11",
         "from_code": source,
         "from_name": _name(source),
         "to_code": target,
@@ -109,6 +109,6 @@ def _readme(parts: TranslatorParts, name: str) -> str:
         "```python\nimport argostranslate.package\nimport argostranslate.translate\n\n"
         f'argostranslate.package.install_from_path("{name}.argosmodel")\n'
         f'print(argostranslate.translate.translate("...", "{source}", "{target}"))\n```\n\n'
-        "LibreTranslate serves it once it is installed. It needs no network: the package has its own rule for the ends "
-        "of sentences.\n"
+        "It needs Argos Translate 1.11 or later, and no network: the package has its own rule for the ends "
+        "of sentences. LibreTranslate serves it once it is installed.\n"
     )
