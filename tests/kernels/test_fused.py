@@ -291,3 +291,22 @@ def test_a_compiler_and_a_trace_get_pytorchs_operations(compiled, monkeypatch) -
     assert stream.site == 0
     assert ((y == 0) | (y == 2 * x)).all()
     torch.testing.assert_close(normed, F.layer_norm(x, (8,)))
+
+
+@pytest.mark.parametrize("bias", [None, torch.linspace(-1, 1, 60)], ids=["plain", "bias"])
+def test_a_loss_without_gradients_is_one_product_a_piece(bias: Tensor | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same bits, and none of the products of the backward pass."""
+    from multihead.kernels import linear as module
+
+    weight = torch.nn.Parameter(torch.randn(60, 16, generator=torch.Generator().manual_seed(1)))
+    bias = None if bias is None else torch.nn.Parameter(bias)
+    hidden, target = torch.randn(9, 16, requires_grad=True), torch.arange(9)
+    expected = linear_cross_entropy(hidden, weight, target, 0.1, bias)
+    shapes = []
+    monkeypatch.setattr(module, "linear", lambda *given: shapes.append(given[1].shape) or F.linear(*given))
+    with torch.no_grad():
+        found = linear_cross_entropy(hidden, weight, target, 0.1, bias)
+    assert shapes == [weight.shape]
+    assert expected.total.requires_grad
+    assert not found.total.requires_grad
+    assert [part.item() for part in found[:3]] == [part.item() for part in expected[:3]]

@@ -292,6 +292,8 @@ def linear_cross_entropy(
     """
     device = hidden.device.type
     product = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+    if not torch.is_grad_enabled():  # the gradients that the forward pass computes would be for nobody
+        hidden, weight, bias = hidden.detach(), weight.detach(), None if bias is None else bias.detach()
     return Loss(*_LinearCrossEntropy.apply(hidden, weight, bias, target, smoothing, product, soft))  # type: ignore[no-untyped-call]
 
 
