@@ -20,6 +20,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from importlib.metadata import version
 from typing import Any, Literal
 
@@ -42,6 +43,7 @@ from multihead.interop.comparing import (
 from multihead.interop.formats.parts import TranslatorParts
 from multihead.interop.lines import Lines
 from multihead.interop.our_side import OurSide
+from multihead.interop.pieces import in_pieces
 from multihead.interop.runtimes import EngineRuntime, IntegerRuntime, Rules, Runtime, TextRuntime, TokenizerRuntime
 
 FILE = "certificate.json"
@@ -219,8 +221,11 @@ def _compare_models(
     for beam in (1, terms.beam):
         search = search_of(parts, sources, beam)
         rules = other.rules(search)
-        say(f"translating {len(sources)} lines on both sides, {'greedy' if beam == 1 else f'beam {beam}'}")
-        found[beam] = rules, ours.translate(sources, rules), other.translate(sources, search)
+        how = "greedy" if beam == 1 else f"beam {beam}"
+        say(f"translating {len(sources)} lines on both sides, {how}")
+        mine = in_pieces(partial(ours.translate, rules=rules), sources, f"multihead, {how}", say)
+        theirs = in_pieces(partial(other.translate, search=search), sources, f"{other.name}, {how}", say)
+        found[beam] = rules, mine, theirs
     targets = [ours.finished(row) for row in found[terms.beam][1]]
     checks["scores"] = scores = compare_scores(ours, other, sources, targets, terms.allowed)
     checks["searches"] = tuple(
@@ -271,9 +276,11 @@ def _compare_engines(
     found: list[Hypothesis] = []
     tokens = 0
     for beam in (1, terms.beam):
-        say(f"translating {len(texts)} lines on both sides, {'greedy' if beam == 1 else f'beam {beam}'}")
+        how = "greedy" if beam == 1 else f"beam {beam}"
+        say(f"translating {len(texts)} lines on both sides, {how}")
         rules = Rules(parts.generation.model_copy(update={"beam": beam}), parts.target_tokenizer.forbidden_in_output)
-        found, theirs = ours.translate_int8(sources, rules.search), runtime.translations(texts, rules.search)
+        found = ours.translate_int8(sources, rules.search)
+        theirs = in_pieces(partial(runtime.translations, search=rules.search), texts, f"{runtime.name}, {how}", say)
         same = [one for one in zip(found, theirs, strict=True) if one[0].tokens == one[1].tokens]
         tokens += sum(len(one.tokens) + one.finished for one, _ in same)
         gaps += [abs(one.log_probability - other.log_probability) for one, other in same]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from multihead.decoding.search import Search
 from multihead.interop.lines import Lines
 from multihead.interop.our_side import OurSide
+from multihead.interop.pieces import in_pieces
 from multihead.interop.runtimes import Rules, Runtime, TextRuntime, TokenizerRuntime
 from multihead.metrics.scores import bleu_metric
 
@@ -134,7 +136,13 @@ class RoundingCheck:
 
 
 def measure_rounding(
-    ours: OurSide, other: Runtime, lines: Lines, search: Search, arithmetic: str, language: str | None
+    ours: OurSide,
+    other: Runtime,
+    lines: Lines,
+    search: Search,
+    arithmetic: str,
+    language: str | None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> RoundingCheck:
     """Differences that are no errors: rounding may turn any decision.
 
@@ -145,12 +153,14 @@ def measure_rounding(
         search: of the beam search.
         arithmetic: the precision in which the program computes.
         language: the target's code.
+        say: called with lines about the progress.
     """
     sources = [ours.ended(ids) for ids in ours.encode(lines.texts)]
     equal, translations, theirs = [], [], []
     for beam in (1, search.beam):
         asked = search.model_copy(update={"beam": beam})
-        translations, theirs = ours.translate(sources, other.rules(asked)), other.translate(sources, asked)
+        translations = in_pieces(partial(ours.translate, rules=other.rules(asked)), sources, "multihead", say)
+        theirs = in_pieces(partial(other.translate, search=asked), sources, other.name, say)
         equal.append(sum(list(one) == list(its) for one, its in zip(translations, theirs, strict=True)))
     targets = [ours.finished(row) for row in translations]
     scores = compare_scores(ours, other, sources, targets, float("inf"))

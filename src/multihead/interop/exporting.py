@@ -307,7 +307,7 @@ def _certify(
     used, arithmetic = form.open_as_used(draft, parts)
     ours = OurSide(parts)
     search = search_of(parts, [ours.ended(ids) for ids in ours.encode(lines.texts)], options.beam)
-    rounding = measure_rounding(ours, used, lines, search, arithmetic, parts.target_language)
+    rounding = measure_rounding(ours, used, lines, search, arithmetic, parts.target_language, say)
     return replace(certificate, rounding=rounding)
 
 
