@@ -19,13 +19,20 @@ WORKFLOWS: dict[str, dict[Any, Any]] = {
     for path in (ROOT / ".github" / "workflows").glob("*.yml")
 }
 WORKFLOW = WORKFLOWS["ci"]
-PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT: dict[str, Any] = SETTINGS["project"]
+TOOLS: dict[str, Any] = SETTINGS["tool"]
 MATRIX = WORKFLOW["jobs"]["systems"]["strategy"]["matrix"]
 
 
 def commands() -> list[str]:
-    steps = [step for workflow in WORKFLOWS.values() for job in workflow["jobs"].values() for step in job["steps"]]
-    return [line for step in steps for line in step.get("run", "").splitlines()]
+    """The lines of all steps; those with a target of the matrix, once for each of them."""
+    found = []
+    for job in (job for workflow in WORKFLOWS.values() for job in workflow["jobs"].values()):
+        targets = job.get("strategy", {}).get("matrix", {}).get("target", [""])
+        lines = [line for step in job["steps"] for line in step.get("run", "").splitlines()]
+        found += [line.replace("${{ matrix.target }}", target) for line in lines for target in targets]
+    return found
 
 
 def unknown(words: list[str], targets: set[str]) -> list[str]:
@@ -63,6 +70,18 @@ def test_what_it_runs_exists() -> None:
     assert unknown(["python", "-m", "pip", "install", "-c", "x.txt", "-e", ".[none]"], targets) == ["none", "x.txt"]
     assert unknown([".ci/run", "nothing"], targets) == ["nothing"]
     assert unknown(["tox"], targets) == ["tox"]
+
+
+def test_what_is_too_long_for_every_change_runs_by_itself() -> None:
+    """Each marker that `make test` leaves out belongs to a target that a workflow runs."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    rules = dict(re.findall(r"^([\w-]+):(.*(?:\n\t.*)*)", makefile, re.M))
+    run = {words[1] for words in map(shlex.split, commands()) if words[0] == ".ci/run" and len(words) > 1}
+    pytest_options = TOOLS["pytest"]["ini_options"]
+    left_out = re.findall(r"not (\w+)", pytest_options["addopts"][-1])
+    assert left_out == [marker for marker in left_out if any(f"-m {marker}" in rules[target] for target in run)]
+    assert len(left_out) == len(pytest_options["markers"])
+    assert WORKFLOWS["proofs"][True]["schedule"], "YAML reads the key `on` as true"
 
 
 def test_it_runs_on_every_system_and_python_that_the_package_names() -> None:
