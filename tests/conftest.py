@@ -61,6 +61,7 @@ TOGETHER = (
     "tests/test_tutorials.py",
     "tests/interop/",
     "tests/models/bert/test_huggingface.py",
+    "tests/models/decoder/test_llama.py",
 )
 """Files that import `transformers` and share its models: one process runs them all."""
 

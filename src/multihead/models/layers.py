@@ -164,6 +164,19 @@ NO_PLACES = Places()
 """Positions are vectors that are added to the embeddings."""
 
 
+def places_of(
+    biased: RelativeBias | LinearPositions | None,
+    rotary: SinusoidalPositions | None,
+    time: int,
+    device: torch.device,
+) -> Places:
+    """Of the first ``time`` positions, by the bias of a stack and its turns."""
+    if isinstance(biased, LinearPositions) and device.type == "cpu":
+        return Places(biased.rule)  # which the kernel for short sequences knows
+    bias = None if biased is None else biased(time)
+    return Places(bias, None if rotary is None else rotary(torch.arange(time, device=device), time))
+
+
 class Embedding(nn.Module):
     """x_t = norm( dropout( s E[token_t] + p_t ) ), with scale s, positions p and norm of ``config``.
 
@@ -369,8 +382,28 @@ class EncoderLayer(nn.Module):
         entered = self.self_residual.enter(x)
         attended, weights = self.self_attention(entered, mask=mask, **places._asdict(), need_weights=need_weights)
         x = self.self_residual.add(x, attended)
-        x = self.feed_forward_residual.add(x, self.feed_forward(self.feed_forward_residual.enter(x)))
-        return x, weights
+        return self._fed_forward(x), weights
+
+    def step(
+        self, x: Float[Tensor, "rows time width"], cache: KeyValue | None, mask: Mask | None, places: Places = NO_PLACES
+    ) -> tuple[Float[Tensor, "rows time width"], KeyValue]:
+        """Process new positions, with the keys and values of earlier ones in ``cache``: a decoder without a source.
+
+        Args:
+            x: the new positions.
+            cache: as the last step returned it; None = there are no earlier positions.
+            mask: over all positions; ``Causal()`` if several are new.
+            places: as in `forward`.
+
+        Returns:
+            The new states and the new cache.
+        """
+        entered = self.self_residual.enter(x)
+        attended, _, cache = self.self_attention.step(entered, cache, mask=mask, **places._asdict())
+        return self._fed_forward(self.self_residual.add(x, attended)), cache
+
+    def _fed_forward(self, x: Tensor) -> Tensor:
+        return self.feed_forward_residual.add(x, self.feed_forward(self.feed_forward_residual.enter(x)))
 
 
 class Decoded(NamedTuple):

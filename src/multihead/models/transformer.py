@@ -38,6 +38,7 @@ from multihead.models.layers import (
     Weights,
     biased_positions,
     make_norm,
+    places_of,
     rotary_positions,
 )
 from multihead.models.network import AttentionWeights, Network, Output, build_embeddings, initialize, token_loss
@@ -239,12 +240,7 @@ class Transformer(Network):
 
     def _places(self, biased: RelativeBias | LinearPositions | None, time: int) -> Places:
         """Of the first ``time`` positions."""
-        if isinstance(biased, LinearPositions) and self.output.weight.is_cpu:
-            return Places(biased.rule)  # which the kernel for short sequences knows
-        bias = None if biased is None else biased(time)
-        if self.rotary is None:
-            return Places(bias)
-        return Places(bias, self.rotary(torch.arange(time, device=self.output.weight.device), time))
+        return places_of(biased, self.rotary, time, self.output.weight.device)
 
     def _windowed(self, mask: Mask, longest: int) -> Mask:
         """The mask of the encoder, with its window where a source may be longer than that."""
