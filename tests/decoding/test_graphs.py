@@ -33,6 +33,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "learned positions": {"positions": "learned", "max_positions": 6, "norm": "pre"},
     "grouped": {"heads": 4, "kv_heads": 2, "norm": "pre", "feed_forward": "geglu"},
     "linear positions": {"positions": "alibi", "heads": 4},
+    "shaw": {"positions": "shaw", "relative_distance": 3, "kv_heads": 1},
     "relative": {"positions": "relative", "norm": "pre", "norm_kind": "rms", "relative_buckets": 8},
 }
 

@@ -94,6 +94,7 @@ def pytorch(kind: str = "eager") -> Case:
 CASES: dict[str, tuple[Callable[[], Case], tuple[str, ...]]] = {
     "ours": (ours, KINDS),
     "grouped queries": (lambda: ours(kv_heads=2, positions="rotary"), KINDS),
+    "relative positions": (lambda: ours(positions="shaw", relative_distance=2, kv_heads=2), KINDS),
     "PyTorch's": (pytorch, PLACES),
     "drop-in": (lambda: pytorch("drop-in"), PLACES),
 }
@@ -112,7 +113,9 @@ def close(one: Tensor, other: Tensor) -> None:
 # ------------------------------------------------------------------------------------------ recording
 
 
-@pytest.mark.parametrize("settings", [{}, {"positions": "relative"}, {"kv_heads": 1, "positions": "rotary"}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"positions": "relative"}, {"positions": "shaw"}, {"kv_heads": 1, "positions": "rotary"}]
+)
 def test_weights_are_those_of_need_weights_and_the_output_is_unchanged(settings: dict[str, Any]) -> None:
     case = ours(**settings)
     before = case.output()

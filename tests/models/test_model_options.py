@@ -45,6 +45,7 @@ NORMS = {f"{side}_norm.{name}" for side in ("encoder", "decoder") for name in ("
 SHIFTS = of(("encoder", "decoder"), "self_residual.norm.bias", "feed_forward_residual.norm.bias")
 SHIFTS |= {"decoder.cross_residual.norm.bias"}
 HEAD_NORMS = of(ATTENTIONS, "query_norm.weight", "key_norm.weight")
+DISTANCES = of(("encoder", "decoder"), "self_attention.relative.keys", "self_attention.relative.values")
 TABLES = {"encoder_positions.table", "decoder_positions.table"}
 OF_EMBEDDINGS = ("source_embedding", "target_embedding")
 PACKED, OUTPUT = (
@@ -73,6 +74,8 @@ OPTIONS = {
     "positions=relative": Option({"positions": "relative"}, TABLES, drawn_alike=True),
     "relative_buckets": Option({"positions": "relative", "relative_buckets": 6}, TABLES, drawn_alike=True),
     "relative_distance": Option({"positions": "relative", "relative_distance": 20}, TABLES, drawn_alike=True),
+    "positions=shaw": Option({"positions": "shaw"}, DISTANCES),
+    "relative_distance of shaw": Option({"positions": "shaw", "relative_distance": 2}, DISTANCES),
     "positions=alibi": Option({"positions": "alibi"}, drawn_alike=True),
     "positions=none": Option({"positions": "none"}, drawn_alike=True),
     "norm_kind=rms": Option({"norm_kind": "rms"}, gone=SHIFTS, drawn_alike=True),

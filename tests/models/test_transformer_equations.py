@@ -49,6 +49,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "RMS norms": {"norm_kind": "rms", "norm_eps": 0.1, "embedding_norm": True},
     "pre-norm by RMS": {"norm": "pre", "norm_kind": "rms"},
     "relative positions": {"positions": "relative", "relative_buckets": 4, "relative_distance": 3},
+    "positions of keys and values": {"positions": "shaw", "relative_distance": 2},
+    "positions of keys and wide values": {"positions": "shaw", "kv_heads": 2, "key_dim": 3, "value_dim": 5},
     "rotary positions": {"positions": "rotary"},
     "rotary positions, one head of keys": {"positions": "rotary", "kv_heads": 1, "key_dim": 6},
     "linear positions": {"positions": "alibi"},
@@ -93,7 +95,7 @@ class Written:
         name, width = f"{side}_embedding", self.config.width
         states = []
         for time, token in enumerate(ids):
-            if self.config.positions in ("relative", "rotary", "alibi", "none"):
+            if self.config.positions in ("relative", "shaw", "rotary", "alibi", "none"):
                 place = torch.zeros(width).double()
             elif self.config.positions == "learned":
                 place = self.parameters[f"{name}.positions.table.weight"][min(time, self.config.max_positions - 1)]
@@ -154,8 +156,14 @@ class Written:
             if self.config.positions == "alibi" and kind != "cross":  # Press et al. (2022), with |i - j|
                 distances = torch.tensor([abs(time - key) for key in range(first, seen)]).double()
                 scores = scores - distances[:, None] * torch.tensor(SLOPES[heads]).double()
+            seen_values = values[first:seen]
+            if self.config.positions == "shaw" and kind != "cross":
+                apart = [self.clipped(key - time, kind == "decoder") for key in range(first, seen)]
+                of_keys, of_values = (self.parameters[f"{name}.relative.{part}"] for part in ("keys", "values"))
+                scores = scores + torch.stack([query @ of_keys[row] for row in apart]) / math.sqrt(d_k)
+                seen_values = seen_values + torch.stack([of_values[row] for row in apart])[:, None]
             weight = scores.exp() / scores.exp().sum(0)
-            outputs.append((weight[:, :, None] * values[first:seen]).sum(0).flatten())
+            outputs.append((weight[:, :, None] * seen_values).sum(0).flatten())
             hidden = weight.new_zeros(first, heads), weight.new_zeros(len(memory) - seen, heads)
             weights.append(torch.cat((hidden[0], weight, hidden[1])))
         self.weights[kind].append(torch.stack(weights).permute(2, 0, 1))
@@ -212,6 +220,11 @@ class Written:
             return first + away
         growth = math.log(away / exact) / math.log(self.config.relative_distance / exact)
         return first + min(exact + int(growth * (side - exact)), side - 1)
+
+    def clipped(self, distance: int, causal: bool) -> int:
+        """Shaw et al. (2018), 3.2: the row of a distance; the first is that of -k, and k is 16 if not given."""
+        most = self.config.relative_distance or 16
+        return most + max(-most, min(0 if causal else most, distance))
 
     def linear(self, name: str, x: Tensor) -> Tensor:
         product = x @ self.parameters[f"{name}.weight"].t()

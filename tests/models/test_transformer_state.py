@@ -12,9 +12,10 @@ from multihead.decoding.stepper import State, Stepper
 from multihead.models.transformer import Transformer
 
 
-@pytest.fixture(params=["post", "pre", "unusual"])
+@pytest.fixture(params=["post", "pre", "shaw", "unusual"])
 def model(small: Any, request: pytest.FixtureRequest) -> Transformer:
-    changes = small.unusual if request.param == "unusual" else {"norm": request.param}
+    kinds = {"shaw": {"positions": "shaw", "relative_distance": 2}, "unusual": small.unusual}
+    changes = kinds.get(request.param, {"norm": request.param})
     made: Transformer = small.model(**changes).requires_grad_(False)
     return made
 

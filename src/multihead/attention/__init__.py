@@ -1,10 +1,10 @@
 """Attention: the equation, masks, biases, backends, heads and caches.
 
-Reading order: `functional`, `backends.explicit` (the equation), `masks`, `biases` and `rotary` (positions), the other
-`backends`, `multihead`, `cache`. Then `scores`, `alignment` and `composition`, for other ways to score and to select;
-`pooling`, `key_value` and `pointer`, built from them; `sparse`, `sinks`, `linear_attention`, `differential`, `latent`
-and `paged`, other kinds of attention (docs/attention-kinds.md); `torch_compatible`, a drop-in replacement for PyTorch's
-module. The packages `structured` (chains and trees) and `vision` (images) are imported by name.
+Reading order: `functional`, `backends.explicit` (the equation), `masks`, `biases`, `rotary` and `relative` (positions),
+the other `backends`, `multihead`, `cache`. Then `scores`, `alignment` and `composition`, for other ways to score and to
+select; `pooling`, `key_value` and `pointer`, built from them; `sparse`, `sinks`, `linear_attention`, `differential`,
+`latent` and `paged`, other kinds of attention (docs/attention-kinds.md); `torch_compatible`, a drop-in replacement for
+PyTorch's module. The packages `structured` (chains and trees) and `vision` (images) are imported by name.
 """
 
 from multihead.attention.alignment import (
@@ -63,6 +63,7 @@ from multihead.attention.multihead import MultiHeadAttention, PackedLinear, join
 from multihead.attention.paged import PagedKeyValue, PagePool
 from multihead.attention.pointer import PointerAttention, masked_log_softmax
 from multihead.attention.pooling import AttentionPool, HierarchicalAttention, LearnedQuery, Pooled
+from multihead.attention.relative import RelativePositions, relative_attention
 from multihead.attention.rotary import rotary
 from multihead.attention.scores import Additive, Bilinear, Dot, LowRankBilinear, ScaledDot, Score, SoftCap
 from multihead.attention.sinks import Registers, sink_attention
@@ -115,6 +116,7 @@ __all__ = [
     "PrefixLM",
     "Registers",
     "RelativeBias",
+    "RelativePositions",
     "Sample",
     "ScaledDot",
     "Score",
@@ -141,6 +143,7 @@ __all__ = [
     "masked_softmax",
     "multi_head_attention_forward",
     "reinforce_loss",
+    "relative_attention",
     "rotary",
     "sequence_mask",
     "sequence_offsets",

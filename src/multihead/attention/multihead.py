@@ -6,20 +6,21 @@ cached decoding, which differ only in the call. Caches are arguments and results
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import accumulate
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from multihead.attention.backends.call import check_dropout
+from multihead.attention.backends.call import check_dropout, check_soft_cap
 from multihead.attention.biases import Bias
 from multihead.attention.cache import KeyValue
 from multihead.attention.functional import BackendName, attention
 from multihead.attention.masks import Mask
+from multihead.attention.relative import RelativePositions, relative_attention
+from multihead.attention.sinks import sink_attention
 from multihead.errors import ConfigurationError, ShapeError
 from multihead.kernels.linear import Linear, linear
 from multihead.kernels.pointwise import Turns, layer_norm, rotate
@@ -142,14 +143,17 @@ class MultiHeadAttention(nn.Module):
             et al. 2020; Dehghani et al. 2023): ``query_norm`` and ``key_norm`` are `HeadNorm`. None = there is none.
             Rotary positions rotate what is normalized; caches hold normalized keys.
         norm_eps: the epsilon of these norms.
+        soft_cap: a bound of the scores, as in :func:`multihead.attention.attention`.
+        sink: whether each head has a learned sink (:func:`multihead.attention.sink_attention`): ``sink`` [heads] holds
+            its logits, 0 at first. Weights then sum to less than 1.
+        relative: vectors of the distances between positions (Shaw et al. 2018), for self-attention only
+            (:func:`multihead.attention.relative_attention`); neither with a soft cap nor with a sink.
 
     Raises:
         ConfigurationError: a width or number of heads below 1, heads that do not divide the widths, an impossible
-            dropout, or an unknown norm.
+            dropout or soft cap, an unknown norm, or what does not go together.
+        ShapeError: the vectors of distances have other widths than the heads.
     """
-
-    mix: Callable[..., tuple[Tensor, Tensor | None]] = staticmethod(attention)
-    """Computes the heads; inside :func:`multihead.inspection.capture.capture`, another function does."""
 
     def __init__(
         self,
@@ -164,6 +168,9 @@ class MultiHeadAttention(nn.Module):
         dropout: float = 0.0,
         qk_norm: QueryKeyNorm | None = None,
         norm_eps: float = 1e-6,
+        soft_cap: float | None = None,
+        sink: bool = False,
+        relative: RelativePositions | None = None,
     ) -> None:
         super().__init__()
         self.width, self.heads, self.dropout = width, heads, dropout
@@ -192,6 +199,19 @@ class MultiHeadAttention(nn.Module):
         nn.init.xavier_uniform_(self.output_projection.weight)
         if bias:
             nn.init.zeros_(self.output_projection.bias)
+        self.soft_cap, self.relative = soft_cap, relative
+        self.sink = nn.Parameter(torch.zeros(heads)) if sink else None
+        self._check_kinds()
+
+    def _check_kinds(self) -> None:
+        if self.soft_cap is not None:
+            check_soft_cap(self.soft_cap)
+        if self.relative is None:
+            return
+        if self.soft_cap is not None or self.sink is not None:
+            other = "sink=True" if self.soft_cap is None else f"soft_cap={self.soft_cap}"
+            raise ConfigurationError(f"relative positions and {other} do not go together: leave out one of them")
+        self.relative.check(self.key_width // self.heads, self.value_width // self.heads)
 
     def _check_sizes(self) -> None:
         for name, size in (("heads", self.heads), ("kv_heads", self.kv_heads)):
@@ -249,6 +269,7 @@ class MultiHeadAttention(nn.Module):
             return output, weights
         if turns is not None:
             raise ShapeError("turns: queries and keys of another sequence have no common positions; leave it out")
+        self._check_own()
         kv = self.project(key, value)
         return self.attend(query, kv, mask=mask, bias=bias, need_weights=need_weights, backend=backend)
 
@@ -290,6 +311,7 @@ class MultiHeadAttention(nn.Module):
         backend: BackendName = "auto",
     ) -> tuple[Float[Tensor, "batch query width"], Weights]:
         """The same as `forward`, with keys and values that `project` has projected already."""
+        self._check_own()
         return self._attend(self.project_query(query), kv, mask, bias, need_weights, backend)
 
     def step(
@@ -335,6 +357,24 @@ class MultiHeadAttention(nn.Module):
         kv = kv if cache is None else cache.append(kv)
         return *self._attend(split_heads(query, self.heads), kv, mask, bias, need_weights, backend), kv
 
+    def _check_own(self) -> None:
+        if self.relative is not None:
+            raise ShapeError(
+                "relative positions: queries and keys of another sequence have no common positions; leave out relative="
+            )
+
+    def mix(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> tuple[Tensor, Tensor | None]:
+        """The heads [batch, heads, query, value_dim] and their weights or None.
+
+        ``options`` are those of :func:`multihead.attention.attention`. Inside
+        :func:`multihead.inspection.capture.capture`, another function takes the place of this one.
+        """
+        if self.relative is not None:
+            return relative_attention(query, key, value, self.relative, **options)
+        if self.sink is not None:
+            return sink_attention(query, key, value, self.sink, soft_cap=self.soft_cap, **options)
+        return attention(query, key, value, soft_cap=self.soft_cap, **options)
+
     def _attend(
         self,
         query: Tensor,
@@ -357,7 +397,8 @@ class MultiHeadAttention(nn.Module):
         return self.output_projection(join_heads(heads)), weights
 
     def extra_repr(self) -> str:
-        return f"heads={self.heads}, kv_heads={self.kv_heads}, dropout={self.dropout}"
+        cap = "" if self.soft_cap is None else f", soft_cap={self.soft_cap:g}"
+        return f"heads={self.heads}, kv_heads={self.kv_heads}, dropout={self.dropout}{cap}"
 
 
 def split_heads(x: Float[Tensor, "batch length width"], heads: int) -> Float[Tensor, "batch {heads} length dim"]:

@@ -33,7 +33,9 @@ def sink_attention(
     mask: Mask | None = None,
     bias: Float[Tensor, ...] | Bias | None = None,
     scale: float | None = None,
+    dropout_p: float = 0.0,
     need_weights: bool = False,
+    soft_cap: float | None = None,
     backend: BackendName = "auto",
 ) -> tuple[Float[Tensor, "batch heads query value_dim"], Float[Tensor, "batch heads query key"] | None]:
     r"""Scaled dot-product attention with one more term in the denominator of the softmax.
@@ -52,7 +54,9 @@ def sink_attention(
         mask: as there. The sink is always seen, and a query that sees nothing else yields zeros.
         bias: as there.
         scale: as there.
+        dropout_p: as there.
         need_weights: return the weights too.
+        soft_cap: as there, of the scores of keys; the sink's is z.
         backend: as there.
 
     Returns:
@@ -84,7 +88,9 @@ def sink_attention(
         mask=None if mask is None else _AndOneMore(mask),
         bias=term,
         scale=scale,
+        dropout_p=dropout_p,
         need_weights=need_weights,
+        soft_cap=soft_cap,
         backend=backend,
     )
     return output, None if weights is None else weights[..., :-1]

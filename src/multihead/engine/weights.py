@@ -107,6 +107,8 @@ def why_not(model: Network) -> str | None:
 def _unsupported(model: Network) -> str | None:
     if type(model) is not Transformer:
         return f"a {type(model).__name__} is not compiled, only a Transformer is"
+    if model.config.positions == "shaw":
+        return "relative positions of keys and values (Shaw et al. 2018) are not compiled"
     if any(p.device.type != "cpu" or p.dtype != torch.float32 for p in model.parameters()):
         return "the weights are not float32 on a CPU"
     if has_hooks(model):
@@ -158,7 +160,7 @@ def model_weights(model: Transformer, precision: Precision) -> ModelWeights:
         int(final),
         int(embedded),
         int(config.norm_kind == "rms"),
-        config.relative_distance if config.positions == "relative" else 0,
+        config.reach if config.positions == "relative" else 0,
         int(not config.source_end),
         int(config.positions == "rotary"),
         int(config.positions == "alibi"),
@@ -197,7 +199,7 @@ def _biases(model: Transformer) -> Iterator[Tensor]:
     if isinstance(decoder, LinearPositions):
         yield _checked(decoder.slopes, config.heads)
     if isinstance(encoder, RelativeBias) and isinstance(decoder, RelativeBias):
-        heads, reach = config.heads, config.relative_distance
+        heads, reach = config.heads, config.reach
         tables = [_checked(side.table, config.relative_buckets, heads) for side in (encoder, decoder)]
         distances = torch.arange(-reach, reach + 1)
         yield _checked(tables[0][encoder.bucket(distances)].t(), heads, 2 * reach + 1)

@@ -23,8 +23,7 @@ from weakref import WeakSet
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from multihead.attention import MultiHeadAttention
-from multihead.attention.functional import attention
+from multihead.attention import MultiHeadAttention, RelativePositions
 from multihead.attention.torch_compatible.module import MultiheadAttention, keep_forward
 from multihead.configuration import nearest
 from multihead.errors import ConfigurationError, InputError, ShapeError
@@ -67,8 +66,9 @@ class Watch:
         weights: Float[Tensor, "batch heads query key"],
         heads: Float[Tensor, "batch heads query dim"],
         value: Float[Tensor, "batch kv_heads key dim"],
+        positions: RelativePositions | None = None,
     ) -> Attended:
-        """Replace and record; ``value`` is V, by which replaced weights become outputs.
+        """Replace and record; replaced weights become outputs by ``value``, V, and by relative ``positions``.
 
         Raises:
             ShapeError: a replacement has another shape.
@@ -76,6 +76,7 @@ class Watch:
         if self.weights is not None:
             weights = self._replaced("weights", self.weights, weights)
             heads = weights.to(value.dtype) @ value.repeat_interleave(weights.shape[1] // value.shape[1], dim=1)
+            heads = heads if positions is None else heads + positions.sums(weights.to(value.dtype))
         if self.heads is not None:
             heads = self._replaced("heads", self.heads, heads)
         self.calls.append(Attended(weights, heads))
@@ -226,19 +227,23 @@ def _watching(module: nn.Module, watch: Watch) -> AbstractContextManager[None]:
 
 @contextmanager
 def _watching_ours(module: MultiHeadAttention | MultiheadAttention, watch: Watch) -> Iterator[None]:
-    """Another function in place of `attention`; the hook keeps compiled code away."""
+    """Another function in place of the module's `mix`; the hook keeps compiled code away."""
+
+    compute = module.mix
+    positions = module.relative if isinstance(module, MultiHeadAttention) else None
 
     def mix(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> tuple[Tensor, Tensor | None]:
-        output, own = attention(query, key, value, **options)
-        if own is None:  # of values without numbers: only the weights are missing
+        output, own = compute(query, key, value, **options)
+        if own is None:
             plain = {**options, "dropout_p": 0.0, "need_weights": True, "backend": "explicit"}
-            _, own = attention(query, key, value[..., :0], **plain)
+            few = value[..., :0] if positions is None else value  # values without numbers: only weights are missing
+            _, own = compute(query, key, few, **plain)
         assert own is not None
-        seen = watch.see(own, output, value)
+        seen = watch.see(own, output, value, positions)
         return seen.heads, seen.weights if options["need_weights"] else None
 
     hook = module.register_forward_pre_hook(keep_forward)
-    module.mix = mix
+    module.mix = mix  # type: ignore[method-assign]
     try:
         yield
     finally:

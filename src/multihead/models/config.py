@@ -65,7 +65,7 @@ def check_vocabulary(vocab: int, padding_id: int) -> None:
 Activation = Literal["relu", "gelu", "silu", "gelu_tanh", "reglu", "geglu", "swiglu", "geglu_tanh"]
 """See `TransformerConfig.feed_forward`."""
 
-Positions = Literal["sinusoidal", "learned", "relative", "rotary", "alibi", "none"]
+Positions = Literal["sinusoidal", "learned", "relative", "shaw", "rotary", "alibi", "none"]
 """See `TransformerConfig.positions`."""
 
 GATED: tuple[Activation, ...] = ("reglu", "geglu", "swiglu", "geglu_tanh")
@@ -136,8 +136,8 @@ class TransformerConfig(Settings):
     """Number of learned positions; later positions share the last vector. Other positions have no limit."""
     relative_buckets: int = Field(default=32, ge=4, le=1 << 16)
     """Number of relative biases of a head, each for a range of distances (`attention.biases.RelativeBias`)."""
-    relative_distance: int = Field(default=128, ge=1, le=1 << 16)
-    """Distance from which on all relative biases are the same."""
+    relative_distance: int | None = Field(default=None, ge=1, le=1 << 16)
+    """Distance from which on all relative biases, or Shaw's vectors, are the same; default 128, of Shaw's 16."""
     embedding_scale: Literal["embedding", "projection", "none"] = "embedding"
     """Scale the embeddings by sqrt(D) (the paper), the input of the output projection by 1 / sqrt(D), or neither."""
     embedding_norm: bool = False
@@ -190,10 +190,10 @@ class TransformerConfig(Settings):
                 f"rotary positions rotate pairs of features, got {self.key_width // self.heads} in a head: "
                 "set key_dim to an even number"
             )
-        if self.relative_buckets % 2 or self.relative_distance <= self.relative_buckets // 2:
+        if self.positions != "shaw" and (self.relative_buckets % 2 or self.reach <= self.relative_buckets // 2):
             raise ValueError(
                 "relative_buckets must be even and half of it below relative_distance, got "
-                f"{self.relative_buckets} buckets and a distance of {self.relative_distance}"
+                f"{self.relative_buckets} buckets and a distance of {self.reach}"
             )
         check_vocabularies(self.source_vocab, self.target_vocab, self.padding_id, self.tie_embeddings)
         return self
@@ -230,6 +230,12 @@ class TransformerConfig(Settings):
     def value_width(self) -> int:
         """H d_v: total width of the values."""
         return self.width if self.value_dim is None else self.heads * self.value_dim
+
+    @property
+    def reach(self) -> int:
+        """The distance from which on relative positions are the same."""
+        usual = 16 if self.positions == "shaw" else 128
+        return usual if self.relative_distance is None else self.relative_distance
 
     def dropout_of(self, place: Literal["embedding", "residual", "feed_forward"]) -> float:
         """The dropout of one place, which defaults to ``dropout``."""

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from multihead.attention import ALiBi, KeyValue, Mask, MultiHeadAttention, RelativeBias
+from multihead.attention import ALiBi, KeyValue, Mask, MultiHeadAttention, RelativeBias, RelativePositions
 from multihead.attention.biases import Bias
 from multihead.errors import ShapeError
 from multihead.kernels import pointwise
@@ -139,8 +139,16 @@ def biased_positions(config: TransformerConfig, *, causal: bool) -> RelativeBias
         return LinearPositions(config.heads, causal=causal)
     if config.positions != "relative":
         return None
-    sizes = {"buckets": config.relative_buckets, "max_distance": config.relative_distance}
+    sizes = {"buckets": config.relative_buckets, "max_distance": config.reach}
     return RelativeBias(config.heads, **sizes, causal=causal)
+
+
+def shaw_positions(config: TransformerConfig, *, causal: bool) -> RelativePositions | None:
+    """The vectors of distances of one self-attention; None if positions are of another kind."""
+    if config.positions != "shaw":
+        return None
+    key, value = config.key_width // config.heads, config.value_width // config.heads
+    return RelativePositions(key, config.reach, value_dim=value, causal=causal)
 
 
 def rotary_positions(config: TransformerConfig) -> SinusoidalPositions | None:
@@ -180,7 +188,7 @@ def places_of(
 class Embedding(nn.Module):
     """x_t = norm( dropout( s E[token_t] + p_t ) ), with scale s, positions p and norm of ``config``.
 
-    Relative, rotary and linear positions enter self-attention (`Places`) instead: then p is left out.
+    Relative, rotary and linear positions enter self-attention instead (`Places`, `shaw_positions`): then p is left out.
 
     Args:
         table: the token embedding E, which may be shared; positions and norm are not.
@@ -346,7 +354,7 @@ class Residual(nn.Module):
         return pointwise.add_norm(x, output, self.norm.weight, self.norm.bias, self.norm.eps, p).normed
 
 
-def _attention(config: TransformerConfig) -> MultiHeadAttention:
+def _attention(config: TransformerConfig, relative: RelativePositions | None = None) -> MultiHeadAttention:
     return MultiHeadAttention(
         config.width,
         config.heads,
@@ -357,6 +365,7 @@ def _attention(config: TransformerConfig) -> MultiHeadAttention:
         dropout=config.attention_dropout,
         qk_norm=None if config.query_key_norm == "none" else config.query_key_norm,
         norm_eps=config.norm_eps,
+        relative=relative,
     )
 
 
@@ -365,7 +374,7 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.self_attention = _attention(config)
+        self.self_attention = _attention(config, shaw_positions(config, causal=False))
         self.self_residual = Residual(config)
         self.feed_forward = _feed_forward(config)
         self.feed_forward_residual = Residual(config)
@@ -419,7 +428,7 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.self_attention = _attention(config)
+        self.self_attention = _attention(config, shaw_positions(config, causal=True))
         self.self_residual = Residual(config)
         self.cross_attention = _attention(config)
         self.cross_residual = Residual(config)

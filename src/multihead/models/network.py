@@ -11,7 +11,7 @@ need the weights of a forward pass. `bundle.build_network` makes the network tha
     padding row         zero; its gradient is dropped, so it stays zero
     biases              zero; the forget gate of an LSTM starts with a bias of 1 (Jozefowicz et al. 2015)
     norms               gain one, shift zero
-    relative biases     zero
+    relative biases     zero; Shaw's vectors of distances Xavier uniform
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from multihead.attention import PackedLinear
+from multihead.attention import PackedLinear, RelativePositions
 from multihead.attention.multihead import HeadNorm
 from multihead.kernels.linear import Loss, linear_cross_entropy
 from multihead.kernels.soft_targets import SoftTargets
@@ -171,7 +171,7 @@ def initialize(model: nn.Module, embeddings: Literal["normal", "xavier"] = "norm
         embeddings: distribution of all embeddings, including learned positions.
     """
     for module in model.modules():
-        if isinstance(module, PackedLinear):
+        if isinstance(module, (PackedLinear, RelativePositions)):
             module.reset_parameters()
         elif isinstance(module, nn.Linear):
             nn.init.xavier_uniform_(module.weight)

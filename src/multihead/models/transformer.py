@@ -192,7 +192,7 @@ class Transformer(Network):
 
     def _packs(self, source: Tensor, target: Tensor) -> bool:
         """Whether the compiled kernels support this batch: other attention would be quadratic in the packed row."""
-        if self.config.positions == "relative" or self._is_captured:
+        if self.config.positions in ("relative", "shaw") or self._is_captured:
             return False
         attention = next(self._decoder_layers()).self_attention
         heads, longest = attention.heads, max(source.shape[1], target.shape[1])

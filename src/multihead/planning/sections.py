@@ -179,8 +179,9 @@ class Model(Settings):
     encoder_window: int | None = None
     """Positions to either side that a position of the encoder attends to, for long inputs; all by default."""
     positions: Positions | None = None
-    """Position encodings: computed, for any length; learned; learned biases of the attention for each distance; rotated
-    queries and keys; attention that falls linearly with the distance (alibi); or none."""
+    """Position encodings: computed, for any length; learned; learned biases of the attention for each distance; learned
+    vectors of keys and values for each distance (shaw); rotated queries and keys; attention that falls linearly with
+    the distance (alibi); or none."""
     sinusoid: Literal["interleaved", "halves", "marian", "fairseq"] | None = None
     """Layout of computed positions: the paper's, or that of another program."""
     max_positions: int | None = None
@@ -188,7 +189,7 @@ class Model(Settings):
     relative_buckets: int | None = None
     """Number of ranges of distances, each with its relative bias."""
     relative_distance: int | None = None
-    """Distance from which on relative biases are the same."""
+    """Distance from which on relative biases, or Shaw's vectors, are the same."""
     embedding_scale: Literal["embedding", "projection", "none"] | None = None
     """The embedding is multiplied by the root of D, or the output projection divided by it, or neither."""
     embedding_norm: bool | None = None

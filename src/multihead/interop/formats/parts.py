@@ -38,6 +38,8 @@ def network_refusals(config: TransformerConfig, *, rotary: bool = False, native:
         reasons.append("RMS norms")
     if config.positions == "relative":
         reasons.append("relative positions")
+    if config.positions == "shaw":
+        reasons.append("relative positions of keys and values (train with --positions sinusoidal)")
     if config.positions == "rotary" and not rotary:
         reasons.append("rotary positions (train with --positions sinusoidal)")
     if config.positions == "alibi" and not native:
