@@ -340,3 +340,16 @@ def test_help(run: Run, words: list[str]) -> None:
     ended = run(*words)
     assert ended.status == 0
     assert ended.text.startswith("Usage: multihead bpe")
+
+
+def test_user_symbols_stay_whole(run: Run, tmp_path: Path) -> None:
+    learned = run("learn", "--user-symbols", "<b> ⟨n⟩", "--vocab-size", 400, "-o", tmp_path / "t.json", given=PLAIN)
+    assert learned.status == 0, learned.err
+    given = "a<b>c ⟨n⟩12\n<b>\n".encode()
+    cut = run("apply", tmp_path / "t.json", "--dropout", 0.5, given=given)
+    assert [line.split().count("<b>") for line in cut.text.splitlines()] == [1, 1]
+    assert run("undo", given=cut.out).out == given
+    ended = run("learn", "--user-symbols", "a a", "-o", tmp_path / "other.json", given=PLAIN)
+    assert (ended.status, "'a' is given twice" in ended.err) == (2, True)
+    ended = run("learn", "--user-symbols", "a", "--format", "subword-nmt", "-o", tmp_path / "codes", given=PLAIN)
+    assert (ended.status, "--user-symbols: has a meaning for tokenizer.json alone" in ended.err) == (2, True)

@@ -59,6 +59,7 @@ OTHER = {
     "min_frequency": 7,
     "coverage": 0.98,
     "symbols": ["<pad>", "<unknown>", "<begin>", "<end>"],
+    "user_symbols": ["<b>", "</b>"],
     "min_tokens": 3,
     "max_tokens": 33,
     "held_out": 17,
@@ -143,7 +144,7 @@ OTHER = {
     "seed": 42,
 }
 """A value for every field that no rule would choose."""
-SUBWORDS = ("vocab_size", "shared_vocabulary", "min_frequency", "coverage", "symbols")
+SUBWORDS = ("vocab_size", "shared_vocabulary", "min_frequency", "coverage", "symbols", "user_symbols")
 GIVEN = ("from_model", "lora", "lora_alpha", "teacher", "teacher_weight")
 """Fields of other models, and what only goes with them."""
 TOGETHER = [

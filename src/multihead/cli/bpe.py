@@ -78,6 +78,11 @@ def bpe() -> None:
 @click.option(
     "--coverage", type=float, metavar="SHARE", help="Share of the text whose characters have an entry. [0.9999]"
 )
+@click.option(
+    "--user-symbols",
+    metavar="TEXT",
+    help="Texts that are always one entry, never cut or merged, with spaces between them. (multihead)",
+)
 @click.option("--pad", metavar="TEXT", help="Name of the padding symbol. [<blank>]")
 @click.option("--unk", metavar="TEXT", help="Name of the unknown symbol. [<unk>]")
 @click.option("--bos", metavar="TEXT", help="Name of the begin symbol. [<s>]")
@@ -90,15 +95,19 @@ def learn(
     merges: int | None,
     min_frequency: int,
     coverage: float | None,
+    user_symbols: str | None,
     **specials: str | None,
 ) -> None:
     """Learn from FILEs, or from standard input; several languages share one vocabulary."""
     check_new_file(output)
     if kind == "multihead":
         _reject_options(_CODES, symbols=merges)
-        _learn_tokenizer(files, output, vocab_size, coverage, min_frequency, specials)
+        own = () if user_symbols is None else tuple(user_symbols.split())
+        _learn_tokenizer(files, output, vocab_size, coverage, min_frequency, own, specials)
     else:
-        _reject_options(_TOKENIZER_JSON, vocab_size=vocab_size, coverage=coverage, **specials)
+        _reject_options(
+            _TOKENIZER_JSON, vocab_size=vocab_size, coverage=coverage, user_symbols=user_symbols, **specials
+        )
         _learn_codes(files, output, merges, min_frequency)
 
 
@@ -108,15 +117,17 @@ def _learn_tokenizer(
     vocab_size: int | None,
     coverage: float | None,
     min_frequency: int,
+    own: tuple[str, ...],
     names: dict[str, str | None],
 ) -> None:
-    from multihead.text.tokenizer import Tokenizer
+    from multihead.text.user_symbols import learn_with_symbols
     from multihead.text.vocabulary import Specials
 
     specials = Specials(**{name: text for name, text in names.items() if text is not None})
     options: dict[str, Any] = {} if coverage is None else {"coverage": coverage}
     size = 8000 if vocab_size is None else vocab_size
-    learned = Tokenizer.learn(_read_text(files), size, specials=specials, min_frequency=min_frequency, **options)
+    text = _read_text(files)
+    learned = learn_with_symbols(text, size, own, specials=specials, min_frequency=min_frequency, **options)
     learned.save(output)
     fewer = "" if len(learned) == size else f" of {size:,} asked for: the text gives no more"
     click.echo(f"{output}: {len(learned):,} entries{fewer}", err=True)

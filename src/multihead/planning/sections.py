@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
 from multihead.configuration import (
     LAST_SEED,
@@ -22,6 +22,7 @@ from multihead.configuration import (
     MOST_UPDATES,
     Settings,
 )
+from multihead.errors import ConfigurationError
 from multihead.models.config import Activation, Positions
 from multihead.planning.corpus_settings import CorpusSettings, parse_corpus
 from multihead.platforms import Device
@@ -45,6 +46,17 @@ Duration = Annotated[float, BeforeValidator(_parse_seconds), Field(gt=0, le=MOST
 
 def _split_words(value: object) -> object:
     return value.split() if isinstance(value, str) else value
+
+
+def _as_symbols(symbols: tuple[str, ...]) -> tuple[str, ...]:
+    """Check the texts, before anything is read."""
+    from multihead.text.user_symbols import check_symbols
+
+    try:
+        check_symbols(symbols)
+    except ConfigurationError as error:
+        raise ValueError(str(error)) from None
+    return symbols
 
 
 # --------------------------------------------------------------------------- fields that several commands share
@@ -146,6 +158,8 @@ class Subwords(Settings):
     """Share of the text whose characters get entries of their own; rare characters are spelled in bytes."""
     symbols: Annotated[tuple[str, str, str, str], BeforeValidator(_split_words)] | None = None
     """Names of the symbols for padding, unknown, begin and end: "<blank> <unk> <s> </s>"."""
+    user_symbols: Annotated[tuple[str, ...], BeforeValidator(_split_words), AfterValidator(_as_symbols)] | None = None
+    """Texts that are always one subword, never cut or merged, with spaces between them: "<b> </b>"."""
 
 
 class Model(Settings):

@@ -20,6 +20,7 @@ from multihead.preparing.corpora import TextFiles, apportion
 from multihead.text.language_tokens import with_languages
 from multihead.text.learning import LONGEST
 from multihead.text.tokenizer import Tokenizer
+from multihead.text.user_symbols import learn_with_symbols
 from multihead.text.vocabulary import Specials
 
 _SAMPLE = 1_000_000
@@ -76,13 +77,14 @@ def learn_vocabulary(
     strings = choices.take("symbols", lambda: (Specials().strings, "the usual ones"))
     decisions = {"vocab_size": size, "shared_vocabulary": shared, **options}
     options["specials"] = Specials(*strings)
+    own: tuple[str, ...] = choices.take("user_symbols", lambda: ((), "there are none by default"))
     sides: list[Iterable[str]] = [(pair.source for pair in pairs), (pair.target for pair in pairs)]
     if shared:
         say(f"learning a vocabulary of {size:,} subwords from {len(pairs):,} pairs")
-        both = Tokenizer.learn(chain.from_iterable(zip(*sides, strict=True)), size, **options)
+        both = learn_with_symbols(chain.from_iterable(zip(*sides, strict=True)), size, own, **options)
         return Vocabulary(both, both, decisions)
     say(f"learning two vocabularies of {size:,} subwords from {len(pairs):,} pairs")
-    source, target = (Tokenizer.learn(side, size, **options) for side in sides)
+    source, target = (learn_with_symbols(side, size, own, **options) for side in sides)
     return Vocabulary(source, target, decisions)
 
 

@@ -44,8 +44,10 @@ NEVER_LEARNED = frozenset(f" {MARK}\r\n")
 the bytes LF and CR prevents a search from emitting line breaks."""
 
 
-def learn(lines: Iterable[str], vocab_size: int, specials: Specials, coverage: float, min_frequency: int) -> Parts:
-    """Learn the parts of a tokenizer; see ``Tokenizer.learn``."""
+def learn(
+    lines: Iterable[str], vocab_size: int, specials: Specials, coverage: float, min_frequency: int, others: int = 0
+) -> Parts:
+    """Learn the parts of a tokenizer; see ``Tokenizer.learn``. ``others``: entries that are added to them."""
     if not 0.0 < coverage <= 1.0:
         raise ConfigurationError(f"coverage is {coverage}: it is a share of characters, above 0 and at most 1")
     if min_frequency < 1:
@@ -53,11 +55,13 @@ def learn(lines: Iterable[str], vocab_size: int, specials: Specials, coverage: f
     corpus = list(lines)
     counts = count_characters(corpus)
     kept = characters_to_keep(counts, coverage)
-    room = vocab_size - FIRST_CHARACTER
+    before = FIRST_CHARACTER + others
+    room = vocab_size - before
     if room < len(kept):
+        named = "special and user-defined symbols and bytes" if others else "special symbols and bytes"
         raise ConfigurationError(
-            f"vocab_size is {vocab_size}, but {FIRST_CHARACTER} special symbols and bytes and {len(kept)} "
-            f"characters need {FIRST_CHARACTER + len(kept)}: raise vocab_size{other_remedy(counts, coverage, room)}"
+            f"vocab_size is {vocab_size}, but {before} {named} and {len(kept)} "
+            f"characters need {before + len(kept)}: raise vocab_size{other_remedy(counts, coverage, room)}"
         )
     long = any(len(line) >= LONGEST_PIECE for line in corpus)
     learned = learn_merges(without(corpus, counts.keys() - set(kept)), room, min_frequency, long)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from multihead.errors import ConfigurationError, InputError
 from multihead.text.tokenizer import BytePairTokenizer, Tokenizer, WrappedTokenizer
+from multihead.text.user_symbols import SymbolTokenizer
 from multihead.text.vocabulary import FIRST_CHARACTER, Parts
 
 Integers = NDArray[np.int64]
@@ -57,7 +58,12 @@ class Segmenter:
         if tokenizer.languages and isinstance(tokenizer, WrappedTokenizer):
             tokenizer = tokenizer.inner
             self._symbols = len(tokenizer)
-        if not isinstance(tokenizer, BytePairTokenizer):
+        extra = 0
+        if isinstance(tokenizer, SymbolTokenizer):
+            parts, extra = tokenizer.pairs.parts, len(tokenizer.symbols)
+        elif isinstance(tokenizer, BytePairTokenizer):
+            parts = tokenizer.parts
+        else:
             raise ConfigurationError(
                 "bpe_dropout needs a vocabulary of byte-pair merges that multihead learned, and this one came with a "
                 "model of another program: leave bpe_dropout out"
@@ -65,8 +71,8 @@ class Segmenter:
         self._tokenizer = tokenizer
         self._seed = seed
         self._threshold = round(dropout * 2**53)
-        self._merges = _Merges(tokenizer.parts)
-        self._characters = _Characters(tokenizer.parts)
+        self._merges = _Merges(parts)
+        self._characters = _Characters(parts, extra)
 
     def segment(self, ids: Sequence[Sequence[int]], keys: Sequence[int], epoch: int, side: int) -> list[list[int]]:
         """A new segmentation of each sentence, which `Tokenizer.decode` maps to the same text.
@@ -149,14 +155,15 @@ class _Merges:
 
 
 class _Characters:
-    """The characters of all entries, as concatenated ids."""
+    """The characters of all entries, as concatenated ids; each of ``extra`` user-defined symbols is one of its own."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, extra: int) -> None:
         ids = {token: index for index, token in enumerate(parts.vocabulary)}
         spelled = [
             [ids.get(character, index) for character in token] if index >= FIRST_CHARACTER else [index]
             for index, token in enumerate(parts.vocabulary)
         ]
+        spelled += [[len(ids) + number] for number in range(extra)]
         self._flat = np.array([character for entry in spelled for character in entry], dtype=np.int64)
         self._counts = np.array([len(entry) for entry in spelled], dtype=np.int64)
         self._starts = np.cumsum(self._counts) - self._counts

@@ -54,6 +54,7 @@ FOREIGN_KINDS = {
     "words": ("multihead.text.word_pieces", "WordPieceTokenizer"),
     "bytes": ("multihead.text.byte_ids", "ByteTokenizer"),
     "languages": ("multihead.text.language_tokens", "LanguageTokenizer"),
+    "symbols": ("multihead.text.user_symbols", "SymbolTokenizer"),
 }
 """Module and class of each kind but our own, imported when a file of it is read (`vocabulary.foreign_kind`)."""
 
@@ -360,7 +361,7 @@ class BytePairTokenizer(Tokenizer):
         Raises:
             DataError: the text has a lone surrogate.
         """
-        return [i for piece in self._pieces_between_literal_marks(text) for i in piece]
+        return [i for piece in self.split_rest(text) for i in piece]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """``[encode(text) for text in texts]``, in parallel.
@@ -384,7 +385,7 @@ class BytePairTokenizer(Tokenizer):
         found: list[tuple[list[int], list[int]]] = []
         for text, encoding in zip(texts, self._encodings(texts), strict=True):
             if MARK in text:
-                pieces = list(self._pieces_between_literal_marks(f" {text}"))
+                pieces = list(self.split_rest(f" {text}"))
                 ids = [i for piece in pieces for i in piece]
                 found.append((ids, [number for number, piece in enumerate(pieces) for _ in piece]))
             else:
@@ -406,8 +407,12 @@ class BytePairTokenizer(Tokenizer):
     def _encode_with_literal_marks(self, text: str) -> list[int]:
         return self.encode_rest(f" {text}")  # the space becomes the mark in front of every line
 
-    def _pieces_between_literal_marks(self, text: str) -> Iterator[list[int]]:
-        """The steps of the library on the text between literal marks, which themselves become bytes."""
+    def split_rest(self, text: str) -> Iterator[list[int]]:
+        """The pieces of `encode_rest`: the library's steps between literal marks, which themselves become bytes.
+
+        Raises:
+            DataError: the text has a lone surrogate.
+        """
         check_unicode(text, "the text")
         split, model = self._backend.pre_tokenizer, self._backend.model
         for number, segment in enumerate(text.split(MARK)):

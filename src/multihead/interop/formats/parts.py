@@ -18,9 +18,10 @@ from multihead.errors import FormatError
 from multihead.model_folder import differing_shapes
 from multihead.models.config import TransformerConfig
 from multihead.models.transformer import Transformer
-from multihead.text.language_tokens import toward
+from multihead.text.language_tokens import LanguageTokenizer, toward
 from multihead.text.languages import Direction, Languages
 from multihead.text.tokenizer import Tokenizer
+from multihead.text.user_symbols import SymbolTokenizer
 
 __all__ = ["Languages", "TranslatorParts", "network_refusals"]
 
@@ -51,6 +52,13 @@ def network_refusals(config: TransformerConfig, *, rotary: bool = False, native:
     if config.feed_forward in ("gelu_tanh", "geglu_tanh"):
         reasons.append(f"GELU by its tanh formula ({config.feed_forward})")
     return reasons
+
+
+def kind_of(tokenizer: Tokenizer) -> str:
+    """The kind of a tokenizer, for refusals."""
+    inner = tokenizer.inner if isinstance(tokenizer, LanguageTokenizer) else tokenizer
+    own = "user-defined symbols, " if isinstance(inner, SymbolTokenizer) else ""
+    return f"{own}{type(tokenizer).__name__}"
 
 
 @dataclass(frozen=True)

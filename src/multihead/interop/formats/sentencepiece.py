@@ -12,8 +12,9 @@ takes an entry that fits across a boundary of the pattern, which happens in thes
 * combining marks, and zero-width (non-)joiners, that do not stand between or after letters as in ordinary words;
 * a literal U+2581, which is a space for SentencePiece and three bytes for us.
 
-`differing` finds them in given texts. Both decode all ids alike. A tokenizer that came from SentencePiece is written
-as it came; `multihead.text.sentencepiece` applies it.
+User-defined symbols (`multihead.text.user_symbols`) are pieces of that type, at which both cut first, at each place at
+the longest. `differing` finds the texts that are cut otherwise. Both decode all ids alike. A tokenizer that came from
+SentencePiece is written as it came; `multihead.text.sentencepiece` applies it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from multihead.errors import InputError, require_package
 from multihead.interop.formats.parts import TranslatorParts
 from multihead.text.sentencepiece import SentencePieceTokenizer
 from multihead.text.tokenizer import BytePairTokenizer, Tokenizer
+from multihead.text.user_symbols import SymbolTokenizer
 from multihead.text.vocabulary import FIRST_BYTE, FIRST_CHARACTER, Parts
 
 SHARED, SEPARATE = ("sentencepiece.model",), ("source.spm", "target.spm")
@@ -39,7 +41,10 @@ def refusals(parts: TranslatorParts) -> list[str]:
 
 def inexact(parts: TranslatorParts) -> str | None:
     """How the models differ from our tokenizers; None if they are SentencePiece's own."""
-    if not any(isinstance(one, BytePairTokenizer) for one in (parts.source_tokenizer, parts.target_tokenizer)):
+    if not any(
+        isinstance(one, (BytePairTokenizer, SymbolTokenizer))
+        for one in (parts.source_tokenizer, parts.target_tokenizer)
+    ):
         return None
     return (
         "SentencePiece has no pattern: it may join runs of spaces, combining marks and zero-width joiners otherwise, "
@@ -72,17 +77,20 @@ def model_of(tokenizer: Tokenizer) -> bytes:
     """
     if isinstance(tokenizer, SentencePieceTokenizer):
         return tokenizer.model
+    if isinstance(tokenizer, SymbolTokenizer):
+        return build_model(tokenizer.pairs.parts, symbols=tokenizer.symbols)
     if not isinstance(tokenizer, BytePairTokenizer):
         raise InputError(f"a {type(tokenizer).__name__} cannot be written as a SentencePiece model")
     return build_model(tokenizer.parts)
 
 
-def build_model(parts: Parts, *, dummy_prefix: bool = True) -> bytes:
+def build_model(parts: Parts, *, dummy_prefix: bool = True, symbols: Sequence[str] = ()) -> bytes:
     """A SentencePiece model with the entries and merges of a byte-pair tokenizer.
 
     Args:
         parts: vocabulary and merges; the pattern cannot be stated.
         dummy_prefix: put a word mark in front of every text, as our tokenizers do.
+        symbols: user-defined ones, which have the ids behind them.
 
     Raises:
         MissingDependencyError: sentencepiece or protobuf is not installed.
@@ -96,8 +104,11 @@ def build_model(parts: Parts, *, dummy_prefix: bool = True) -> bytes:
         kind = kinds.NORMAL if index >= FIRST_CHARACTER else kinds.BYTE if index >= FIRST_BYTE else kinds.CONTROL
         score = -float(ranks.get(token, len(parts.merges))) if index >= FIRST_CHARACTER else 0.0
         model.pieces.add(piece=token, score=score, type=kinds.UNKNOWN if index == BytePairTokenizer.unk_id else kind)
+    for symbol in symbols:
+        model.pieces.add(piece=symbol, score=0.0, type=kinds.USER_DEFINED)
     trainer, normalizer = model.trainer_spec, model.normalizer_spec
-    trainer.model_type, trainer.vocab_size = messages.TrainerSpec.BPE, len(parts.vocabulary)
+    trainer.model_type, trainer.vocab_size = messages.TrainerSpec.BPE, len(model.pieces)
+    trainer.user_defined_symbols.extend(symbols)
     trainer.byte_fallback = trainer.split_digits = True
     trainer.pad_id, trainer.unk_id, trainer.bos_id, trainer.eos_id = range(FIRST_BYTE)
     trainer.pad_piece, trainer.unk_piece, trainer.bos_piece, trainer.eos_piece = parts.vocabulary[:FIRST_BYTE]
@@ -135,7 +146,7 @@ def differing(tokenizer: Tokenizer, texts: Sequence[str]) -> list[int]:
 
 
 def _is_convertible(tokenizer: Tokenizer) -> bool:
-    return isinstance(tokenizer, (BytePairTokenizer, SentencePieceTokenizer))
+    return isinstance(tokenizer, (BytePairTokenizer, SentencePieceTokenizer, SymbolTokenizer))
 
 
 def _messages() -> Any:

@@ -7,6 +7,8 @@
 * The special symbols are added tokens, because programs look for them there, and a template puts the prefix of the
   tokenizer before a text and the end symbol behind it.
 
+User-defined symbols cannot be written: the library puts a word mark before the text behind each of them.
+
 A user's ``</s>`` is text for ``transformers``, because of ``split_special_tokens`` in tokenizer_config.json;
 transformers.js does not have that setting and finds the end symbol in such a text.
 """
@@ -75,7 +77,7 @@ def content_of(tokenizer: Tokenizer) -> dict[str, Any]:
 
 def as_library_tokenizer(tokenizer: Tokenizer) -> Tokenizer:
     """A vocabulary with symbols of languages as the library has it: with added tokens. Any other as it is."""
-    if not isinstance(tokenizer, LanguageTokenizer):
+    if not isinstance(tokenizer, LanguageTokenizer) or not is_supported(tokenizer.inner):
         return tokenizer
     symbols, content = range(len(tokenizer.inner), len(tokenizer)), content_of(tokenizer.inner)
     content["added_tokens"] = [*content["added_tokens"], *(_added(tokenizer, i) for i in symbols)]

@@ -19,6 +19,7 @@ from multihead.interop.formats.sentencepiece import parse_model
 from multihead.text.language_tokens import LanguageTokenizer
 from multihead.text.sentencepiece import SentencePieceTokenizer
 from multihead.text.tokenizer import BytePairTokenizer, Tokenizer
+from multihead.text.user_symbols import SymbolTokenizer
 from multihead.text.vocabulary import PATTERN
 
 _UNIGRAM = 1
@@ -31,7 +32,7 @@ def refusal(tokenizer: Tokenizer) -> str | None:
     Raises:
         MissingDependencyError: it is of SentencePiece, and sentencepiece or protobuf is not installed.
     """
-    if isinstance(tokenizer, LanguageTokenizer):
+    if isinstance(tokenizer, (LanguageTokenizer, SymbolTokenizer)):
         return refusal(tokenizer.inner)
     if isinstance(tokenizer, BytePairTokenizer):
         return None if tokenizer.parts.pattern == PATTERN else "cuts text by another pattern than ours"
@@ -48,6 +49,8 @@ def describe(tokenizer: Tokenizer) -> dict[str, Any]:
     if isinstance(tokenizer, LanguageTokenizer):
         symbols = {code: tokenizer.id_of(code) for code in tokenizer.languages}
         return describe(tokenizer.inner) | {"languages": symbols, "before": list(tokenizer.prefix)}
+    if isinstance(tokenizer, SymbolTokenizer):
+        return _byte_pairs(tokenizer.pairs) | {"symbols": list(tokenizer.symbols)}
     return _unigram(tokenizer) if isinstance(tokenizer, SentencePieceTokenizer) else _byte_pairs(tokenizer)
 
 

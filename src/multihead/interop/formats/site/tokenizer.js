@@ -11,9 +11,9 @@ const utf8 = new TextEncoder();
 export class BytePairTokenizer {
   /**
    * @param {object} parts what interop/formats/web.py writes: `entries` by id, `merges` (pairs of ids, flat, in the order
-   *   they were learned), `pattern` and the character `classes` in it.
+   *   they were learned), `pattern` and the character `classes` in it; user-defined `symbols`, whose ids come last.
    */
-  constructor({ entries, merges, pattern, classes }) {
+  constructor({ entries, merges, pattern, classes, symbols = [] }) {
     this.entries = entries;
     this.ids = new Map();
     entries.forEach((entry, id) => id < FIRST_CHARACTER || this.ids.set(entry, id));
@@ -31,6 +31,11 @@ export class BytePairTokenizer {
       if (id < FIRST_CHARACTER) return Uint8Array.of(id - FIRST_BYTE);
       return utf8.encode(entry.replaceAll(MARK, " "));
     });
+    this.symbols = new Map(symbols.map((symbol, place) => [symbol, entries.length + place]));
+    for (const symbol of symbols) this.bytes.push(utf8.encode(symbol));
+    const longest = [...symbols].sort((one, other) => other.length - one.length);
+    const escaped = longest.map((symbol) => symbol.replace(/[.*+?^${}()|[\]\\/]/g, "\\$&"));
+    this.cuts = symbols.length ? new RegExp(`(${escaped.join("|")})`, "u") : null;
     this.known = new Map(); // pieces that were segmented before
   }
 
@@ -39,11 +44,17 @@ export class BytePairTokenizer {
     if (!text.isWellFormed()) throw new RangeError("the text has a lone surrogate, which is not valid Unicode");
     const ids = [];
     if (!text) return ids;
-    ` ${text}`.split(MARK).forEach((part, number) => {
+    const between = this.cuts ? ` ${text}`.split(this.cuts) : [` ${text}`]; // every second one is a symbol
+    between.forEach((part, place) => (place % 2 ? ids.push(this.symbols.get(part)) : this.encodeRest(part, ids)));
+    return ids;
+  }
+
+  /** Appends the ids of a text without symbols that continues another. */
+  encodeRest(text, ids) {
+    text.split(MARK).forEach((part, number) => {
       if (number) for (const byte of utf8.encode(MARK)) ids.push(FIRST_BYTE + byte);
       for (const piece of this.split(part.replaceAll(" ", MARK))) for (const id of this.segment(piece)) ids.push(id);
     });
-    return ids;
   }
 
   /** The pieces of a text with word marks: what the pattern matches, and what is between its matches. */
