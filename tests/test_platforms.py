@@ -425,3 +425,30 @@ def test_memory_that_windows_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = memory_of("cpu")
     assert memory is not None
     assert memory <= windows.MEMORY == platforms.memory_by_windows()
+
+
+# --------------------------------------------------------------------------- processors
+
+
+def test_processors_have_what_every_one_of_them_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On some Arm systems they differ."""
+    text = "processor\t: 0\nFeatures\t: fp asimd bf16\n\nprocessor\t: 1\nFeatures\t: fp asimd\n\nHardware\t: x\n"
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: text)
+    assert platforms.processor() == ({"processor": "0", "Features": "fp asimd bf16"}, {"fp", "asimd"})
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "Processor: none\n")
+    assert platforms.processor() == ({"Processor": "none"}, frozenset())
+
+    def missing(*_: Any, **__: Any) -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "read_text", missing)
+    assert platforms.processor() == ({}, frozenset())
+
+
+@on_linux
+def test_processors_of_this_machine() -> None:
+    listed = next(
+        line for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines() if re.match("flags|Features", line)
+    )
+    assert platforms.processor().features <= {*listed.partition(":")[2].split()}
+    assert platforms.processor().features

@@ -24,6 +24,7 @@ import pytest
 import yaml
 
 from multihead.kernels.native import VARIABLE, levels
+from multihead.platforms import processor
 
 ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
@@ -230,7 +231,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 
 def usable() -> list[str]:
     """The names of the levels that this processor has."""
-    features = levels.processor_features()
+    features = processor().features
     return [level.name for level in levels.levels() if features.issuperset(level.features)]
 
 
@@ -275,7 +276,7 @@ def test_the_wheel_trains_as_the_plain_form_does(installed: Installed, numbers: 
 @pytest.mark.parametrize("level", [level.name for level in levels.levels()])
 def test_the_wheel_translates_at_every_level(level: str, installed: Installed, trained: Path) -> None:
     if level not in usable():
-        features = levels.processor_features()
+        features = processor().features
         needed = next(one.features for one in levels.levels() if one.name == level)
         pytest.skip(f"this processor has no {next(one for one in needed if one not in features)}, which {level} needs")
     text = "\n".join(LINES) + "\n"

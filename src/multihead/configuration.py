@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from multihead.errors import ConfigurationError, SettingsError, shortened, shown
-from multihead.platforms import memory_by_windows
+from multihead.platforms import memory_by_windows, processor
 
 
 class Settings(BaseModel):
@@ -175,8 +175,7 @@ def inspect_machine() -> Machine:
         return Machine(threads, "cuda", torch.cuda.is_bf16_supported(), torch.cuda.get_device_name())
     if torch.backends.mps.is_available():
         return Machine(threads, "mps", False, "the GPU of a Mac (MPS)")
-    flags = processor_flags()
-    found = sorted(flags & {"avx512_bf16", "amx_bf16"})
+    found = sorted(processor().features & {"avx512_bf16", "amx_bf16"})
     name = f"{threads} processor threads" + (f" with {' and '.join(found)}" if found else "")
     return Machine(threads, "cpu", bool(found), name)
 
@@ -222,15 +221,6 @@ def require_device(name: str, precision: str | None = None, *, compiled: bool | 
     if name == "mps" and (precision == "bfloat16" or compiled):
         wish = "--compile" if compiled else "--precision bfloat16"
         raise ConfigurationError(f"{wish}: mps trains in float32, and uncompiled; leave it out, or use --device cpu")
-
-
-def processor_flags() -> set[str]:
-    """The processor features that Linux lists; empty on other systems."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return set()
-    return next((set(line.split(":", 1)[1].split()) for line in text.splitlines() if line.startswith("flags")), set())
 
 
 class Launch(NamedTuple):

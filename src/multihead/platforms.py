@@ -9,6 +9,7 @@ Python.
     locks             flock of the file or folder itself; on Windows of a file that stands for it (`open_lock_file`)
     signals           Windows has no SIGHUP and no SIGPIPE, and its event loops handle none (`handle_signals`)
     limits            the number of open files, cores, memory: asked of the system in its own way
+    processors        Linux describes them in /proc/cpuinfo (`processor`)
     standard streams  Windows's have a code page and end lines by CR LF (`use_utf8_streams`)
     devices           MPS has no float64 (`widest_float`); `configuration.require_device` looks for devices
 
@@ -28,7 +29,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from multihead.errors import SurroundingsError
 
@@ -286,6 +287,29 @@ def memory_by_windows() -> int | None:
     if kernel is None or not kernel.GlobalMemoryStatusEx(ctypes.byref(status)):
         return None
     return int(status.total)
+
+
+class Processor(NamedTuple):
+    """What a system says of its processors."""
+
+    facts: Mapping[str, str]
+    """Of the first one, by the names of /proc/cpuinfo."""
+    features: frozenset[str]
+    """Names of instructions and other features that every one has; on some Arm systems they differ."""
+
+
+def processor() -> Processor:
+    """The processors of this machine; nothing on systems other than Linux."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    each = [
+        {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in part.splitlines())}
+        for part in text.split("\n\n")
+    ]
+    listed = [names for facts in each if (names := facts.get("flags") or facts.get("Features"))]
+    return Processor(each[0], frozenset.intersection(*(frozenset(names.split()) for names in listed or [""])))
 
 
 def is_administrator() -> bool:

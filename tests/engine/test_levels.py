@@ -15,6 +15,7 @@ from multihead.decoding.beam import beam_search
 from multihead.engine.search import Engine
 from multihead.engine.weights import PRECISIONS, load_search_library
 from multihead.kernels.native import VARIABLE, clear_loaded, levels
+from multihead.platforms import processor
 
 TOOL = Path(__file__).resolve().parent.parent.parent / "tools" / "try_native.py"
 LEVELS = levels.levels()
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.skipif(not LEVELS, reason="no level is known of this ar
 def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Each level in turn, as the highest one that is allowed."""
     found: levels.Level = request.param
-    missing = [feature for feature in found.features if feature not in levels.processor_features()]
+    missing = [feature for feature in found.features if feature not in processor().features]
     if missing:
         pytest.skip(f"this processor has no {missing[0]}, which {found.name} needs")
     monkeypatch.setenv(levels.VARIABLE, found.name)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from multihead import platforms
 from multihead.engine.weights import DECODING
 from multihead.errors import ConfigurationError
 from multihead.interop.formats import web
@@ -60,7 +61,7 @@ def package(tmp_path: Path) -> Iterator[Path]:
 
 def processor(monkeypatch: pytest.MonkeyPatch, machine: str, present: set[str]) -> None:
     monkeypatch.setattr(levels.platform, "machine", lambda: machine)
-    monkeypatch.setattr(levels, "processor_features", lambda: frozenset(present))
+    monkeypatch.setattr(native, "processor", lambda: platforms.Processor({}, frozenset(present)))
 
 
 def in_package(folder: Path) -> native.Library:
@@ -82,15 +83,6 @@ def test_a_level_has_all_that_is_before_it() -> None:
             assert set(lower.features) < set(higher.features)
         assert "decoding" in machine[-1].libraries
         assert machine[0].libraries == tuple(levels.SOURCES)
-
-
-def test_what_every_processor_of_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On some Arm systems the processors differ."""
-    text = "processor\t: 0\nFeatures\t: fp asimd bf16\n\nprocessor\t: 1\nFeatures\t: fp asimd\n"
-    monkeypatch.setattr(levels.Path, "read_text", lambda *_, **__: text)
-    assert levels.processor_features() == {"fp", "asimd"}
-    monkeypatch.setattr(levels.Path, "read_text", lambda *_, **__: "Processor: none\n")
-    assert levels.processor_features() == frozenset()
 
 
 def test_a_package_is_chosen_from_and_the_reason_said(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:

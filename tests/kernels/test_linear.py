@@ -22,6 +22,7 @@ from multihead.kernels.linear import (
     plain_linear_cross_entropy,
     weight_gradient,
 )
+from multihead.platforms import Processor
 
 needs_onednn = pytest.mark.skipif(not module._has_onednn(), reason="this PyTorch has no oneDNN")
 
@@ -225,22 +226,22 @@ def test_the_same_call_gives_the_same_bits() -> None:
     assert all(torch.equal(first, second) for first, second in zip(*runs, strict=True))
 
 
-INTEL = "processor\t: 0\nvendor_id\t: GenuineIntel\ncpu family\t: 6\nflags\t\t: fpu avx512f\n\nprocessor\t: 1\n"
+INTEL, AMD = "GenuineIntel", "AuthenticAMD"
 
 
 @pytest.mark.parametrize(
-    ("facts", "faster"),
+    ("facts", "feature", "faster"),
     [
-        (INTEL, False),
-        (INTEL.replace("GenuineIntel", "AuthenticAMD").replace(": 6", ": 25"), False),  # Zen 4
-        (INTEL.replace("GenuineIntel", "AuthenticAMD").replace(": 6", ": 26"), True),  # Zen 5
-        (INTEL.replace("GenuineIntel", "AuthenticAMD").replace(": 6", ": 26").replace("avx512f", "avx2"), False),
-        ("", False),
-        ("processor\t: 0\nBogoMIPS\t: 243.75\nFeatures\t: fp asimd\n", False),
+        ({"vendor_id": INTEL, "cpu family": "6"}, "avx512f", False),
+        ({"vendor_id": AMD, "cpu family": "25"}, "avx512f", False),  # Zen 4
+        ({"vendor_id": AMD, "cpu family": "26"}, "avx512f", True),  # Zen 5
+        ({"vendor_id": AMD, "cpu family": "26"}, "avx2", False),
+        ({}, "avx512f", False),
+        ({"BogoMIPS": "243.75"}, "asimd", False),
     ],
 )
-def test_the_rule(facts: str, faster: bool) -> None:
-    assert module._is_zen_5(facts) == faster
+def test_the_rule(facts: dict[str, str], feature: str, faster: bool) -> None:
+    assert module._is_zen_5(Processor(facts, frozenset({"fpu", feature}))) == faster
 
 
 def test_the_environment_overrules_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:

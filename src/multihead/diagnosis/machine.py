@@ -1,6 +1,6 @@
 """The system and the hardware that this process runs on.
 
-Only the standard library is imported. Facts that a system does not tell are None; sizes are bytes.
+Only the standard library and `platforms` are imported. Facts that a system does not tell are None; sizes are bytes.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from multihead import platforms
 
 _FEATURES = (
     *("sse4_2", "avx", "avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512vl", "avx512_vnni"),
@@ -45,20 +47,10 @@ def system() -> dict[str, Any]:
 
 def processor() -> dict[str, Any]:
     """The processor's name, and those of its features that kernels use."""
-    facts = _cpuinfo()
+    facts, features = platforms.processor()
     name = facts.get("model name") or _output("sysctl", "-n", "machdep.cpu.brand_string") or platform.processor()
-    flags = (facts.get("flags") or facts.get("Features") or "").split()
-    return {"name": name or None, "features": [feature for feature in _FEATURES if feature in flags] if flags else None}
-
-
-def _cpuinfo() -> dict[str, str]:
-    """The first processor of /proc/cpuinfo."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return {}
-    rows = (line.partition(":") for line in text.split("\n\n", 1)[0].splitlines())
-    return {name.strip(): value.strip() for name, _, value in rows}
+    used = [feature for feature in _FEATURES if feature in features] if features else None
+    return {"name": name or None, "features": used}
 
 
 def threads() -> dict[str, Any]:

@@ -27,7 +27,6 @@ from __future__ import annotations
 import os
 from ctypes import CDLL
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
@@ -40,6 +39,7 @@ from multihead.errors import ConfigurationError, ShapeError
 from multihead.kernels import soft_targets
 from multihead.kernels.native import TYPES, check, library_for, pointer, thread_count
 from multihead.kernels.soft_targets import SoftTargets
+from multihead.platforms import Processor, processor
 
 Library = Literal["pytorch", "onednn"]
 
@@ -116,24 +116,18 @@ def library_for_this_processor() -> Library:
             return name  # type: ignore[no-any-return]
     if requested:
         raise ConfigurationError(f"{VARIABLE}={requested!r}: there are {' and '.join(get_args(Library))}")
-    try:
-        cpuinfo = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return "pytorch"
     with_mkl = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
-    return "onednn" if with_mkl and _has_onednn() and _is_zen_5(cpuinfo) else "pytorch"
+    return "onednn" if with_mkl and _has_onednn() and _is_zen_5(processor()) else "pytorch"
 
 
-def _is_zen_5(cpuinfo: str) -> bool:
-    """Whether /proc/cpuinfo describes an AMD processor of Zen 5 or later with 512-bit instructions."""
-    first = cpuinfo.split("\n\n", 1)[0]
-    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in first.splitlines())}
-    family = facts.get("cpu family", "")
+def _is_zen_5(processor: Processor) -> bool:
+    """Whether it is an AMD processor of Zen 5 or later with 512-bit instructions."""
+    family = processor.facts.get("cpu family", "")
     return (
-        facts.get("vendor_id") == "AuthenticAMD"
+        processor.facts.get("vendor_id") == "AuthenticAMD"
         and family.isdigit()
         and int(family) >= _ZEN_5
-        and "avx512f" in facts.get("flags", "").split()
+        and "avx512f" in processor.features
     )
 
 

@@ -26,13 +26,14 @@ import torch
 
 from multihead import work_folder
 from multihead.bundle import weights_digest
-from multihead.configuration import Settings, memory_of, processor_flags, require_device
+from multihead.configuration import Settings, memory_of, require_device
 from multihead.data.order import Array
 from multihead.errors import ConfigurationError, FormatError
 from multihead.kernels.linear import library_for_this_processor
 from multihead.kernels.native import load_kernels
 from multihead.model_folder import differing_shapes, read_config, without_values
 from multihead.planning.settings import BaseRunConfig, GivenModel
+from multihead.platforms import processor
 from multihead.sealed import find_folder
 from multihead.training.budget import Pacer
 from multihead.training.checkpoint import Checkpoint, RunState, save
@@ -449,7 +450,7 @@ def computed_by(device: str, processes: Processes) -> dict[str, str]:
     elif device == "mps":
         instructions = "MPS"
     else:
-        special = {"avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8"} & processor_flags()
+        special = {"avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8"} & processor().features
         instructions = " ".join((torch.backends.cpu.get_cpu_capability(), *sorted(special)))
         instructions += f", products by {library_for_this_processor()}"
         level = load_kernels().level

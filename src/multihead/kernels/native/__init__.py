@@ -48,6 +48,7 @@ from torch import Tensor, nn
 from multihead.errors import ConfigurationError, ShapeError
 from multihead.kernels.native import levels
 from multihead.kernels.native.levels import Level
+from multihead.platforms import processor
 
 VARIABLE = "MULTIHEAD_NATIVE"
 SECONDS = 300
@@ -240,7 +241,7 @@ def choice_of(library: Library) -> Choice:
     files = {level.name: packaged_file(library, level) for level in all_levels}
     packaged = [level for level in all_levels if files[level.name].is_file()]
     among = packaged or (all_levels if highest else ())
-    best, why = levels.choose(among, levels.processor_features(), highest)
+    best, why = levels.choose(among, processor().features, highest)
     if best is None:
         return Choice(None, None, f"for this processor, since {why}" if why else "")
     reason = f"{best.name}{': ' if why else ''}{why}"
@@ -255,7 +256,7 @@ def packaged_file(library: Library, level: Level) -> Path:
 def has_instructions(library: Library, feature: str) -> bool:
     """Whether a library is compiled here for a feature of /proc/cpuinfo."""
     level = choice_of(library).level
-    return feature in levels.processor_features() and (level is None or feature in level.features)
+    return feature in processor().features and (level is None or feature in level.features)
 
 
 def build_or_load(library: Library, announce: Announce | None = None) -> tuple[ctypes.CDLL, str]:
@@ -424,10 +425,9 @@ def _loaded_openmp() -> ctypes.CDLL:
 
 
 def _processor() -> str:
-    """The lines of /proc/cpuinfo that -march=native depends on."""
-    text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split("\n\n", 1)[0]
+    """What -march=native depends on."""
     fields = ("vendor_id", "cpu family", "model", "flags", "Features", "CPU part")
-    return "\n".join(line for line in text.splitlines() if line.partition(":")[0].strip() in fields)
+    return "\n".join(f"{name}: {value}" for name, value in processor().facts.items() if name in fields)
 
 
 def _use_threads(library: ctypes.CDLL, openmp: ctypes.CDLL) -> None:

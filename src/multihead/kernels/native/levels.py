@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Collection
-from pathlib import Path
 from typing import NamedTuple
 
 VARIABLE = "MULTIHEAD_NATIVE_LEVEL"
@@ -37,7 +36,7 @@ class Level(NamedTuple):
     flags: tuple[str, ...]
     """What the compiler gets, besides `FLAGS`."""
     features: tuple[str, ...]
-    """What the processor must have, by the names of /proc/cpuinfo."""
+    """What the processor must have, by the names of /proc/cpuinfo (`platforms.processor`)."""
     libraries: tuple[str, ...] = tuple(SOURCES)
     """The libraries that gain from it."""
 
@@ -83,16 +82,6 @@ def levels(library: str | None = None) -> tuple[Level, ...]:
     machine = platform.machine().lower()
     found = LEVELS.get(names.get(machine, machine), ())
     return tuple(level for level in found if library is None or library in level.libraries)
-
-
-def processor_features() -> frozenset[str]:
-    """What Linux says that every processor of this machine has; empty on other systems."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return frozenset()
-    rows = [line for line in text.splitlines() if line.startswith(("flags", "Features"))]
-    return frozenset.intersection(*(frozenset(row.partition(":")[2].split()) for row in rows)) if rows else frozenset()
 
 
 def choose(among: Collection[Level], features: frozenset[str], highest: str) -> tuple[Level | None, str]:
