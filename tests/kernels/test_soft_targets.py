@@ -141,7 +141,7 @@ def test_all_symbols_are_the_whole_distribution() -> None:
     case = Case(30, 30, 0.5)
     logits = torch.randn(ROWS, 30)
     dense = -(case.teacher * logits.log_softmax(-1)).sum()
-    close(plain_soft_cross_entropy(logits, case.soft), dense)
+    close(plain_soft_cross_entropy(logits, case.soft).sum(), dense)
 
 
 def test_the_loss_is_at_least_the_entropy_of_the_soft_targets() -> None:
@@ -180,3 +180,23 @@ def test_too_few_rows_are_an_error() -> None:
     soft = SoftTargets(torch.tensor([[0, 1]]), torch.full((1, 2), 0.5), 0.5)
     with pytest.raises(ShapeError, match="each of 2 rows"):
         linear_cross_entropy(torch.randn(2, 3), torch.randn(5, 3), torch.tensor([0, 1]), soft=soft)
+
+
+@pytest.mark.parametrize("taught", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_factors_multiply_the_loss_and_the_gradient_of_their_rows(taught, dtype) -> None:
+    """Against the definition, in more than one piece; float32 is computed by the compiled kernel."""
+    draw = torch.Generator().manual_seed(5)
+    hidden, weight = (torch.randn(n, 8, generator=draw, dtype=dtype, requires_grad=True) for n in (ROWS, 30))
+    target = torch.randint(0, 30, (ROWS,), generator=draw)
+    factors = torch.rand(ROWS, generator=draw).to(dtype) * (torch.arange(ROWS) % 3)
+    soft = Case(30, 4, 0.5).soft if taught else None
+    ours = linear_cross_entropy(hidden, weight, target, 0.1, None, soft, factors)
+    theirs = plain_linear_cross_entropy(hidden, weight, target, 0.1, None, soft, factors)
+    plain = linear_cross_entropy(hidden, weight, target, 0.1, None, soft)
+    for name in ("total", "nll", "labels") + (("soft",) if taught else ()):
+        close(getattr(ours, name), getattr(theirs, name))
+    close(ours.labels, plain.total if plain.labels is None else plain.labels)
+    assert ours.correct == theirs.correct == plain.correct
+    for one, other in zip(*(torch.autograd.grad(loss.total, (hidden, weight)) for loss in (ours, theirs)), strict=True):
+        close(one, other)

@@ -35,7 +35,7 @@ FAST = Machine(8, "cuda", True, "a GPU")
 FILES = {
     "parallel",  # of a start, not of a run
     *("source", "target", "corpus", "valid_source", "valid_target", "valid", "temperature", "temperature_over"),
-    *("output", "data", "from_model", "teacher"),
+    *("output", "data", "from_model", "teacher", "weights"),
 }
 """Fields with files, and how their pairs are mixed."""
 
@@ -117,6 +117,7 @@ OTHER = {
     "smoothing": 0.22,
     "teacher": ["run 1", "run2"],
     "teacher_weight": 0.7,
+    "weights": "weights.txt",
     "lora": 3,
     "lora_alpha": 4.5,
     "bpe_dropout": 0.06,
@@ -145,7 +146,7 @@ OTHER = {
 }
 """A value for every field that no rule would choose."""
 SUBWORDS = ("vocab_size", "shared_vocabulary", "min_frequency", "coverage", "symbols", "user_symbols")
-GIVEN = ("from_model", "lora", "lora_alpha", "teacher", "teacher_weight")
+GIVEN = ("from_model", "lora", "lora_alpha", "teacher", "teacher_weight", "weights")
 """Fields of other models, and what only goes with them."""
 TOGETHER = [
     ["held_out", "budget", "corpus", *GIVEN, "valid"],

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 import torch
-from jaxtyping import Int64, Shaped
+from jaxtyping import Float32, Int64, Shaped
 from torch import Tensor
 
 from multihead.data.order import (
@@ -50,6 +50,7 @@ class Batch:
         target_tokens: the sum of ``target_lengths``, known without synchronizing with the device.
         indices: the pairs of the store in this batch.
         soft: what teachers predict at each of the ``target_tokens`` positions, pair after pair; None without teachers.
+        weights: by what the loss of each pair is multiplied; None without weights.
     """
 
     source: Shaped[Tensor, "batch source *features"]
@@ -60,6 +61,7 @@ class Batch:
     target_tokens: int
     indices: Array
     soft: SoftTargets | None = None
+    weights: Float32[Tensor, " batch"] | None = None
 
     def __len__(self) -> int:
         return len(self.source_lengths)
@@ -67,8 +69,17 @@ class Batch:
     @property
     def inputs(self) -> tuple[Any, ...]:
         """The arguments of a sequence-to-sequence model's ``loss``."""
-        arguments = self.source, self.source_lengths, self.target_input, self.target_output
-        return arguments if self.soft is None else (*arguments, self.soft)
+        extras = [self.soft, self.weights]
+        while extras and extras[-1] is None:
+            extras.pop()
+        return self.source, self.source_lengths, self.target_input, self.target_output, *extras
+
+    @property
+    def divisor(self) -> float:
+        """What the loss of an update is divided by: the target tokens, each counted as often as its pair's weight."""
+        if self.weights is None:
+            return float(self.target_tokens)
+        return float((self.weights.double() * self.target_lengths).sum())
 
     @property
     def source_tokens(self) -> int:
@@ -95,6 +106,7 @@ class Batch:
             target_tokens=int(target_lengths.sum()),
             indices=self.indices[place],
             soft=self._soft_of(start, stop),
+            weights=None if self.weights is None else self.weights[place],
         )
 
     def _soft_of(self, start: int, stop: int) -> SoftTargets | None:
@@ -113,7 +125,7 @@ class Batch:
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
         """The same batch with every tensor changed."""
-        soft = self.soft
+        soft, weights = self.soft, self.weights
         return replace(
             self,
             source=change(self.source),
@@ -124,6 +136,7 @@ class Batch:
             soft=None
             if soft is None
             else soft._replace(ids=change(soft.ids), probabilities=change(soft.probabilities)),
+            weights=None if weights is None else change(weights),
         )
 
 
@@ -137,6 +150,7 @@ class Portion:
         first_row: number of the first own row in the batch.
         indices: the pairs of the store in the whole batch.
         tokens: target and source tokens of the whole batch; None if they depend on how the others cut their rows.
+        divisor: `Batch.divisor` of the whole batch, if there are weights; None likewise.
     """
 
     rows: Batch
@@ -144,6 +158,7 @@ class Portion:
     first_row: int
     indices: Array
     tokens: tuple[int, int] | None
+    divisor: float | None = None
 
     def to(self, device: torch.device | str) -> Portion:
         """The same with its tensors on ``device``."""

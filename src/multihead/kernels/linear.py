@@ -19,7 +19,7 @@ The logits z of a batch are the largest tensor of a small translator (4,096 x 10
 gradient  dz = softmax(z) - (1 - s) 1[y] - s / V,  so that the logits are never in memory as a whole, and only dh and dW
 are kept for the backward pass. The compiled kernel computes everything between the products in one pass, and writes dz
 over z. `plain_linear_cross_entropy` is the unfused definition. Soft targets, such as a teacher's predictions, are in
-`kernels.soft_targets`.
+`kernels.soft_targets`. With a factor f_i for each row, the loss is sum_i f_i loss_i, and dz_i is multiplied by f_i.
 """
 
 from __future__ import annotations
@@ -238,13 +238,14 @@ class Loss(NamedTuple):
     """Sums over the rows; divide by the number of rows for means."""
 
     total: Float[Tensor, ""]
-    """The training objective in nats: the smoothed cross-entropy; with soft targets its mean with theirs."""
+    """The training objective in nats: the smoothed cross-entropy; with soft targets its mean with theirs; each row
+    multiplied by its factor, if there are any."""
     nll: Float[Tensor, ""]
     """The cross-entropy without smoothing, in nats: the log of the perplexity times the rows. Has no gradient."""
     correct: Int[Tensor, ""]
     """Number of rows in which no logit is larger than the target's."""
     labels: Float[Tensor, ""] | None = None
-    """With soft targets: the smoothed cross-entropy of the targets alone. Has no gradient."""
+    """With soft targets or factors: the smoothed cross-entropy of the targets alone. Has no gradient."""
     soft: Float[Tensor, ""] | None = None
     """With soft targets: the cross-entropy with them alone. Has no gradient."""
 
@@ -256,19 +257,23 @@ def plain_linear_cross_entropy(
     smoothing: float,
     bias: Float[Tensor, " vocab"] | None = None,
     soft: SoftTargets | None = None,
+    factors: Float[Tensor, " rows"] | None = None,
 ) -> Loss:
     """The definition with PyTorch's operations; `linear_cross_entropy` computes the same."""
     logits = F.linear(hidden, weight, bias)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    total = F.cross_entropy(logits, target, reduction="sum", label_smoothing=smoothing)
+    labels = F.cross_entropy(logits, target, reduction="none", label_smoothing=smoothing)
     nll = F.cross_entropy(logits.detach(), target, reduction="sum")
     at_target = logits.gather(-1, target[:, None]).squeeze(-1)
-    loss = Loss(total, nll, (at_target == logits.amax(-1)).sum())
-    if soft is None:
-        return loss
-    own = soft_targets.plain_soft_cross_entropy(logits, soft)
-    mean = (1 - soft.weight) * total + soft.weight * own
-    return loss._replace(total=mean, labels=total.detach(), soft=own.detach())
+    hits = (at_target == logits.amax(-1)).sum()
+    if soft is None and factors is None:
+        return Loss(labels.sum(), nll, hits)
+    rows, own = labels, None
+    if soft is not None:
+        own = soft_targets.plain_soft_cross_entropy(logits, soft)
+        rows = (1 - soft.weight) * labels + soft.weight * own
+    total = rows.sum() if factors is None else (rows * factors).sum()
+    return Loss(total, nll, hits, labels.sum().detach(), None if own is None else own.sum().detach())
 
 
 def linear_cross_entropy(
@@ -278,17 +283,19 @@ def linear_cross_entropy(
     smoothing: float = 0.0,
     bias: Float[Tensor, " vocab"] | None = None,
     soft: SoftTargets | None = None,
+    factors: Float[Tensor, " rows"] | None = None,
 ) -> Loss:
     """Project ``hidden`` by ``weight`` and ``bias`` and sum the cross-entropy with ``target`` over the rows.
 
     Under autocast the products have its dtype; sums and exponentials are always at least float32. With ``soft``, the
-    total is the mean with the cross-entropy of these distributions, as `kernels.soft_targets` says.
+    total is the mean with the cross-entropy of these distributions, as `kernels.soft_targets` says. With ``factors``,
+    the total counts each row so many times; the other sums do not.
     """
     device = hidden.device.type
     product = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
     if not torch.is_grad_enabled():  # the gradients that the forward pass computes would be for nobody
         hidden, weight, bias = hidden.detach(), weight.detach(), None if bias is None else bias.detach()
-    return Loss(*_LinearCrossEntropy.apply(hidden, weight, bias, target, smoothing, product, soft))  # type: ignore[no-untyped-call]
+    return Loss(*_LinearCrossEntropy.apply(hidden, weight, bias, target, smoothing, product, soft, factors))  # type: ignore[no-untyped-call]
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -304,12 +311,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
         smoothing: float,
         product: torch.dtype,
         soft: SoftTargets | None,
+        factors: Tensor | None,
     ) -> tuple[Tensor, ...]:
         needs_grad = any(tensor is not None and tensor.requires_grad for tensor in (hidden, weight, bias))
         accumulator = torch.promote_types(hidden.dtype, torch.float32)
         low_hidden, low_weight = hidden.to(product), weight.to(product)
         low_bias = None if bias is None else bias.to(product)
-        sums = torch.zeros(2 if soft is None else 4, dtype=accumulator, device=hidden.device)
+        counted = (2 if factors is None else 3) if soft is None else 4
+        sums = torch.zeros(counted, dtype=accumulator, device=hidden.device)
         correct = torch.zeros((), dtype=torch.int64, device=hidden.device)
         grad_hidden = torch.empty_like(hidden) if needs_grad else None
         grad_weight = torch.zeros_like(weight, dtype=accumulator) if weight.requires_grad else None
@@ -320,7 +329,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 own = None if soft is None else soft.rows(start, start + LOSS_ROWS)
                 logits = linear(piece, low_weight, low_bias)  # [at most LOSS_ROWS, vocab]
                 losses, gradient, hits = _piece(logits, labels, smoothing, own, needs_grad, accumulator)
-                sums += losses
+                if factors is not None:
+                    times = factors[start : start + LOSS_ROWS]
+                    losses = torch.cat((losses[:1] * times, losses[1:], losses[: counted - len(losses)]))
+                    gradient = gradient.mul_(times[:, None]) if needs_grad else gradient
+                sums += losses.sum(1).to(accumulator)
                 correct += hits
                 if grad_hidden is not None:
                     low = gradient.to(product)
@@ -341,13 +354,13 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         scale = gradients[0]  # a scalar: 1 / tokens when the loss is a mean
         found = [None if gradient is None else gradient * scale for gradient in ctx.saved_tensors]
-        return *found, None, None, None, None
+        return *found, None, None, None, None, None
 
 
 def _piece(
     logits: Tensor, target: Tensor, smoothing: float, soft: SoftTargets | None, needs_grad: bool, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Losses [2, with soft targets 4] of one piece, dz [rows, vocab], number of hits; ``logits`` is overwritten."""
+    """Losses [2, with soft targets 4; rows] of a piece, dz [rows, vocab], number of hits; overwrites ``logits``."""
     library = library_for(logits) if dtype == torch.float32 else None
     if library is not None:
         target = _checked_target(logits, target)
@@ -365,8 +378,8 @@ def _piece(
     exponentials = logits.sub_(largest[:, None]).exp_()
     partition = exponentials.sum(-1)
     log_partition = largest + partition.log()
-    nll = (log_partition - at_target).sum()
-    total = (log_partition - (1 - smoothing) * at_target - smoothing / vocabulary * sums).sum()
+    nll = log_partition - at_target
+    total = log_partition - (1 - smoothing) * at_target - smoothing / vocabulary * sums
     if needs_grad:
         exponentials.div_(partition[:, None])  # softmax(z), which becomes dz in place
         if smoothing:
@@ -401,4 +414,4 @@ def _compiled_piece(
         *(pointer(hits, rows, torch.int64), thread_count()),
     )
     check(status)
-    return sums.sum(1).float(), logits, hits.sum()
+    return sums, logits, hits.sum()

@@ -52,12 +52,12 @@ class SoftTargets(NamedTuple):
             raise IndexError(f"soft targets must be from 0 to {vocabulary - 1}")
 
 
-def plain_soft_cross_entropy(logits: Float[Tensor, "rows vocab"], soft: SoftTargets) -> Float[Tensor, ""]:
-    """sum_v p(v) (-log q(v)), summed over the rows: the definition, with PyTorch's operations."""
+def plain_soft_cross_entropy(logits: Float[Tensor, "rows vocab"], soft: SoftTargets) -> Float[Tensor, " rows"]:
+    """sum_v p(v) (-log q(v)) of each row: the definition, with PyTorch's operations."""
     probabilities = soft.probabilities.to(logits.dtype)
     rest = (1 - probabilities.sum(-1, keepdim=True)) / logits.shape[-1]
     dense = rest.expand_as(logits).scatter_add(-1, soft.ids, probabilities)
-    return -(dense * F.log_softmax(logits, -1)).sum()
+    return -(dense * F.log_softmax(logits, -1)).sum(-1)
 
 
 def piece(
@@ -74,7 +74,7 @@ def piece(
         needs_grad: whether dz is needed.
 
     Returns:
-        Sums over the rows [4]: loss, cross-entropy with the labels without smoothing, labels, soft; dz [rows, vocab];
+        For each row [4, rows]: loss, cross-entropy with the label without smoothing, labels, soft; dz [rows, vocab];
         and in how many rows no logit is larger than the label's.
 
     Raises:
@@ -104,9 +104,9 @@ def _plain_piece(
     exponentials = logits.sub_(largest[:, None]).exp_()
     partition = exponentials.sum(-1)
     log_partition = largest + partition.log()
-    nll = (log_partition - at_target).sum()
-    labels = (log_partition - (1 - smoothing) * at_target - smoothing / vocabulary * sums).sum()
-    own = (log_partition - at_soft - rest / vocabulary * sums).sum()
+    nll = log_partition - at_target
+    labels = log_partition - (1 - smoothing) * at_target - smoothing / vocabulary * sums
+    own = log_partition - at_soft - rest / vocabulary * sums
     if needs_grad:
         exponentials.div_(partition[:, None])  # softmax(z), which becomes dz in place
         exponentials.sub_(((1 - w) * smoothing + w * rest)[:, None] / vocabulary)
@@ -133,5 +133,5 @@ def _compiled_piece(
         *(count, soft.weight, own, thread_count()),
     )
     check(status)
-    label_loss, plain_loss, soft_loss = sums.sum(1).float().unbind()
+    label_loss, plain_loss, soft_loss = sums.unbind()
     return plain_loss, label_loss, soft_loss, hits.sum()

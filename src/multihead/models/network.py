@@ -113,15 +113,16 @@ class Network(nn.Module, ABC):
         target_input: Int[Tensor, "batch target"],
         target_output: Int[Tensor, "batch target"],
         soft: SoftTargets | None = None,
+        weights: Float[Tensor, " batch"] | None = None,
         *,
         smoothing: float,
     ) -> Loss:
         """Label-smoothed cross-entropy of each next token, summed over the real tokens of ``target_output``.
 
-        ``soft`` has a row for each real token, sentence after sentence.
+        ``soft`` has a row for each real token, sentence after sentence; ``weights`` multiply the loss of each sentence.
         """
         states = self.hidden(source, source_lengths, target_input)
-        return token_loss(states, self.output, target_output, self.config.padding_id, smoothing, soft)
+        return token_loss(states, self.output, target_output, self.config.padding_id, smoothing, soft, weights)
 
     def states_at(
         self,
@@ -157,10 +158,22 @@ def token_loss(
     padding_id: int,
     smoothing: float,
     soft: SoftTargets | None = None,
+    weights: Float[Tensor, " batch"] | None = None,
 ) -> Loss:
-    """Label-smoothed cross-entropy of ``softmax(output(states))``, summed over the tokens that are not padding."""
+    """Label-smoothed cross-entropy of ``softmax(output(states))``, summed over the tokens that are not padding.
+
+    ``weights`` multiply the loss of each row.
+    """
     real = target_output != padding_id  # [batch, target]; indexing with it gives [tokens, width]
-    return linear_cross_entropy(states[real], output.weight, target_output[real], smoothing, output.bias, soft)
+    factors = per_token(weights, real)
+    return linear_cross_entropy(states[real], output.weight, target_output[real], smoothing, output.bias, soft, factors)
+
+
+def per_token(
+    weights: Float[Tensor, " batch"] | None, real: Bool[Tensor, "batch target"]
+) -> Float[Tensor, " tokens"] | None:
+    """The weight of each real token, which is that of its sentence; None without weights."""
+    return None if weights is None else weights[:, None].expand_as(real)[real]
 
 
 def initialize(model: nn.Module, embeddings: Literal["normal", "xavier"] = "normal") -> None:

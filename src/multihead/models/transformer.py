@@ -41,7 +41,15 @@ from multihead.models.layers import (
     places_of,
     rotary_positions,
 )
-from multihead.models.network import AttentionWeights, Network, Output, build_embeddings, initialize, token_loss
+from multihead.models.network import (
+    AttentionWeights,
+    Network,
+    Output,
+    build_embeddings,
+    initialize,
+    per_token,
+    token_loss,
+)
 from multihead.models.state import Memory, TransformerState
 
 ROUND = 128
@@ -159,18 +167,21 @@ class Transformer(Network):
         target_input: Int[Tensor, "batch target"],
         target_output: Int[Tensor, "batch target"],
         soft: SoftTargets | None = None,
+        weights: Float[Tensor, " batch"] | None = None,
         *,
         smoothing: float,
     ) -> Loss:
         """As `Network.loss`; in training on a CPU computed from the packed batch where the kernels allow it."""
         if self.compiled and not self._is_captured:
             states = _compiled_hidden()(self, source, source_lengths, target_input)
-            return token_loss(states, self.output, target_output, self.config.padding_id, smoothing, soft)
+            return token_loss(states, self.output, target_output, self.config.padding_id, smoothing, soft, weights)
         if not torch.is_grad_enabled() or not self._packs(source, target_input):
-            return super().loss(source, source_lengths, target_input, target_output, soft, smoothing=smoothing)
+            given = source, source_lengths, target_input, target_output, soft, weights
+            return super().loss(*given, smoothing=smoothing)
         real = target_output != self.config.padding_id
         states = self.states_at(source, source_lengths, target_input, real)
-        return linear_cross_entropy(states, self.output.weight, target_output[real], smoothing, self.output.bias, soft)
+        labels, factors = target_output[real], per_token(weights, real)
+        return linear_cross_entropy(states, self.output.weight, labels, smoothing, self.output.bias, soft, factors)
 
     def states_at(
         self,

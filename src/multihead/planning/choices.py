@@ -291,6 +291,11 @@ def choose_training(
             "--teacher: an alignment that samples positions is rewarded for the words of the text alone; leave out the "
             "teacher, or choose another alignment"
         )
+    if choices.requested("weights") is not None and getattr(model, "alignment", None) == "sample":
+        raise ConfigurationError(
+            "--weights: an alignment that samples positions is rewarded for the words of the text alone; leave out the "
+            "weights, or choose another alignment"
+        )
     values["lora"] = take("lora", lambda: (0, "every weight is trained"))
     values["lora_alpha"] = take("lora_alpha", lambda: choose_alpha(values["lora"]))
     values["batch_tokens"], values["accumulate"] = choose_batch(choices, corpus, machine)

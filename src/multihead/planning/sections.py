@@ -291,6 +291,9 @@ class Training(Settings):
     each position, besides the text; repeat it for the mean of several."""
     teacher_weight: float | None = None
     """Share of the teachers in the loss, from 0 to 1, where only they count; 0.5 by default."""
+    weights: Path | None = None
+    """How often each pair counts in the loss: a file with a number a line, aligned with the lines of the text. Plain,
+    gzip, xz or zstd."""
     lora: int | None = Field(default=None, ge=1, le=MOST_ENTRIES)
     """Fine-tuning of low-rank matrices alone (LoRA), of this rank, in attention and feed-forward networks; they are
     merged into the finished model (4 to 32)."""

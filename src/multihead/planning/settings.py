@@ -336,11 +336,18 @@ class RunConfig(BaseRunConfig):
     """The model that was fine-tuned."""
     teachers: tuple[GivenModel, ...] = ()
     """The models whose predictions are learned (`preparing.teachers`)."""
+    weights: TextFile | None = None
+    """The weights of the pairs (`preparing.weights`)."""
     model: AnyNetworkConfig
     training: TrainingConfig
     generation: StoredSearch
     reasons: dict[str, str]
     """Why each choice was made."""
+
+    @model_serializer(mode="wrap")
+    def _written(self, write: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        """The fields, without what older versions do not know where it says nothing."""
+        return without_unset(write(self), frozenset({"weights"}))
 
 
 def read_run(folder: Path) -> RunConfig | None:

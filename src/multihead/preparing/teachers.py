@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 
 from multihead.bundle import Bundle, load_bundle, weights_digest
-from multihead.data.batching import Batch, BatchStream, Portion, collate
+from multihead.data.ahead import Stream
+from multihead.data.batching import Batch, Portion, collate
 from multihead.data.order import batch_order
 from multihead.data.soft_store import FOLDER, SoftDescription, SoftStore, SoftStoreWriter
 from multihead.errors import ConfigurationError, Interrupted
@@ -81,7 +82,7 @@ class TaughtStream:
         weight: share of the soft targets in the loss.
     """
 
-    def __init__(self, stream: BatchStream, store: SoftStore, weight: float) -> None:
+    def __init__(self, stream: Stream, store: SoftStore, weight: float) -> None:
         self._stream, self._store, self._weight = stream, store, weight
 
     @property

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from multihead.configuration import Launch
-from multihead.data.batching import Portion
+from multihead.data.batching import Batch, Portion
 from multihead.data.order import Array, row_range
 from multihead.errors import SurroundingsError
 from multihead.kernels.linear import Loss
@@ -85,8 +85,8 @@ class Trainable(Protocol):
         """``loss(*inputs, smoothing)``: summed over all predictions; randomness comes from PyTorch's generator.
 
         ``inputs`` is `Examples.inputs`. For a sequence-to-sequence model these are the source, its lengths, the target
-        shifted right, the target, and the soft targets if there are any. ``smoothing`` is the share of a token's
-        probability that is spread over all tokens.
+        shifted right, the target, and soft targets and weights if there are any. ``smoothing`` is the share of a
+        token's probability that is spread over all tokens.
         """
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
@@ -318,19 +318,18 @@ class Processes(ABC):
         found = [self.own_rows(batch, share)[0] for batch in batches for share in self.own_shares]
         return [rows for rows in found if rows is not None]
 
-    def count_tokens(self, batches: Sequence[Given]) -> tuple[int, int]:
-        """Target and source tokens of all rows of the batches.
+    def count_tokens(self, batches: Sequence[Given]) -> Counts:
+        """The tokens of all rows of the batches.
 
         The processes exchange them only if none of them knows: BPE-dropout cuts other tokens, each process its rows.
         """
-        known = [b.tokens if isinstance(b, Portion) else (b.target_tokens, b.source_tokens) for b in batches]
+        known = [_known_counts(batch) for batch in batches]
         if None not in known:
             counts = [tokens for tokens in known if tokens is not None]
         else:
-            own = self.held_rows(batches)
-            gathered = self.all_gather([(rows.target_tokens, rows.source_tokens) for rows in own])
+            gathered = self.all_gather([_counts(rows) for rows in self.held_rows(batches)])
             counts = [tokens for of_process in gathered for tokens in of_process]
-        return sum(target for target, _ in counts), sum(source for _, source in counts)
+        return Counts(*map(sum, zip(*counts, strict=True)))
 
     def attempt(self, work: Callable[[], T]) -> list[T]:
         """Run ``work`` in each process and gather the results.
@@ -392,6 +391,31 @@ class BothShares(SingleProcess):
 def with_shares(processes: Processes, shares: int) -> Processes:
     """The processes, dividing batches into so many shares as before where they can; 0 = as many as there are."""
     return BothShares(processes.launch) if (processes.size, shares) == (1, 2) else processes
+
+
+class Counts(NamedTuple):
+    """Tokens of the batches of an update."""
+
+    target: int
+    source: int
+    divisor: float
+    """What the loss is divided by: the target tokens, or with weights the sum of their weights."""
+
+
+def _counts(batch: Examples) -> Counts:
+    divisor = batch.divisor if isinstance(batch, Batch) else float(batch.target_tokens)
+    return Counts(batch.target_tokens, batch.source_tokens, divisor)
+
+
+def _known_counts(batch: Given) -> Counts | None:
+    """The tokens of all rows of a batch; None if this process does not know them."""
+    if not isinstance(batch, Portion):
+        return _counts(batch)
+    return (
+        None
+        if batch.tokens is None
+        else Counts(*batch.tokens, float(batch.tokens[0]) if batch.divisor is None else batch.divisor)
+    )
 
 
 def _part(batch: Examples, start: int, stop: int) -> Examples:

@@ -142,6 +142,9 @@ def train_step(
 ) -> StepSums:
     """Make one update with the gradient of ``batches``, summed and divided by their number of target tokens.
 
+    With weights, the loss is sum_i w_i L_i / sum_i w_i n_i over the pairs i of n_i tokens: a pair of weight 2 counts
+    like the same pair twice, and one of weight 0 as if it were not there.
+
     Args:
         model: the model to train.
         optimizer: steps over the model's parameters.
@@ -161,11 +164,11 @@ def train_step(
     optimizer.zero_grad(set_to_none=True)
     for group in optimizer.param_groups:
         group["lr"] = rate
-    tokens, source_tokens = processes.count_tokens(batches)
+    tokens, source_tokens, divisor = processes.count_tokens(batches)
 
     def share_of(share: int) -> list[_Sums]:
         passes = processes.passes(batches, share, max_cells)
-        return _backward(model, passes, config, (step, tokens, len(batches)), processes)
+        return _backward(model, passes, config, (step, divisor or 1.0, len(batches)), processes)
 
     # sums_of_shares[share][part]: the sums of that share of the rows of that batch
     sums_of_processes = processes.attempt(lambda: _in_turn(share_of, processes.own_shares, model))
@@ -192,7 +195,7 @@ def try_batch(
 
     def share_of(share: int) -> list[_Sums]:
         passes = processes.passes([batch], share, max_cells)
-        return _backward(model, passes, config, (0, batch.target_tokens, 1), processes, update=False)
+        return _backward(model, passes, config, (0, float(batch.target_tokens), 1), processes, update=False)
 
     processes.attempt(lambda: _in_turn(share_of, processes.own_shares, model))
 
@@ -217,7 +220,7 @@ def _backward(
     model: Trainable,
     passes: Sequence[Pass],
     config: TrainingConfig,
-    place: tuple[int, int, int],
+    place: tuple[int, float, int],
     processes: Processes,
     *,
     update: bool = True,
@@ -228,12 +231,12 @@ def _backward(
         model: accumulates the gradient in its parameters.
         passes: the rows.
         config: precision, smoothing and seed are read.
-        place: the update, for the random seed; its target tokens, in all processes, which the gradient is divided by;
+        place: the update, for the random seed; what the gradient is divided by, its target tokens in all processes;
             its batches.
         processes: those that share the update.
         update: whether the gradient is needed.
     """
-    step, tokens, parts = place
+    step, divisor, parts = place
     found = [_Sums()] * parts
     for number, (part, piece, first_row, counts) in enumerate(passes, 1):
         seed = step_seed(config.seed, step, part)
@@ -248,7 +251,7 @@ def _backward(
                 ),
             ):
                 sums = sequence_loss(processes.entry(model), piece, config.smoothing)
-            (sums.total / tokens if counts else sums.total * 0).backward()  # type: ignore[no-untyped-call]
+            (sums.total / divisor if counts else sums.total * 0).backward()  # type: ignore[no-untyped-call]
         if counts:
             labels = sums.total if sums.labels is None else sums.labels
             soft = 0.0 if sums.soft is None else sums.soft.item()

@@ -110,6 +110,7 @@ class RecurrentTranslator(Network):
         target_input: Int[Tensor, "batch target"],
         target_output: Int[Tensor, "batch target"],
         soft: SoftTargets | None = None,
+        weights: Float[Tensor, " batch"] | None = None,
         *,
         smoothing: float,
     ) -> Loss:
@@ -118,12 +119,15 @@ class RecurrentTranslator(Network):
         In training, the positions are sampled from PyTorch's current generator, and the baseline is updated.
 
         Raises:
-            ConfigurationError: soft targets with sampled positions, which are rewarded for the labels alone.
+            ConfigurationError: soft targets or weights with sampled positions, which are rewarded for labels alone.
         """
         if not self.training or self.config.alignment != "sample":
-            return super().loss(source, source_lengths, target_input, target_output, soft, smoothing=smoothing)
-        if soft is not None:
-            raise ConfigurationError("sampled alignments learn from labels alone: train them without soft targets")
+            given = source, source_lengths, target_input, target_output, soft, weights
+            return super().loss(*given, smoothing=smoothing)
+        if soft is not None or weights is not None:
+            raise ConfigurationError(
+                "sampled alignments learn from labels alone: train them without soft targets and weights"
+            )
         _, memory, decoded = self._run(source, source_lengths, target_input, True)
         assert decoded.weights is not None
         scores, allowed = masked_scores(

@@ -36,7 +36,7 @@ from multihead.planning.choices import (
     choose_training,
     rehearse,
 )
-from multihead.planning.settings import Choices, RunConfig, TrainSettings
+from multihead.planning.settings import Choices, RunConfig, TextFile, TrainSettings
 from multihead.preparing.corpora import TextFiles, scan_files
 from multihead.preparing.prepare import FEW_LINES, journal_for, write_data
 from multihead.preparing.prepared import PreparedText, open_training_text, use_folder
@@ -98,6 +98,7 @@ class NewTranslatorRun(NewRun[RunConfig, PreparedText]):
         if settings.teacher is not None:
             self._tokenizers = self._check_teachers(settings.teacher, languages)
         rehearse(settings, pairs, self._machine, model)
+        self._weights = None if settings.weights is None else self._check_weights(settings.weights)
         if model is not None and (rank := settings.lora) is not None:  # refuse what cannot be adapted
             without_values(lambda: _with_adapters(build_network(model), rank, 1.0))
         self._journal = None
@@ -117,6 +118,11 @@ class NewTranslatorRun(NewRun[RunConfig, PreparedText]):
                 name, like = f"the teacher {folder}", (teacher.source_tokenizer, teacher.target_tokenizer)
         assert like is not None
         return like
+
+    def _check_weights(self, path: Path) -> TextFile:
+        from multihead.preparing.weights import check_weights
+
+        return check_weights(path, self._text)
 
     def prepare(self) -> PreparedText:
         """Store the text, unless it was prepared ahead."""
@@ -169,6 +175,7 @@ class NewTranslatorRun(NewRun[RunConfig, PreparedText]):
             data=text,
             from_model=None if settings.from_model is None else given_model(settings.from_model),
             teachers=tuple(map(given_model, settings.teacher or ())),
+            weights=self._weights,
             model=model,
             training=training,
             generation=choose_generation(choices, None if given is None else given.generation),

@@ -8,6 +8,7 @@ A run is a folder:
     log.txt, log.jsonl, timing.jsonl
     plan.jsonl          of a run with a budget: its decisions on the way, and the time spent (`training.budget`)
     teachers/           with teachers, what they predict in the training text (`preparing.teachers`)
+    weights/            with weights of the pairs, these (`preparing.weights`)
     checkpoints/        where the run resumes; of a fine-tuned run also where it started
     best/               the model folder of the best validation so far
     left-out.tsv        pairs that could not be used
@@ -21,6 +22,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import reduce
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +33,7 @@ import torch
 from multihead import work_folder
 from multihead.bundle import Bundle, save_bundle
 from multihead.configuration import build
-from multihead.data.batching import Batch, BatchStream, collate
+from multihead.data.batching import Batch, collate
 from multihead.data.order import batches_by_tokens
 from multihead.metrics.scores import score
 from multihead.model_folder import without_values
@@ -54,7 +56,7 @@ from multihead.training.splitting import SINGLE_PROCESS, Processes, interleave, 
 from multihead.translating.translator import Translator
 
 if TYPE_CHECKING:
-    from multihead.preparing.teachers import TaughtStream
+    from multihead.data.ahead import Stream
 
 SENTENCES = 1000
 """Sentences translated at each validation; the loss is that of all."""
@@ -131,22 +133,25 @@ class TranslatorRun(RunKind[TrainSettings, RunConfig, PreparedText, Network]):
         return build_network_for(config.model, config.training)
 
     def batches(self, config: RunConfig, data: PreparedText, position: tuple[int, int]) -> BatchSource:
-        stream = data.batches(config.training, position)
-        if not config.teachers or not config.training.teacher_weight:
-            return self._source(config, data, stream, lambda: data.largest(config.training))
-        from multihead.preparing.teachers import TaughtStream, soft_targets
+        stream: Stream = data.batches(config.training, position)
+        attach: list[Callable[[Batch], Batch]] = []
+        if config.teachers and config.training.teacher_weight:
+            from multihead.preparing.teachers import TaughtStream, soft_targets
 
-        store = soft_targets(self.folder, config, data, self.context)
-        taught = TaughtStream(stream, store, config.training.teacher_weight)
-        return self._source(config, data, taught, lambda: [taught.taught(b) for b in data.largest(config.training)])
+            store = soft_targets(self.folder, config, data, self.context)
+            stream = taught = TaughtStream(stream, store, config.training.teacher_weight)
+            attach.append(taught.taught)
+        if config.weights is not None:
+            from multihead.preparing.weights import WeightedStream, pair_weights
 
-    def _source(
-        self,
-        config: RunConfig,
-        data: PreparedText,
-        stream: BatchStream | TaughtStream,
-        largest: Callable[[], Sequence[Batch]],
-    ) -> BatchSource:
+            weights = pair_weights(self.folder, config.weights, data, self.context)
+            stream = weighted = WeightedStream(stream, weights)
+            attach.append(weighted.attached)
+
+        def largest() -> list[Batch]:
+            found = data.largest(config.training)
+            return [reduce(lambda batch, add: add(batch), attach, batch) for batch in found]
+
         ahead = take_ahead(stream, self.context.processes, config.training.device)
         if ahead is None:
             return BatchSource(stream, data.lines, largest)
