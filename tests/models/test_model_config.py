@@ -46,6 +46,7 @@ VOCAB = {"source_vocab": 50, "target_vocab": 50}
         ({"padding_id": 50}, "padding_id must be an entry of both vocabularies, got 50"),
         ({"target_vocab": 40, "tie_embeddings": False, "padding_id": 45}, "padding_id must be an entry of both"),
         ({"widht": 64}, "there is no setting 'widht'; did you mean 'width'\\?"),
+        ({"block": "parallel"}, "block 'parallel' needs norm 'pre', got 'post': its parts read one normed input"),
         ({"norm": "both"}, "norm: .*'post' or 'pre'.*got 'both'"),
         ({"dropout": 1.0}, "dropout: .*less than 1, got 1.0"),
         ({"encoder_layers": 0}, "encoder_layers: .*greater than or equal to 1, got 0"),

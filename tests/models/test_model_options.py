@@ -44,6 +44,8 @@ GATED = of(FEED_FORWARDS, "gate.weight", "gate.bias")
 NORMS = {f"{side}_norm.{name}" for side in ("encoder", "decoder") for name in ("weight", "bias")}
 SHIFTS = of(("encoder", "decoder"), "self_residual.norm.bias", "feed_forward_residual.norm.bias")
 SHIFTS |= {"decoder.cross_residual.norm.bias"}
+OWN_NORMS = of(("encoder", "decoder"), "feed_forward_residual.norm.weight", "feed_forward_residual.norm.bias")
+OWN_NORMS |= {"decoder.cross_residual.norm.weight", "decoder.cross_residual.norm.bias"}
 HEAD_NORMS = of(ATTENTIONS, "query_norm.weight", "key_norm.weight")
 DISTANCES = of(("encoder", "decoder"), "self_attention.relative.keys", "self_attention.relative.values")
 TABLES = {"encoder_positions.table", "decoder_positions.table"}
@@ -75,7 +77,7 @@ OPTIONS = {
     "relative_buckets": Option({"positions": "relative", "relative_buckets": 6}, TABLES, drawn_alike=True),
     "relative_distance": Option({"positions": "relative", "relative_distance": 20}, TABLES, drawn_alike=True),
     "positions=shaw": Option({"positions": "shaw"}, DISTANCES),
-    "relative_distance of shaw": Option({"positions": "shaw", "relative_distance": 2}, DISTANCES),
+    "relative_distance of shaw": Option({"positions": "shaw", "relative_distance": 20}, DISTANCES),
     "positions=alibi": Option({"positions": "alibi"}, drawn_alike=True),
     "positions=none": Option({"positions": "none"}, drawn_alike=True),
     "norm_kind=rms": Option({"norm_kind": "rms"}, gone=SHIFTS, drawn_alike=True),
@@ -91,6 +93,7 @@ OPTIONS = {
     "feed_forward=geglu": Option({"feed_forward": "geglu"}, GATED),
     "feed_forward=swiglu": Option({"feed_forward": "swiglu"}, GATED),
     "norm=pre": Option({"norm": "pre"}, NORMS, drawn_alike=True),
+    "block=parallel": Option({"norm": "pre", "block": "parallel"}, NORMS, OWN_NORMS, drawn_alike=True),
     "norm=pre, final_norm=False": Option({"norm": "pre", "final_norm": False}, drawn_alike=True),
     "final_norm": Option({"final_norm": True}, NORMS, drawn_alike=True),
     "norm_eps": Option({"norm_eps": 1e-3}, drawn_alike=True),

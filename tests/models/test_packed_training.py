@@ -26,6 +26,7 @@ SETTINGS: list[dict[str, Any]] = [
     {"norm": "pre", "dropout": 0.2, "query_key_norm": "rms", "positions": "rotary"},
     {"norm": "pre", "dropout": 0.2, "query_key_norm": "layer"},
     {"norm": "pre", "dropout": 0.2, "encoder_window": 3},
+    {"norm": "pre", "dropout": 0.2, "block": "parallel"},
     {"norm": "post", "dropout": 0.2, "embedding_scale": "projection", "tie_output": False},
     {"norm": "post", "dropout": 0.2, "feed_forward": "silu", "sinusoid": "halves", "output_bias": True},
     {"norm": "pre", "dropout": 0.2, "source_end": False},

@@ -51,6 +51,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "relative positions": {"positions": "relative", "relative_buckets": 4, "relative_distance": 3},
     "positions of keys and values": {"positions": "shaw", "relative_distance": 2},
     "positions of keys and wide values": {"positions": "shaw", "kv_heads": 2, "key_dim": 3, "value_dim": 5},
+    "parallel blocks": {"norm": "pre", "block": "parallel"},
+    "parallel blocks, gated, RMS": {"norm": "pre", "block": "parallel", "norm_kind": "rms", "feed_forward": "swiglu"},
     "rotary positions": {"positions": "rotary"},
     "rotary positions, one head of keys": {"positions": "rotary", "kv_heads": 1, "key_dim": 6},
     "linear positions": {"positions": "alibi"},
@@ -78,6 +80,8 @@ class Written:
 
     def logits(self, source: Ids, target: Ids) -> Tensor:
         x = self.embedded("source", source)
+        if self.config.block == "parallel":
+            return self.parallel_logits(source, target)
         for layer in range(self.config.encoder_layers):
             x = self.sub_layer(f"encoder.{layer}.self", x, lambda z, name: self.attention(name, z, z, "encoder"))
             x = self.sub_layer(f"encoder.{layer}.feed_forward", x, self.feed_forward)
@@ -89,6 +93,21 @@ class Written:
             y = self.sub_layer(f"decoder.{layer}.feed_forward", y, self.feed_forward)
         logits = self.linear("output", self.last_norm("decoder", y))
         return logits / math.sqrt(self.config.width) if self.config.embedding_scale == "projection" else logits
+
+    def parallel_logits(self, source: Ids, target: Ids) -> Tensor:
+        """PaLM (Chowdhery et al. 2022), section 2: y = x + MLP(norm(x)) + Attention(norm(x))."""
+        x = self.embedded("source", source)
+        for name in (f"encoder.{layer}" for layer in range(self.config.encoder_layers)):
+            z = self.norm(f"{name}.self_residual.norm", x)
+            x = x + self.attention(f"{name}.self_attention", z, z, "encoder")
+            x = x + self.feed_forward(z, f"{name}.feed_forward")
+        memory, y = self.last_norm("encoder", x), self.embedded("target", target)
+        for name in (f"decoder.{layer}" for layer in range(self.config.decoder_layers)):
+            z = self.norm(f"{name}.self_residual.norm", y)
+            y = y + self.attention(f"{name}.self_attention", z, z, "decoder")
+            y = y + self.attention(f"{name}.cross_attention", z, memory, "cross")
+            y = y + self.feed_forward(z, f"{name}.feed_forward")
+        return self.linear("output", self.last_norm("decoder", y))
 
     def embedded(self, side: str, ids: Ids) -> Tensor:
         """3.4 and 3.5."""

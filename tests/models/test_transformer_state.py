@@ -12,9 +12,10 @@ from multihead.decoding.stepper import State, Stepper
 from multihead.models.transformer import Transformer
 
 
-@pytest.fixture(params=["post", "pre", "shaw", "unusual"])
+@pytest.fixture(params=["post", "pre", "shaw", "parallel", "unusual"])
 def model(small: Any, request: pytest.FixtureRequest) -> Transformer:
-    kinds = {"shaw": {"positions": "shaw", "relative_distance": 2}, "unusual": small.unusual}
+    parallel = {"norm": "pre", "block": "parallel"}
+    kinds = {"parallel": parallel, "shaw": {"positions": "shaw", "relative_distance": 2}, "unusual": small.unusual}
     changes = kinds.get(request.param, {"norm": request.param})
     made: Transformer = small.model(**changes).requires_grad_(False)
     return made

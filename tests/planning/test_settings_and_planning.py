@@ -87,6 +87,7 @@ OTHER = {
     "feed_forward_dropout": 0.03,
     "attention_dropout": 0.07,
     "norm": "post",
+    "block": "parallel",
     "final_norm": True,
     "norm_kind": "rms",
     "query_key_norm": "layer",
@@ -415,6 +416,7 @@ def test_the_user_is_always_right(pairs, machine, architecture):
     asked = without("budget", "held_out", *GIVEN, *BY_PREPARING, *SUBWORDS[1:], *OF_ANOTHER[architecture])
     asked |= {"compile": False, "gradient_checkpointing": architecture == "transformer"}
     asked |= {"model": architecture, "preset": PRESET[architecture]}
+    asked |= {"norm": "pre"} if "block" in asked else {}  # parallel blocks are never post-norm
     decided, reasons = decide(
         TrainSettings(**asked), pairs, machine, pace=lambda *_: pytest.fail("measured for nothing")
     )

@@ -109,6 +109,8 @@ def _unsupported(model: Network) -> str | None:
         return f"a {type(model).__name__} is not compiled, only a Transformer is"
     if model.config.positions == "shaw":
         return "relative positions of keys and values (Shaw et al. 2018) are not compiled"
+    if model.config.block == "parallel":
+        return "parallel blocks are not compiled"
     if any(p.device.type != "cpu" or p.dtype != torch.float32 for p in model.parameters()):
         return "the weights are not float32 on a CPU"
     if has_hooks(model):

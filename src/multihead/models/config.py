@@ -86,7 +86,15 @@ class TransformerConfig(Settings):
     )
     """Fields that affect neither the weights nor the output of a trained model: fine-tuning may change them."""
     rare: ClassVar[frozenset[str]] = frozenset(
-        ("feed_forward_bias", "relative_buckets", "relative_distance", "norm_kind", "query_key_norm", "encoder_window")
+        (
+            "feed_forward_bias",
+            "relative_buckets",
+            "relative_distance",
+            "norm_kind",
+            "query_key_norm",
+            "encoder_window",
+            "block",
+        )
     )
     """Fields that are written only if they differ from their defaults, so that older code reads all other models."""
 
@@ -154,6 +162,9 @@ class TransformerConfig(Settings):
     """Dropout of the attention weights; above 0 the fused kernel cannot be used."""
     norm: Literal["post", "pre"] = "post"
     """Layer norm after the residual sum (the paper) or before each sub-layer."""
+    block: Literal["sequential", "parallel"] = "sequential"
+    """The parts of a layer follow each other (the paper), or all read one normed input and are added, which needs
+    ``norm`` 'pre' (`models.parallel_blocks`)."""
     final_norm: bool | None = None
     """Whether a norm follows the encoder and the decoder; default: with pre-norm only, which needs it."""
     norm_kind: Literal["layer", "rms"] = "layer"
@@ -195,6 +206,8 @@ class TransformerConfig(Settings):
                 "relative_buckets must be even and half of it below relative_distance, got "
                 f"{self.relative_buckets} buckets and a distance of {self.reach}"
             )
+        if self.block == "parallel" and self.norm != "pre":
+            raise ValueError(f"block 'parallel' needs norm 'pre', got '{self.norm}': its parts read one normed input")
         check_vocabularies(self.source_vocab, self.target_vocab, self.padding_id, self.tie_embeddings)
         return self
 

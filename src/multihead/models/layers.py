@@ -479,13 +479,20 @@ class DecoderLayer(nn.Module):
         entered = self.self_residual.enter(y)
         attended, _, cache = self.self_attention.step(entered, cache, mask=self_mask, **places._asdict())
         y = self.self_residual.add(y, attended)
-        sentences = memory.key.size(0)
-        group = y.size(0) // max(sentences, 1)  # a state may have no rows
-        queries = self.cross_residual.enter(y).reshape(sentences, group, y.size(-1))  # hypotheses as query positions
-        attended, weights = self.cross_attention.attend(queries, memory, mask=memory_mask, need_weights=need_weights)
-        y = self.cross_residual.add(y, attended.reshape(y.shape))
+        attended, weights = self.attend_grouped(self.cross_residual.enter(y), memory, memory_mask, need_weights)
+        y = self.cross_residual.add(y, attended)
         y = self.feed_forward_residual.add(y, self.feed_forward(self.feed_forward_residual.enter(y)))
         return y, cache, weights
+
+    def attend_grouped(
+        self, z: Float[Tensor, "rows 1 width"], memory: KeyValue, mask: Mask, need_weights: bool
+    ) -> tuple[Float[Tensor, "rows 1 width"], Float[Tensor, "sentences heads group source"] | None]:
+        """Attention of one position per row to the memory; the hypotheses of a sentence are its queries."""
+        sentences = memory.key.size(0)
+        group = z.size(0) // max(sentences, 1)  # a state may have no rows
+        queries = z.reshape(sentences, group, z.size(-1))
+        attended, weights = self.cross_attention.attend(queries, memory, mask=mask, need_weights=need_weights)
+        return attended.reshape(z.shape), weights
 
     def project_memory(self, memory: Float[Tensor, "batch source width"]) -> KeyValue:
         """Keys and values of the encoder's output, computed once per sentence."""

@@ -50,6 +50,7 @@ from multihead.models.network import (
     per_token,
     token_loss,
 )
+from multihead.models.parallel_blocks import ParallelDecoderLayer, ParallelEncoderLayer
 from multihead.models.state import Memory, TransformerState
 
 ROUND = 128
@@ -109,8 +110,9 @@ class Transformer(Network):
         source, target = build_embeddings(config)
         self.source_embedding = Embedding(source, config)
         self.target_embedding = Embedding(target, config)
-        self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
-        self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
+        of_encoder, of_decoder = _layer_types(config)
+        self.encoder = nn.ModuleList(of_encoder(config) for _ in range(config.encoder_layers))
+        self.decoder = nn.ModuleList(of_decoder(config) for _ in range(config.decoder_layers))
         self.encoder_norm, self.decoder_norm = _last_norm(config), _last_norm(config)
         self.encoder_positions = biased_positions(config, causal=False)
         self.decoder_positions = biased_positions(config, causal=True)
@@ -358,6 +360,11 @@ class Transformer(Network):
         for layer in self.decoder:
             assert isinstance(layer, DecoderLayer)
             yield layer
+
+
+def _layer_types(config: TransformerConfig) -> tuple[type[EncoderLayer], type[DecoderLayer]]:
+    """The layers of encoder and decoder."""
+    return (ParallelEncoderLayer, ParallelDecoderLayer) if config.block == "parallel" else (EncoderLayer, DecoderLayer)
 
 
 def _encode(layer: EncoderLayer, x: Tensor, mask: Mask, places: Places) -> Tensor:

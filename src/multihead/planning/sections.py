@@ -219,6 +219,8 @@ class Model(Settings):
     attention_dropout: float | None = shared("attention_dropout")
     norm: Literal["post", "pre"] | None = None
     """Layer norm after each residual sum (the paper) or before each sub-layer."""
+    block: Literal["sequential", "parallel"] | None = None
+    """The parts of a layer follow each other, or all read one normed input (parallel; with norm pre)."""
     final_norm: bool | None = None
     """A final norm after encoder and decoder; by default if norm is pre."""
     norm_kind: Literal["layer", "rms"] | None = None

@@ -123,6 +123,7 @@ def test_the_code_of_the_card(
         ({"kv_heads": 1}, "grouped queries"),
         ({"positions": "rotary"}, "rotary positions"),
         ({"positions": "alibi"}, "linear positions, ALiBi"),
+        ({"norm": "pre", "block": "parallel"}, "parallel blocks"),
         ({"positions": "shaw"}, "relative positions of keys and values"),
         ({"query_key_norm": "rms"}, "norms of queries and keys"),
         ({"encoder_window": 9}, "encoder_window 9"),

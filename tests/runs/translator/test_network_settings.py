@@ -17,8 +17,8 @@ from multihead.planning.settings import read_run
 if TYPE_CHECKING:
     from tests.conftest import Numbers
 
-NETWORK: dict[str, Any] = {"positions": "shaw", "relative_distance": 3}
-REASONS = ("relative positions of keys and values",)
+NETWORK: dict[str, Any] = {"positions": "shaw", "relative_distance": 3, "block": "parallel"}
+REASONS = ("relative positions of keys and values", "parallel blocks")
 
 
 def test_a_run_resumes_and_its_model_is_searched_but_not_exported(numbers: Numbers, tmp_path: Path) -> None:

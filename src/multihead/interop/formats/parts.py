@@ -49,6 +49,8 @@ def network_refusals(config: TransformerConfig, *, rotary: bool = False, native:
         reasons.append(f"norms of queries and keys (query_key_norm {config.query_key_norm})")
     if config.encoder_window is not None and not native:
         reasons.append(f"an encoder that attends within a window (encoder_window {config.encoder_window})")
+    if config.block == "parallel":
+        reasons.append("parallel blocks (train with --block sequential)")
     if config.feed_forward in ("gelu_tanh", "geglu_tanh"):
         reasons.append(f"GELU by its tanh formula ({config.feed_forward})")
     return reasons
