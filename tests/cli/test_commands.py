@@ -239,6 +239,7 @@ def test_the_commands():
         "report",
         "selftest",
         "average",
+        "adapt",
         "quantise",
         "shortlist",
         "import",

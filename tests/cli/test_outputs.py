@@ -35,6 +35,7 @@ FOLDERS: dict[str, list[str]] = {
     "average --output": ["RUN", "RUN"],
     "report --output": ["RUN"],
     "demo --output": [],
+    "adapt --output": ["RUN", "RUN"],
     "quantise --output": ["RUN"],
     "import --output": ["RUN"],
     "export --output": ["RUN", "--format", "ctranslate2"],
@@ -103,7 +104,7 @@ def test_a_folder_that_cannot_be_made(call, place, numbers, command, output) -> 
     refused(call, place, numbers, command, FOLDERS[command], output)
 
 
-@pytest.mark.parametrize("command", ["average", "quantise", "import", "export"])
+@pytest.mark.parametrize("command", ["adapt", "average", "quantise", "import", "export"])
 def test_the_current_folder_is_not_replaced(call, place, numbers, monkeypatch, command) -> None:
     """A shell would stay in the folder that was there before."""
     (place / "new").mkdir()

@@ -21,16 +21,19 @@ the attribute ``weight`` of each.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
-from typing import ClassVar, TypeVar, cast
+import math
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import ClassVar, NamedTuple, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from multihead.attention.multihead import MultiHeadAttention, PackedLinear
-from multihead.errors import ConfigurationError
+from multihead.errors import ConfigurationError, FormatError
 from multihead.files import serialize_tensors
 from multihead.kernels.linear import Linear, linear
 from multihead.models.layers import FeedForward
@@ -39,6 +42,9 @@ from multihead.models.transformer import Transformer
 
 ADAPTER = "adapter.safetensors"
 """The adapters alone, in the folder of a model into which they are merged."""
+
+_KIND = "low-rank adapter"
+"""What the metadata of such a file says that it is."""
 
 NetworkType = TypeVar("NetworkType", bound=Network)
 
@@ -190,5 +196,70 @@ def write_adapter(network: Network, alpha: float, base: str) -> bytes:
     """
     tensors = {name: parameter for name, parameter in network.named_parameters() if parameter.requires_grad}
     rank = next(b.shape[1] for name, b in tensors.items() if name.endswith(".b"))
-    facts = {"multihead": "low-rank adapter", "rank": str(rank), "alpha": f"{alpha:g}", "base": base}
+    facts = {"multihead": _KIND, "rank": str(rank), "alpha": f"{alpha:g}", "base": base}
     return b"".join(serialize_tensors(tensors, facts))
+
+
+class Adapter(NamedTuple):
+    """What `ADAPTER` holds."""
+
+    rank: int
+    alpha: float
+    base: str
+    """SHA-256 of the weights that it was made for."""
+    tensors: Mapping[str, Tensor]
+    """A and B of each adapted map, by name."""
+
+
+def read_adapter(path: Path) -> Adapter:
+    """The adapter in a file that `write_adapter` has made.
+
+    Raises:
+        FormatError: there is no such file, or it is damaged or something else.
+    """
+    try:
+        with safe_open(path, "pt") as file:
+            facts = {**(file.metadata() or {})}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+    except (OSError, SafetensorError) as error:
+        said = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise FormatError(f"{path}: cannot be read as an adapter ({said}); copy the file again") from None
+    if facts.get("multihead") != _KIND:
+        raise FormatError(f"{path}: not an adapter; `multihead train --lora` writes {ADAPTER} beside the best model")
+    try:
+        rank, alpha = int(facts["rank"]), float(facts["alpha"])
+        sound = rank > 0 and 0 < alpha < math.inf and len(facts["base"]) == 64
+    except (KeyError, ValueError):
+        sound = False
+    if not sound or not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
+        raise FormatError(f"{path}: damaged: its rank, alpha, base or numbers are impossible; copy the file again")
+    return Adapter(rank, alpha, facts["base"], tensors)
+
+
+def with_adapter(network: Network, adapter: Adapter) -> Network:
+    """A network with the weights W' = W + (alpha / r) B A; the given one is changed and must not be used again.
+
+    Raises:
+        ConfigurationError: the network is no Transformer, or the matrices are not those of its maps.
+    """
+    if isinstance(network, Transformer):
+        _check_shapes(network, adapter)
+    adapt(network, adapter.rank, adapter.alpha)
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if parameter.requires_grad:
+                parameter.copy_(adapter.tensors[name])
+    return merged(network)
+
+
+def _check_shapes(network: Transformer, adapter: Adapter) -> None:
+    expected: dict[str, tuple[int, ...]] = {}
+    for name, module in _maps(network):
+        outputs, inputs = cast(nn.Parameter, module.weight).shape
+        expected[f"{name}.a"] = len(_sizes(module)) * adapter.rank, inputs
+        expected[f"{name}.b"] = outputs, adapter.rank
+    found = {name: tuple(tensor.shape) for name, tensor in adapter.tensors.items()}
+    for name in (*expected, *found):
+        if expected.get(name) != found.get(name):
+            one, other = (list(shapes[name]) if name in shapes else "missing" for shapes in (found, expected))
+            raise ConfigurationError(f"the adapter is of another network: {name} is {one}, expected {other}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from safetensors.torch import load_file
 from multihead import Translator, average
 from multihead.bundle import build_network, load_bundle, weights_digest
 from multihead.errors import ConfigurationError, Interrupted
+from multihead.files import serialize_tensors
 from multihead.planning.settings import read_run
 from multihead.runs.run import state_bytes
 from multihead.runs.translator.begin import new_network
@@ -108,6 +110,62 @@ def test_the_best_model_is_plain_and_its_adapter_is_beside_it(whole: Path, base:
     changed = {name for name in best if not torch.equal(best[name], given[name])}
     assert changed == {f"{name.removesuffix('.a')}.weight" for name in adapter if name.endswith(".a")}
     assert "by low-rank adapters of rank 2, which are merged" in (whole / "best" / "README.md").read_text()
+
+
+def test_applied_to_the_given_model_the_adapter_is_the_best_model(
+    whole: Path, base: Path, tmp_path: Path, call: Any
+) -> None:
+    """Byte for byte; from the file anywhere, from its folder or from the run."""
+    copied = tmp_path / "tuned.safetensors"
+    shutil.copy(whole / "best" / "adapter.safetensors", copied)
+    for number, adapter in enumerate((copied, whole / "best", whole)):
+        ended = call("adapt", str(base), str(adapter), "--output", str(tmp_path / str(number)))
+        assert ended.status == 0, ended.err
+        assert "with an adapter of rank 2" in ended.err
+    wanted = (whole / "best" / "model.safetensors").read_bytes()
+    for number in range(3):
+        assert (tmp_path / str(number) / "model.safetensors").read_bytes() == wanted
+    best, found = (Translator.load(folder) for folder in (whole, tmp_path / "0"))
+    assert found.translate(["eins", "zwei drei"]) == best.translate(["eins", "zwei drei"])
+
+
+def test_what_is_no_adapter_of_the_model_is_refused(whole: Path, base: Path, tmp_path: Path, call: Any) -> None:
+    """One line, status 2, and nothing is written."""
+    given = (whole / "best" / "adapter.safetensors").read_bytes()
+    with safe_open(whole / "best" / "adapter.safetensors", "pt") as file:
+        facts = {**file.metadata()}
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+    path, name = tmp_path / "adapter", "encoder.0.feed_forward.contract.b"
+
+    def made(facts: dict[str, str], tensors: dict[str, torch.Tensor]) -> bytes:
+        return b"".join(serialize_tensors(tensors, facts))
+
+    infinite = {**tensors, name: tensors[name] * torch.inf}
+    cases = [
+        (given[:-5], "cannot be read as an adapter"),
+        (b"text", "cannot be read as an adapter"),
+        (made({}, tensors), "not an adapter; `multihead train --lora` writes adapter.safetensors"),
+        (made({**facts, "rank": "0"}, tensors), "damaged"),
+        (made({**facts, "alpha": "much"}, tensors), "damaged"),
+        (made({**facts, "base": "1" * 64}, tensors), "made for the weights 111111111111..., and those of"),
+        (made(facts, infinite), "damaged"),
+        (
+            made({**facts, "rank": "3"}, tensors),
+            "encoder.0.self_attention.in_projection.a is [6, 32], expected [9, 32]",
+        ),
+        (made(facts, {key: tensors[key] for key in tensors if key != name}), f"{name} is missing, expected"),
+        (made(facts, {**tensors, "more": torch.ones(2)}), "more is [2], expected missing"),
+    ]
+    for content, message in cases:
+        path.write_bytes(content)
+        ended = call("adapt", str(base), str(path), "--output", str(tmp_path / "new"))
+        assert (ended.status, ended.err.count("\n")) == (2, 1), ended.err
+        assert message in ended.err
+        assert not (tmp_path / "new").exists()
+    for adapter, message in ((tmp_path / "none", "cannot be read"), (base, "`multihead train --lora` writes it")):
+        ended = call("adapt", str(base), str(adapter), "--output", str(tmp_path / "new"))
+        assert (ended.status, ended.err.count("\n")) == (2, 1), ended.err
+        assert message in ended.err
 
 
 def test_its_checkpoints_have_a_mean_and_its_model_is_tuned_again(
