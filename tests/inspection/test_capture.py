@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from multihead import Translator
-from multihead.attention import Causal, MultiHeadAttention, Padding
+from multihead.attention import Additive, Attention, Causal, MultiHeadAttention, Padding
 from multihead.attention.torch_compatible.module import MultiheadAttention
 from multihead.errors import ConfigurationError, InputError, ShapeError
 from multihead.inspection.capture import attentions, capture
 from multihead.inspection.replacements import mean_heads, patch_heads, zero_heads
-from multihead.models.config import TransformerConfig
+from multihead.models.config import RecurrentConfig, TransformerConfig
+from multihead.models.recurrent.network import RecurrentTranslator
 from multihead.models.transformer import Transformer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -227,6 +229,107 @@ def test_other_ways_to_train_do_not_bypass_it(how: str) -> None:
             losses[-1].backward()
         assert [len(seen.calls(name)) for name in seen] == [1] * 6
     assert torch.equal(*losses)
+
+
+# ------------------------------------------------------------------------------------------ one head, step by step
+
+
+RECURRENT: dict[str, dict[str, Any]] = {
+    "bahdanau": {},
+    "luong, fused": {"attend": "after", "score": "dot", "encoder_attention": "softmax"},
+    "luong, fed": {"attend": "after", "input_feeding": True, "score": "bilinear", "cell": "lstm"},
+    "sampled": {"alignment": "sample"},
+    "segments": {"alignment": "segmentation", "score": "dot"},
+}
+ALIGNMENT = "decoder.attention"
+
+
+def recurrent(name: str) -> tuple[RecurrentTranslator, tuple[Tensor, Tensor, Tensor]]:
+    torch.manual_seed(3)
+    settings = {"source_vocab": 20, "target_vocab": 20, "width": 16, **RECURRENT[name]}
+    model = RecurrentTranslator(RecurrentConfig(**settings)).eval()
+    source, target = (torch.randint(4, 20, (3, length)) for length in (7, 5))
+    return model, (source, torch.tensor([7, 4, 2]), target)
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_the_steps_of_a_recurrent_translator(name: str) -> None:
+    """They are recorded and change nothing; together they are the weights of the whole target."""
+    model, given = recurrent(name)
+    before, wanted = model(*given).logits, model(*given, need_weights=True).weights
+    with capture(model) as seen:
+        assert torch.equal(model(*given).logits, before)
+    once = "luong, fused"
+    assert len(seen.calls(ALIGNMENT)) == (1 if name == once else 5)
+    whole = seen.whole(ALIGNMENT)
+    close(whole.weights, wanted.cross[0])
+    assert whole.heads.shape == (3, 1, 5, 16)
+    assert list(seen) == ["encoder.attention.attention"] * (name == once) + [ALIGNMENT]
+    if name == once:
+        close(seen["encoder.attention.attention"].weights, wanted.encoder[0])
+    with capture(model) as seen:
+        model(*given, need_weights=True)
+    assert torch.equal(seen.whole(ALIGNMENT).weights, wanted.cross[0])
+    assert torch.equal(model(*given).logits, before)
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_the_alignment_of_a_recurrent_translator_is_replaced(name: str) -> None:
+    """Its own recording changes nothing; with the first position alone, every context is its state."""
+    model, given = recurrent(name)
+    before = model(*given).logits
+    with capture(model) as clean:
+        model(*given)
+    for what in ("weights", "heads"):
+        steps = iter(clean.calls(ALIGNMENT))
+        with capture(model, **{what: {ALIGNMENT: lambda own: getattr(next(steps), what)}}):  # noqa: B023
+            close(model(*given).logits, before)
+
+    def first(own: Tensor) -> Tensor:
+        return nn.functional.one_hot(torch.tensor(0), own.shape[-1]).expand_as(own)
+
+    with capture(model, weights={ALIGNMENT: first}) as seen:
+        changed = model(*given)
+        returned = model(*given, need_weights=True).weights.cross[0]
+    assert not torch.allclose(changed.logits, before, atol=1e-3)
+    assert torch.equal(returned, first(returned).to(returned))
+    state = model.encoder(*given[:2]).states[:, :1]
+    assert torch.equal(seen.whole(ALIGNMENT).heads[:, 0, :5], state.expand(3, 5, 16))
+    with capture(model, heads={ALIGNMENT: zero_heads(0)}) as seen:
+        model(*given)
+    assert not seen.whole(ALIGNMENT).heads.any()
+
+
+def test_a_recurrent_translator_searches_and_draws_as_before_while_it_is_captured() -> None:
+    model, (source, lengths, target) = recurrent("sampled")
+    state = model.start(source, lengths)
+    plain, after = model.step(target[:, 0], state)
+    with capture(model) as seen:
+        state = model.start(source, lengths)
+        found, _ = model.step(target[:, 0], state)
+        grouped = model.step(target[:, 1].repeat_interleave(2), after.select(torch.arange(3).repeat_interleave(2)))
+    assert torch.equal(found, plain)
+    assert [tuple(call.weights.shape) for call in seen.calls(ALIGNMENT)] == [(3, 1, 1, 7), (3, 1, 2, 7)]
+    assert len(grouped[0]) == 6
+    model.train()
+    drawn = []
+    for watched in (False, True):
+        torch.manual_seed(9)
+        with torch.enable_grad(), capture(model) if watched else nullcontext():
+            drawn.append(model.loss(source, lengths, target, target, smoothing=0.0).total)
+    assert torch.equal(*drawn)
+
+
+def test_calls_of_different_inputs_are_not_joined() -> None:
+    torch.manual_seed(0)
+    module = Attention(Additive(4, 4, 4))
+    with capture(module) as seen:
+        for keys in (3, 5):
+            module(torch.randn(2, 1, 4), torch.randn(2, keys, 4))
+    with pytest.raises(
+        ShapeError, match=r"its calls have different \[batch, heads, keys\], \[2, 1, 3\] and \[2, 1, 5\]"
+    ):
+        seen.whole("")
 
 
 # ------------------------------------------------------------------------------------------ replacing

@@ -110,11 +110,17 @@ class Attention(nn.Module):
         """As `forward`, with ``keys = attention.score.keys(key)`` computed once and used in many steps."""
         _check_values(keys, value)
         dropout = self.dropout if self.training else 0.0
-        if isinstance(self.align, Softmax) and isinstance(self.score, Product) and not need_weights:
+        if self.fuses and not need_weights:
+            assert isinstance(self.score, Product)
             return _fused(self.score, query, keys, value, mask, bias, dropout), None
         scores, allowed = masked_scores(self.score.from_keys(query, keys), mask, bias)
         weights = self.align(scores, allowed, generator=generator)
         return F.dropout(weights, dropout) @ value, weights if need_weights else None
+
+    @property
+    def fuses(self) -> bool:
+        """Whether a call that does not need the weights runs on a fused kernel."""
+        return isinstance(self.align, Softmax) and isinstance(self.score, Product)
 
     def log_prob(
         self,

@@ -6,9 +6,10 @@
     O_h = A_h V_h                           the output of head h, [queries, d_v]
     MultiHead = Concat(O_1, ..., O_H) W^O
 
-and records A and O, or puts something else in their place. It knows this library's `MultiHeadAttention` and drop-in
-`MultiheadAttention`, PyTorch's module of that name (and so ``nn.TransformerEncoder`` and ``nn.TransformerDecoder``),
-and the attention of `transformers` (`inspection.huggingface`). Replacements are in `inspection.replacements`.
+and records A and O, or puts something else in their place. It knows this library's `MultiHeadAttention`, `Attention`
+(one head; recurrent translators call it at every step) and drop-in `MultiheadAttention`, PyTorch's module of that name
+(and so ``nn.TransformerEncoder`` and ``nn.TransformerDecoder``), and the attention of `transformers`
+(`inspection.huggingface`). Replacements are in `inspection.replacements`.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakSet
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from multihead.attention import MultiHeadAttention, RelativePositions
+from multihead.attention import Attention, Bias, Mask, MultiHeadAttention, RelativePositions
+from multihead.attention.composition import masked_scores
 from multihead.attention.torch_compatible.module import MultiheadAttention, keep_forward
 from multihead.configuration import nearest
 from multihead.errors import ConfigurationError, InputError, ShapeError
@@ -124,6 +127,22 @@ class Captured(Mapping[str, Attended]):
             raise KeyError(f"{name!r} has not been called yet: call the model inside the with block")
         return tuple(self._watches[name].calls)
 
+    def whole(self, name: str) -> Attended:
+        """All calls of a module as one, whose queries are those of the calls, in order.
+
+        A decoder that calls its attention a step at a time has the queries of a whole target then.
+
+        Raises:
+            KeyError: as `calls`.
+            ShapeError: the calls differ in more than the number of queries.
+        """
+        calls = self.calls(name)
+        shapes = {(*one.weights.shape[:2], one.weights.shape[3]) for one in calls}
+        if len(shapes) > 1:
+            found = " and ".join(str(list(shape)) for shape in sorted(shapes)[:2])
+            raise ShapeError(f"{name}: its calls have different [batch, heads, keys], {found}: take calls({name!r})")
+        return Attended(torch.cat([one.weights for one in calls], 2), torch.cat([one.heads for one in calls], 2))
+
     def weights_of(self, pattern: str) -> list[Float[Tensor, "batch heads query key"]]:
         """The weights of all modules whose name matches, in the model's order: ``encoder.*.self_attention``.
 
@@ -205,8 +224,8 @@ def attentions(model: nn.Module) -> dict[str, nn.Module]:
     found = {name: part for name, part in model.named_modules() if _is_attention(part)}
     if not found:
         raise InputError(
-            f"{type(model).__name__} has no attention that can be captured: multihead's MultiHeadAttention, "
-            "torch.nn.MultiheadAttention, or that of a model of transformers"
+            f"{type(model).__name__} has no attention that can be captured: multihead's MultiHeadAttention or "
+            "Attention, torch.nn.MultiheadAttention, or that of a model of transformers"
         )
     return found
 
@@ -214,6 +233,8 @@ def attentions(model: nn.Module) -> dict[str, nn.Module]:
 def _is_attention(module: nn.Module) -> bool:
     if isinstance(module, nn.MultiheadAttention):  # a subclass may compute something else
         return isinstance(module, MultiheadAttention) or type(module).forward is nn.MultiheadAttention.forward
+    if isinstance(module, Attention):
+        return type(module).attend is Attention.attend
     return isinstance(module, MultiHeadAttention) or huggingface.is_attention(module)
 
 
@@ -222,6 +243,8 @@ def _watching(module: nn.Module, watch: Watch) -> AbstractContextManager[None]:
         return _watching_ours(module, watch)
     if isinstance(module, nn.MultiheadAttention):
         return _watching_pytorch(module, watch)
+    if isinstance(module, Attention):
+        return _watching_one_head(module, watch)
     return huggingface.watching(module, watch.see)
 
 
@@ -248,6 +271,37 @@ def _watching_ours(module: MultiHeadAttention | MultiheadAttention, watch: Watch
         yield
     finally:
         del module.mix
+        hook.remove()
+
+
+@contextmanager
+def _watching_one_head(module: Attention, watch: Watch) -> Iterator[None]:
+    """Another function in place of the module's `attend`, which has one head and no axis of heads."""
+    compute = module.attend
+
+    def attend(
+        query: Tensor,
+        keys: Tensor,
+        value: Tensor,
+        *,
+        mask: Mask | None = None,
+        bias: Tensor | Bias | None = None,
+        need_weights: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        separate = module.fuses and not need_weights  # otherwise the weights are computed anyway; some are drawn
+        output, own = compute(query, keys, value, mask=mask, bias=bias, need_weights=not separate, generator=generator)
+        if own is None:
+            own = module.align(*masked_scores(module.score.from_keys(query, keys), mask, bias))
+        seen = watch.see(own[:, None], output[:, None], value[:, None])
+        return seen.heads.squeeze(1), seen.weights.squeeze(1) if need_weights else None
+
+    hook = module.register_forward_pre_hook(keep_forward)
+    module.attend = attend  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del module.attend
         hook.remove()
 
 
