@@ -10,6 +10,7 @@ from torch import Tensor
 
 from multihead.attention import (
     ALiBi,
+    Bias,
     Causal,
     Dense,
     FirstKeys,
@@ -22,6 +23,7 @@ from multihead.attention import (
     attention,
     sink_attention,
 )
+from multihead.attention.sinks import _SinkRule, _with_sink
 from multihead.errors import ConfigurationError, MaskError, ShapeError
 
 EXACT = {"rtol": 1e-11, "atol": 1e-12}
@@ -84,6 +86,30 @@ def test_no_sink_is_plain_attention_and_heads_may_be_grouped() -> None:
         )
     expected, _ = sink_attention(query, key, value, SINK, mask=MASKS[3])
     torch.testing.assert_close(flexible, expected.detach().float(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("bias", [None, ALiBi(4), torch.linspace(-1, 1, 6)[None]], ids=["none", "rule", "tensor"])
+@pytest.mark.parametrize("mask", [None, Causal() & Padding([6, 4])], ids=repr)
+def test_the_score_rule_of_flex_attention_is_the_column_of_the_others(
+    mask: Mask | None, bias: Bias | Tensor | None
+) -> None:
+    """Also with a soft cap, which does not cap the sink."""
+    given = [tensor.detach().float() for tensor in inputs()]
+    for cap in (None, 0.7):
+        with torch.no_grad():
+            found, expected = (
+                sink_attention(*given, mask=mask, bias=bias, soft_cap=cap, backend=backend)[0]
+                for backend in ("flex_eager", "explicit")
+            )
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_rule_is_the_column_at_every_place() -> None:
+    for inner in (None, ALiBi(4)):
+        rule = _SinkRule(SINK, inner, 6)
+        query, key = torch.zeros(1, 4, 5, 2).double(), torch.zeros(1, 4, 6, 2).double()
+        column = _with_sink(SINK, inner, query, key).expand(1, 4, 5, 7)
+        torch.testing.assert_close(rule.dense(5, 7, torch.float64), column)
 
 
 @pytest.mark.parametrize("need_weights", [True, False])

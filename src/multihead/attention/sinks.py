@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from multihead.attention.backends.call import dense_bias
-from multihead.attention.biases import Bias
+from multihead.attention.biases import Bias, ScoreRule
 from multihead.attention.functional import BackendName, attention
 from multihead.attention.masks import Mask, Padding, Rule
 from multihead.attention.masks.algebra import Derived
@@ -70,23 +70,18 @@ def sink_attention(
         raise ShapeError(f"the sink has shape {list(sink.shape)}; give one logit for each of the {heads} heads")
     if mask is not None:
         query, key, value = KnownPadding(mask).hide(query, key, value)
-    term = query.new_zeros(1, 1, 1, 1) if bias is None else dense_bias(bias, query, key)
-    assert term is not None
-    term = (term[None, None] if term.dim() == 2 else term).to(query.dtype)
-    rows, _, queries, _ = term.shape
-    term = torch.cat(
-        (
-            term.expand(rows, heads, queries, kv_len),
-            sink.to(query.dtype).view(1, heads, 1, 1).expand(rows, heads, queries, 1),
-        ),
-        dim=-1,
-    )
+    logits = sink.to(query.dtype)
+    given: Tensor | Bias
+    if backend in ("flex", "flex_eager") and not isinstance(bias, Tensor):
+        given = _SinkRule(logits if torch.is_grad_enabled() else logits.detach(), bias, kv_len)
+    else:
+        given = _with_sink(logits, bias, query, key)
     output, weights = attention(
         query,
         F.pad(key, (0, 0, 0, 1)),
         F.pad(value, (0, 0, 0, 1)),
         mask=None if mask is None else _AndOneMore(mask),
-        bias=term,
+        bias=given,
         scale=scale,
         dropout_p=dropout_p,
         need_weights=need_weights,
@@ -94,6 +89,48 @@ def sink_attention(
         backend=backend,
     )
     return output, None if weights is None else weights[..., :-1]
+
+
+def _with_sink(
+    sink: Float[Tensor, " heads"], bias: Tensor | Bias | None, query: Tensor, key: Tensor
+) -> Float[Tensor, "rows heads queries keys_and_sink"]:
+    """The bias as a tensor, with the sink's logits as the last column."""
+    term = query.new_zeros(1, 1, 1, 1) if bias is None else dense_bias(bias, query, key)
+    assert term is not None
+    term = (term[None, None] if term.dim() == 2 else term).to(query.dtype)
+    (rows, _, queries, _), heads = term.shape, len(sink)
+    columns = term.expand(rows, heads, queries, key.shape[2])
+    return torch.cat((columns, sink.view(1, heads, 1, 1).expand(rows, heads, queries, 1)), dim=-1)
+
+
+class _SinkRule(Bias):
+    """Another bias, and the sink's logits for one more key, the last one: a rule without a tensor of scores."""
+
+    def __init__(self, sink: Float[Tensor, " heads"], inner: Bias | None, last: int) -> None:
+        self.heads, self.sink, self.inner, self.last = len(sink), sink, inner, last
+
+    def at(self, queries: Int[Tensor, " query"], keys: Int[Tensor, " key"]) -> Float[Tensor, "1 heads query key"]:
+        """Queries are one place farther than in the other bias, which has one key less."""
+        own = self.sink.view(1, -1, 1, 1).expand(1, -1, len(queries), len(keys))
+        if self.inner is None:
+            return torch.where(keys == self.last, own, torch.zeros_like(own))
+        return torch.where(keys == self.last, own, self.inner.at(queries - 1, keys.clamp(max=self.last - 1)))
+
+    @property
+    def learned(self) -> bool:
+        return self.sink.requires_grad or (self.inner is not None and self.inner.learned)
+
+    def score_rule(self, q_len: int, kv_len: int, device: torch.device | str | None = None) -> ScoreRule:
+        sink, last = self.sink, torch.full((), kv_len - 1, device=device)  # a tensor, as in the mask
+        if self.inner is None:
+            return lambda score, b, h, q, k: torch.where(k == last, sink[h].to(score.dtype), score)  # noqa: ARG005
+        inner = self.inner.score_rule(q_len, kv_len - 1, device)
+        return lambda score, b, h, q, k: torch.where(
+            k == last, sink[h].to(score.dtype), inner(score, b, h, q, torch.minimum(k, last - 1))
+        )
+
+    def __repr__(self) -> str:
+        return "a sink" if self.inner is None else f"{self.inner!r} and a sink"
 
 
 class _AndOneMore(Derived):
