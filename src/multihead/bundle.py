@@ -78,6 +78,10 @@ class Bundle:
     directions: tuple[Direction, ...] = ()
     """Of a model in which a symbol at the start of the source says into which language (`text.language_tokens`)."""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "source_tokenizer", self.source_tokenizer.reading)
+        object.__setattr__(self, "target_tokenizer", self.target_tokenizer.plain)
+
     def toward(self, languages: Languages) -> Bundle:
         """The model for one of its directions; as it is if there is no choice, or nothing chooses between targets.
 

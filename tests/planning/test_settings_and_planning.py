@@ -60,6 +60,7 @@ OTHER = {
     "coverage": 0.98,
     "symbols": ["<pad>", "<unknown>", "<begin>", "<end>"],
     "user_symbols": ["<b>", "</b>"],
+    "placeholders": ["numbers,urls"],
     "min_tokens": 3,
     "max_tokens": 33,
     "held_out": 17,
@@ -146,7 +147,7 @@ OTHER = {
     "seed": 42,
 }
 """A value for every field that no rule would choose."""
-SUBWORDS = ("vocab_size", "shared_vocabulary", "min_frequency", "coverage", "symbols", "user_symbols")
+SUBWORDS = ("vocab_size", "shared_vocabulary", "min_frequency", "coverage", "symbols", "user_symbols", "placeholders")
 GIVEN = ("from_model", "lora", "lora_alpha", "teacher", "teacher_weight", "weights")
 """Fields of other models, and what only goes with them."""
 TOGETHER = [

@@ -45,7 +45,7 @@ def close(one, other):
 )
 def test_settings_reach_the_search(translator, asked, given):
     encoded = [translator.bundle.source_tokenizer.encode(text) for text in TEXTS if text]
-    source, lengths = translator._collate(encoded)
+    source, lengths = translator.collate(encoded)
     limits = [translator.bundle.generation.limit(int(length)) for length in lengths]
     task = SearchTask(symbols_of(translator.bundle.target_tokenizer), max_lengths=limits, n_best=4, **given)
     found = beam_search(translator.bundle.model, source, lengths, task, Search(beam=4, alpha=0.8))

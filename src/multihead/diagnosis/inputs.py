@@ -211,7 +211,7 @@ def _load_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
 def _with_bundle(inputs: DiagnosisInputs, bundle: Bundle, *, trained: bool) -> DiagnosisInputs:
     return replace(
         inputs,
-        tokenizers=(bundle.source_tokenizer, bundle.target_tokenizer),
+        tokenizers=(bundle.source_tokenizer.plain, bundle.target_tokenizer),
         network=bundle.model.config,
         trained_network=bundle.model if trained else None,
         languages=_fill_in(inputs.languages, (bundle.source_language, bundle.target_language)),

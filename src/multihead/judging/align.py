@@ -97,10 +97,13 @@ def align(
     bundle = translator.bundle
     tokenizers = bundle.source_tokenizer, bundle.target_tokenizer
     texts = [[side[place] for place in work] for side in (sources, targets)]
-    read, written = (tokenizer.encode_batch(side) for tokenizer, side in zip(tokenizers, texts, strict=True))
+    read, written = tokenizers[0].encode_batch(texts[0]), tokenizers[1].answers(texts[1], texts[0])
     words = [
-        [_text_matrix(tokenizer, text, ids) for text, ids in zip(side, encoded, strict=True)]
-        for tokenizer, side, encoded in zip(tokenizers, texts, (read, written), strict=True)
+        [_text_matrix(tokenizers[0], text, ids) for text, ids in zip(texts[0], read, strict=True)],
+        [
+            _text_matrix(tokenizers[1], text, ids, source)
+            for text, ids, source in zip(texts[1], written, texts[0], strict=True)
+        ],
     ]
     results: list[list[Link]] = [[] for _ in sources]
     for batch in pair_batches(bundle.model, bundle.target_tokenizer, read, written, batch_tokens):
@@ -153,12 +156,18 @@ def extract_links(words: Float[Tensor, "target_words source_words"], mutual: boo
     return sorted(link for link in links if not mutual or best_targets[link[0]] == link[1])
 
 
-def _text_matrix(tokenizer: Tokenizer, text: str, ids: Sequence[int]) -> Float[Tensor, "tokens words"]:
-    """`word_matrix`, or `span_matrix` where the tokenizer changes the text before it cuts it."""
+def _text_matrix(
+    tokenizer: Tokenizer, text: str, ids: Sequence[int], source: str | None = None
+) -> Float[Tensor, "tokens words"]:
+    """`word_matrix`, or `span_matrix` where the tokenizer changes the text before it cuts it.
+
+    ``source``: that of a translation.
+    """
     entries = tokenizer.entries
     if b"".join([entries[index] for index in ids]) == f" {text}".encode():
         return word_matrix(entries, text, ids)
-    return span_matrix(tokenizer.spans(text), text, len(tokenizer.prefix))
+    spans = tokenizer.spans(text) if source is None else tokenizer.answer_spans(text, source)
+    return span_matrix(spans, text, len(tokenizer.prefix))
 
 
 def span_matrix(spans: Sequence[Span], text: str, before: int = 0) -> Float[Tensor, "tokens words"]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -116,9 +116,32 @@ def analyze_pairs(
     """
     check_pairs(sources, translations)
     tokenizers = translator.bundle.source_tokenizer, translator.bundle.target_tokenizer
-    read, written = (t.encode_batch(side) for t, side in zip(tokenizers, (sources, translations), strict=True))
-    return analyze_tokens(
+    read, written = tokenizers[0].encode_batch(sources), tokenizers[1].answers(translations, sources)
+    found = analyze_tokens(
         translator, read, written, alternatives, alignment=alignment, batch_tokens=batch_tokens, progress=progress
+    )
+    return [with_copies(one, tokenizers[1], text) for one, text in zip(found, sources, strict=True)]
+
+
+def with_copies(analysis: PairAnalysis, tokenizer: Tokenizer, source: str) -> PairAnalysis:
+    """The analysis with the texts of placeholders in its words; pieces keep their symbols."""
+    if not tokenizer.copied:
+        return analysis
+
+    def filled(text: str) -> str:
+        return tokenizer.filled(text, source, whole=False)
+
+    return replace(
+        analysis,
+        source_words=[filled(word) for word in analysis.source_words],
+        words=[
+            replace(
+                word,
+                text=filled(word.text),
+                alternatives=[replace(other, text=filled(other.text)) for other in word.alternatives],
+            )
+            for word in analysis.words
+        ],
     )
 
 

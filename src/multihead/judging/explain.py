@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -26,7 +26,7 @@ from multihead.inspection.explanation import explanation_page, format_percent
 from multihead.inspection.plots import attention_map
 from multihead.inspection.shapes import Trace, trace
 from multihead.judging.align import AlignmentSettings
-from multihead.judging.analysis import PairAnalysis, analyze_tokens
+from multihead.judging.analysis import PairAnalysis, analyze_tokens, with_copies
 from multihead.judging.heads import Head, without_heads
 from multihead.models.network import Network
 from multihead.text.tokenizer import Tokenizer
@@ -182,13 +182,13 @@ def explain(
     bundle = translator.bundle
     tokenizer = bundle.target_tokenizer
     read = bundle.source_tokenizer.encode(text)
-    hypotheses, tree = _search_with_recorder(translator, read, settings, n_best)
-    found = [translator.translation_of(hypothesis, len(read) + 1) for hypothesis in hypotheses]
+    hypotheses, tree = _search_with_recorder(translator, read, settings, n_best, tokenizer.copies(text))
+    found = [translator.translation_of(hypothesis, len(read) + 1, text) for hypothesis in hypotheses]
     if translation is None:
         written = list(hypotheses[0].tokens)
         log_probability, score = found[0].log_probability, found[0].score
     else:
-        written = tokenizer.encode(translation)
+        (written,) = tokenizer.answers([translation], [text])
         log_probability = _log_probability(translator, read, written)
         score = log_probability / settings.penalty(len(written) + 1, settings.alpha)
     (analysis,) = analyze_tokens(translator, [read], [written], alternatives, alignment=aligning)
@@ -198,13 +198,16 @@ def explain(
         given=translation is not None,
         log_probability=log_probability,
         score=score,
-        analysis=analysis,
+        analysis=with_copies(analysis, tokenizer, text),
         attention=translator.attention_of(read, written),
         found=found,
         tree=tree,
         pieces=tokenizer.pieces([node.symbol for node in tree.nodes]),
         texts=[
-            None if node.score is None else tokenizer.decode(tree.path(place)) for place, node in enumerate(tree.nodes)
+            None
+            if node.score is None
+            else tokenizer.filled(tokenizer.decode(tree.path(place)), text, whole=node.symbol == tokenizer.eos_id)
+            for place, node in enumerate(tree.nodes)
         ],
         shapes=_trace_shapes(bundle.model, bundle.target_tokenizer, read, written),
         search_settings=settings,
@@ -226,7 +229,7 @@ def _log_probability(translator: Translator, read: list[int], written: list[int]
 
 
 def _search_with_recorder(
-    translator: Translator, read: list[int], settings: Search, n_best: int
+    translator: Translator, read: list[int], settings: Search, n_best: int, wanted: list[int]
 ) -> tuple[list[Hypothesis], Tree]:
     """The hypotheses of the model's own search for one sentence, and the search tree."""
     check_n_best(n_best, settings.beam)
@@ -238,6 +241,14 @@ def _search_with_recorder(
     restrictions = build_restrictions(settings, tokenizer, Constraints())
     task = SearchTask(recorder.symbols, n_best=n_best, restrictions=restrictions, recorder=recorder)
     (found,) = search_batch(translator.stepper, source.to(device), lengths.to(device), task, settings)
+    if tokenizer.copied:
+        from multihead.translating.copying import lacking, search_again
+
+        if lacking(tokenizer, found, wanted):
+            recorder = Recorder(symbols_of(tokenizer))
+            task = replace(task, recorder=recorder)
+            stepper, given = translator.searching(shortlist=False).stepper, (source.to(device), lengths.to(device))
+            (found,) = search_again(stepper, *given, task, settings, tokenizer, Constraints(), [wanted])
     return found, recorder.tree(found, parties=settings.groups)
 
 

@@ -125,7 +125,7 @@ def score(
         progress(len(sources) - len(work))
     bundle = translator.bundle
     read = bundle.source_tokenizer.encode_batch([sources[place] for place in work])
-    written = bundle.target_tokenizer.encode_batch([targets[place] for place in work])
+    written = bundle.target_tokenizer.answers([targets[i] for i in work], [sources[i] for i in work])
     found = forced_log_probabilities(bundle.model, bundle.target_tokenizer, read, written, batch_tokens, progress)
     results = [ScoredPair([], []) for _ in sources]
     for place, ids, values in zip(work, written, found, strict=True):

@@ -160,6 +160,26 @@ class Subwords(Settings):
     """Names of the symbols for padding, unknown, begin and end: "<blank> <unk> <s> </s>"."""
     user_symbols: Annotated[tuple[str, ...], BeforeValidator(_split_words), AfterValidator(_as_symbols)] | None = None
     """Texts that are always one subword, never cut or merged, with spaces between them: "<b> </b>"."""
+    placeholders: tuple[str, ...] | None = None
+    """What is copied exactly: some of numbers, urls, emails, markup, with commas between them; or name=REGEX. Repeat it
+    for several."""
+
+    @field_validator("placeholders", mode="before")
+    @classmethod
+    def _list(cls, value: object) -> object:
+        return (value,) if isinstance(value, str) else value
+
+    @field_validator("placeholders")
+    @classmethod
+    def _possible(cls, words: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        """Check the rules, before anything is read."""
+        from multihead.text.placeholders import parse_rules
+
+        try:
+            parse_rules(words or ())
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from None
+        return words
 
 
 class Model(Settings):

@@ -331,8 +331,8 @@ def write_valid(data: Path, valid: Sequence[tuple[Direction, list[Pair]]], vocab
             tokenizer = toward(vocabulary.source, direction.target)
             for start in range(0, len(own), SHARD):
                 part = own[start : start + SHARD]
-                sources = tokenizer.encode_batch([pair.source for pair in part])
-                targets = vocabulary.target.encode_batch([pair.target for pair in part])
+                texts = tokenizer.training_pairs([pair.source for pair in part], [pair.target for pair in part])
+                sources, targets = tokenizer.encode_batch(texts[0]), vocabulary.target.encode_batch(texts[1])
                 writer.append(sources, targets, [pair.line for pair in part])
     pairs = [pair for _, own in valid for pair in own]
     write_text(data / "valid.source.txt", "".join(pair.source + "\n" for pair in pairs))

@@ -195,7 +195,9 @@ class Encoder:
 
     def __call__(self, shard: TextShard) -> EncodedShard:
         """The ids of a shard; pairs of unwanted length go to its report, after those that the reader left out."""
-        texts = [pair.source for pair in shard.pairs], [pair.target for pair in shard.pairs]
+        texts = self._tokenizers[0].training_pairs(
+            [pair.source for pair in shard.pairs], [pair.target for pair in shard.pairs]
+        )
         ids = [tokenizer.encode_batch(side) for tokenizer, side in zip(self._tokenizers, texts, strict=True)]
         if self._symbols:
             ids[0] = [[*self._symbols[shard.corpus], *row] if row else row for row in ids[0]]

@@ -6,7 +6,7 @@ How merges are learned is in `text.learning`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -19,8 +19,8 @@ from multihead.planning.settings import Choices
 from multihead.preparing.corpora import TextFiles, apportion
 from multihead.text.language_tokens import with_languages
 from multihead.text.learning import LONGEST
+from multihead.text.placeholders import learn_with_placeholders, mask_pairs, parse_rules
 from multihead.text.tokenizer import Tokenizer
-from multihead.text.user_symbols import learn_with_symbols
 from multihead.text.vocabulary import Specials
 
 _SAMPLE = 1_000_000
@@ -55,7 +55,7 @@ def keep_vocabulary(choices: Choices, source: Tokenizer, target: Tokenizer) -> V
     """The vocabulary of a given model; how it was learned is unknown."""
     decisions = {"vocab_size": len(target), "shared_vocabulary": source.digest == target.digest}
     choices.reasons |= dict.fromkeys(("vocab_size", "shared_vocabulary"), "the given model's")
-    return Vocabulary(source, target, decisions)
+    return Vocabulary(source.plain, target.plain, decisions)
 
 
 def learn_vocabulary(
@@ -78,13 +78,17 @@ def learn_vocabulary(
     decisions = {"vocab_size": size, "shared_vocabulary": shared, **options}
     options["specials"] = Specials(*strings)
     own: tuple[str, ...] = choices.take("user_symbols", lambda: ((), "there are none by default"))
-    sides: list[Iterable[str]] = [(pair.source for pair in pairs), (pair.target for pair in pairs)]
+    rules = parse_rules(choices.take("placeholders", lambda: ((), "nothing is copied by default")))
+    options |= {"symbols": own, "rules": rules}
+    sides: list[Sequence[str]] = [[pair.source for pair in pairs], [pair.target for pair in pairs]]
+    if rules:
+        sides = [*mask_pairs(rules, *sides)]
     if shared:
         say(f"learning a vocabulary of {size:,} subwords from {len(pairs):,} pairs")
-        both = learn_with_symbols(chain.from_iterable(zip(*sides, strict=True)), size, own, **options)
+        both = learn_with_placeholders(chain.from_iterable(zip(*sides, strict=True)), size, **options)
         return Vocabulary(both, both, decisions)
     say(f"learning two vocabularies of {size:,} subwords from {len(pairs):,} pairs")
-    source, target = (learn_with_symbols(side, size, own, **options) for side in sides)
+    source, target = (learn_with_placeholders(side, size, **options) for side in sides)
     return Vocabulary(source, target, decisions)
 
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from pydantic_core import to_json
 
 from multihead.decoding.hypothesis import Hypothesis
-from multihead.judging.analysis import PairAnalysis, analyze_tokens
+from multihead.judging.analysis import PairAnalysis, analyze_tokens, with_copies
 from multihead.judging.guard import GuardedTranslation, assess, retry
 from multihead.judging.guard_signs import GuardMode, GuardSettings
 from multihead.serving.error_responses import ApiError
@@ -35,7 +35,7 @@ from multihead.text.sentences import join_translations
 from multihead.translating.choosing import rank
 from multihead.translating.lengths import SplitLine, join_parts
 from multihead.translating.request import TranslationRequest, Weights
-from multihead.translating.searching import Translation
+from multihead.translating.searching import Constraints, Translation
 from multihead.translating.translator import Translator
 
 _INLINE_BYTES = 20_000
@@ -46,9 +46,16 @@ _ALTERNATIVE = len('{"text":"","probability":0.0123456789012},')
 
 def partial_text(prepared: PreparedRequest, job: Job, translator: Translator) -> str:
     """The translation of the first text as far as it is known."""
-    decode = translator.bundle.target_tokenizer.decode
+    tokenizer = translator.bundle.target_tokenizer
     best = [one.hypotheses[0].tokens if one.hypotheses else one.partial for one in job.sentences]
-    sentences, texts = map(decode, best), []
+    sources = (text for line in prepared.lines for text in line.texts)
+    sentences = iter(
+        [
+            tokenizer.filled(tokenizer.decode(tokens), text, whole=False)
+            for tokens, text in zip(best, sources, strict=True)
+        ]
+    )
+    texts: list[str] = []
     for line in prepared.lines:
         own = [next(sentences) for _ in line.texts]
         texts.append(join_translations(own, line.parts) if line.parts else own[0])
@@ -69,8 +76,15 @@ class SentenceResult:
 def collect_results(prepared: PreparedRequest, job: Job, translator: Translator) -> list[SentenceResult]:
     """Decode the hypotheses of every sentence of a finished job."""
     results = []
-    for sentence, row in zip(job.sentences, prepared.rows, strict=True):
-        translations = [translator.translation_of(one, len(row)) for one in sentence.hypotheses]
+    for place, (sentence, row, text) in enumerate(zip(job.sentences, prepared.rows, prepared.sentences, strict=True)):
+        if translator.bundle.target_tokenizer.copied:
+            from multihead.translating.copying import with_placeholders
+
+            own = Constraints([prepared.prefix] if prepared.prefix else [], prepared.phrases[place : place + 1])
+            asked = TranslationRequest(prepared.key.search, n_best=prepared.key.n_best)
+            found = with_placeholders(translator, [sentence.hypotheses], [row[:-1]], [text], asked, own)
+            (sentence.hypotheses,) = found
+        translations = [translator.translation_of(one, len(row), text) for one in sentence.hypotheses]
         results.append(SentenceResult(translations, list(sentence.hypotheses[0].tokens)))
     return results
 
@@ -109,13 +123,13 @@ def judge_results(
         wanted = prepared.wanted[part] or None
         judged = retry(own, TranslationRequest(own.search_settings(), sentences, prefixes, wanted), judged, settings)
     made = []
-    for result, verdict in zip(results, judged, strict=True):
+    for result, verdict, text in zip(results, judged, sentences, strict=True):
         if verdict.translation == result.translations[0]:
             made.append(replace(result, verdict=verdict))
             continue
         others = [one for one in result.translations if one.text != verdict.translation.text]
         ranked = [verdict.translation, *others][: max(len(result.translations), 1)]
-        tokens = translator.bundle.target_tokenizer.encode(verdict.translation.text)
+        (tokens,) = translator.bundle.target_tokenizer.answers([verdict.translation.text], [text])
         made.append(SentenceResult(ranked, tokens, verdict))
     return made
 
@@ -126,7 +140,9 @@ def inspect_results(
     """Attention and alternatives for a slice of the results; runs the model once per sentence."""
     rows = [row[:-1] for row in prepared.rows[part]]
     tokens = [result.tokens for result in results[part]]
-    return analyze_tokens(translator, rows, tokens, prepared.request.alternatives)
+    found = analyze_tokens(translator, rows, tokens, prepared.request.alternatives)
+    tokenizer = translator.bundle.target_tokenizer
+    return [with_copies(one, tokenizer, text) for one, text in zip(found, prepared.sentences[part], strict=True)]
 
 
 def check_size(size: int, limit: int) -> None:

@@ -67,6 +67,40 @@ class LanguageTokenizer(WrappedTokenizer):
         """The same vocabulary, whose sources are marked with another language, or with none."""
         return LanguageTokenizer(self.inner, self.languages, language)
 
+    @property
+    def reading(self) -> LanguageTokenizer:
+        """The tokenizer as it reads sources to translate."""
+        return self._around(self.inner.reading)
+
+    @property
+    def plain(self) -> LanguageTokenizer:
+        """The tokenizer of texts as they are."""
+        return self._around(self.inner.plain)
+
+    def _around(self, inner: Tokenizer) -> LanguageTokenizer:
+        if inner is self.inner:
+            return self
+        other = LanguageTokenizer(inner, self.languages)
+        other.prefix = self.prefix
+        return other
+
+    def training_pairs(self, sources: Sequence[str], targets: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+        """The texts of both sides that are encoded to train on."""
+        return self.inner.training_pairs(sources, targets)
+
+    def answers(self, texts: Sequence[str], sources: Sequence[str]) -> list[list[int]]:
+        """The ids of translations of sources, after the symbol."""
+        return [self._marked(ids) for ids in self.inner.answers(texts, sources)]
+
+    def answer_spans(self, text: str, source: str) -> list[Span]:
+        """The characters of each id of `answers`."""
+        found = self.inner.answer_spans(text, source)
+        return [*[(0, 0)] * len(self.prefix), *found] if found else []
+
+    def filled(self, text: str, source: str, *, whole: bool = True) -> str:
+        """A decoded translation with the texts of its placeholders."""
+        return self.inner.filled(text, source, whole=whole)
+
     @classmethod
     def from_json(cls, text: str) -> LanguageTokenizer:
         """The tokenizer of a string written by `to_json`.

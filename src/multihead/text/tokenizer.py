@@ -55,6 +55,7 @@ FOREIGN_KINDS = {
     "bytes": ("multihead.text.byte_ids", "ByteTokenizer"),
     "languages": ("multihead.text.language_tokens", "LanguageTokenizer"),
     "symbols": ("multihead.text.user_symbols", "SymbolTokenizer"),
+    "placeholders": ("multihead.text.placeholders", "PlaceholderTokenizer"),
 }
 """Module and class of each kind but our own, imported when a file of it is read (`vocabulary.foreign_kind`)."""
 
@@ -188,6 +189,41 @@ class Tokenizer(ABC):
         """
         return find_spans([self.entries[i] for i in self.encode(text)], text)
 
+    @property
+    def reading(self) -> Tokenizer:
+        """The tokenizer as it reads sources to translate; another one with placeholders (`placeholders`) alone."""
+        return self
+
+    @property
+    def plain(self) -> Tokenizer:
+        """The tokenizer of texts as they are, for training."""
+        return self
+
+    @property
+    def copied(self) -> frozenset[int]:
+        """The ids of placeholders, which a translation has as often as its source."""
+        return frozenset()
+
+    def copies(self, source: str) -> list[int]:  # noqa: ARG002
+        """The ids of the placeholders of a source, each of which its translation has exactly once."""
+        return []
+
+    def training_pairs(self, sources: Sequence[str], targets: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+        """The texts of both sides that are encoded to train on; others than given with placeholders alone."""
+        return sources, targets
+
+    def answers(self, texts: Sequence[str], sources: Sequence[str]) -> list[list[int]]:  # noqa: ARG002
+        """The ids of translations of sources: as `encode_batch`, with the placeholders of each source."""
+        return self.encode_batch(texts)
+
+    def answer_spans(self, text: str, source: str) -> list[Span]:  # noqa: ARG002
+        """As `spans`, for the ids of a translation that `answers` gives."""
+        return self.spans(text)
+
+    def filled(self, text: str, source: str, *, whole: bool = True) -> str:  # noqa: ARG002
+        """A decoded translation with the texts of its placeholders; ``whole``: it is not a part of one."""
+        return text
+
     @cached_property
     def forbidden_in_output(self) -> tuple[int, ...]:
         """The ids that a search must not emit: padding, unknown, begin, and all entries with LF or CR."""
@@ -281,6 +317,13 @@ class WrappedTokenizer(Tokenizer):
     @property
     def forbidden_in_output(self) -> tuple[int, ...]:
         return self.inner.forbidden_in_output
+
+    @property
+    def copied(self) -> frozenset[int]:
+        return self.inner.copied
+
+    def copies(self, source: str) -> list[int]:
+        return self.inner.copies(source)
 
     def encode(self, text: str) -> list[int]:
         return self.inner.encode(text)

@@ -219,9 +219,10 @@ def _reverse(
     reverse = translator.reverse
     assert reverse is not None
     bundle = reverse.bundle
-    sources = bundle.target_tokenizer.encode_batch(list(request.texts))
-    written = bundle.source_tokenizer.encode_batch([one.text for row in rows for one in row])
-    repeated = [ids for ids, row in zip(sources, rows, strict=True) for _ in row]
+    texts = [one.text for row in rows for one in row]
+    written = bundle.source_tokenizer.encode_batch(texts)
+    sources = [text for text, row in zip(request.texts, rows, strict=True) for _ in row]
+    repeated = bundle.target_tokenizer.answers(sources, texts)
     device = bundle.model.output.weight.device.type
     with torch.autocast(device, torch.bfloat16, enabled=request.search.precision != "float32"):
         found = forced_log_probabilities(

@@ -47,7 +47,7 @@ class Translation:
 
 
 def make_translation(
-    hypothesis: Hypothesis, tokenizer: Tokenizer, source_tokens: int, max_positions: int | None
+    hypothesis: Hypothesis, tokenizer: Tokenizer, source_tokens: int, max_positions: int | None, source: str = ""
 ) -> Translation:
     """The text of a hypothesis.
 
@@ -56,10 +56,11 @@ def make_translation(
         tokenizer: of the target side.
         source_tokens: tokens of the source, including the end symbol.
         max_positions: number of positions that the model tells apart; None for any number.
+        source: the text of the source, which placeholders of the hypothesis are filled from.
     """
     tokens = hypothesis.tokens
     return Translation(
-        tokenizer.decode(tokens),
+        tokenizer.filled(tokenizer.decode(tokens), source),
         hypothesis.score,
         hypothesis.finished,
         _positions_warning(max_positions, source_tokens, len(tokens) + 1),
@@ -106,10 +107,18 @@ def encode_constraints(tokenizer: Tokenizer, request: TranslationRequest) -> Con
             if wanted and not text.strip():
                 raise InputError(f"text {number} is empty, so it cannot have {name}")
     phrases = [
-        [[tokenizer.encode_phrase(word) for word in _alternatives(phrase, number)] for phrase in own]
-        for number, own in enumerate(request.phrases or (), 1)
+        [[_phrase(tokenizer, word, text) for word in _alternatives(phrase, number)] for phrase in own]
+        for number, (own, text) in enumerate(zip(request.phrases or (), texts, strict=False), 1)
     ]
-    return Constraints([tokenizer.encode(prefix) for prefix in request.prefixes or ()], phrases if any(phrases) else [])
+    prefixes = tokenizer.answers(list(request.prefixes or ()), list(texts) if request.prefixes else [])
+    return Constraints(prefixes, phrases if any(phrases) else [])
+
+
+def _phrase(tokenizer: Tokenizer, phrase: str, source: str) -> list[int]:
+    """The tokens of a phrase, with the placeholders of its source."""
+    if not tokenizer.copied:
+        return tokenizer.encode_phrase(phrase)
+    return tokenizer.answers([phrase], [source])[0][len(tokenizer.prefix) :]
 
 
 def _alternatives(phrase: str | Sequence[str], number: int) -> list[str]:

@@ -403,10 +403,12 @@ class Translator:
             own = constraints.select(places)
             if request.sampling is None:
                 found = self._search(ids, request, own, engine, progress)
+                found = self._copied(found, ids, [request.texts[place] for place in places], request, own)
             else:
                 found = self._sample(ids, request, own, places)
             for i, hypotheses in zip(group, found, strict=True):
-                results[work[i]] = [self.translation_of(h, lengths[i]) for h in hypotheses]
+                text = request.texts[work[i]]
+                results[work[i]] = [self.translation_of(h, lengths[i], text) for h in hypotheses]
             if progress is not None and engine is None:
                 progress(len(group))
         return results
@@ -455,7 +457,22 @@ class Translator:
         if engine is not None:
             return engine.search([[*row, tokenizer.eos_id] for row in ids], task, search, progress=progress)
         task = replace(task, restrictions=build_restrictions(search, tokenizer, constraints))
-        return search_batch(self.stepper, *self._collate(ids), task, search, constraints.phrases)
+        return search_batch(self.stepper, *self.collate(ids), task, search, constraints.phrases)
+
+    def _copied(
+        self,
+        found: list[list[Hypothesis]],
+        ids: list[list[int]],
+        texts: list[str],
+        request: TranslationRequest,
+        constraints: Constraints,
+    ) -> list[list[Hypothesis]]:
+        """The hypotheses of sentences, each with the placeholders of its sentence."""
+        if not self.bundle.target_tokenizer.copied:
+            return found
+        from multihead.translating.copying import with_placeholders
+
+        return with_placeholders(self, found, ids, texts, request, constraints)
 
     def _sample(
         self, ids: list[list[int]], request: TranslationRequest, constraints: Constraints, places: list[int]
@@ -465,9 +482,15 @@ class Translator:
         tokenizer, texts = self.bundle.target_tokenizer, request.texts
         keys = [_key(texts[place]) if request.keys is None else request.keys[place] for place in places]
         restrictions = build_restrictions(request.search, tokenizer, constraints)
+        if tokenizer.copied:
+            from multihead.translating.copying import once
+
+            wanted = [tokenizer.copies(texts[place]) for place in places]
+            lengths = [len(row) + 1 for row in ids]
+            restrictions.insert(bool(request.search.without), once(tokenizer, wanted, request.search, lengths))
         return sample(
             self.stepper,
-            *self._collate(ids),
+            *self.collate(ids),
             SearchTask(symbols_of(tokenizer), n_best=request.candidates, restrictions=restrictions),
             request.search,
             seed=request.sampling.seed,
@@ -497,16 +520,16 @@ class Translator:
         """The compiled search; None if the settings of this translator ask for something that is not compiled."""
         return self._find_engine(self._own, Constraints())
 
-    def _collate(self, ids: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    def collate(self, ids: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
         """Padded sources and their lengths, on the model's device."""
         tokenizer = self.bundle.source_tokenizer
         source, lengths = collate_source(ids, tokenizer.pad_id, tokenizer.eos_id)
         device = self.bundle.model.output.weight.device
         return source.to(device), lengths.to(device)
 
-    def translation_of(self, hypothesis: Hypothesis, source_tokens: int) -> Translation:
+    def translation_of(self, hypothesis: Hypothesis, source_tokens: int, source: str) -> Translation:
         """A hypothesis as text; ``source_tokens``: of its sentence, including the end symbol."""
-        return make_translation(hypothesis, self.bundle.target_tokenizer, source_tokens, self.reach)
+        return make_translation(hypothesis, self.bundle.target_tokenizer, source_tokens, self.reach, source)
 
     def attention(self, text: str, translation: str | None = None) -> AttentionMap:
         """Every head's weights while ``translation`` (by default: our own) is written for ``text``.
@@ -518,9 +541,11 @@ class Translator:
             raise InputError("an empty sentence has no attention to show")
         ids = self.bundle.source_tokenizer.encode(text)
         if translation is not None:
-            return self.attention_of(ids, self.bundle.target_tokenizer.encode(translation))
+            return self.attention_of(ids, self.bundle.target_tokenizer.answers([translation], [text])[0])
         self.bundle.model.eval()
-        ((found,),) = self._search([ids], TranslationRequest(self._own), Constraints(), self.engine)
+        request = TranslationRequest(self._own)
+        rows = self._search([ids], request, Constraints(), self.engine)
+        ((found,),) = self._copied(rows, [ids], [text], request, Constraints())
         return self.attention_of(ids, list(found.tokens))
 
     def attention_of(self, read: list[int], written: list[int]) -> AttentionMap:

@@ -60,6 +60,7 @@ def kind_of(tokenizer: Tokenizer) -> str:
     """The kind of a tokenizer, for refusals."""
     inner = tokenizer.inner if isinstance(tokenizer, LanguageTokenizer) else tokenizer
     own = "user-defined symbols, " if isinstance(inner, SymbolTokenizer) else ""
+    own = "placeholders, which only multihead copies, " if tokenizer.copied else own
     return f"{own}{type(tokenizer).__name__}"
 
 

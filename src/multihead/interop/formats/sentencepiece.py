@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from multihead.errors import InputError, require_package
-from multihead.interop.formats.parts import TranslatorParts
+from multihead.interop.formats.parts import TranslatorParts, kind_of
 from multihead.text.sentencepiece import SentencePieceTokenizer
 from multihead.text.tokenizer import BytePairTokenizer, Tokenizer
 from multihead.text.user_symbols import SymbolTokenizer
@@ -36,7 +36,7 @@ SHARED, SEPARATE = ("sentencepiece.model",), ("source.spm", "target.spm")
 def refusals(parts: TranslatorParts) -> list[str]:
     """Why the tokenizers cannot be written as SentencePiece models; empty if they can."""
     sides = (("source", parts.source_tokenizer), ("target", parts.target_tokenizer))
-    return [f"the {side} tokenizer is a {type(one).__name__}" for side, one in sides if not _is_convertible(one)]
+    return [f"the {side} tokenizer has {kind_of(one)}" for side, one in sides if not _is_convertible(one)]
 
 
 def inexact(parts: TranslatorParts) -> str | None:
@@ -146,7 +146,8 @@ def differing(tokenizer: Tokenizer, texts: Sequence[str]) -> list[int]:
 
 
 def _is_convertible(tokenizer: Tokenizer) -> bool:
-    return isinstance(tokenizer, (BytePairTokenizer, SentencePieceTokenizer, SymbolTokenizer))
+    kinds = (BytePairTokenizer, SentencePieceTokenizer, SymbolTokenizer)
+    return isinstance(tokenizer, kinds) and not tokenizer.copied
 
 
 def _messages() -> Any:

@@ -32,6 +32,8 @@ def refusal(tokenizer: Tokenizer) -> str | None:
     Raises:
         MissingDependencyError: it is of SentencePiece, and sentencepiece or protobuf is not installed.
     """
+    if tokenizer.copied:
+        return "has placeholders, which only multihead copies"
     if isinstance(tokenizer, (LanguageTokenizer, SymbolTokenizer)):
         return refusal(tokenizer.inner)
     if isinstance(tokenizer, BytePairTokenizer):
