@@ -48,7 +48,7 @@ def same(one: Batch, other: Batch) -> bool:
     )
 
 
-NOT_TENSORS = ("target_tokens", "indices", "soft", "weights")
+NOT_TENSORS = ("target_tokens", "indices", "soft", "weights", "links")
 
 pair_lengths = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=60)
 

@@ -177,7 +177,7 @@ def test_weights_come_first_layer_first(small: Any) -> None:
         x, own = layer(x, padding, need_weights=True)
         torch.testing.assert_close(recorded, own, **DOUBLE)
     for layer, of_self, of_cross in zip(model.decoder, weights.decoder, weights.cross, strict=True):
-        y, own, cross = layer(y, layer.project_memory(x), Causal(), padding, need_weights=True)
+        y, own, cross, _ = layer(y, layer.project_memory(x), Causal(), padding, need_weights=True)
         torch.testing.assert_close(of_self, own, **DOUBLE)
         torch.testing.assert_close(of_cross, cross, **DOUBLE)
     encoded, recorded = model.encode(source, lengths)

@@ -35,7 +35,7 @@ FAST = Machine(8, "cuda", True, "a GPU")
 FILES = {
     "parallel",  # of a start, not of a run
     *("source", "target", "corpus", "valid_source", "valid_target", "valid", "temperature", "temperature_over"),
-    *("output", "data", "from_model", "teacher", "weights"),
+    *("output", "data", "from_model", "teacher", "weights", "alignments"),
 }
 """Fields with files, and how their pairs are mixed."""
 
@@ -97,6 +97,7 @@ OTHER = {
     "tie_embeddings": False,
     "tie_output": False,
     "output_bias": True,
+    "alignment_layer": 2,
     "source_end": False,
     "initialization": "xavier",
     "model": "recurrent",
@@ -120,6 +121,8 @@ OTHER = {
     "teacher": ["run 1", "run2"],
     "teacher_weight": 0.7,
     "weights": "weights.txt",
+    "alignments": "links.txt",
+    "alignment_weight": 0.2,
     "lora": 3,
     "lora_alpha": 4.5,
     "bpe_dropout": 0.06,
@@ -148,12 +151,22 @@ OTHER = {
 }
 """A value for every field that no rule would choose."""
 SUBWORDS = ("vocab_size", "shared_vocabulary", "min_frequency", "coverage", "symbols", "user_symbols", "placeholders")
-GIVEN = ("from_model", "lora", "lora_alpha", "teacher", "teacher_weight", "weights")
+GIVEN = (
+    "from_model",
+    "lora",
+    "lora_alpha",
+    "teacher",
+    "teacher_weight",
+    "weights",
+    "alignments",
+    "alignment_weight",
+    "alignment_layer",
+)
 """Fields of other models, and what only goes with them."""
 TOGETHER = [
     ["held_out", "budget", "corpus", *GIVEN, "valid"],
     ["held_out", "budget", "corpus", *GIVEN, "valid_source", "valid_target"],
-    [*("valid", "valid_source", "valid_target", "updates", "source", "target", "bpe_dropout"), *SUBWORDS],
+    [*("valid", "valid_source", "valid_target", "updates", "source", "target", "bpe_dropout", "compile"), *SUBWORDS],
 ]
 """Fields to omit so that no two fields exclude each other."""
 

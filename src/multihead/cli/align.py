@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     ),
 )
 @pair_command
-@click.option("--layer", type=int, metavar="NUMBER", help="Decoder layer, counted from 1. [the last but one]")
+@click.option(
+    "--layer", type=int, metavar="NUMBER", help="Decoder layer, counted from 1. [guided head, or last but one]"
+)
 @click.option("--shift", is_flag=True, help="Use the weights of the next step (Chen et al. 2020).")
 @click.option("--mutual", is_flag=True, help="Keep only links that are also the best of their source word.")
 def align(layer: int | None, shift: bool, mutual: bool, **asked: Any) -> None:

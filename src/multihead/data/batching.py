@@ -26,6 +26,7 @@ from multihead.data.order import (
 )
 from multihead.data.store import ParallelStore, TokenStore, flatten
 from multihead.errors import InputError
+from multihead.kernels.guided import Links
 from multihead.kernels.soft_targets import SoftTargets
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Batch:
         indices: the pairs of the store in this batch.
         soft: what teachers predict at each of the ``target_tokens`` positions, pair after pair; None without teachers.
         weights: by what the loss of each pair is multiplied; None without weights.
+        links: which target tokens translate which source tokens; None if attention is not guided.
     """
 
     source: Shaped[Tensor, "batch source *features"]
@@ -62,6 +64,7 @@ class Batch:
     indices: Array
     soft: SoftTargets | None = None
     weights: Float32[Tensor, " batch"] | None = None
+    links: Links | None = None
 
     def __len__(self) -> int:
         return len(self.source_lengths)
@@ -69,7 +72,7 @@ class Batch:
     @property
     def inputs(self) -> tuple[Any, ...]:
         """The arguments of a sequence-to-sequence model's ``loss``."""
-        extras = [self.soft, self.weights]
+        extras = [self.soft, self.weights, self.links]
         while extras and extras[-1] is None:
             extras.pop()
         return self.source, self.source_lengths, self.target_input, self.target_output, *extras
@@ -107,6 +110,7 @@ class Batch:
             indices=self.indices[place],
             soft=self._soft_of(start, stop),
             weights=None if self.weights is None else self.weights[place],
+            links=None if self.links is None else self.links.part(start, stop),
         )
 
     def _soft_of(self, start: int, stop: int) -> SoftTargets | None:
@@ -137,6 +141,7 @@ class Batch:
             if soft is None
             else soft._replace(ids=change(soft.ids), probabilities=change(soft.probabilities)),
             weights=None if weights is None else change(weights),
+            links=None if self.links is None else self.links.each(change),
         )
 
 

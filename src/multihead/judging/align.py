@@ -14,6 +14,8 @@ to align and translate with Transformer models", section 4.1). ``shift`` uses th
 token is already the decoder's input (Chen et al. 2020, "Accurate word alignment induction from neural machine
 translation", who find it better in the lower layers).
 
+A model that was trained with word alignments (`kernels.guided`) has a head that learned them, which is used instead.
+
 `split_units` groups tokens into the units shown to users: words, or in scripts without spaces (Chinese, Japanese)
 single tokens, or as many as form whole characters. It works on tokens, not on a text, because a search
 may spell a text with other tokens than the tokenizer.
@@ -24,7 +26,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import torch
@@ -33,6 +35,8 @@ from torch import Tensor
 
 from multihead.errors import ConfigurationError
 from multihead.judging.score import check_pairs, teacher_forced
+from multihead.models.config import NetworkConfig, TransformerConfig
+from multihead.models.guidance import HEAD
 from multihead.models.layers import Weights
 from multihead.models.network import AttentionWeights
 from multihead.text.spans import Span
@@ -49,11 +53,20 @@ class AlignmentSettings:
     """How links are extracted from attention weights."""
 
     layer: int | None = None
-    """Decoder layer, counted from 1; None: the last but one, or the only one."""
+    """Decoder layer, counted from 1; None: that of the guided head, else the last but one, or the only one."""
     shift: bool = False
     """Use the weights of the next step."""
     mutual: bool = False
     """Keep only links that are also the best of their source word: fewer, but more reliable."""
+    head: int | None = None
+    """Head of that layer, counted from 1; None: the guided head if no layer is named, else the mean of all."""
+
+    def of(self, config: NetworkConfig) -> AlignmentSettings:
+        """These settings for a model; of one with guided alignment the guided head, unless a layer is named."""
+        guided = config.alignment_layer if isinstance(config, TransformerConfig) else None
+        if guided is None or self.layer is not None:
+            return self
+        return replace(self, layer=guided, head=self.head or HEAD + 1)
 
 
 def pharaoh(links: Sequence[Link]) -> str:
@@ -90,7 +103,7 @@ def align(
             below 1.
     """
     check_pairs(sources, targets)
-    settings = settings or AlignmentSettings()
+    settings = (settings or AlignmentSettings()).of(translator.bundle.model.config)
     work = [place for place, pair in enumerate(zip(sources, targets, strict=True)) if all(map(str.strip, pair))]
     if progress is not None and len(work) < len(sources):
         progress(len(sources) - len(work))
@@ -119,12 +132,15 @@ def align(
 
 
 def layer_attention(recorded: AttentionWeights, settings: AlignmentSettings) -> Float[Tensor, "batch target source"]:
-    """The weights of a layer, averaged over its heads, on the CPU; row t belongs to target token t.
+    """The weights of a head, or the mean of a layer's heads, on the CPU; row t belongs to target token t.
 
     Raises:
-        ConfigurationError: the layer does not exist, or the model has no attention to the source.
+        ConfigurationError: layer or head do not exist, or the model has no attention to the source.
     """
-    weights = _select_layer(recorded.cross, settings.layer).mean(1)
+    layer, head = _select_layer(recorded.cross, settings.layer), settings.head
+    if head is not None and not 1 <= head <= layer.shape[1]:
+        raise ConfigurationError(f"head: expected 1 to {layer.shape[1]}, got {head}")
+    weights = layer.mean(1) if head is None else layer[:, head - 1]
     return (weights[:, 1:] if settings.shift else weights).cpu()
 
 

@@ -158,7 +158,7 @@ def analyze_tokens(
     """As `analyze_pairs`, for ids without begin and end symbols: a search may use other tokens than the tokenizer."""
     if alternatives < 0:
         raise ConfigurationError(f"alternatives: expected a number of at least 0, got {alternatives}")
-    alignment = alignment or AlignmentSettings()
+    alignment = (alignment or AlignmentSettings()).of(translator.bundle.model.config)
     bundle = translator.bundle
     entries = bundle.source_tokenizer.entries, bundle.target_tokenizer.entries
     breaks = torch.tensor(list(starts_with_space(entries[1])))

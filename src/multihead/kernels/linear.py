@@ -248,6 +248,8 @@ class Loss(NamedTuple):
     """With soft targets or factors: the smoothed cross-entropy of the targets alone. Has no gradient."""
     soft: Float[Tensor, ""] | None = None
     """With soft targets: the cross-entropy with them alone. Has no gradient."""
+    guided: Float[Tensor, ""] | None = None
+    """With links: the cross-entropy of the alignment with a head's weights (`kernels.guided`). Has no gradient."""
 
 
 def plain_linear_cross_entropy(

@@ -83,6 +83,7 @@ class TransformerConfig(Settings):
         "residual_dropout",
         "feed_forward_dropout",
         "attention_dropout",
+        "alignment_layer",
     )
     """Fields that affect neither the weights nor the output of a trained model: fine-tuning may change them."""
     rare: ClassVar[frozenset[str]] = frozenset(
@@ -94,6 +95,7 @@ class TransformerConfig(Settings):
             "query_key_norm",
             "encoder_window",
             "block",
+            "alignment_layer",
         )
     )
     """Fields that are written only if they differ from their defaults, so that older code reads all other models."""
@@ -180,6 +182,9 @@ class TransformerConfig(Settings):
     """Whether the output projection is the target embedding."""
     output_bias: bool = False
     """Whether the output projection has a bias."""
+    alignment_layer: int | None = Field(default=None, ge=1, le=MOST_LAYERS)
+    """The layer of the decoder, counted from 1, whose first head of the attention to the source has learned word
+    alignments (`kernels.guided`); default: none."""
     source_end: bool = True
     """Whether the encoder reads the end symbol of a source; without it, an empty source is its end symbol alone."""
     initialization: Literal["normal", "xavier"] = "normal"
@@ -208,6 +213,11 @@ class TransformerConfig(Settings):
             )
         if self.block == "parallel" and self.norm != "pre":
             raise ValueError(f"block 'parallel' needs norm 'pre', got '{self.norm}': its parts read one normed input")
+        if self.alignment_layer is not None and self.alignment_layer > self.decoder_layers:
+            raise ValueError(
+                f"alignment_layer must be a layer of the decoder, which has {self.decoder_layers}, got "
+                f"{self.alignment_layer}"
+            )
         check_vocabularies(self.source_vocab, self.target_vocab, self.padding_id, self.tie_embeddings)
         return self
 

@@ -28,6 +28,7 @@ from multihead.kernels import pointwise
 from multihead.kernels.pointwise import Turns
 from multihead.kernels.random import Dropout
 from multihead.models.config import GATED, TransformerConfig
+from multihead.models.guidance import Guidance
 from multihead.platforms import WITHOUT_FLOAT64
 
 _TABLE_LENGTH = 512
@@ -421,6 +422,8 @@ class Decoded(NamedTuple):
     states: Float[Tensor, "batch target width"]
     self_weights: Weights | None
     cross_weights: Weights | None
+    guided: Float[Tensor, ""] | None = None
+    """The loss of the guided head, where one is guided."""
 
 
 class DecoderLayer(nn.Module):
@@ -444,18 +447,21 @@ class DecoderLayer(nn.Module):
         places: Places = NO_PLACES,
         *,
         need_weights: bool = False,
+        guidance: Guidance | None = None,
     ) -> Decoded:
         """Process the whole target at once; ``memory`` is `project_memory` of the encoder's output."""
         attended, self_weights = self.self_attention(
             self.self_residual.enter(y), mask=self_mask, **places._asdict(), need_weights=need_weights
         )
         y = self.self_residual.add(y, attended)
+        entered = self.cross_residual.enter(y)
+        guided = None if guidance is None else guidance(self.cross_attention.project_query(entered), memory.key)
         attended, cross_weights = self.cross_attention.attend(
-            self.cross_residual.enter(y), memory, mask=memory_mask, need_weights=need_weights
+            entered, memory, mask=memory_mask, need_weights=need_weights
         )
         y = self.cross_residual.add(y, attended)
         y = self.feed_forward_residual.add(y, self.feed_forward(self.feed_forward_residual.enter(y)))
-        return Decoded(y, self_weights, cross_weights)
+        return Decoded(y, self_weights, cross_weights, guided)
 
     def step(
         self,

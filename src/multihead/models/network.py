@@ -26,6 +26,8 @@ from torch import Tensor, nn
 
 from multihead.attention import PackedLinear, RelativePositions
 from multihead.attention.multihead import HeadNorm
+from multihead.errors import ConfigurationError
+from multihead.kernels.guided import Links
 from multihead.kernels.linear import Loss, linear_cross_entropy
 from multihead.kernels.soft_targets import SoftTargets
 from multihead.models.config import NetworkConfig
@@ -114,13 +116,29 @@ class Network(nn.Module, ABC):
         target_output: Int[Tensor, "batch target"],
         soft: SoftTargets | None = None,
         weights: Float[Tensor, " batch"] | None = None,
+        links: Links | None = None,
         *,
         smoothing: float,
     ) -> Loss:
         """Label-smoothed cross-entropy of each next token, summed over the real tokens of ``target_output``.
 
-        ``soft`` has a row for each real token, sentence after sentence; ``weights`` multiply the loss of each sentence.
+        Args:
+            source: ids, padded on the right.
+            source_lengths: real ids in each row.
+            target_input: the begin symbol, then ids.
+            target_output: ids, then the end symbol.
+            soft: a row for each real token, sentence after sentence.
+            weights: by what the loss of each sentence is multiplied.
+            links: the alignment that a head of the network learns (`kernels.guided`).
+            smoothing: label smoothing.
+
+        Raises:
+            ConfigurationError: links for a network that has no head to learn them.
         """
+        if links is not None:
+            raise ConfigurationError(
+                "guided alignment needs a Transformer with an alignment_layer; train without links"
+            )
         states = self.hidden(source, source_lengths, target_input)
         return token_loss(states, self.output, target_output, self.config.padding_id, smoothing, soft, weights)
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from multihead.attention import KeyValue, Mask
 from multihead.models.config import TransformerConfig
+from multihead.models.guidance import Guidance
 from multihead.models.layers import NO_PLACES, Decoded, DecoderLayer, EncoderLayer, Places, Weights
 
 
@@ -54,12 +55,15 @@ class ParallelDecoderLayer(DecoderLayer):
         places: Places = NO_PLACES,
         *,
         need_weights: bool = False,
+        guidance: Guidance | None = None,
     ) -> Decoded:
         """Process the whole target at once, as the sequential layer."""
         z = self.self_residual.enter(y)
         attended, self_weights = self.self_attention(z, mask=self_mask, **places._asdict(), need_weights=need_weights)
         found, cross_weights = self.cross_attention.attend(z, memory, mask=memory_mask, need_weights=need_weights)
-        return Decoded(self.self_residual.add(y, attended + found + self.feed_forward(z)), self_weights, cross_weights)
+        guided = None if guidance is None else guidance(self.cross_attention.project_query(z), memory.key)
+        states = self.self_residual.add(y, attended + found + self.feed_forward(z))
+        return Decoded(states, self_weights, cross_weights, guided)
 
     def step(
         self,

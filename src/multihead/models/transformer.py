@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int, Int64
@@ -25,11 +25,14 @@ from torch import Tensor, nn
 from multihead.attention import Causal, EndToEnd, Mask, MultiHeadAttention, Padding, RelativeBias, SlidingWindow
 from multihead.attention.backends.short import LONGEST, WIDEST
 from multihead.kernels import random
+from multihead.kernels.guided import Links
 from multihead.kernels.linear import Loss, linear_cross_entropy
 from multihead.kernels.native import TYPES, library_for
 from multihead.kernels.soft_targets import SoftTargets
 from multihead.models.config import TransformerConfig
+from multihead.models.guidance import Guidance
 from multihead.models.layers import (
+    Decoded,
     DecoderLayer,
     Embedding,
     EncoderLayer,
@@ -52,6 +55,8 @@ from multihead.models.network import (
 )
 from multihead.models.parallel_blocks import ParallelDecoderLayer, ParallelEncoderLayer
 from multihead.models.state import Memory, TransformerState
+
+T = TypeVar("T")
 
 ROUND = 128
 """The length of a packed row is a multiple of this."""
@@ -170,10 +175,15 @@ class Transformer(Network):
         target_output: Int[Tensor, "batch target"],
         soft: SoftTargets | None = None,
         weights: Float[Tensor, " batch"] | None = None,
+        links: Links | None = None,
         *,
         smoothing: float,
     ) -> Loss:
         """As `Network.loss`; in training on a CPU computed from the packed batch where the kernels allow it."""
+        if links is not None:
+            given = source, source_lengths, target_input, target_output, soft, weights
+            compute = super().loss if self.config.alignment_layer is None else self._guided_loss  # the first refuses
+            return compute(*given, links, smoothing=smoothing)
         if self.compiled and not self._is_captured:
             states = _compiled_hidden()(self, source, source_lengths, target_input)
             return token_loss(states, self.output, target_output, self.config.padding_id, smoothing, soft, weights)
@@ -184,6 +194,38 @@ class Transformer(Network):
         states = self.states_at(source, source_lengths, target_input, real)
         labels, factors = target_output[real], per_token(weights, real)
         return linear_cross_entropy(states, self.output.weight, labels, smoothing, self.output.bias, soft, factors)
+
+    def _guided_loss(
+        self,
+        source: Int[Tensor, "batch source"],
+        source_lengths: Int[Tensor, " batch"],
+        target_input: Int[Tensor, "batch target"],
+        target_output: Int[Tensor, "batch target"],
+        soft: SoftTargets | None,
+        weights: Float[Tensor, " batch"] | None,
+        links: Links,
+        *,
+        smoothing: float,
+    ) -> Loss:
+        """The loss with that of the guided head."""
+        real, lengths = target_output != self.config.padding_id, self.read_lengths(source_lengths)
+        guidance = Guidance(links, lengths, weights)
+        if self._packs(source, target_input):
+            packed = (
+                pack(source, lengths, self.config.padding_id),
+                pack(target_input, real.sum(1), self.config.padding_id),
+            )
+            states, guided = self._states_packed(*packed, guidance._replace(packed=packed))
+        else:
+            encoded, _ = self.encode(source, source_lengths)
+            y, places = self.target_embedding(target_input), self._places(self.decoder_positions, target_input.size(1))
+            y, guided = self._decoded(y, encoded, Causal(), Padding(lengths), places, guidance)
+            states = self._finish(y)[real]
+        labels, factors = target_output[real], per_token(weights, real)
+        loss = linear_cross_entropy(states, self.output.weight, labels, smoothing, self.output.bias, soft, factors)
+        assert guided is not None
+        plain = loss.total.detach() if loss.labels is None else loss.labels
+        return loss._replace(total=loss.total + links.weight * guided, labels=plain, guided=guided.detach())
 
     def states_at(
         self,
@@ -196,7 +238,7 @@ class Transformer(Network):
         if not self._packs(source, target):
             return super().states_at(source, source_lengths, target, real)
         packed = pack(source, self.read_lengths(source_lengths), self.config.padding_id)
-        return self._hidden_packed(packed, pack(target, real.sum(1), self.config.padding_id))
+        return self._states_packed(packed, pack(target, real.sum(1), self.config.padding_id))[0]
 
     @property
     def _is_captured(self) -> bool:
@@ -215,8 +257,10 @@ class Transformer(Network):
             return False
         return not torch.is_autocast_enabled("cpu") or torch.get_autocast_dtype("cpu") in TYPES
 
-    def _hidden_packed(self, source: Packed, target: Packed) -> Float[Tensor, "tokens width"]:
-        """`hidden` without padding: the states of all target tokens, row after row."""
+    def _states_packed(
+        self, source: Packed, target: Packed, guidance: Guidance | None = None
+    ) -> tuple[Float[Tensor, "tokens width"], Float[Tensor, ""] | None]:
+        """`hidden` without padding: the states of all target tokens, row after row; the loss of the guided head."""
         with source.dropout_context():
             x = self.source_embedding.packed(source.tokens, source.positions)  # [1, packed, width]
             self_mask = self._windowed(EndToEnd(source.lengths, len(source.tokens)), int(source.lengths.max()))
@@ -229,17 +273,27 @@ class Transformer(Network):
             self_mask = EndToEnd(target.lengths, len(target.tokens)) & Causal()
             cross_mask = EndToEnd(target.lengths, len(target.tokens), source.lengths, len(source.tokens))
             places = self._packed_places(self.decoder_positions, target)
-            for layer in self.decoder:
-                y = self._kept(_decode, layer, y, x, self_mask, cross_mask, places)
-        return self._finish(y)[0, : target.total]
+            y, guided = self._decoded(y, x, self_mask, cross_mask, places, guidance)
+        return self._finish(y)[0, : target.total], guided
 
-    def _kept(self, compute: Callable[..., Tensor], layer: nn.Module, *inputs: Any) -> Tensor:
+    def _decoded(
+        self, y: Tensor, memory: Tensor, mask: Mask, memory_mask: Mask, places: Places, guidance: Guidance | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """The states after the last layer of the decoder, and the loss of the guided head."""
+        guided = None
+        for number, layer in enumerate(self.decoder, 1):
+            own = guidance if number == self.config.alignment_layer else None
+            y, found = self._kept(_decode, layer, y, memory, mask, memory_mask, places, own)
+            guided = found if own is not None else guided
+        return y, guided
+
+    def _kept(self, compute: Callable[..., T], layer: nn.Module, *inputs: Any) -> T:
         """``compute(layer, *inputs)``, of which the backward pass keeps all states, or the inputs only."""
         if not (self.checkpointing and torch.is_grad_enabled()) or self._is_captured:
             return compute(layer, *inputs)
         from torch.utils.checkpoint import checkpoint
 
-        result: Tensor = checkpoint(
+        result: T = checkpoint(
             compute, layer, *inputs, use_reentrant=False, context_fn=lambda: (nullcontext(), random.Replay())
         )
         return result
@@ -292,7 +346,7 @@ class Transformer(Network):
         cross_weights: list[Weights] = []
         for layer in self._decoder_layers():
             if not need_weights:
-                y = self._kept(_decode, layer, y, encoded, causal, padding, places)
+                y, _ = self._kept(_decode, layer, y, encoded, causal, padding, places, None)
                 continue
             y, *weights = layer(y, layer.project_memory(encoded), causal, padding, places, need_weights=True)
             self_weights.append(weights[0])
@@ -373,10 +427,18 @@ def _encode(layer: EncoderLayer, x: Tensor, mask: Mask, places: Places) -> Tenso
     return states
 
 
-def _decode(layer: DecoderLayer, y: Tensor, memory: Tensor, mask: Mask, memory_mask: Mask, places: Places) -> Tensor:
-    """The new states of the decoder, which attends to these states of the encoder."""
-    states: Tensor = layer(y, layer.project_memory(memory), mask, memory_mask, places).states
-    return states
+def _decode(
+    layer: DecoderLayer,
+    y: Tensor,
+    memory: Tensor,
+    mask: Mask,
+    memory_mask: Mask,
+    places: Places,
+    guidance: Guidance | None,
+) -> tuple[Tensor, Tensor | None]:
+    """The new states of the decoder, which attends to these states of the encoder; the loss of the guided head."""
+    decoded: Decoded = layer(y, layer.project_memory(memory), mask, memory_mask, places, guidance=guidance)
+    return decoded.states, decoded.guided
 
 
 COMPILER = "inductor"

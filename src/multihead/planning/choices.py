@@ -123,9 +123,19 @@ def choose_given_model(choices: Choices, given: NetworkConfig) -> NetworkConfig:
             "leave them out, or train a new model without from_model"
         )
     choices.reasons["preset"] = _GIVEN
-    free = {name: choices.take(name, lambda name=name: (own[name], _GIVEN)) for name in given.training_only}  # type: ignore[misc]
+    free = {
+        name: choices.take(name, lambda name=name: _kept(choices, given, name))  # type: ignore[misc]
+        for name in given.training_only
+    }
     choices.reasons |= {name: _GIVEN for name in requested if name not in given.training_only}
     return build(type(given), {**own, **free}, "the settings of the model")
+
+
+def _kept(choices: Choices, given: NetworkConfig, name: str) -> tuple[Any, str]:
+    """A setting of a given model that fine-tuning may change."""
+    if name == "alignment_layer":
+        return _alignment_layer(choices, given.decoder_layers, getattr(given, name))
+    return getattr(given, name), _GIVEN
 
 
 def _check_architecture(choices: Choices, architecture: Architecture) -> None:
@@ -169,9 +179,19 @@ def _rules(
         return common
     return common | {
         "positions": _positions(choices, corpus, fixed),
+        "alignment_layer": _alignment_layer(choices, fixed.get("decoder_layers", 6)),
         "attention_dropout": (0.0, "it would cost the fused kernel"),
         "norm": ("pre", "bears the high learning rate of a short run"),
     }
+
+
+def _alignment_layer(choices: Choices, layers: int, given: int | None = None) -> tuple[int | None, str]:
+    """The layer of the decoder whose first head learns alignments, in a decoder of so many layers."""
+    if choices.requested("alignments") is None:
+        return given, "there are no alignments" if given is None else _GIVEN
+    if given is not None:
+        return given, _GIVEN
+    return max((choices.requested("decoder_layers") or layers) - 1, 1), "the last but one aligns best"
 
 
 def _positions(choices: Choices, corpus: CorpusSize, fixed: dict[str, Any]) -> tuple[str, str]:
@@ -296,6 +316,13 @@ def choose_training(
             "--weights: an alignment that samples positions is rewarded for the words of the text alone; leave out the "
             "weights, or choose another alignment"
         )
+    if choices.requested("alignments") is not None and model.architecture != "transformer":
+        raise ConfigurationError(
+            f"--alignments: only a Transformer has heads that learn them, and this model is {model.architecture}; "
+            "leave them out"
+        )
+    if choices.requested("alignments") is None and choices.requested("alignment_layer") is not None:
+        raise ConfigurationError("alignment_layer is given without alignments: name a file, or ibm1, or leave it out")
     values["lora"] = take("lora", lambda: (0, "every weight is trained"))
     values["lora_alpha"] = take("lora_alpha", lambda: choose_alpha(values["lora"]))
     values["batch_tokens"], values["accumulate"] = choose_batch(choices, corpus, machine)
@@ -324,9 +351,17 @@ def choose_training(
     values["weight_decay"] = take("weight_decay", lambda: choose_weight_decay(choices, corpus, values["optimizer"]))
     usual = ("smoothing", "clip", "skip_above", "skip_limit", "best_by")
     values["teacher_weight"] = take("teacher_weight", lambda: choose_teacher_weight(choices))
+    values["alignment_weight"] = take("alignment_weight", lambda: choose_alignment_weight(choices))
     for name in (*usual, "keep_checkpoints", "tensorboard"):
         values[name] = take(name, lambda name=name: (own[name].default, "the usual value"))  # type: ignore[misc]
     return build(TrainingConfig, values, "the settings of training")
+
+
+def choose_alignment_weight(choices: Choices) -> tuple[float, str]:
+    """The factor of the loss of a guided head."""
+    if choices.requested("alignments") is None:
+        return 0.0, "there are no alignments"
+    return 0.05, "as in Garg et al. (2019): enough for the head, and little for the others"
 
 
 def choose_teacher_weight(choices: Choices) -> tuple[float, str]:

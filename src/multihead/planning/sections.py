@@ -255,6 +255,8 @@ class Model(Settings):
     """The output projection is the target embedding."""
     output_bias: bool | None = None
     """A bias of the output projection."""
+    alignment_layer: int | None = None
+    """With alignments: the layer of the decoder whose first head learns them; the last but one by default."""
     source_end: bool | None = None
     """The encoder reads the end symbol of a source."""
     initialization: Literal["normal", "xavier"] | None = None
@@ -316,6 +318,11 @@ class Training(Settings):
     weights: Path | None = None
     """How often each pair counts in the loss: a file with a number a line, aligned with the lines of the text. Plain,
     gzip, xz or zstd."""
+    alignments: Path | None = None
+    """Guided alignment: a file with the word alignment of each pair on its line, such as 0-0 1-2, which a head of
+    attention learns; or ibm1, to align the words of the text by IBM Model 1."""
+    alignment_weight: float | None = None
+    """Factor of the loss of that head beside the loss of the translation; 0.05 by default."""
     lora: int | None = Field(default=None, ge=1, le=MOST_ENTRIES)
     """Fine-tuning of low-rank matrices alone (LoRA), of this rank, in attention and feed-forward networks; they are
     merged into the finished model (4 to 32)."""

@@ -88,6 +88,7 @@ class TrainSettings(PrepareSettings, Model, RecurrentModel, Training, Search, Ma
     def _training_agrees(self) -> TrainSettings:
         _refuse(self, "updates", "budget", "both say how long to train")
         self._teachers_agree()
+        self._alignments_agree()
         self._adapters_agree()
         if self.positions != "learned":
             _refuse(self, "max_positions", "positions", "only learned positions have a limit")
@@ -107,6 +108,14 @@ class TrainSettings(PrepareSettings, Model, RecurrentModel, Training, Search, Ma
             )
         for name in SUBWORDS:
             _refuse(self, "teacher", name, "a teacher brings its own subwords")
+
+    def _alignments_agree(self) -> None:
+        if self.alignment_weight is not None and self.alignments is None:
+            raise ValueError("alignment_weight is given without alignments: name a file, or ibm1, or leave it out")
+        if self.alignments is not None and self.compile:
+            raise ValueError(
+                "alignments and compile exclude each other: the guided head is not compiled; leave out one"
+            )
 
     def _adapters_agree(self) -> None:
         if self.lora_alpha is not None and self.lora is None:
@@ -338,6 +347,8 @@ class RunConfig(BaseRunConfig):
     """The models whose predictions are learned (`preparing.teachers`)."""
     weights: TextFile | None = None
     """The weights of the pairs (`preparing.weights`)."""
+    alignments: TextFile | Literal["ibm1"] | None = None
+    """The word alignments of the pairs (`preparing.alignments`)."""
     model: AnyNetworkConfig
     training: TrainingConfig
     generation: StoredSearch
@@ -347,7 +358,7 @@ class RunConfig(BaseRunConfig):
     @model_serializer(mode="wrap")
     def _written(self, write: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
         """The fields, without what older versions do not know where it says nothing."""
-        return without_unset(write(self), frozenset({"weights"}))
+        return without_unset(write(self), frozenset({"weights", "alignments"}))
 
 
 def read_run(folder: Path) -> RunConfig | None:

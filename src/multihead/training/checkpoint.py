@@ -53,6 +53,7 @@ class LogWindow(Settings):
     loss: float = 0.0
     nll: float = 0.0
     soft: float = 0.0
+    guided: float = 0.0
     correct: int = 0
     gradient_norm: float = 0.0
     updates: int = 0

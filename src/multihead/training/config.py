@@ -51,6 +51,8 @@ class TrainingConfig(Settings):
     """Label smoothing: share of the target's probability that is spread over the vocabulary."""
     teacher_weight: float = Field(default=0.0, ge=0, le=1)
     """Share of the teachers' distributions in the loss (`kernels.soft_targets`); 0 without teachers."""
+    alignment_weight: float = Field(default=0.0, ge=0, le=MOST_FACTOR)
+    """Factor of the loss of the head that learns word alignments (`kernels.guided`); 0 without alignments."""
     lora: int = Field(default=0, ge=0, le=MOST_ENTRIES)
     """Rank of the low-rank adapters that alone are trained (`models.adapters`); 0 trains every weight."""
     lora_alpha: float = Field(default=0.0, ge=0, le=2 * MOST_ENTRIES)

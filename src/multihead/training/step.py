@@ -104,6 +104,8 @@ class StepSums(NamedTuple):
     """Norm of the gradient before clipping."""
     soft: float = 0.0
     """Sum of the cross-entropy with the teachers' distributions, in nats; 0 without teachers."""
+    guided: float = 0.0
+    """Sum of the cross-entropy of alignments with a head's weights, in nats; 0 if no head is guided."""
 
 
 class RejectedUpdateError(DivergenceError):
@@ -180,7 +182,7 @@ def train_step(
     _check(losses, norm, max_norm, tokens, config, step)
     optimizer.step()
     found = _add(parts)
-    return StepSums(tokens, source_tokens, found.loss, found.nll, found.hits, norm, found.soft)
+    return StepSums(tokens, source_tokens, found.loss, found.nll, found.hits, norm, found.soft, found.guided)
 
 
 def try_batch(
@@ -255,7 +257,8 @@ def _backward(
         if counts:
             labels = sums.total if sums.labels is None else sums.labels
             soft = 0.0 if sums.soft is None else sums.soft.item()
-            own = _Sums(labels.item(), sums.nll.item(), int(sums.correct.item()), soft)
+            guided = 0.0 if sums.guided is None else sums.guided.item()
+            own = _Sums(labels.item(), sums.nll.item(), int(sums.correct.item()), soft, guided)
             found[part] = _add((found[part], own))
     return found
 
@@ -267,6 +270,7 @@ class _Sums(NamedTuple):
     nll: float = 0.0
     hits: int = 0
     soft: float = 0.0
+    guided: float = 0.0
 
 
 def _add(parts: Sequence[_Sums]) -> _Sums:

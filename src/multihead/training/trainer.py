@@ -381,6 +381,8 @@ class Trainer(Generic[Model]):
         }
         if self.config.teacher_weight:
             values["teacher_loss"] = window.soft / window.tokens
+        if self.config.alignment_weight:
+            values["alignment_loss"] = window.guided / window.tokens
         # After a restart the window holds sums from before it; their time is not known here.
         seconds = max(now - started, 1e-9)
         source, target = window.source_tokens - before.source_tokens, window.tokens - before.tokens
@@ -390,6 +392,7 @@ class Trainer(Generic[Model]):
         seconds_per_update = (now - self._started) / max(state.step - self._started_at, 1)
         remaining = seconds_per_update * (self.updates - state.step) if self._pacer is None else self._pacer.left
         taught = f" (teachers {values['teacher_loss']:.3f})" if "teacher_loss" in values else ""
+        taught += f" (alignments {values['alignment_loss']:.3f})" if "alignment_loss" in values else ""
         share = f" ({100 * timing['share_of_peak']:.0f}% of peak)" if "share_of_peak" in timing else ""
         self.log.say(
             f"{state.step:>6}/{self.updates}  epoch {state.position[0] + 1}  loss {values['loss']:.3f}{taught}  "

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from multihead.attention.alignment import MovingBaseline, entropy, log_prob, reinforce_loss
 from multihead.attention.composition import masked_scores
 from multihead.errors import ConfigurationError
+from multihead.kernels.guided import Links
 from multihead.kernels.linear import LOSS_ROWS, Loss, linear_cross_entropy
 from multihead.kernels.random import Dropout
 from multihead.kernels.soft_targets import SoftTargets
@@ -111,6 +112,7 @@ class RecurrentTranslator(Network):
         target_output: Int[Tensor, "batch target"],
         soft: SoftTargets | None = None,
         weights: Float[Tensor, " batch"] | None = None,
+        links: Links | None = None,
         *,
         smoothing: float,
     ) -> Loss:
@@ -122,9 +124,9 @@ class RecurrentTranslator(Network):
             ConfigurationError: soft targets or weights with sampled positions, which are rewarded for labels alone.
         """
         if not self.training or self.config.alignment != "sample":
-            given = source, source_lengths, target_input, target_output, soft, weights
+            given = source, source_lengths, target_input, target_output, soft, weights, links
             return super().loss(*given, smoothing=smoothing)
-        if soft is not None or weights is not None:
+        if (soft, weights, links) != (None, None, None):
             raise ConfigurationError(
                 "sampled alignments learn from labels alone: train them without soft targets and weights"
             )

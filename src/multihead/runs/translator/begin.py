@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -99,6 +99,7 @@ class NewTranslatorRun(NewRun[RunConfig, PreparedText]):
             self._tokenizers = self._check_teachers(settings.teacher, languages)
         rehearse(settings, pairs, self._machine, model)
         self._weights = None if settings.weights is None else self._check_weights(settings.weights)
+        self._alignments = None if settings.alignments is None else self._check_alignments(settings.alignments)
         if model is not None and (rank := settings.lora) is not None:  # refuse what cannot be adapted
             without_values(lambda: _with_adapters(build_network(model), rank, 1.0))
         self._journal = None
@@ -123,6 +124,11 @@ class NewTranslatorRun(NewRun[RunConfig, PreparedText]):
         from multihead.preparing.weights import check_weights
 
         return check_weights(path, self._text)
+
+    def _check_alignments(self, path: Path) -> TextFile | Literal["ibm1"]:
+        from multihead.preparing.alignments import check_alignments
+
+        return check_alignments(path, self._text)
 
     def prepare(self) -> PreparedText:
         """Store the text, unless it was prepared ahead."""
@@ -176,6 +182,7 @@ class NewTranslatorRun(NewRun[RunConfig, PreparedText]):
             from_model=None if settings.from_model is None else given_model(settings.from_model),
             teachers=tuple(map(given_model, settings.teacher or ())),
             weights=self._weights,
+            alignments=self._alignments,
             model=model,
             training=training,
             generation=choose_generation(choices, None if given is None else given.generation),
@@ -217,6 +224,7 @@ class NewTranslatorRun(NewRun[RunConfig, PreparedText]):
             *("batch_tokens", "updates", "optimizer", "schedule", "learning_rate"),
             *("warmup", "average", "precision", "threads"),
             *(("teacher_weight",) if config.teachers else ()),
+            *(("alignment_weight",) if config.alignments else ()),
             *(("lora", "lora_alpha") if training.lora else ()),
         )
         shown: dict[str, object] = {

@@ -9,6 +9,7 @@ A run is a folder:
     plan.jsonl          of a run with a budget: its decisions on the way, and the time spent (`training.budget`)
     teachers/           with teachers, what they predict in the training text (`preparing.teachers`)
     weights/            with weights of the pairs, these (`preparing.weights`)
+    alignments/         with word alignments of the pairs, these (`preparing.alignments`)
     checkpoints/        where the run resumes; of a fine-tuned run also where it started
     best/               the model folder of the best validation so far
     left-out.tsv        pairs that could not be used
@@ -147,6 +148,14 @@ class TranslatorRun(RunKind[TrainSettings, RunConfig, PreparedText, Network]):
             weights = pair_weights(self.folder, config.weights, data, self.context)
             stream = weighted = WeightedStream(stream, weights)
             attach.append(weighted.attached)
+        if config.alignments is not None and config.training.alignment_weight:
+            from multihead.preparing.alignments import GuidedStream, pair_links
+
+            factor = config.training.alignment_weight
+            stream = guided = GuidedStream(
+                stream, pair_links(self.folder, config.alignments, factor, data, self.context)
+            )
+            attach.append(guided.attached)
 
         def largest() -> list[Batch]:
             found = data.largest(config.training)
