@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from multihead.attention import MultiHeadAttention, Padding, choose
+from multihead.attention import Causal, MultiHeadAttention, Padding, choose
 from multihead.kernels.random import Dropout
 from multihead.models.config import TransformerConfig
+from multihead.models.parallel_blocks import ParallelEncoderLayer
 from multihead.models.transformer import Transformer
 
 ATTENTIONS = ("encoder.self_attention", "decoder.self_attention", "decoder.cross_attention")
@@ -354,6 +355,18 @@ def test_a_window_as_wide_as_the_longest_source_is_none(small: Any) -> None:
     plain, wide, narrow = (small.model(encoder_window=window) for window in (None, longest - 1, longest - 2))
     assert torch.equal(logits(small, wide), logits(small, plain))
     assert not torch.equal(logits(small, narrow), logits(small, plain))
+
+
+def test_a_parallel_layer_with_a_cache_is_the_layer() -> None:
+    """As a decoder without a source has it."""
+    torch.manual_seed(4)
+    config = TransformerConfig(source_vocab=9, target_vocab=9, width=16, heads=4, norm="pre", block="parallel")
+    layer, x = ParallelEncoderLayer(config).eval(), torch.randn(2, 6, 16)
+    whole, _ = layer(x, Causal())
+    cache = None
+    for start, stop in ((0, 3), (3, 4), (4, 6)):
+        states, cache = layer.step(x[:, start:stop], cache, Causal())
+        torch.testing.assert_close(states, whole[:, start:stop], rtol=1e-5, atol=1e-6)
 
 
 def test_a_long_source_within_a_window_is_block_by_block_what_the_weights_say() -> None:

@@ -38,6 +38,14 @@ class ParallelEncoderLayer(EncoderLayer):
         attended, weights = self.self_attention(z, mask=mask, **places._asdict(), need_weights=need_weights)
         return self.self_residual.add(x, attended + self.feed_forward(z)), weights
 
+    def step(
+        self, x: Float[Tensor, "rows time width"], cache: KeyValue | None, mask: Mask | None, places: Places = NO_PLACES
+    ) -> tuple[Float[Tensor, "rows time width"], KeyValue]:
+        """Process new positions with a cache, as the sequential layer."""
+        z = self.self_residual.enter(x)
+        attended, _, cache = self.self_attention.step(z, cache, mask=mask, **places._asdict())
+        return self.self_residual.add(x, attended + self.feed_forward(z)), cache
+
 
 class ParallelDecoderLayer(DecoderLayer):
     """y + dropout(SelfAttention(z) + CrossAttention(z, memory) + FFN(z)) with z = norm(y)."""
