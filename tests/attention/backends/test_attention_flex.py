@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import processes
 import pytest
 import torch
 
 from multihead.attention import Causal, Padding, SlidingWindow, attention, block_mask, choose, explain
+from multihead.attention.backends import flex
 from multihead.errors import ConfigurationError, ShapeError
 
 
@@ -90,6 +92,59 @@ check(256, torch.bfloat16, kv_heads=2)
 check(256, bias=ALiBi(4))
 check(256, bias=ALiBi(4), soft_cap=0.7)
 """
+
+
+AFTER_A_CAP = """
+import torch
+from multihead.attention import Causal, attention, sink_attention
+
+torch.manual_seed(0)
+for length, kind in ((37, "cap"), (50, "cap"), (64, "tensor"), (70, "tensor"), (40, "sink"), (33, "sink")):
+    query, key, value = torch.randn(3, 1, 4, length, 16)
+    bias, sink = torch.randn(1, 4, length, length), torch.randn(4)
+    with torch.no_grad():
+        ours, exact = (
+            sink_attention(query, key, value, sink, mask=Causal(), backend=backend)[0]
+            if kind == "sink"
+            else attention(
+                query, key, value, mask=Causal(), backend=backend,
+                **({"soft_cap": 0.7} if kind == "cap" else {"bias": bias}),
+            )[0]
+            for backend in ("flex", "explicit")
+        )
+    torch.testing.assert_close(ours, exact, rtol=1e-4, atol=1e-4)
+"""
+
+
+@pytest.mark.proof
+def test_tensors_of_several_lengths_are_compiled_after_a_soft_cap() -> None:
+    """Where PyTorch confuses the names of sizes, a kernel is made for the one length."""
+    result = processes.run([sys.executable, "-c", AFTER_A_CAP], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+
+
+def test_only_names_that_collide_are_compiled_for_one_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    query = torch.randn(1, 2, 4, 8)
+    said, called = "error: cur_kvSplitSize4 was not declared", []
+
+    def function(compiled: bool, any_length: bool = True) -> Any:
+        called.append((compiled, any_length))
+
+        def fail(*_: Any, **__: Any) -> Any:
+            if any_length:
+                raise RuntimeError(said)
+            return query
+
+        return fail
+
+    monkeypatch.setattr(flex, "_function", function)
+    with torch.no_grad():
+        assert flex.flexible_attention(query, query, query, None) is query
+        assert called == [(True, True), (True, False)]
+        said = "something else"
+        with pytest.raises(RuntimeError, match="something else"):
+            flex.flexible_attention(query, query, query, None)
+    assert called[2:] == [(True, True)]
 
 
 @pytest.mark.proof

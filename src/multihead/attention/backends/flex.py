@@ -173,27 +173,40 @@ def flexible_attention(
     if not torch.is_grad_enabled():
         # On a CPU it refuses tensors that require gradients, even where none are computed.
         query, key, value = query.detach(), key.detach(), value.detach()
+    rule = _capped_rule(None if bias is None else _score_rule(bias, query, key), soft_cap, query.device)
+
+    def compute(function: Callable[..., Any]) -> Tensor:
+        grouped = query.shape[1] != key.shape[1]
+        result: Tensor = function(query, key, value, score_mod=rule, block_mask=blocks, scale=scale, enable_gqa=grouped)
+        return result
+
     with warnings.catch_warnings():
         # It warns that it computes all scores when it is not compiled, which the caller asked for.
         warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
-        output: Tensor = _function(compiled)(
-            query,
-            key,
-            value,
-            score_mod=_capped_rule(None if bias is None else _score_rule(bias, query, key), soft_cap, query.device),
-            block_mask=blocks,
-            scale=scale,
-            enable_gqa=query.shape[1] != key.shape[1],
-        )
-    return output
+        try:
+            return compute(_function(compiled))
+        except Exception as error:
+            if not (compiled and _names_collide(error)):
+                raise
+            return compute(_function(compiled, any_length=False))
 
 
 @cache
-def _function(compiled: bool) -> Callable[..., Any]:
+def _function(compiled: bool, any_length: bool = True) -> Callable[..., Any]:
     from torch.nn.attention.flex_attention import flex_attention
 
     function: Any = flex_attention
-    return torch.compile(function) if compiled else function
+    return torch.compile(function, dynamic=None if any_length else False) if compiled else function
+
+
+def _names_collide(error: Exception) -> bool:
+    """Whether compiling has failed because names of sizes are replaced in C++ where they begin other names.
+
+    PyTorch 2.13 does so on a CPU (``CppFlexAttentionTemplate.modification``): the size of a block is called ks8, as the
+    beginning of ks84. It happens to rules that read a tensor, once lengths have become symbols; a kernel for one length
+    has no such names.
+    """
+    return "cur_kvSplitSize" in str(error) or "cur_qSplitSize" in str(error)
 
 
 def _capped_rule(rule: ScoreRule | None, soft_cap: float | None, device: torch.device) -> ScoreRule | None:
