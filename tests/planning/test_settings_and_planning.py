@@ -35,7 +35,7 @@ FAST = Machine(8, "cuda", True, "a GPU")
 FILES = {
     "parallel",  # of a start, not of a run
     *("source", "target", "corpus", "valid_source", "valid_target", "valid", "temperature", "temperature_over"),
-    *("output", "data", "from_model", "teacher", "weights", "alignments"),
+    *("output", "data", "from_model", "teacher", "weights", "alignments", "terms"),
 }
 """Fields with files, and how their pairs are mixed."""
 
@@ -53,6 +53,7 @@ OTHER = {
     "from_model": "other",
     "source_language": "fr",
     "target_language": "zh",
+    "terms": "terms.tsv",
     "preset": "tiny",
     "vocab_size": 777,
     "shared_vocabulary": False,

@@ -38,7 +38,7 @@ FILE: Any = {"type": click.Path(path_type=Path), "metavar": "FILE"}
 NUMBER: Any = {"type": int, "metavar": "NUMBER"}
 
 _FOLDERS = ("output", "data", "from_model", "teacher")
-_FILES = ("source", "target", "valid_source", "valid_target", "text", "valid_text", "weights", "alignments")
+_FILES = ("source", "target", "valid_source", "valid_target", "text", "valid_text", "weights", "alignments", "terms")
 _METAVARS = {"budget": "TIME", "preset": "NAME", "corpus": "FILES", **dict.fromkeys(_FOLDERS, "FOLDER")}
 _METAVARS |= dict.fromkeys(_FILES, "FILE")
 _COMPLETED = {"FILE": "file", "FILES": "file", "FOLDER": "dir"}

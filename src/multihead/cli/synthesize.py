@@ -44,6 +44,7 @@ _NOT_HERE = {
     "max_source": None,
     "prefixes": None,
     "phrases": None,
+    "terms": None,
     "guard_closer": False,
     "mbr": None,
     "reverse": (),

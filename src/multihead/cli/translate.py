@@ -40,7 +40,7 @@ from multihead.cli.options import (
 )
 from multihead.cli.streams import STDIN_NAME, decode_lines, write_lines
 from multihead.configuration import build
-from multihead.data.text_files import LineStream, TextScan, open_text
+from multihead.data.text_files import LineStream, TextScan, open_text, read_lines
 from multihead.decoding.search import Mean, Search
 from multihead.errors import ConfigurationError, DataError, Interrupted
 from multihead.judging.guard_signs import GuardMode, GuardSettings
@@ -50,6 +50,7 @@ from multihead.translating.request import CHANNEL, Metric, Sampling, Translation
 if TYPE_CHECKING:
     from multihead.lines.side_files import SideFiles
     from multihead.lines.windows import LineOptions
+    from multihead.text.terms import Terms
     from multihead.translating.translator import Translator
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -83,6 +84,11 @@ def translate_flags(function: F) -> F:
             **_FILE,
             help="What each translation contains: a line for each line, a TAB between phrases, ||| between "
             "alternatives of one.",
+        ),
+        click.option(
+            "--terms",
+            **_FILE,
+            help="Wanted translations, inflected by models that were trained with such: source words, TAB, base form.",
         ),
         choosing_flags(),
         ensemble_flags,
@@ -212,6 +218,7 @@ class TranslateFlags:
     max_source: int | None
     prefixes: Path | None
     phrases: Path | None
+    terms: Terms | None
     choosing: ChoosingFlags
     guard: GuardSettings | None
 
@@ -231,7 +238,12 @@ class TranslateFlags:
         if (flags["groups"] or 1) > 1 and flags["phrases"] is not None:
             raise ConfigurationError("--phrases cannot be had with --groups: leave one of them out")
         names = ("n_best", "scores", "max_source", "prefixes", "phrases")
-        return cls(**{name: flags[name] for name in names}, choosing=choosing, guard=guard)
+        terms = None
+        if (path := flags["terms"]) is not None:
+            from multihead.text.terms import parse_terms
+
+            terms = parse_terms(read_lines(path), path)
+        return cls(**{name: flags[name] for name in names}, terms=terms, choosing=choosing, guard=guard)
 
     @staticmethod
     def search_wishes(flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -247,8 +259,13 @@ class TranslateFlags:
             translator.search_settings(),
             n_best=self.n_best,
             **self.choosing.asked,
+            terms=self.terms,
             batch_tokens=batch_tokens,
         )
+        if self.terms is not None:
+            from multihead.text.terms import for_sources
+
+            for_sources(self.terms, translator.bundle.source_tokenizer)  # refused before a line is read
         maxima = most_tokens(translator.lengths, translator.reach, self.max_source)
         return LineOptions(request, self.scores, self.guard, *maxima)
 

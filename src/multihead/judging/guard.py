@@ -146,7 +146,7 @@ def retry(
         """Search the sentences at ``places`` again; returns those that are still suspicious."""
         asked = TranslationRequest(
             safer.search_settings(), request.texts, request.prefixes, None if sampling else request.phrases,
-            sampling=sampling, batch_tokens=request.batch_tokens,
+            sampling=sampling, terms=request.terms, batch_tokens=request.batch_tokens,
         ).select(places)  # fmt: skip
         rows = safer.run(asked)
         translations = [row[0] if sampling is None else consensus(row) for row in rows]

@@ -138,6 +138,8 @@ class Text(Settings):
     """Code of the source language (de); by default the ending of the file name."""
     target_language: str | None = None
     """Code of the target language; decides how BLEU tokenizes."""
+    terms: Path | None = None
+    """Learn to use wanted translations: a file with a term a line, source words, TAB, base form of the translation."""
     min_tokens: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
     """Training pairs with fewer subwords on a side are left out, and named."""
     max_tokens: int | None = Field(default=None, ge=1, le=MOST_TOKENS)

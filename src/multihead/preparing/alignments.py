@@ -33,6 +33,7 @@ from multihead.preparing.corpora import TextFiles
 from multihead.preparing.ibm1 import Words
 from multihead.preparing.prepared import PreparedText
 from multihead.preparing.side_files import check_side_file, lines_of_pairs, require_same
+from multihead.text.terms import knows_terms
 from multihead.training.context import RunContext
 
 IBM1: Literal["ibm1"] = "ibm1"
@@ -153,6 +154,11 @@ def pair_links(
         FormatError: the stored links are damaged.
         Interrupted: the run was asked to stop.
     """
+    if origin != IBM1 and (prepared.target_tokenizer.copied or knows_terms(prepared.source_tokenizer)):
+        raise ConfigurationError(
+            f"{origin.path}: the words of this text are not those of its files, because of placeholders or terms: let "
+            "their alignments be learned, --alignments ibm1"
+        )
     processes, name = context.processes, origin if origin == IBM1 else origin.sha256
     numbers = [WordNumbers(side.entries) for side in (prepared.source_tokenizer, prepared.target_tokenizer)]
     new = processes.is_first and not (folder / FOLDER).is_dir()

@@ -31,7 +31,7 @@ from multihead.data.corpus import Pair, Report
 from multihead.data.order import usual_order
 from multihead.data.store_writers import ParallelWriter, Sizes
 from multihead.errors import ConfigurationError, DataError, Interrupted
-from multihead.files import remove, write_errors, write_text
+from multihead.files import remove, sha256_of, write_errors, write_text
 from multihead.planning.settings import Choices, CorpusRecord, DataConfig, PrepareSettings, pick_fields
 from multihead.preparing.corpora import (
     TextFiles,
@@ -46,7 +46,7 @@ from multihead.preparing.directions import by_direction, choose_symbols, directi
 from multihead.preparing.journal import Journal, digest_of, has_shards
 from multihead.preparing.prepared import Manifest, PreparedText, data_digests, open_prepared, read_manifest
 from multihead.preparing.shards import SHARD, Encoder, Joiner, read_shards
-from multihead.preparing.subwords import Vocabulary, choose_longest, keep_vocabulary, learn_vocabulary
+from multihead.preparing.subwords import Vocabulary, choose_longest, choose_terms, keep_vocabulary, learn_vocabulary
 from multihead.text.language_tokens import toward
 from multihead.text.languages import Direction, Languages
 from multihead.text.tokenizer import Tokenizer
@@ -141,6 +141,7 @@ def journal_for(
             "subwords": None if tokenizers is None else [tokenizer.digest for tokenizer in tokenizers],
             "versions": [version("multihead"), version("tokenizers")],
             "shard": SHARD,
+            **({} if settings.terms is None else {"terms": sha256_of(settings.terms)}),
         }
     )
     return Journal(folder, digest)
@@ -178,7 +179,8 @@ def write_data(
     shortest = choices.take("min_tokens", lambda: (1, "whatever is there may teach something"))
     longest = choose_longest(choices)
     symbols = [toward(vocabulary.source, corpus.languages[1]).prefix for corpus in files.train]
-    encoder = Encoder(vocabulary.source, vocabulary.target, range(shortest, longest + 1), symbols)
+    terms = choose_terms(choices, vocabulary.source)
+    encoder = Encoder(vocabulary.source, vocabulary.target, range(shortest, longest + 1), symbols, terms)
     sizes = len(vocabulary.source), len(vocabulary.target)
     with ParallelWriter(data / "train", *sizes, begun, kept=journal is not None) as writer:
         encode_corpora(files, held_out, encoder, joiner, writer, context, engine, journal)

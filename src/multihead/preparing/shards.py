@@ -30,6 +30,7 @@ from multihead.data.readers import CorpusScan
 from multihead.data.store import Flat, Int64
 from multihead.data.store_writers import ParallelWriter
 from multihead.errors import InputError
+from multihead.text.terms import Terms
 from multihead.text.tokenizer import Tokenizer
 
 SHARD = 10_000
@@ -182,22 +183,31 @@ class Encoder:
         target: the tokenizer of targets.
         lengths: the allowed numbers of subwords of each side.
         symbols: for each corpus, the ids before its sources, which say into which language; empty if there are none.
+        terms: are annotated in sources.
     """
 
     def __init__(
-        self, source: Tokenizer, target: Tokenizer, lengths: range, symbols: Sequence[tuple[int, ...]] = ()
+        self,
+        source: Tokenizer,
+        target: Tokenizer,
+        lengths: range,
+        symbols: Sequence[tuple[int, ...]] = (),
+        terms: Terms | None = None,
     ) -> None:
-        self._tokenizers, self._lengths = (source, target), lengths
+        self._tokenizers, self._lengths, self._terms = (source, target), lengths, terms
         self._symbols = tuple(symbols) if any(symbols) else ()
 
     def __reduce__(self) -> tuple[Callable[..., Encoder], tuple[Any, ...]]:
-        return _encoder_of, (*(tokenizer.to_json() for tokenizer in self._tokenizers), self._lengths, self._symbols)
+        texts = (tokenizer.to_json() for tokenizer in self._tokenizers)
+        return _encoder_of, (*texts, self._lengths, self._symbols, self._terms)
 
     def __call__(self, shard: TextShard) -> EncodedShard:
         """The ids of a shard; pairs of unwanted length go to its report, after those that the reader left out."""
         texts = self._tokenizers[0].training_pairs(
             [pair.source for pair in shard.pairs], [pair.target for pair in shard.pairs]
         )
+        if self._terms is not None:
+            texts = list(map(self._terms.annotate_pair, *texts)), texts[1]
         ids = [tokenizer.encode_batch(side) for tokenizer, side in zip(self._tokenizers, texts, strict=True)]
         if self._symbols:
             ids[0] = [[*self._symbols[shard.corpus], *row] if row else row for row in ids[0]]
@@ -224,9 +234,11 @@ class Encoder:
         return True
 
 
-def _encoder_of(source: str, target: str, lengths: range, symbols: Sequence[tuple[int, ...]]) -> Encoder:
+def _encoder_of(
+    source: str, target: str, lengths: range, symbols: Sequence[tuple[int, ...]], terms: Terms | None
+) -> Encoder:
     own = Tokenizer.from_json(source)
-    return Encoder(own, own if source == target else Tokenizer.from_json(target), lengths, symbols)
+    return Encoder(own, own if source == target else Tokenizer.from_json(target), lengths, symbols, terms)
 
 
 def _flat(ids: list[list[int]], tokenizer: Tokenizer) -> Flat:

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from multihead.data.corpus import Pair, Report
+from multihead.data.text_files import read_lines
+from multihead.errors import ConfigurationError
 from multihead.files import write_errors
 from multihead.planning.choices import choose_vocabulary
 from multihead.planning.settings import Choices
@@ -20,6 +22,7 @@ from multihead.preparing.corpora import TextFiles, apportion
 from multihead.text.language_tokens import with_languages
 from multihead.text.learning import LONGEST
 from multihead.text.placeholders import learn_with_placeholders, mask_pairs, parse_rules
+from multihead.text.terms import OF_SOURCES, Terms, knows_terms, parse_terms
 from multihead.text.tokenizer import Tokenizer
 from multihead.text.vocabulary import Specials
 
@@ -51,6 +54,30 @@ class Vocabulary:
         self.target.save(data / "target.tokenizer.json")
 
 
+def choose_terms(choices: Choices, tokenizer: Tokenizer) -> Terms | None:
+    """The terms to annotate in training sources, if the user gives any.
+
+    Args:
+        choices: the user's settings; collects how many there are.
+        tokenizer: of sources.
+
+    Raises:
+        DataError: the file cannot be read, or has no terms.
+        ConfigurationError: the tokenizer is of a model that was trained without terms.
+    """
+    path = choices.requested("terms")
+    if path is None:
+        return None
+    terms = parse_terms(read_lines(path), path)
+    if not knows_terms(tokenizer):
+        raise ConfigurationError(
+            f"terms: the given model was trained without, so its vocabulary lacks {' '.join(OF_SOURCES)}: leave terms "
+            "out, or train a new model"
+        )
+    choices.reasons["terms"] = f"{len(terms.entries):,} terms, SHA-256 {terms.digest[:12]}"
+    return terms
+
+
 def keep_vocabulary(choices: Choices, source: Tokenizer, target: Tokenizer) -> Vocabulary:
     """The vocabulary of a given model; how it was learned is unknown."""
     decisions = {"vocab_size": len(target), "shared_vocabulary": source.digest == target.digest}
@@ -78,6 +105,7 @@ def learn_vocabulary(
     decisions = {"vocab_size": size, "shared_vocabulary": shared, **options}
     options["specials"] = Specials(*strings)
     own: tuple[str, ...] = choices.take("user_symbols", lambda: ((), "there are none by default"))
+    own = (*own, *(OF_SOURCES if choices.requested("terms") else ()))
     rules = parse_rules(choices.take("placeholders", lambda: ((), "nothing is copied by default")))
     options |= {"symbols": own, "rules": rules}
     sides: list[Sequence[str]] = [[pair.source for pair in pairs], [pair.target for pair in pairs]]

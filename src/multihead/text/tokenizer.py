@@ -76,6 +76,8 @@ class Tokenizer(ABC):
     """Ends a source or target."""
     prefix: tuple[int, ...] = ()
     """Ids before every text, such as the token of a language. A target begins with them after ``bos_id``."""
+    symbols: tuple[str, ...] = ()
+    """User-defined symbols (`user_symbols`)."""
     languages: tuple[str, ...] = ()
     """Codes of the languages that have a control symbol of ours (`language_tokens`)."""
 
@@ -296,7 +298,7 @@ class WrappedTokenizer(Tokenizer):
     """
 
     def __init__(self, inner: Tokenizer) -> None:
-        self.inner, self.prefix = inner, inner.prefix
+        self.inner, self.prefix, self.symbols = inner, inner.prefix, inner.symbols
         self.pad_id, self.unk_id, self.bos_id, self.eos_id = inner.pad_id, inner.unk_id, inner.bos_id, inner.eos_id
 
     def to_json(self) -> str:

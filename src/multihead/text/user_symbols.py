@@ -28,6 +28,7 @@ import tokenizers
 
 from multihead.errors import ConfigurationError, FormatError
 from multihead.text import learning
+from multihead.text.terms import OF_SOURCES
 from multihead.text.tokenizer import STANDARD, BytePairTokenizer, Tokenizer, WrappedTokenizer
 from multihead.text.vocabulary import MARK, Specials, assemble, check_unicode
 
@@ -140,6 +141,11 @@ class SymbolTokenizer(WrappedTokenizer):
     def entries(self) -> tuple[bytes, ...]:
         """The bytes of each id; those of a symbol are its text."""
         return (*self.pairs.entries, *(symbol.encode() for symbol in self.symbols))
+
+    @cached_property
+    def forbidden_in_output(self) -> tuple[int, ...]:
+        """What the inner tokenizer forbids, and the symbols of annotations, which sources alone have (`text.terms`)."""
+        return (*self.pairs.forbidden_in_output, *(self._ids[own] for own in OF_SOURCES if own in self._ids))
 
     def id_of(self, symbol: str) -> int:
         """The id of a symbol."""

@@ -14,6 +14,7 @@ from pydantic import Field
 from multihead.configuration import MOST_ENTRIES, MOST_FACTOR, Settings, build
 from multihead.decoding.search import Search
 from multihead.errors import ConfigurationError, InputError
+from multihead.text.terms import Terms
 
 T = TypeVar("T")
 
@@ -101,6 +102,7 @@ class TranslationRequest:
         weights: return only the candidate with the highest weighted sum of features; its agreement is by ``metric``,
             or by default chrF.
         both: with ``sampling`` and one of these two: the hypotheses of the beam are candidates, too.
+        terms: wanted translations, which are written into the sources (`text.terms`).
         batch_tokens: padded source tokens times the hypotheses per sentence in a batch: memory against speed. The
             compiled search, which has no padding, ignores it.
 
@@ -119,6 +121,7 @@ class TranslationRequest:
     metric: Metric | None = None
     weights: Weights | None = None
     both: bool = False
+    terms: Terms | None = None
     batch_tokens: int = 4096
 
     def __post_init__(self) -> None:

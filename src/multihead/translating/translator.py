@@ -387,7 +387,7 @@ class Translator:
         work = [index for index, text in enumerate(request.texts) if text.strip()]
         if progress is not None and len(work) < len(results):
             progress(len(results) - len(work))
-        encoded = self.bundle.source_tokenizer.encode_batch([request.texts[index] for index in work])
+        encoded = self.bundle.source_tokenizer.encode_batch(self._read(request, work))
         lengths = [len(ids) + 1 for ids in encoded]
         if constraints.prefixes or constraints.phrases:
             limits: list[int | None] = [None] * len(results)
@@ -412,6 +412,15 @@ class Translator:
             if progress is not None and engine is None:
                 progress(len(group))
         return results
+
+    def _read(self, request: TranslationRequest, places: Sequence[int]) -> list[str]:
+        """What the network reads of some texts: with the terms of the request."""
+        texts = [request.texts[place] for place in places]
+        if request.terms is None:
+            return texts
+        from multihead.text.terms import for_sources
+
+        return list(map(for_sources(request.terms, self.bundle.source_tokenizer).annotate, texts))
 
     def _find_engine(self, search: Search, constraints: Constraints, samples: bool = False) -> CompiledSearch | None:
         """The compiled search, if it supports what is asked for.

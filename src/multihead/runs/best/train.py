@@ -111,6 +111,11 @@ def _begin(given: TrainSettings, folder: Path, context: RunContext, monolingual:
     for name in ("from_model", "teacher"):
         if getattr(given, name) is not None:
             raise ConfigurationError(f"{name}: a run in stages trains its own models; leave it out, or train one model")
+    if given.terms is not None:
+        raise ConfigurationError(
+            "terms: a run in stages trains the opposite direction, too, whose targets would have annotations; leave it "
+            "out, or train one model"
+        )
     machine, choices = inspect_machine(), Choices(given)
     of_student = {name: value for name, value in given.model_dump(exclude_none=True).items() if name not in _OWN}
     student = build(TrainSettings, {**of_student, "teacher": (folder,)}, "the settings of a student")

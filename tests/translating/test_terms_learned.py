@@ -1,0 +1,102 @@
+"""A model that was trained with terms writes the wanted translation, in the form that the sentence needs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from multihead.errors import ConfigurationError
+from multihead.runs.best.train import train_best
+from multihead.runs.translator.train import train
+from multihead.text.terms import parse_terms
+from multihead.translating.request import TranslationRequest
+from multihead.translating.translator import Translator
+
+NOUNS = {"bak": ("bank", "bench", "pew"), "sal": ("lock", "castle", "fort"), "tor": ("gate", "goal", "fool")}
+"""Words with three translations each, of which only the list says the right one."""
+COUNTS = {"ein": ("one", ""), "zwei": ("two", "s"), "drei": ("three", "s")}
+"""The rule of the target language: a plural has an s."""
+LIST = [f"{noun}\t{lemma}" for noun, lemmas in NOUNS.items() for lemma in lemmas]
+
+
+def pair(count: str, noun: str, lemma: str) -> tuple[str, str]:
+    return f"{count} {noun}", f"{COUNTS[count][0]} {lemma}{COUNTS[count][1]}"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, draw = tmp_path_factory.mktemp("terms"), random.Random(1)
+    seen = [(c, n, one) for c in COUNTS for n, lemmas in NOUNS.items() for one in lemmas]
+    for name, size in (("train", 900), ("valid", 12)):
+        pairs = [[pair(*draw.choice(seen)) for _ in range(draw.randint(1, 2))] for _ in range(size)]
+        for side, place in (("source", 0), ("target", 1)):
+            lines = [", ".join(one[place] for one in row) for row in pairs]
+            (folder / f"{name}.{side}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    (folder / "terms.tsv").write_text("".join(f"{line}\n" for line in LIST), encoding="utf-8")
+    settings: dict[str, Any] = {
+        "width": 32, "heads": 2, "inner": 64, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 330,
+        "batch_tokens": 1024, "learning_rate": 0.01, "warmup": 20, "average": 0.9, "precision": "float32", "threads": 1,
+        "updates": 130, "validate_every": 130, "seed": 1, "dropout": 0.0,
+    }  # fmt: skip
+    files = {
+        f"{'' if n == 'train' else 'valid_'}{s}": folder / f"{n}.{s}"
+        for n in ("train", "valid")
+        for s in ("source", "target")
+    }
+    train(**files, **settings, terms=folder / "terms.tsv", output=folder / "run", say=lambda _: None)
+    return folder
+
+
+def test_wanted_translations_are_inflected(run: Path) -> None:
+    translator = Translator.load(run / "run")
+    cases = [(count, noun, lemma) for count in COUNTS for noun, lemmas in NOUNS.items() for lemma in lemmas]
+    exact, plurals, without = 0, 0, 0
+    for case in cases:
+        source, target = pair(*case)
+        wanted = parse_terms([f"{case[1]}\t{case[2]}"])
+        found = translator.run(TranslationRequest(translator.search_settings(), [source], terms=wanted))[0][0].text
+        exact += found == target
+        plurals += found.endswith("s") == target.endswith("s")
+        without += translator.translate([source]) == [target]
+    assert without <= len(cases) / 3  # one translation of each source, whatever is wanted
+    assert exact >= 0.8 * len(cases)
+    assert plurals >= 0.9 * len(cases)
+
+
+def test_the_command(run: Path, call: Callable[..., SimpleNamespace], trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "own.tsv").write_text("bak\tbench\n", encoding="utf-8")
+    given = b"zwei bak\nein tor\n"
+    ended = call("translate", run / "run", "--terms", tmp_path / "own.tsv", given=given)
+    translator, wanted = Translator.load(run / "run"), parse_terms(["bak\tbench"])
+    request = TranslationRequest(translator.search_settings(), ["zwei bak", "ein tor"], terms=wanted)
+    assert (ended.status, ended.text) == (0, "".join(f"{row[0].text}\n" for row in translator.run(request)))
+    plain = translator.translate(["zwei⟨term⟩ bak⟨as⟩ bench⟨/term⟩", "ein tor"])
+    assert ended.text == "".join(f"{text}\n" for text in plain)
+    other = call("translate", trained, "--terms", tmp_path / "own.tsv", given=given)
+    assert (other.status, other.out, other.err.count("\n")) == (2, b"", 1)
+    assert "this model was trained without them (train --terms FILE)" in other.err
+    (tmp_path / "bad.tsv").write_text("bak bench\n", encoding="utf-8")
+    assert "bad.tsv:1: expected a term" in call("translate", run / "run", "--terms", tmp_path / "bad.tsv").err
+    resumed = tmp_path / "in.txt"
+    resumed.write_bytes(given)
+    written = call(
+        "translate", run / "run", "--input", resumed, "--output", tmp_path / "out", "--terms", tmp_path / "own.tsv"
+    )
+    assert (written.status, (tmp_path / "out").read_bytes()) == (0, ended.out)
+
+
+def test_what_terms_cannot_be_had_with(run: Path, trained: Path, tmp_path: Path) -> None:
+    files = {side: run / f"train.{side}" for side in ("source", "target")}
+    own: dict[str, Any] = {"terms": run / "terms.tsv", "updates": 1, "say": lambda _: None}
+    with pytest.raises(ConfigurationError, match="the given model was trained without"):
+        train(**files, **own, from_model=trained, output=tmp_path / "tuned")
+    with pytest.raises(ConfigurationError, match="terms: a run in stages"):
+        train_best(**files, **own, output=tmp_path / "best")
+    (tmp_path / "links").write_text("0-0\n" * 900, encoding="utf-8")
+    with pytest.raises(ConfigurationError, match="the words of this text are not those of its files"):
+        train(**files, **own, preset="tiny", alignments=tmp_path / "links", output=tmp_path / "guided")
