@@ -314,6 +314,8 @@ class EngineCase:
             settings["positions"] = draw.choice(["alibi", "none"])
         if draw.random() < 0.4:
             settings |= {"query_key_norm": draw.choice(["layer", "rms"]), "encoder_window": draw.some(9)}
+        if settings["norm"] == "pre" and draw.random() < 0.3:
+            settings["block"] = "parallel"
         torch.manual_seed(draw.getrandbits(40))
         return Transformer(TransformerConfig(**settings)).eval()
 

@@ -59,6 +59,11 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "query-key layer norm, odd widths": {"query_key_norm": "layer", "key_dim": 5, "value_dim": 7, "norm_eps": 1e-2},
     "encoder window": {"encoder_window": 2, "positions": "relative", "relative_distance": 20, "norm": "pre"},
+    "parallel blocks": {"norm": "pre", "block": "parallel", "positions": "relative", "relative_distance": 20},
+    "parallel blocks, gated, RMS": {
+        "norm": "pre", "block": "parallel", "feed_forward": "swiglu", "norm_kind": "rms", "kv_heads": 1,
+        "positions": "rotary", "query_key_norm": "rms", "tie_output": False,
+    },
     "wide heads": {"width": 128, "heads": 2, "norm_eps": 1e-3},
 }  # fmt: skip
 

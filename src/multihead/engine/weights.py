@@ -109,8 +109,6 @@ def _unsupported(model: Network) -> str | None:
         return f"a {type(model).__name__} is not compiled, only a Transformer is"
     if model.config.positions == "shaw":
         return "relative positions of keys and values (Shaw et al. 2018) are not compiled"
-    if model.config.block == "parallel":
-        return "parallel blocks are not compiled"
     if any(p.device.type != "cpu" or p.dtype != torch.float32 for p in model.parameters()):
         return "the weights are not float32 on a CPU"
     if has_hooks(model):
@@ -168,8 +166,10 @@ def model_weights(model: Transformer, precision: Precision) -> ModelWeights:
         int(config.positions == "alibi"),
         ("none", "layer", "rms").index(config.query_key_norm),
         config.encoder_window or 0,
+        int(config.block == "parallel"),
     ]
     shapes, gated = _Shapes(*sizes[1:7]), config.feed_forward in GATED
+    parallel = config.block == "parallel"  # a layer has one norm
     tensors: list[Tensor | None] = []
     for embedding, vocabulary in zip((model.source_embedding, model.target_embedding), sizes[9:11], strict=True):
         table = _checked(embedding.table.weight, vocabulary, config.width)
@@ -178,12 +178,14 @@ def model_weights(model: Transformer, precision: Precision) -> ModelWeights:
     for layer in model.encoder:
         assert isinstance(layer, EncoderLayer)
         tensors += [*shapes.self_attention(layer.self_residual, layer.self_attention)]
-        tensors += [*shapes.feed_forward(layer.feed_forward_residual, layer.feed_forward, gated)]
+        residual = None if parallel else layer.feed_forward_residual
+        tensors += [*shapes.feed_forward(residual, layer.feed_forward, gated)]
     for layer in model.decoder:
         assert isinstance(layer, DecoderLayer)
         tensors += [*shapes.self_attention(layer.self_residual, layer.self_attention)]
-        tensors += [*shapes.cross_attention(layer.cross_residual, layer.cross_attention)]
-        tensors += [*shapes.feed_forward(layer.feed_forward_residual, layer.feed_forward, gated)]
+        tensors += [*shapes.cross_attention(None if parallel else layer.cross_residual, layer.cross_attention)]
+        residual = None if parallel else layer.feed_forward_residual
+        tensors += [*shapes.feed_forward(residual, layer.feed_forward, gated)]
     if (len(model.encoder), len(model.decoder)) != (config.encoder_layers, config.decoder_layers):
         raise ShapeError(f"got {len(model.encoder)} and {len(model.decoder)} layers, and the settings say otherwise")
     if final:
@@ -318,10 +320,10 @@ class _Shapes(NamedTuple):
         yield from self.head_norms(attention)
         yield from _linear(attention.output_projection, self.width, self.heads * self.value)
 
-    def cross_attention(self, residual: Residual, attention: MultiHeadAttention) -> Iterator[Tensor | None]:
+    def cross_attention(self, residual: Residual | None, attention: MultiHeadAttention) -> Iterator[Tensor | None]:
         packed = attention.in_projection
         assert packed is not None
-        yield from self.norm(residual.norm)
+        yield from () if residual is None else self.norm(residual.norm)
         queries, rest = self.heads * self.key, self.kv_heads * (self.key + self.value)
         for rows, count in ((slice(0, queries), queries), (slice(queries, None), rest)):
             yield _checked(packed.weight[rows], count, self.width)
@@ -334,8 +336,8 @@ class _Shapes(NamedTuple):
             if norm is not None:
                 yield _checked(norm.weight, self.key)
 
-    def feed_forward(self, residual: Residual, network: FeedForward, gated: bool) -> Iterator[Tensor | None]:
-        yield from self.norm(residual.norm)
+    def feed_forward(self, residual: Residual | None, network: FeedForward, gated: bool) -> Iterator[Tensor | None]:
+        yield from () if residual is None else self.norm(residual.norm)
         yield from _linear(network.expand, self.inner, self.width)
         if gated:
             assert isinstance(network, GatedFeedForward)

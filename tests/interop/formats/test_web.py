@@ -64,6 +64,7 @@ MODELS = {
         "query_key_norm": "rms",
         "encoder_window": 2,
     },
+    "parallel blocks": {**WIDE, "norm": "pre", "block": "parallel", "feed_forward": "swiglu"},
     "no positions": {**WIDE, "positions": "none"},
     "fairseq, separate, norm": {"sinusoid": "fairseq", "shared": False, "tie_output": False, "embedding_norm": True},
 }

@@ -44,6 +44,7 @@ def test_a_run_resumes_and_its_model_is_searched_but_not_exported(numbers: Numbe
     for format_ in ("ctranslate2", "onnx", "web", "transformers"):
         with pytest.raises(MultiheadError) as refusal:
             export_model(whole, format_, tmp_path / format_)
-        assert all(reason in str(refusal.value) for reason in REASONS)
+        reasons = REASONS[:1] if format_ == "web" else REASONS
+        assert all(reason in str(refusal.value) for reason in reasons)
         assert "\n" not in str(refusal.value)
         assert not (tmp_path / format_).exists()

@@ -457,8 +457,10 @@ struct Reader {  // reads the tensors of a model in the order of engine/weights.
         const float *matrix = take(), *bias = take();
         w.prepack((int)s.kind, matrix, bias, out, in, fill);
     }
-    void attention(Attention &a, bool cross) {
-        norm(a.norm, s.width);
+    // own: of the layer's self-attention, the only norm of a parallel layer.
+    void attention(Attention &a, bool cross, const Norm *own = nullptr) {
+        if (own && s.parallel) a.norm = *own;
+        else norm(a.norm, s.width);
         weights(a.in, cross ? s.q() : s.q() + s.kv(), s.width);
         if (cross) weights(a.memory, s.kv(), s.width);
         for (Norm *n : {&a.query_norm, &a.key_norm})
@@ -468,8 +470,9 @@ struct Reader {  // reads the tensors of a model in the order of engine/weights.
             }
         weights(a.out, s.width, s.heads * s.value);
     }
-    void feed_forward(FeedForward &f) {
-        norm(f.norm, s.width);
+    void feed_forward(FeedForward &f, const Norm &own) {
+        if (s.parallel) f.norm = own;
+        else norm(f.norm, s.width);
         weights(f.expand, s.inner, s.width);
         if (s.activation >= GATED_RECTIFIER) weights(f.gate, s.inner, s.width);
         weights(f.contract, s.width, s.inner);
@@ -490,7 +493,8 @@ static bool are_possible(const Sizes &s) {
     return s.heads % s.kv_heads == 0 && is_in(s.kind, 0, 2) && is_in(s.activation, 0, GATED_TANH_GELU) &&
            is_in(s.encoder_layers, 0, 1 << 20) && is_in(s.decoder_layers, 0, 1 << 20) && is_in(s.reach, 0, 1 << 20) &&
            is_in(s.unread, 0, 1) && is_in(s.rotary, 0, 1) && !(s.rotary && s.key % 2) && is_in(s.linear, 0, 1) &&
-           !(s.linear && s.reach) && is_in(s.head_norm, 0, 2) && is_in(s.window, 0, most);
+           !(s.linear && s.reach) && is_in(s.head_norm, 0, 2) && is_in(s.window, 0, most) &&
+           is_in(s.parallel, 0, 1) && !(s.parallel && !s.pre);
 }
 
 // Whether a sentence of `words` ids and translations of `limit` symbols need a number of bytes that 64 bits can hold.
@@ -522,13 +526,13 @@ static std::unique_ptr<Model> model_of(const i64 *sizes, const float *scales,
     m->encoder.resize(m->sizes.encoder_layers);
     for (EncoderLayer &layer : m->encoder) {
         reader.attention(layer.own, false);
-        reader.feed_forward(layer.feed_forward);
+        reader.feed_forward(layer.feed_forward, layer.own.norm);
     }
     m->decoder.resize(m->sizes.decoder_layers);
     for (DecoderLayer &layer : m->decoder) {
         reader.attention(layer.own, false);
-        reader.attention(layer.cross, true);
-        reader.feed_forward(layer.feed_forward);
+        reader.attention(layer.cross, true, &layer.own.norm);
+        reader.feed_forward(layer.feed_forward, layer.own.norm);
     }
     if (m->sizes.final_norm) reader.norm(m->encoder_norm, m->sizes.width), reader.norm(m->decoder_norm, m->sizes.width);
     reader.weights(m->output, m->sizes.target_vocab, m->sizes.width, NOTHING);

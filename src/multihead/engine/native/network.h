@@ -91,7 +91,8 @@ struct Sizes {
         rotary,  // whether positions rotate queries and keys of self-attention, rather than being added to embeddings
         linear,     // whether scores of self-attention fall linearly with the distance (ALiBi)
         head_norm,  // of the queries and keys of every head: 0 none, 1 layer norm, 2 RMS norm
-        window;     // how far the encoder sees to either side; 0: everything
+        window,     // how far the encoder sees to either side; 0: everything
+        parallel;   // whether all parts of a layer read its normed input, with pre-norm (models/parallel_blocks.py)
     i64 q() const { return heads * key; }
     i64 k() const { return kv_heads * key; }
     i64 v() const { return kv_heads * value; }
@@ -210,7 +211,7 @@ struct Row {
 
 // Buffers of a thread.
 struct Scratch {
-    Block states, hidden, wide, gates, heads, scores, turned;
+    Block states, given, hidden, wide, gates, heads, scores, turned;
     Rows rows;
 };
 
@@ -240,8 +241,16 @@ struct Runner {
         for (i64 r = 0; r < rows; r++) norm.apply(x + r * stride, x + r * stride, s.width);
     }
 
-    void feed_forward(const FeedForward &f, float *x, i64 rows) {
-        load_rows(x, rows, s.width, stride, s.pre ? &f.norm : nullptr);
+    // What the parts of a layer read: x itself, or a copy of x if all of them read what the layer is given.
+    const float *entered(const float *x, i64 rows) {
+        if (!s.parallel) return x;
+        float *copy = scratch.given.get<float>(rows * stride);
+        memcpy(copy, x, rows * stride * 4);
+        return copy;
+    }
+
+    void feed_forward(const FeedForward &f, const float *from, float *x, i64 rows) {
+        load_rows(from, rows, s.width, stride, s.pre ? &f.norm : nullptr);
         const i64 step = round_up(s.inner);
         float *h = scratch.wide.get<float>(rows * step);
         if (s.activation < GATED_RECTIFIER) {
@@ -500,7 +509,8 @@ struct Runner {
             for (i64 t = 0; t < length; t++, row++) embed(model.source, sources, words[row], t, x + row * stride);
         const i64 step = round_up(s.q() + s.kv());
         for (const EncoderLayer &layer : model.encoder) {
-            load_rows(x, rows, s.width, stride, s.pre ? &layer.own.norm : nullptr);
+            const float *from = entered(x, rows);
+            load_rows(from, rows, s.width, stride, s.pre ? &layer.own.norm : nullptr);
             float *qkv = scratch.wide.get<float>(rows * step);
             float *heads = scratch.heads.get<float>(rows * s.heads * s.value);
             product(layer.own.in, scratch.rows, rows, qkv, step);
@@ -512,7 +522,7 @@ struct Runner {
                 first += length;
             }
             project_heads(layer.own, heads, x, rows);
-            feed_forward(layer.feed_forward, x, rows);
+            feed_forward(layer.feed_forward, from, x, rows);
         }
         load_rows(x, rows, s.width, stride, s.final_norm ? &model.encoder_norm : nullptr);
         auto memory = std::make_shared<Memory>();
@@ -576,7 +586,8 @@ struct Runner {
         float *heads = scratch.heads.get<float>(rows * s.heads * s.value);
         for (i64 l = 0; l < s.decoder_layers; l++) {
             const DecoderLayer &layer = model.decoder[l];
-            load_rows(x, rows, s.width, stride, s.pre ? &layer.own.norm : nullptr);
+            const float *from = entered(x, rows);
+            load_rows(from, rows, s.width, stride, s.pre ? &layer.own.norm : nullptr);
             float *qkv = scratch.wide.get<float>(rows * wide);
             product(layer.own.in, scratch.rows, rows, qkv, wide);
             for (i64 r = 0; r < rows; r++) norm_heads(qkv + r * wide, layer.own);
@@ -584,14 +595,14 @@ struct Runner {
             s.kind == FLOAT32 ? self_attention<float>(given, l, qkv, wide, heads)
                               : self_attention<uint16_t>(given, l, qkv, wide, heads);
             project_heads(layer.own, heads, x, rows);
-            load_rows(x, rows, s.width, stride, s.pre ? &layer.cross.norm : nullptr);
+            load_rows(from, rows, s.width, stride, s.pre ? &layer.cross.norm : nullptr);
             float *q = scratch.wide.get<float>(rows * narrow);
             product(layer.cross.in, scratch.rows, rows, q, narrow);
             for (i64 r = 0; r < rows; r++) norm_heads(q + r * narrow, s.heads, layer.cross.query_norm);
             s.kind == FLOAT32 ? cross_attention<float>(given, l, q, narrow, heads)
                               : cross_attention<uint16_t>(given, l, q, narrow, heads);
             project_heads(layer.cross, heads, x, rows);
-            feed_forward(layer.feed_forward, x, rows);
+            feed_forward(layer.feed_forward, from, x, rows);
         }
         for (i64 r = 0; r < rows; r++) {
             if (s.final_norm) model.decoder_norm.apply(x + r * stride, x + r * stride, s.width);

@@ -32,7 +32,8 @@ def network_refusals(config: TransformerConfig, *, rotary: bool = False, native:
     Args:
         config: settings of the network.
         rotary: whether the format has rotary positions.
-        native: whether it runs our compiled search, which has linear positions, norms of queries and keys, and windows.
+        native: whether it runs our compiled search, which has linear positions, norms of queries and keys, windows and
+            parallel blocks.
     """
     reasons = []
     if config.norm_kind == "rms":
@@ -49,7 +50,7 @@ def network_refusals(config: TransformerConfig, *, rotary: bool = False, native:
         reasons.append(f"norms of queries and keys (query_key_norm {config.query_key_norm})")
     if config.encoder_window is not None and not native:
         reasons.append(f"an encoder that attends within a window (encoder_window {config.encoder_window})")
-    if config.block == "parallel":
+    if config.block == "parallel" and not native:
         reasons.append("parallel blocks (train with --block sequential)")
     if config.feed_forward in ("gelu_tanh", "geglu_tanh"):
         reasons.append(f"GELU by its tanh formula ({config.feed_forward})")
