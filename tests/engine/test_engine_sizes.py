@@ -158,7 +158,17 @@ def test_the_c_interface_refuses_sizes_whose_products_overflow() -> None:
         {16: 2**40},
         {17: 2},
     ]
-    for changes in (*wrong, {18: 2}, {18: 1, 4: 5}, {19: 2}, {19: 1, 16: 9}, {20: 3}, {21: -1}, {22: 1}, {22: 2, 12: 1}):
+    for changes in (
+        *wrong,
+        {18: 2},
+        {18: 1, 4: 5},
+        {19: 2},
+        {19: 1, 16: 9},
+        {20: 3},
+        {21: -1},
+        {22: 1},
+        {22: 2, 12: 1},
+    ):
         sizes = [changes.get(place, size) for place, size in enumerate(good)]
         assert library.decoding_model((ctypes.c_int64 * len(sizes))(*sizes), scales, tensors) is None
 
