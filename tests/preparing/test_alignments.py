@@ -278,3 +278,13 @@ def test_settings_that_do_not_fit_are_refused(numbers, tmp_path, wishes, message
             tmp_path / "run", **numbers.train, **numbers.valid, **{"alignments": "ibm1", **SHORT, **small, **wishes}
         )
     assert not (tmp_path / "run").exists()
+
+
+def test_the_command_refuses_a_wrong_line_in_one_line(call, numbers, tmp_path) -> None:
+    for name, line in (("weights", "-1"), ("alignments", "0-x")):
+        other = {"weights": "1", "alignments": "0-0"}[name]
+        (tmp_path / name).write_text(f"{other}\n" * 41 + f"{line}\n" + f"{other}\n" * 558, encoding="utf-8")
+        words = [f"--{key.replace('_', '-')}={path}" for key, path in {**numbers.train, **numbers.valid}.items()]
+        result = call("train", *words, f"--{name}", tmp_path / name, "--output", tmp_path / "run")
+        assert (result.status, result.err.count("\n")) == (2, 1)
+        assert f"{tmp_path / name}:42: '{line}' is not a" in result.err

@@ -116,6 +116,12 @@ def _begin(given: TrainSettings, folder: Path, context: RunContext, monolingual:
             "terms: a run in stages trains the opposite direction, too, whose targets would have annotations; leave it "
             "out, or train one model"
         )
+    for name in ("weights", "alignments"):
+        if getattr(given, name) is not None:
+            raise ConfigurationError(
+                f"{name}: their lines are those of the text, and a run in stages also trains on text that it makes; "
+                "leave them out, or train one model"
+            )
     machine, choices = inspect_machine(), Choices(given)
     of_student = {name: value for name, value in given.model_dump(exclude_none=True).items() if name not in _OWN}
     student = build(TrainSettings, {**of_student, "teacher": (folder,)}, "the settings of a student")
