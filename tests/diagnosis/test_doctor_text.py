@@ -17,6 +17,7 @@ from multihead.diagnosis.findings import FINDING_KINDS, Diagnosis, make_finding
 from multihead.diagnosis.model_checks import check_tokens
 from multihead.diagnosis.text_checks import TextPass
 from multihead.errors import ConfigurationError, DataError, FormatError
+from multihead.text.placeholders import learn_with_placeholders, parse_rules
 from multihead.text.tokenizer import BytePairTokenizer, Tokenizer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -297,3 +298,17 @@ def test_severity_is_a_matter_of_shares() -> None:
         share: make_finding("equal-sides", "x", round(1000 * share), 1000, "").severity for share in shares
     } == shares
     assert all(kind.remedy for kind in FINDING_KINDS.values())
+
+
+def test_what_is_copied_is_not_missed_in_the_subwords(tmp_path: Path) -> None:
+    """Numbers are one symbol, so their digits need no entries; a number on one side alone does."""
+    rules = parse_rules(["numbers"])
+    source, target = ([f"{text} {number}" for number, text in enumerate(side, 1000)] for side in sentences(200))
+    own = learn_with_placeholders([*sentences(200)[0], *sentences(200)[1]], 420, symbols=["☃"], rules=rules)
+    for last, counts in ((target[-1], []), ("12", [4, 2])):  # without a partner, 1199 and 12 stay as they are
+        files = write(tmp_path, (source, [*target[:-1], last]))
+        whole = TextPass(ParallelReader(files["source"], files["target"]))
+        findings, _ = check_tokens((own, own), whole.characters, whole.sample, "text")
+        found = [one.count for one in findings if one.code == "byte-characters"]
+        assert found == counts
+        assert not any(one.code == "round-trip" for one in findings)

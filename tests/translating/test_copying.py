@@ -80,6 +80,9 @@ def test_samples_prefixes_phrases_and_groups_copy_too() -> None:
         [[one.translation] for one in translate_guarded(translator, texts, mode="retry")],
     ):
         assert all(copied(source, one.text) for source, row in zip(texts, rows, strict=True) for one in row)
+    (many,) = translator.translations([" ".join(map(str, range(12)))])
+    assert many.warning is not None
+    assert many.warning.startswith("it has 2 numbers, addresses or the like beyond those that are copied")
     begun = translator.translate(texts, prefixes=["A 907.55", "48213", "A"])
     assert begun[1].startswith("48213")
     assert begun[0].startswith("A 907.55")

@@ -17,7 +17,8 @@ character), and how many tokens a word has.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -25,12 +26,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from multihead.data.batching import Batch, collate
-from multihead.data.store import ParallelStore
+from multihead.data.store import Int64, ParallelStore
 from multihead.diagnosis.corpus import MAX_LINES, Characters, Sample
 from multihead.diagnosis.findings import Finding, make_finding
 from multihead.errors import MultiheadError
 from multihead.models.network import Network
 from multihead.text.tokenizer import Tokenizer
+from multihead.text.user_symbols import pattern_of
 from multihead.text.vocabulary import MARK
 from multihead.training.config import TrainingConfig
 from multihead.training.optimizer import build_optimizer
@@ -270,12 +272,14 @@ def check_tokens(
     """
     every: list[Finding] = []
     figures: dict[str, float] = {}
+    trained = tokenizers[0].training_pairs(sample.sources, sample.targets)
     for side, tokenizer in enumerate(tokenizers):
-        side_name, texts = _SIDES[side], sample.side(side)
+        side_name, texts = _SIDES[side], list(trained[side])
         where = f"{side_name} of {name}"
-        byte_findings, share = _check_bytes(tokenizer, characters, side, where)
+        counts = _outside_of_symbols(tokenizer, texts) if tokenizer.symbols else characters.counts[side]
+        byte_findings, share = _check_bytes(tokenizer, counts, characters.first[side], where)
         ids = tokenizer.encode_batch(texts)
-        every += [*byte_findings, *_check_round_trip(tokenizer, sample, side, ids, where)]
+        every += [*byte_findings, *_check_round_trip(tokenizer, texts, sample.lines, ids, where)]
         every += _check_lengths(texts, ids, where)
         words = sum(len(text.split()) for text in texts)
         figures[f"{side_name}_tokens_per_word"] = sum(map(len, ids)) / max(words, 1)
@@ -283,16 +287,22 @@ def check_tokens(
     return every, figures
 
 
-def _check_bytes(tokenizer: Tokenizer, characters: Characters, side: int, where: str) -> tuple[list[Finding], float]:
+def _outside_of_symbols(tokenizer: Tokenizer, texts: Sequence[str]) -> Int64:
+    """How often each character occurs in texts outside of user-defined symbols."""
+    rest = "".join(map(partial(pattern_of(tokenizer.symbols).sub, ""), texts))
+    return np.bincount(np.frombuffer(rest.encode("utf-32-le", "replace"), np.uint32), minlength=0x110000)
+
+
+def _check_bytes(
+    tokenizer: Tokenizer, counts: Int64, first: Mapping[int, int], where: str
+) -> tuple[list[Finding], float]:
     entries = {entry for entry in tokenizer.vocabulary if len(entry) == 1} - {MARK} | {" "}
-    counts = characters.counts[side]
     occurring = np.flatnonzero(counts)
     broken = [code for code in occurring.tolist() if chr(code) not in entries]
     total, count = int(counts.sum()), int(counts[broken].sum())
     if not broken:
         return [], 0.0
     broken.sort(key=lambda code: -counts[code])
-    first = characters.first[side]
     shown = [
         f"{_describe_character(code)} ({_times(int(counts[code]))}, first on line {first[code]})"
         for code in broken[:_SHOWN]
@@ -313,14 +323,13 @@ def _describe_character(code: int) -> str:
 
 
 def _check_round_trip(
-    tokenizer: Tokenizer, sample: Sample, side: int, ids: list[list[int]], where: str
+    tokenizer: Tokenizer, texts: Sequence[str], numbers: Sequence[int], ids: list[list[int]], where: str
 ) -> list[Finding]:
-    texts = sample.side(side)
     wrong = [place for place, text in enumerate(tokenizer.decode_batch(ids)) if text != texts[place]]
     if not wrong:
         return []
     what = f"{len(wrong):,} of {len(texts):,} lines do not come back from their tokens"
-    lines = [sample.lines[place] for place in wrong[:MAX_LINES]]
+    lines = [numbers[place] for place in wrong[:MAX_LINES]]
     return [make_finding("round-trip", where, len(wrong), len(texts), what, lines)]
 
 

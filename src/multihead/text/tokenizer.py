@@ -210,6 +210,10 @@ class Tokenizer(ABC):
         """The ids of the placeholders of a source, each of which its translation has exactly once."""
         return []
 
+    def missed(self, source: str) -> int:  # noqa: ARG002
+        """Number of spans of a source that rules match, but that are translated like other text."""
+        return 0
+
     def training_pairs(self, sources: Sequence[str], targets: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
         """The texts of both sides that are encoded to train on; others than given with placeholders alone."""
         return sources, targets
@@ -326,6 +330,9 @@ class WrappedTokenizer(Tokenizer):
 
     def copies(self, source: str) -> list[int]:
         return self.inner.copies(source)
+
+    def missed(self, source: str) -> int:
+        return self.inner.missed(source)
 
     def encode(self, text: str) -> list[int]:
         return self.inner.encode(text)

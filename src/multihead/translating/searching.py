@@ -39,7 +39,8 @@ class Translation:
     finished: bool
     """False if the length limit cut it, so that the text is incomplete."""
     warning: str | None = None
-    """A note for the reader: the sentence is longer than the number of learned positions."""
+    """A note for the reader: the sentence is longer than the number of learned positions, or has more placeholders than
+    are copied."""
     log_probability: float = 0.0
     """log p(y | x)."""
     tokens: int = 0
@@ -63,10 +64,17 @@ def make_translation(
         tokenizer.filled(tokenizer.decode(tokens), source),
         hypothesis.score,
         hypothesis.finished,
-        _positions_warning(max_positions, source_tokens, len(tokens) + 1),
+        _positions_warning(max_positions, source_tokens, len(tokens) + 1) or _copies_warning(tokenizer, source),
         hypothesis.log_probability,
         len(tokens) + hypothesis.finished,
     )
+
+
+def _copies_warning(tokenizer: Tokenizer, source: str) -> str | None:
+    """A warning if a source has more spans of a kind than there are placeholders."""
+    if not (missed := tokenizer.missed(source)):
+        return None
+    return f"it has {missed} numbers, addresses or the like beyond those that are copied: they are translated as text"
 
 
 def _positions_warning(most: int | None, source_tokens: int, target_tokens: int) -> str | None:
