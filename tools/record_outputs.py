@@ -107,6 +107,10 @@ pointer train hull --output pointer-hull --updates 30 --width 32 --largest 6 --t
 pointer hull --model pointer-hull 0,0 1,0 0.5,0.2 1,1 0,1
 pretrain --text corpus.txt --output bert --updates 30 --width 32 --layers 1 --heads 2 --inner 64 --vocab-size 300 --max-tokens 32 --threads 1 --seed 3
 fill-mask bert "eins [MASK] drei"
+train --model decoder --target corpus.txt --output language-model --updates 30 --width 32 --decoder-layers 1 --heads 2 --inner 64 --vocab-size 300 --threads 1 --seed 3
+generate language-model "eins" --max-length 8
+score language-model --target input.de
+evaluate language-model --target input.de
 classify train --data labelled.tsv --output run-classes --updates 40 --width 32 --threads 1 --seed 3 --vocab-size 300
 classify predict run-classes --explain < documents.txt
 classify predict run-classes < documents.txt

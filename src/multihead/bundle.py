@@ -303,6 +303,7 @@ _OTHER_NETWORKS = {
     "hierarchical": "a classifier, which does not translate; see `multihead classify --help`",
     "bert-classifier": "a classifier, which does not translate; see `multihead classify --help`",
     "bert": "a BERT, which does not translate; see `multihead fill-mask --help`",
+    "decoder": "a language model, which does not translate; see `multihead generate --help`",
 }
 """Descriptions of the networks in such folders that are not translators."""
 

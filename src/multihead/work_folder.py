@@ -47,6 +47,7 @@ _KINDS = {
     "classifier": ("`multihead classify train`", "classifier"),
     "pretrain": ("`multihead pretrain`", "BERT"),
     "best": ("`multihead train --best`", "translator in stages"),
+    "language-model": ("`multihead train --model decoder`", "language model"),
     "report": ("`multihead report`", "report"),
 }
 """For each ``kind`` of run: the command that makes it, and the name of what it trains."""

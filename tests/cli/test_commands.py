@@ -246,6 +246,7 @@ def test_the_commands():
         "export",
         "pretrain",
         "fill-mask",
+        "generate",
         "classify",
         "pointer",
         "env",

@@ -16,6 +16,8 @@ from multihead.models.bert.network import Bert
 from multihead.models.classifier.config import BertClassifierConfig, HierarchicalConfig
 from multihead.models.classifier.network import build_classifier
 from multihead.models.config import TransformerConfig
+from multihead.models.decoder.config import DecoderConfig
+from multihead.models.decoder.network import DecoderLM
 from multihead.models.pointer.config import PointerConfig
 from multihead.models.pointer.network import PointerNetwork
 from multihead.planning.settings import Choices, PrepareSettings
@@ -25,6 +27,8 @@ from multihead.runs.bert.fill_mask import MaskFiller
 from multihead.runs.bert.model import PretrainedBert
 from multihead.runs.classifier.model import DocumentClassifier
 from multihead.runs.classifier.settings import DocumentFormat
+from multihead.runs.language_model.model import LanguageModel
+from multihead.runs.language_model.settings import Reading
 from multihead.runs.pointer.model import Pointer
 from multihead.runs.pointer.settings import Task
 from multihead.sealed import seal
@@ -100,6 +104,14 @@ def make_published_bert(folder: Path) -> None:
     PretrainedBert(Bert(BertConfig(vocab=len(words), layers=1, max_positions=40, **SIZES)), words).export(folder)
 
 
+def make_language_model(folder: Path) -> None:
+    """A model folder of a language model."""
+    tokenizer = Tokenizer.learn(LINES, 330)
+    torch.manual_seed(1)
+    model = DecoderLM(DecoderConfig(vocab=len(tokenizer), decoder_layers=1, **SIZES))
+    LanguageModel(model, tokenizer, Reading(max_tokens=40)).save(folder, {})
+
+
 def make_prepared(folder: Path) -> None:
     """A folder of `multihead prepare`."""
     lines = [f"{first} {second}" for first in ("eins", "zwei", "drei", "vier") for second in "abcdefghij"]
@@ -126,6 +138,7 @@ GOOD: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] = {
         lambda folder: DocumentClassifier.load(folder).classify(["A cat. A dog.\tTwo." * 9]),
     ),
     "BERT": (make_bert, lambda folder: MaskFiller.load(folder).fill(["A cat [MASK] on 12."])),
+    "language model": (make_language_model, lambda folder: LanguageModel.load(folder).generate(["A cat"])),
     "published BERT": (make_published_bert, lambda folder: MaskFiller.load(folder).fill(["ab [MASK] c"])),
     "prepared text": (make_prepared, use_prepared),
 }

@@ -69,6 +69,7 @@ OTHERS: dict[str, Callable[[Path], list[list[object]]]] = {
     "pointer": lambda model: [["pointer", "sort", "--model", model, 3, 1, 2]],
     "classifier": lambda model: [["classify", "predict", model]],
     "BERT": lambda model: [["fill-mask", model, "A cat [MASK] on 12."]],
+    "language model": lambda model: [["generate", model, "A cat", "--max-length", 5]],
 }
 """For other kinds of models: the command that reads them."""
 

@@ -360,6 +360,7 @@ COMMANDS: dict[str, tuple[object, ...]] = {
     "fine-tune": ("train", "--from-model", "MODEL", "--source", "text", "--target", "text", "--output", "out"),
     "classify": ("classify", "MODEL", "text"),
     "fill-mask": ("fill-mask", "MODEL", "a [MASK]"),
+    "generate": ("generate", "MODEL", "a"),
 }
 TRIED = ("vocabulary 1e9", "width 40000", "layers 500", "deep config", "a pipe as config.json", "overlapping")
 OF_TRANSLATORS = ("min_length 1e9", "pattern (x+x+)+y", "a pipe as generation.json", "a device as tokenizer.json")
@@ -374,7 +375,7 @@ def test_commands_end_at_once(translator: Path, tmp_path: Path, command: str) ->
     usual = run(tmp_path, "translate", translator)
     assert usual.status == 0, usual
     plants = {name: plant for name, plant, _ in CASES}
-    of_translators = () if command in ("classify", "fill-mask") else OF_TRANSLATORS
+    of_translators = () if command in ("classify", "fill-mask", "generate") else OF_TRANSLATORS
     for number, name in enumerate((*TRIED, *of_translators)):
         folder = planted(translator, tmp_path / str(number), plants[name], sealed=False)
         before = sorted(path.name for path in tmp_path.iterdir())

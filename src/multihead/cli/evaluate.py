@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from multihead.cli import language_models
 from multihead.cli.choosing import choosing_flags, ensemble_flags
 from multihead.cli.engines import Runner, engine_flag, parse_engine, run_on_engine
 from multihead.cli.options import (
@@ -27,6 +28,7 @@ from multihead.cli.options import (
     warn_about_preprocessing,
 )
 from multihead.cli.translate import ChoosingFlags, TranslateFlags
+from multihead.errors import ConfigurationError
 from multihead.text.languages import Languages
 
 
@@ -36,11 +38,12 @@ from multihead.text.languages import Languages
         "multihead evaluate run --source test.de --target test.en",
         "multihead evaluate run --source test.de --target test.en --save test.out.en",
         "multihead evaluate run --source test.de --target test.en --against other",
+        "multihead evaluate language-model --target test.txt",
     ),
 )
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option("--source", required=True, **FILE, help="Text to translate; plain or compressed (gz, xz, zst).")
-@click.option("--target", required=True, **FILE, help="Its translation, line by line.")
+@click.option("--source", **FILE, help="Text to translate; plain or compressed (gz, xz, zst).")
+@click.option("--target", required=True, **FILE, help="Its translation, line by line; a language model's only text.")
 @click.option(
     "--against",
     type=click.Path(path_type=Path),
@@ -58,7 +61,7 @@ from multihead.text.languages import Languages
 @engine_flag
 def evaluate(
     model: Path,
-    source: Path,
+    source: Path | None,
     target: Path,
     against: Path | None,
     save: Path | None,
@@ -79,6 +82,9 @@ def evaluate(
     with p, the probability of so large a difference by chance. If the references look tokenized or
     lower-cased, a remark is written to standard error. To compare more systems, and their sentences, see multihead
     compare; to choose weights for --reverse, multihead tune.
+
+    With a language model, which has no --source, the perplexity of --target is printed: per token, and per character
+    and byte, by which models with other vocabularies are compared.
     """
     from multihead.cli.process import configure_process
     from multihead.cli.streams import counter
@@ -90,6 +96,13 @@ def evaluate(
     choosing = ChoosingFlags.parse(asked)
     wishes = parse_search_flags(TranslateFlags.search_wishes(asked))
     check_positive(batch_tokens=batch_tokens, threads=threads)
+    if source is None:
+        if not language_models.is_given(model):
+            raise ConfigurationError("--source is missing: only a language model is evaluated on --target alone")
+        others = {"against": against, "save": save, "language": language, "tokenize": tokenize, "resamples": resamples}
+        language_models.refuse({**others, "engine": engine, **asked}, languages)
+        language_models.evaluate_text(model, target, batch_tokens, threads, device, as_json)
+        return
     if engine is not None:
         parse_engine(engine, 1, device)
     lines = check_parallel(source, target).lines

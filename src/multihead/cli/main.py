@@ -65,6 +65,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     "Other networks": {
         "pretrain": "Pre-train a BERT on plain text.",
         "fill-mask": "Predict hidden words with a BERT.",
+        "generate": "Continue texts with a language model.",
         "classify": "Classify documents, and show which words decide.",
         "pointer": "Sort numbers and find convex hulls with attention.",
     },

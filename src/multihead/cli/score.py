@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from multihead.cli.options import Command
+from multihead.cli import language_models
+from multihead.cli.options import Command, check_positive
 from multihead.cli.pairs import PairFlags, PairFunction, pair_command, write_pair_lines
+from multihead.cli.streams import write_lines
 from multihead.configuration import build
 from multihead.decoding.search import Search
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     examples=(
         "multihead score run --source test.de --target test.en > scores.txt",
         "multihead score run --perplexity < pairs.tsv > scores.txt",
+        "multihead score language-model --target text.txt > scores.txt",
     ),
 )
 @pair_command
@@ -49,13 +52,34 @@ def score(
     """Write the log-probability of each translation by MODEL (a run or model folder), one number per line.
 
     Pairs are read from --source and --target, or as source TAB target lines from standard input. One line is written
-    per pair, in order. If both sides are empty the score is 0; a single empty side is scored as it is.
+    per pair, in order. If both sides are empty the score is 0; a single empty side is scored as it is. With a language
+    model, --target is a text of its own, or standard input is, and each line of it is scored; an empty line has 0.
     """
     flags = PairFlags(**asked)
     wishes: dict[str, Any] = {"alpha": alpha, "length_penalty": length_penalty}
     wishes = {name: value for name, value in wishes.items() if value is not None}
     build(Search, wishes, "the command line")
-    found: list[Perplexity] = []
+
+    def row_of(one: ScoredPair, settings: Search) -> str:
+        row = [f"{one.score(settings.alpha, settings.penalty):.4f}"]
+        if tokens:
+            for token, value in zip(one.tokens, one.log_probabilities, strict=True):
+                row += [token, f"{value:.4f}"]
+        return "\t".join(row)
+
+    check_positive(batch_tokens=flags.batch_tokens, threads=flags.threads)
+    if flags.source is None and language_models.is_given(flags.model):
+        language_models.refuse({}, flags.languages)
+        settings = build(Search, {"alpha": 1.0 if normalize or wishes else 0.0, **wishes}, "the search")
+        model = language_models.load(flags.model, flags.device, flags.threads)
+        found = language_models.score_texts(
+            *(model, flags.target, flags.batch_tokens),
+            lambda scored: write_lines([row_of(one, settings) for one in scored]),
+        )
+        if perplexity:
+            click.echo(f"{found} ({found.tokens:,} tokens, end symbols counted)", err=True)
+        return
+    totals: list[Perplexity] = []
 
     def make(translator: Translator) -> PairFunction:
         from multihead.judging import score as workflow
@@ -63,23 +87,16 @@ def score(
         own = translator.search_settings().alpha if normalize or wishes else 0.0
         settings = build(Search, {"alpha": own, **wishes}, "the search")
         total = workflow.Perplexity()
-        found.append(total)
-
-        def format_line(one: ScoredPair) -> str:
-            row = [f"{one.score(settings.alpha, settings.penalty):.4f}"]
-            if tokens:
-                for token, value in zip(one.tokens, one.log_probabilities, strict=True):
-                    row += [token, f"{value:.4f}"]
-            return "\t".join(row)
+        totals.append(total)
 
         def score_lines(sources: list[str], targets: list[str], count: Any) -> list[str]:
             scored = workflow.score(translator, sources, targets, batch_tokens=flags.batch_tokens, progress=count)
             total.add(scored)
-            return [format_line(one) for one in scored]
+            return [row_of(one, settings) for one in scored]
 
         return score_lines
 
     write_pair_lines(flags, "scored", make)
     if perplexity:
-        total = found[0]
+        total = totals[0]
         click.echo(f"perplexity {total.value:.4f} ({total.tokens:,} tokens, end symbols counted)", err=True)

@@ -18,6 +18,7 @@ from multihead.work_folder import kind_of
         "multihead train --source train.de --target train.en --output run",
         "multihead train --source pairs.tsv --budget 1h --output run",
         "multihead train --config settings.toml --output run",
+        "multihead train --model decoder --target text.txt --output run",
         "multihead train --output run    # go on with a run that was stopped",
     ),
 )
@@ -41,19 +42,27 @@ def train(began: float | None, /, config: Path | None, best: bool, monolingual: 
     Only --source, --target and --output are needed: every other setting is chosen from the size of the corpus and
     the machine, printed with the reason, and fixed for the run. The text can also be a file of pairs,
     several corpora with weights, or a folder of `multihead prepare`. With several GPUs or processes,
-    start torchrun --nproc-per-node N -m multihead train ...
+    start torchrun --nproc-per-node N -m multihead train ... With --model decoder, a language model is trained on one
+    text, the --target, a text a line.
     """
     from multihead.cli.process import process_group, start_run
 
     settings = merge_config_file(TrainSettings, config, flags)
     output = settings.get("output")
-    if best or (output is not None and kind_of(Path(output)) == "best"):
+    begun = None if output is None else kind_of(Path(output))
+    if best or begun == "best":
         arguments = start_run()
         from multihead.runs.best.train import train_best
 
         train_best(started=began, monolingual=monolingual, **arguments, **settings)
         return
     require_flag("--best", best, ["monolingual"] if monolingual else [])
+    if settings.get("model") == "decoder" or (begun == "language-model" and "model" not in settings):
+        arguments = start_run()
+        from multihead.runs.language_model.train import train as train_language_model
+
+        train_language_model(started=began, **arguments, **settings)
+        return
     arguments = start_run(distributed=True)
     from multihead.runs.translator.train import train as run
 

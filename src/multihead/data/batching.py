@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,8 @@ from multihead.kernels.soft_targets import SoftTargets
 
 if TYPE_CHECKING:
     from multihead.data.block_order import BlockOrder
+
+T = TypeVar("T")
 
 _SAMPLE = 2048
 """Number of pairs that are resegmented to estimate how much longer sentences become."""
@@ -310,6 +312,10 @@ class BatchStream:
         indices, epoch = self._advance()
         return self._collated(indices, epoch, len(indices))
 
+    def take_indices(self) -> Array:
+        """The pairs of the next batch; advances the position by one."""
+        return self._advance()[0]
+
     def take_portion(self, rank: int, size: int) -> Portion:
         """What one of ``size`` processes needs of the next batch; the other rows are neither read nor cut anew."""
         indices, epoch = self._advance()
@@ -373,6 +379,51 @@ class BatchStream:
         fresh = _resegment(self._segment, side, stored, indices.tolist(), epoch)
         room = self._batch_tokens // rows - 1  # for the end symbol
         return flatten([new if len(new) <= room else old for new, old in zip(fresh, stored, strict=True)])
+
+
+class CollatedStream(Generic[T]):
+    """The endless stream of batches of a store, grouped and ordered by `BatchStream`, for other models.
+
+    Args:
+        store: what is grouped by its lengths.
+        batch_tokens: maximum size of a batch: rows times the longest of them.
+        seed: chooses the order.
+        collate: makes a batch of the rows of the store at some places.
+        position: epoch and index within the epoch of the first batch.
+        blocks: as in `BatchStream`.
+
+    Raises:
+        InputError: the store is empty, or the epoch has no batch at that position.
+    """
+
+    def __init__(
+        self,
+        store: ParallelStore,
+        batch_tokens: int,
+        seed: int,
+        collate: Callable[[Array], T],
+        position: tuple[int, int] = (0, 0),
+        *,
+        blocks: bool = False,
+    ) -> None:
+        self._collate = collate
+        self._order = BatchStream(  # only the indices of its batches are used
+            store, batch_tokens, seed, pad_id=0, bos_id=0, eos_id=0, position=position, blocks=blocks
+        )
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """Epoch and index within the epoch, both from 0, of the next batch."""
+        return self._order.position
+
+    @property
+    def batches_in_epoch(self) -> int:
+        """Number of batches in the current epoch."""
+        return self._order.batches_in_epoch
+
+    def take(self) -> T:
+        """The next batch; advances the position by one."""
+        return self._collate(self._order.take_indices())
 
 
 def _growth(store: ParallelStore, segment: Resegment, seed: int) -> list[tuple[float, float]]:

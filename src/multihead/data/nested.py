@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from multihead.data.batching import BatchStream
+from multihead.data.batching import CollatedStream
 from multihead.data.order import Array
 from multihead.data.store import MAKE_AGAIN, ParallelStore
 from multihead.errors import FormatError
@@ -265,8 +265,8 @@ def _row(parts: Parts, most: int, symbols: Symbols) -> tuple[list[int], int]:
     return row + ([*second[:share], symbols.end] if second else []), len(row)
 
 
-class DocumentStream:
-    """The endless stream of batches of a store, grouped and ordered by `BatchStream`.
+class DocumentStream(CollatedStream[DocumentBatch]):
+    """The endless stream of batches of documents.
 
     Args:
         store: the documents.
@@ -287,25 +287,9 @@ class DocumentStream:
         collate: Callable[[list[StoredDocument], Array], DocumentBatch],
         position: tuple[int, int] = (0, 0),
     ) -> None:
-        self._store, self._collate = store, collate
-        self._order = BatchStream(  # only the indices of its batches are used
-            store, batch_tokens, seed, pad_id=0, bos_id=0, eos_id=0, position=position
+        super().__init__(
+            store, batch_tokens, seed, lambda indices: collate(read_documents(store, indices), indices), position
         )
-
-    @property
-    def position(self) -> tuple[int, int]:
-        """Epoch and index within the epoch, both from 0, of the next batch."""
-        return self._order.position
-
-    @property
-    def batches_in_epoch(self) -> int:
-        """Number of batches in the current epoch."""
-        return self._order.batches_in_epoch
-
-    def take(self) -> DocumentBatch:
-        """The next batch; advances the position by one."""
-        indices = self._order.take().indices
-        return self._collate(read_documents(self._store, indices), indices)
 
 
 def read_documents(store: ParallelStore, indices: Array) -> list[StoredDocument]:

@@ -371,11 +371,16 @@ def _attention(config: TransformerConfig, relative: RelativePositions | None = N
 
 
 class EncoderLayer(nn.Module):
-    """Figure 1, left: self-attention, then the feed-forward network."""
+    """Figure 1, left: self-attention, then the feed-forward network.
 
-    def __init__(self, config: TransformerConfig) -> None:
+    Args:
+        config: settings of the model.
+        causal: whether no position will see later ones: a decoder without a source (`models.decoder`).
+    """
+
+    def __init__(self, config: TransformerConfig, *, causal: bool = False) -> None:
         super().__init__()
-        self.self_attention = _attention(config, shaw_positions(config, causal=False))
+        self.self_attention = _attention(config, shaw_positions(config, causal=causal))
         self.self_residual = Residual(config)
         self.feed_forward = _feed_forward(config)
         self.feed_forward_residual = Residual(config)
@@ -391,13 +396,12 @@ class EncoderLayer(nn.Module):
         """The new states and, on request, the attention weights."""
         entered = self.self_residual.enter(x)
         attended, weights = self.self_attention(entered, mask=mask, **places._asdict(), need_weights=need_weights)
-        x = self.self_residual.add(x, attended)
-        return self._fed_forward(x), weights
+        return self.combine(x, entered, attended), weights
 
     def step(
         self, x: Float[Tensor, "rows time width"], cache: KeyValue | None, mask: Mask | None, places: Places = NO_PLACES
     ) -> tuple[Float[Tensor, "rows time width"], KeyValue]:
-        """Process new positions, with the keys and values of earlier ones in ``cache``: a decoder without a source.
+        """Process new positions, with the keys and values of earlier ones in ``cache``.
 
         Args:
             x: the new positions.
@@ -410,9 +414,16 @@ class EncoderLayer(nn.Module):
         """
         entered = self.self_residual.enter(x)
         attended, _, cache = self.self_attention.step(entered, cache, mask=mask, **places._asdict())
-        return self._fed_forward(self.self_residual.add(x, attended)), cache
+        return self.combine(x, entered, attended), cache
 
-    def _fed_forward(self, x: Tensor) -> Tensor:
+    def combine(
+        self,
+        x: Float[Tensor, "batch time width"],
+        entered: Float[Tensor, "batch time width"],  # noqa: ARG002 - which parallel blocks read again
+        attended: Float[Tensor, "batch time width"],
+    ) -> Float[Tensor, "batch time width"]:
+        """The new states: self-attention read ``entered`` of the states ``x``, and found ``attended``."""
+        x = self.self_residual.add(x, attended)
         return self.feed_forward_residual.add(x, self.feed_forward(self.feed_forward_residual.enter(x)))
 
 

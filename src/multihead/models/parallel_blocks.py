@@ -15,36 +15,24 @@ from torch import Tensor
 from multihead.attention import KeyValue, Mask
 from multihead.models.config import TransformerConfig
 from multihead.models.guidance import Guidance
-from multihead.models.layers import NO_PLACES, Decoded, DecoderLayer, EncoderLayer, Places, Weights
+from multihead.models.layers import NO_PLACES, Decoded, DecoderLayer, EncoderLayer, Places
 
 
 class ParallelEncoderLayer(EncoderLayer):
     """x + dropout(SelfAttention(z) + FFN(z)) with z = norm(x)."""
 
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__(config)
+    def __init__(self, config: TransformerConfig, *, causal: bool = False) -> None:
+        super().__init__(config, causal=causal)
         del self.feed_forward_residual
 
-    def forward(
+    def combine(
         self,
-        x: Float[Tensor, "batch source width"],
-        mask: Mask,
-        places: Places = NO_PLACES,
-        *,
-        need_weights: bool = False,
-    ) -> tuple[Float[Tensor, "batch source width"], Weights | None]:
-        """The new states and, on request, the attention weights."""
-        z = self.self_residual.enter(x)
-        attended, weights = self.self_attention(z, mask=mask, **places._asdict(), need_weights=need_weights)
-        return self.self_residual.add(x, attended + self.feed_forward(z)), weights
-
-    def step(
-        self, x: Float[Tensor, "rows time width"], cache: KeyValue | None, mask: Mask | None, places: Places = NO_PLACES
-    ) -> tuple[Float[Tensor, "rows time width"], KeyValue]:
-        """Process new positions with a cache, as the sequential layer."""
-        z = self.self_residual.enter(x)
-        attended, _, cache = self.self_attention.step(z, cache, mask=mask, **places._asdict())
-        return self.self_residual.add(x, attended + self.feed_forward(z)), cache
+        x: Float[Tensor, "batch time width"],
+        entered: Float[Tensor, "batch time width"],
+        attended: Float[Tensor, "batch time width"],
+    ) -> Float[Tensor, "batch time width"]:
+        """The new states, of which ``entered`` are normed."""
+        return self.self_residual.add(x, attended + self.feed_forward(entered))
 
 
 class ParallelDecoderLayer(DecoderLayer):

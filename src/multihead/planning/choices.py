@@ -7,14 +7,16 @@ docs/lab-notes.md).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Literal
 
-from multihead.configuration import MOST_UPDATES, Machine, build
+from multihead.configuration import MOST_UPDATES, Machine, Settings, build
 from multihead.decoding.search import Search
 from multihead.errors import ConfigurationError
 from multihead.models.config import ARCHITECTURES, Architecture, NetworkConfig, preset
+from multihead.models.decoder.config import DecoderConfig, decoder_preset
 from multihead.planning.settings import Choices, TrainSettings, usual_average, usual_intervals
 from multihead.training.config import TrainingConfig
 from multihead.training.progress import format_duration
@@ -47,9 +49,16 @@ class CorpusSize:
     source_vocab: int
     target_vocab: int
     padding_id: int
+    unit: str = "pairs"
+    """What the reasons of decisions call them: pairs, or lines of a single text."""
+
+    @property
+    def counted(self) -> str:
+        """The number of pairs in words."""
+        return f"{self.pairs:,} {self.unit}"
 
 
-def choose_vocabulary(choices: Choices, pairs: int) -> int:
+def choose_vocabulary(choices: Choices, pairs: int, unit: str = "pairs") -> int:
     """The size of the vocabulary: small for small corpora, where rare subwords would never be learned."""
     size = next(
         (
@@ -59,10 +68,10 @@ def choose_vocabulary(choices: Choices, pairs: int) -> int:
         ),
         32_000,
     )
-    return choices.take("vocab_size", lambda: (size, f"for {pairs:,} pairs"))
+    return choices.take("vocab_size", lambda: (size, f"for {pairs:,} {unit}"))
 
 
-FROM_TEXT = ("architecture", "source_vocab", "target_vocab", "padding_id")
+FROM_TEXT = ("architecture", "source_vocab", "target_vocab", "vocab", "padding_id")
 """Fields of a network's settings that follow from the text or from the kind of network."""
 
 _GIVEN = "the given model's"
@@ -74,26 +83,51 @@ def choose_model(choices: Choices, corpus: CorpusSize, machine: Machine) -> Netw
     Each value is the user's, or else the preset's, or else that of a rule, or else the default.
 
     Raises:
-        ConfigurationError: the preset does not exist, a setting belongs to another network, or sizes do not fit.
+        ConfigurationError: the preset does not exist, a setting belongs to another network, or sizes do not fit; or
+            asked for is a language model.
     """
-    architecture: Architecture = choices.take("model", lambda: ("transformer", "the best there is for most texts"))
-    kind = ARCHITECTURES[architecture]
-    _check_architecture(choices, architecture)
-    fixed = preset(choices.take("preset", lambda: _choose_preset(architecture, corpus, machine)), architecture)
-    rules = _rules(choices, architecture, corpus, fixed)
-    defaults = {name: (field.default, "the usual value") for name, field in kind.model_fields.items()}
-    defaults |= rules | {name: (value, "the preset's") for name, value in fixed.items()}
-    values = {
-        name: choices.take(name, lambda name=name: defaults[name])  # type: ignore[misc]
-        for name in kind.model_fields
-        if name not in FROM_TEXT
-    }
-    values |= {
+    asked: Architecture | Literal["decoder"]
+    asked = choices.take("model", lambda: ("transformer", "the best there is for most texts"))
+    if asked == "decoder":
+        raise ConfigurationError(
+            "model decoder is a language model, which does not translate: `multihead train --model decoder --target "
+            "FILE` trains one; for a translator choose transformer or recurrent"
+        )
+    kind = ARCHITECTURES[asked]
+    _check_architecture(choices, asked)
+    fixed = preset(choices.take("preset", lambda: _choose_preset(asked, corpus, machine)), asked)
+    sizes = {
         "source_vocab": corpus.source_vocab,
         "target_vocab": corpus.target_vocab,
         "padding_id": corpus.padding_id,
     }
-    return build(kind, values, "the settings of the model")
+    return build(kind, sizes | _fields(choices, kind, asked, corpus, fixed), "the settings of the model")
+
+
+def choose_decoder(choices: Choices, corpus: CorpusSize, machine: Machine) -> DecoderConfig:
+    """Choose a language model for a text, by the rules for translators.
+
+    Raises:
+        ConfigurationError: the preset does not exist, or sizes do not fit.
+    """
+    fixed = decoder_preset(choices.take("preset", lambda: _choose_preset("decoder", corpus, machine)))
+    sizes = {"vocab": corpus.target_vocab, "padding_id": corpus.padding_id}
+    fields = _fields(choices, DecoderConfig, "decoder", corpus, fixed)
+    return build(DecoderConfig, sizes | fields, "the settings of the model")
+
+
+def _fields(
+    choices: Choices, kind: type[Settings], architecture: str, corpus: CorpusSize, fixed: dict[str, Any]
+) -> dict[str, Any]:
+    """The settings of a network that do not follow from the text."""
+    rules = _rules(choices, architecture, corpus, fixed)
+    defaults = {name: (field.default, "the usual value") for name, field in kind.model_fields.items()}
+    defaults |= rules | {name: (value, "the preset's") for name, value in fixed.items()}
+    return {
+        name: choices.take(name, lambda name=name: defaults[name])  # type: ignore[misc]
+        for name in kind.model_fields
+        if name not in FROM_TEXT
+    }
 
 
 def choose_given_model(choices: Choices, given: NetworkConfig) -> NetworkConfig:
@@ -153,20 +187,20 @@ def _check_architecture(choices: Choices, architecture: Architecture) -> None:
             )
 
 
-def _choose_preset(architecture: Architecture, corpus: CorpusSize, machine: Machine) -> tuple[str, str]:
+def _choose_preset(architecture: str, corpus: CorpusSize, machine: Machine) -> tuple[str, str]:
     """The preset that suits the corpus and the machine, and the reason."""
-    small_reason = f"{corpus.pairs:,} pairs are too few for a larger one"
+    small_reason = f"{corpus.counted} are too few for a larger one"
     if corpus.pairs < 5_000:
         return "tiny", small_reason
     if corpus.pairs < 200_000:
         return "small", small_reason
     if machine.device == "cpu":
         return "small", "without a GPU a larger one takes days"
-    return {"transformer": "base", "recurrent": "bahdanau"}[architecture], f"{corpus.pairs:,} pairs and a GPU"
+    return "bahdanau" if architecture == "recurrent" else "base", f"{corpus.counted} and a GPU"
 
 
 def _rules(
-    choices: Choices, architecture: Architecture, corpus: CorpusSize, fixed: dict[str, Any]
+    choices: Choices, architecture: str, corpus: CorpusSize, fixed: dict[str, Any]
 ) -> dict[str, tuple[Any, str]]:
     """Values, with their reasons, that depend on the corpus, on the preset or on other settings."""
     one_vocabulary = corpus.source_vocab == corpus.target_vocab and choices.requested("shared_vocabulary") is not False
@@ -175,7 +209,7 @@ def _rules(
         "tie_embeddings": (one_vocabulary, "one vocabulary" if one_vocabulary else "two vocabularies"),
         "tie_output": (True, "fewer parameters to learn"),
     }
-    if architecture != "transformer":
+    if architecture == "recurrent":
         return common
     return common | {
         "positions": _positions(choices, corpus, fixed),
@@ -205,18 +239,18 @@ def _positions(choices: Choices, corpus: CorpusSize, fixed: dict[str, Any]) -> t
     return "sinusoidal", "any length"
 
 
-def _dropout(choices: Choices, architecture: Architecture, corpus: CorpusSize) -> tuple[float, str]:
+def _dropout(choices: Choices, architecture: str, corpus: CorpusSize) -> tuple[float, str]:
     """The dropout rate, higher for a small corpus that is seen often."""
     budget = choices.requested("budget")
     often = choices.requested("updates") is None and (budget is None or budget >= usual_time(corpus.pairs) / 2)
-    if architecture == "transformer" and corpus.pairs < 100_000 and often:
-        return 0.3, f"for {corpus.pairs:,} pairs, each of which is seen dozens of times"
-    return (0.2 if corpus.pairs < 500_000 else 0.1), f"for {corpus.pairs:,} pairs"
+    if architecture != "recurrent" and corpus.pairs < 100_000 and often:
+        return 0.3, f"for {corpus.counted}, each of which is seen dozens of times"
+    return (0.2 if corpus.pairs < 500_000 else 0.1), f"for {corpus.counted}"
 
 
 @dataclass(frozen=True)
 class Pace:
-    """The speed of updates on this machine, measured by `runs.translator.begin.measure`."""
+    """The speed of updates on this machine, measured by `runs.pace`."""
 
     seconds_per_update: float
     tokens_per_update: float
@@ -266,8 +300,8 @@ def choose_updates(choices: Choices, corpus: CorpusSize, pace: Callable[[], Pace
             spent = f" after {format_duration(measured.spent)} of preparation"
             return possible, f"what fits into {time}{spent}; decided anew while the run goes on"
         if possible < wanted:
-            return possible, f"what fits into {time}, the time set aside for {corpus.pairs:,} pairs"
-        return wanted, f"{epochs:.0f} epochs, enough for {corpus.pairs:,} pairs, in about " + format_duration(
+            return possible, f"what fits into {time}, the time set aside for {corpus.counted}"
+        return wanted, f"{epochs:.0f} epochs, enough for {corpus.counted}, in about " + format_duration(
             wanted * measured.seconds_per_update / _UPDATING
         )
 
@@ -277,11 +311,21 @@ def choose_updates(choices: Choices, corpus: CorpusSize, pace: Callable[[], Pace
 def choose_training(
     choices: Choices,
     corpus: CorpusSize,
-    model: NetworkConfig,
+    model: NetworkConfig | DecoderConfig,
     machine: Machine,
     pace: Callable[[TrainingConfig], Pace],
+    usual: Mapping[str, tuple[Any, str]] = MappingProxyType({}),
 ) -> TrainingConfig:
-    """Choose the settings of training; ``pace`` measures the speed of updates, if that is needed."""
+    """Choose the settings of training.
+
+    Args:
+        choices: the user's settings; collects the reason of each choice.
+        corpus: the text.
+        model: the network.
+        machine: where it is trained.
+        pace: measures the speed of updates, if that is needed.
+        usual: values of this kind of run, with their reasons, in place of those that all others have.
+    """
     take, own = choices.take, TrainingConfig.model_fields
     precision = "bfloat16" if machine.fast_bfloat16 else "float32"
     hardware = "the hardware multiplies it fastest" if machine.fast_bfloat16 else "there is no fast bfloat16 here"
@@ -349,11 +393,12 @@ def choose_training(
         if choices.requested("from_model") is None:  # the given model is compared with the result on all sentences
             values["replanned"] += ("sentences",)
     values["weight_decay"] = take("weight_decay", lambda: choose_weight_decay(choices, corpus, values["optimizer"]))
-    usual = ("smoothing", "clip", "skip_above", "skip_limit", "best_by")
+    alike = ("smoothing", "clip", "skip_above", "skip_limit", "best_by", "keep_checkpoints", "tensorboard")
     values["teacher_weight"] = take("teacher_weight", lambda: choose_teacher_weight(choices))
     values["alignment_weight"] = take("alignment_weight", lambda: choose_alignment_weight(choices))
-    for name in (*usual, "keep_checkpoints", "tensorboard"):
-        values[name] = take(name, lambda name=name: (own[name].default, "the usual value"))  # type: ignore[misc]
+    for name in alike:
+        found = usual.get(name, (own[name].default, "the usual value"))
+        values[name] = take(name, lambda found=found: found)  # type: ignore[misc]
     return build(TrainingConfig, values, "the settings of training")
 
 
@@ -376,9 +421,9 @@ def choose_alpha(rank: int) -> tuple[float, str]:
     return (2.0 * rank, "twice the rank") if rank else (0.0, "there are no adapters")
 
 
-def choose_optimizer(choices: Choices, model: NetworkConfig, tokens: int) -> tuple[str, str]:
+def choose_optimizer(choices: Choices, model: NetworkConfig | DecoderConfig, tokens: int) -> tuple[str, str]:
     """Adam or Muon, whose cost does not depend on the ``tokens`` of an update."""
-    if model.architecture != "transformer":
+    if model.architecture == "recurrent":
         return "adam", "Muon was tried with the Transformer alone"
     if choices.requested("from_model") is not None:
         return "adam", "what was learned is kept"
@@ -393,7 +438,7 @@ def choose_weight_decay(choices: Choices, corpus: CorpusSize, optimizer: str) ->
     """Weight decay, for short runs with few pairs (docs/lab-notes.md, "Weight decay, vocabularies, students")."""
     new = choices.requested("budget") is not None and choices.requested("from_model") is None
     if new and optimizer == "muon" and corpus.pairs < _FEW_PAIRS:
-        return 0.5, f"{corpus.pairs:,} pairs are few"
+        return 0.5, f"{corpus.counted} are few"
     return 0.0, "the usual value"
 
 

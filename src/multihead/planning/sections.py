@@ -189,8 +189,9 @@ class Model(Settings):
 
     heading: ClassVar[str] = "Model"
 
-    model: Literal["transformer", "recurrent"] | None = None
-    """Which network: a Transformer, or recurrent encoder and decoder with attention between them."""
+    model: Literal["transformer", "recurrent", "decoder"] | None = None
+    """Which network: a Transformer, or recurrent encoder and decoder with attention between them; or the decoder of a
+    Transformer alone, a language model of one text, the target."""
     preset: str | None = None
     """Model size: tiny, small, base or big; or attention-is-all-you-need-pytorch, which fixes more than sizes. Of
     recurrent networks: tiny, small, bahdanau or luong."""

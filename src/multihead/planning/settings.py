@@ -54,7 +54,8 @@ class PrepareSettings(Place, Text, Subwords, Chance):
 
     @model_validator(mode="after")
     def _text_agrees(self) -> PrepareSettings:
-        if (self.valid_source is None) != (self.valid_target is None) and not holds_pairs(self.valid_source):
+        one_sided = (self.valid_source is None) != (self.valid_target is None)
+        if one_sided and not self._reads_one_text and not holds_pairs(self.valid_source):
             given, missing = ("valid_source", "valid_target") if self.valid_source else ("valid_target", "valid_source")
             raise ValueError(f"{given} is given without {missing}: validation needs both sides, or a file of pairs")
         for name in ("source", "target"):
@@ -75,6 +76,11 @@ class PrepareSettings(Place, Text, Subwords, Chance):
             raise ValueError(f"min_tokens is {self.min_tokens}, above max_tokens, {self.max_tokens}: no pair is left")
         return self
 
+    @property
+    def _reads_one_text(self) -> bool:
+        """Whether there is no source side."""
+        return False
+
 
 class TrainSettings(PrepareSettings, Model, RecurrentModel, Training, Search, Machine):
     """Settings of ``multihead train``; every field is a flag and a key of its TOML file."""
@@ -83,6 +89,10 @@ class TrainSettings(PrepareSettings, Model, RecurrentModel, Training, Search, Ma
 
     data: Path | None = None
     """A folder that `multihead prepare` wrote, instead of text files."""
+
+    @property
+    def _reads_one_text(self) -> bool:
+        return self.model == "decoder"
 
     @model_validator(mode="after")
     def _training_agrees(self) -> TrainSettings:

@@ -28,7 +28,7 @@ from multihead.text.vocabulary import Specials
 
 _SAMPLE = 1_000_000
 """Pairs that a vocabulary is learned from; more take longer and change little."""
-_SAMPLE_CHARACTERS = 400_000_000
+SAMPLE_CHARACTERS = 400_000_000
 """Characters of those pairs: they are held in memory."""
 
 
@@ -97,14 +97,9 @@ def learn_vocabulary(
     pairs = [pair for pair in found if max(len(pair.source), len(pair.target)) <= most] or found
     size = choose_vocabulary(choices, len(pairs))
     shared = choices.take("shared_vocabulary", lambda: (True, "names and numbers are alike on both sides"))
-    options: dict[str, Any] = {
-        "min_frequency": choices.take("min_frequency", lambda: (2, "what occurs once teaches nothing")),
-        "coverage": choices.take("coverage", lambda: (0.9999, "the usual value")),
-    }
-    strings = choices.take("symbols", lambda: (Specials().strings, "the usual ones"))
+    options, specials, own = choose_merging(choices)
     decisions = {"vocab_size": size, "shared_vocabulary": shared, **options}
-    options["specials"] = Specials(*strings)
-    own: tuple[str, ...] = choices.take("user_symbols", lambda: ((), "there are none by default"))
+    options["specials"] = specials
     own = (*own, *(OF_SOURCES if choices.requested("terms") else ()))
     rules = parse_rules(choices.take("placeholders", lambda: ((), "nothing is copied by default")))
     options |= {"symbols": own, "rules": rules}
@@ -120,17 +115,27 @@ def learn_vocabulary(
     return Vocabulary(source, target, decisions)
 
 
+def choose_merging(choices: Choices) -> tuple[dict[str, Any], Specials, tuple[str, ...]]:
+    """How merges are learned: fields of `DataConfig`; the special symbols, and those of the user."""
+    options = {
+        "min_frequency": choices.take("min_frequency", lambda: (2, "what occurs once teaches nothing")),
+        "coverage": choices.take("coverage", lambda: (0.9999, "the usual value")),
+    }
+    specials = Specials(*choices.take("symbols", lambda: (Specials().strings, "the usual ones")))
+    return options, specials, choices.take("user_symbols", lambda: ((), "there are none by default"))
+
+
 def choose_longest(choices: Choices) -> int:
     return choices.take("max_tokens", lambda: (256, "longer ones cost much and teach little"))
 
 
 def _sample(files: TextFiles, held_out: Sequence[Set[int]]) -> Iterator[Pair]:
-    """The pairs to learn from: as many as fit into `_SAMPLE` and, of each corpus, its part of `_SAMPLE_CHARACTERS`."""
+    """The pairs to learn from: as many as fit into `_SAMPLE` and, of each corpus, its part of `SAMPLE_CHARACTERS`."""
     sizes = [corpus.scan.lines for corpus in files.train]
     shares = [size * corpus.weight for size, corpus in zip(sizes, files.train, strict=True)]
     parts = sizes if sum(sizes) <= _SAMPLE else apportion(_SAMPLE, shares, sizes)
     for corpus, held, part in zip(files.train, held_out, parts, strict=True):
-        room = _SAMPLE_CHARACTERS * part // sum(parts)
+        room = SAMPLE_CHARACTERS * part // sum(parts)
         pairs = (pair for index, pair in enumerate(corpus.scan.read(Report())) if index not in held)
         for pair in islice(pairs, part):
             room -= len(pair.source) + len(pair.target)

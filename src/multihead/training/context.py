@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic
+from typing import Any, Generic, TypeVar
 
 from multihead.data.order import Array
+from multihead.errors import Interrupted
 from multihead.training.config import Combination
 from multihead.training.progress import ModelFlops
 from multihead.training.splitting import SINGLE_PROCESS, Examples, Given, Model, Processes
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,17 @@ class RunContext:
     """How they combine their gradients; None = by rule."""
     started: float = field(default_factory=time.monotonic)
     """When the command or call began, by `time.monotonic`: its budget counts from there."""
+
+    def until_stopped(self, items: Iterable[T]) -> Iterator[T]:
+        """The items of a text that is being stored.
+
+        Raises:
+            Interrupted: ``stop_signal`` returned a signal.
+        """
+        for item in items:
+            if (number := self.stop_signal()) is not None:
+                raise Interrupted(number, "stopped while the text was stored; the same command starts again")
+            yield item
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from multihead.data.batching import collate_source
@@ -128,15 +128,22 @@ def _forced(model: Network, batch: PairBatch) -> Float[Tensor, " tokens"]:
     real = torch.arange(ended.shape[1]) < lengths[:, None]
     wanted = ended[real].to(device)
     states = model.eval().states_at(batch.source, batch.lengths, given.to(device), real.to(device))
+    return token_log_probabilities(states, model.output, wanted)
+
+
+def token_log_probabilities(
+    states: Float[Tensor, "tokens width"], output: nn.Linear, wanted: Int[Tensor, " tokens"]
+) -> Float[Tensor, " tokens"]:
+    """log softmax(output(states)) of one token at each place; at no time are there more than some rows of logits."""
     pieces = [
         -F.cross_entropy(
-            _logits(model, states[start : start + LOSS_ROWS]), wanted[start : start + LOSS_ROWS], reduction="none"
+            _logits(output, states[start : start + LOSS_ROWS]), wanted[start : start + LOSS_ROWS], reduction="none"
         )
         for start in range(0, len(wanted), LOSS_ROWS)
     ]
     return torch.cat(pieces)
 
 
-def _logits(model: Network, states: Float[Tensor, "tokens width"]) -> Float[Tensor, "tokens vocab"]:
-    logits = linear(states, model.output.weight, model.output.bias)
+def _logits(output: nn.Linear, states: Float[Tensor, "tokens width"]) -> Float[Tensor, "tokens vocab"]:
+    logits = linear(states, output.weight, output.bias)
     return logits.to(torch.promote_types(logits.dtype, torch.float32))

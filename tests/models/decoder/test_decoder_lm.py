@@ -40,6 +40,8 @@ KINDS: dict[str, dict[str, Any]] = {
         "embedding_scale": "none",
     },
     "relative": {"positions": "relative", "query_key_norm": "rms"},
+    "parallel": {"block": "parallel", "positions": "rotary"},
+    "shaw": {"positions": "shaw", "relative_distance": 3},
     "alibi": {"positions": "alibi", "embedding_scale": "projection", "output_bias": True},
     "none": {"positions": "none"},
 }

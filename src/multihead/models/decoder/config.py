@@ -58,8 +58,8 @@ class DecoderConfig(Settings):
     """Number of learned positions."""
     relative_buckets: int = Field(default=32, ge=4, le=1 << 16)
     """Number of relative biases of a head."""
-    relative_distance: int = Field(default=128, ge=1, le=1 << 16)
-    """Distance from which on all relative biases are the same."""
+    relative_distance: int | None = Field(default=None, ge=1, le=1 << 16)
+    """Distance from which on all relative biases, or Shaw's vectors, are the same; default 128, of Shaw's 16."""
     embedding_scale: Literal["embedding", "projection", "none"] = "embedding"
     """Scale the embeddings by sqrt(D), the input of the output projection by 1 / sqrt(D), or neither."""
     embedding_norm: bool = False
@@ -76,6 +76,8 @@ class DecoderConfig(Settings):
     """Dropout of the attention weights; above 0 the fused kernel cannot be used."""
     norm: Literal["post", "pre"] = "pre"
     """Norm after the residual sum or before each sub-layer."""
+    block: Literal["sequential", "parallel"] = "sequential"
+    """Whether the parts of a layer follow each other, or all read one normed input."""
     final_norm: bool | None = None
     """Whether a norm follows the layers; default: with pre-norm only, which needs it."""
     norm_kind: Literal["layer", "rms"] = "layer"

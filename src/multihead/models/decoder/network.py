@@ -33,6 +33,7 @@ from multihead.models.layers import (
     rotary_positions,
 )
 from multihead.models.network import initialize, token_loss
+from multihead.models.parallel_blocks import ParallelEncoderLayer
 from multihead.models.state import Memory, TransformerState
 
 
@@ -73,7 +74,8 @@ class DecoderLM(nn.Module):
         super().__init__()
         self.config, layer = config, config.layer
         self.embedding = Embedding(nn.Embedding(config.vocab, config.width), layer)
-        self.layers = nn.ModuleList(EncoderLayer(layer) for _ in range(config.decoder_layers))
+        kind = ParallelEncoderLayer if config.block == "parallel" else EncoderLayer
+        self.layers = nn.ModuleList(kind(layer, causal=True) for _ in range(config.decoder_layers))
         self.norm = make_norm(layer) if layer.has_final_norm else nn.Identity()
         self.positions = biased_positions(layer, causal=True)
         self.rotary = rotary_positions(layer)

@@ -10,7 +10,7 @@ Which documents are held out depends on the seed alone. How documents become row
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -19,7 +19,7 @@ from multihead.data.bert.documents import Document, DocumentStore, read_document
 from multihead.data.bert.sentence_pairs import longest_sentence
 from multihead.data.corpus import Report
 from multihead.data.text_files import scan
-from multihead.errors import ConfigurationError, DataError, Interrupted
+from multihead.errors import ConfigurationError, DataError
 from multihead.planning.settings import Choices
 from multihead.preparing.corpora import file_record
 from multihead.runs.bert.settings import PretrainSettings, PretrainText, choose_rows, choose_vocabulary
@@ -88,8 +88,7 @@ def store_text(settings: PretrainSettings, folder: Path, choices: Choices, conte
     report = Report()
 
     def store(name: str, documents: Iterator[Document]) -> None:
-        interruptible = _until_stopped(documents, context.stop_signal)
-        write_documents(data / name, interruptible, words.encode, len(words), longest)
+        write_documents(data / name, context.until_stopped(documents), words.encode, len(words), longest)
 
     store("train", source.read(report, validating=False))
     store("valid", source.read(Report(), validating=True) if valid is None else read_documents(valid.path, report))
@@ -159,10 +158,3 @@ class _Source:
                 yield Document(document.sentences[part], document.lines[part])
             elif (number in self._held) is validating:
                 yield document
-
-
-def _until_stopped(documents: Iterator[Document], stop_signal: Callable[[], int | None]) -> Iterator[Document]:
-    for document in documents:
-        if (number := stop_signal()) is not None:
-            raise Interrupted(number, "stopped while the text was stored; the same command starts again")
-        yield document

@@ -7,7 +7,6 @@ The first of several processes decides; the others take part where it measures h
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -41,6 +40,7 @@ from multihead.preparing.corpora import TextFiles, scan_files
 from multihead.preparing.prepare import FEW_LINES, journal_for, write_data
 from multihead.preparing.prepared import PreparedText, open_training_text, use_folder
 from multihead.preparing.subwords import keep_vocabulary
+from multihead.runs.pace import Trial, time_updates
 from multihead.runs.run import NewRun, combine, given_model, installed_versions, log_decisions, require_memory
 from multihead.text.languages import Languages
 from multihead.text.tokenizer import Tokenizer
@@ -48,16 +48,13 @@ from multihead.training.checkpoint import Checkpoint, RunState
 from multihead.training.config import Combination, TrainingConfig
 from multihead.training.context import RunContext
 from multihead.training.optimizer import Average, build_optimizer
-from multihead.training.progress import RunLog, format_lines
-from multihead.training.splitting import SINGLE_PROCESS, Processes, retry_in_pieces
-from multihead.training.step import train_step
+from multihead.training.progress import RunLog
+from multihead.training.splitting import SINGLE_PROCESS, Processes
 from multihead.training.tensorboard import require_tensorboard
 
 if TYPE_CHECKING:
     from multihead.data.ahead import Ahead, Stream
 
-_TIMED_UPDATES, _WARMUP_UPDATES = 15, 3
-"""Updates that measure the pace, and how many of them are not counted."""
 _CORPORA_SHOWN = 24
 """Corpora, or files of them, that the log lists."""
 _MEASURING = 0.02
@@ -348,31 +345,16 @@ def measure(
         processes, optimizer = _combined(combination, processes, network, trial)
         stream = prepared.batches(trial, (0, 0))
         ahead = take_ahead(stream, processes, trial.device)
-        take = stream.take if ahead is None else ahead.take
-        seconds, tokens, max_cells = [], [], None
-        for step in range(1, _TIMED_UPDATES + 1):
-            started = time.perf_counter()
-            batches = [take().to(trial.device) for _ in range(trial.accumulate)]
-            sums, max_cells = retry_in_pieces(
-                lambda max_cells: train_step(
-                    *(network, optimizer, batches, trial, step, 1e-5),  # noqa: B023
-                    max_cells=max_cells,
-                    processes=processes,
-                ),
-                batches,
-                max_cells,
-                lambda batch: format_lines(prepared.lines(batch.indices)),
-                processes,
+        try:
+            return time_updates(
+                Trial(network, optimizer, None if combination == "sharded" else average, trial, processes),
+                stream.take if ahead is None else ahead.take,
+                prepared.lines,
+                limit,
             )
-            if combination != "sharded":
-                average.update(step)
-            seconds.append(time.perf_counter() - started)
-            tokens.append(sums.tokens)
-            if processes.all_gather(sum(seconds) > limit)[0] and step > _WARMUP_UPDATES:
-                break
-        if ahead is not None:
-            ahead.close()
-    return Pace(statistics.median(seconds[_WARMUP_UPDATES:]), statistics.fmean(tokens))
+        finally:
+            if ahead is not None:
+                ahead.close()
 
 
 def _combined(

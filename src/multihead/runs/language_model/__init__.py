@@ -1,0 +1,1 @@
+"""Training and using a decoder-only language model."""
