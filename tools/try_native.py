@@ -311,7 +311,7 @@ class EngineCase:
         if draw.random() < 0.3:
             settings |= {"positions": "learned", "max_positions": draw.randint(1, 9)}
         elif draw.random() < 0.4:
-            settings["positions"] = draw.choice(["alibi", "none"])
+            settings["positions"] = draw.choice(["alibi", "none", "shaw"])
         if draw.random() < 0.4:
             settings |= {"query_key_norm": draw.choice(["layer", "rms"]), "encoder_window": draw.some(9)}
         if settings["norm"] == "pre" and draw.random() < 0.3:

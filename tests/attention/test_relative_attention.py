@@ -166,7 +166,7 @@ def test_a_module_step_by_step_and_as_a_whole(causal: bool) -> None:
         torch.testing.assert_close(some, weights[:, :, start:stop, :stop], **EXACT)
     assert ours.in_projection is not None
     query, key, value = (split_heads(part, HEADS) for part in ours.in_projection(x))
-    heads = by_hand((query, key, value), ours.relative, Causal())[0]  # type: ignore[arg-type]
+    heads = by_hand((query, key, value), ours.relative_positions, Causal())[0]  # type: ignore[arg-type]
     torch.testing.assert_close(whole, ours.output_projection(heads.transpose(1, 2).flatten(2)), **EXACT)
 
 

@@ -59,6 +59,12 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "query-key layer norm, odd widths": {"query_key_norm": "layer", "key_dim": 5, "value_dim": 7, "norm_eps": 1e-2},
     "encoder window": {"encoder_window": 2, "positions": "relative", "relative_distance": 20, "norm": "pre"},
+    "positions of keys and values, vectors": {
+        "positions": "shaw", "relative_distance": 3, "width": 64, "heads": 4, "norm": "pre", "block": "parallel",
+    },
+    "positions of keys and values, odd widths": {
+        "positions": "shaw", "heads": 4, "kv_heads": 2, "key_dim": 5, "value_dim": 7, "encoder_window": 4,
+    },
     "parallel blocks": {"norm": "pre", "block": "parallel", "positions": "relative", "relative_distance": 20},
     "parallel blocks, gated, RMS": {
         "norm": "pre", "block": "parallel", "feed_forward": "swiglu", "norm_kind": "rms", "kv_heads": 1,

@@ -142,7 +142,7 @@ def test_threads_that_share_a_search_take_turns(drawn: Any) -> None:
 def test_the_c_interface_refuses_sizes_whose_products_overflow() -> None:
     library = load_search_library().library
     assert library is not None
-    good = [0, 8, 2, 2, 4, 4, 8, 1, 1, 9, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+    good = [0, 8, 2, 2, 4, 4, 8, 1, 1, 9, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
     scales, tensors = (ctypes.c_float * 3)(1, 1, 1e-5), (ctypes.c_void_p * 1)()
     for place in range(1, 11):
         for size in (-1, 2**31 + 1, 2**62, -(2**63)):
@@ -168,6 +168,8 @@ def test_the_c_interface_refuses_sizes_whose_products_overflow() -> None:
         {21: -1},
         {22: 1},
         {22: 2, 12: 1},
+        {23: -1},
+        {23: 4, 16: 9},
     ):
         sizes = [changes.get(place, size) for place, size in enumerate(good)]
         assert library.decoding_model((ctypes.c_int64 * len(sizes))(*sizes), scales, tensors) is None

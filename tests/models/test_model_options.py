@@ -48,7 +48,9 @@ SHIFTS |= {"decoder.cross_residual.norm.bias"}
 OWN_NORMS = of(("encoder", "decoder"), "feed_forward_residual.norm.weight", "feed_forward_residual.norm.bias")
 OWN_NORMS |= {"decoder.cross_residual.norm.weight", "decoder.cross_residual.norm.bias"}
 HEAD_NORMS = of(ATTENTIONS, "query_norm.weight", "key_norm.weight")
-DISTANCES = of(("encoder", "decoder"), "self_attention.relative.keys", "self_attention.relative.values")
+DISTANCES = of(
+    ("encoder", "decoder"), "self_attention.relative_positions.keys", "self_attention.relative_positions.values"
+)
 TABLES = {"encoder_positions.table", "decoder_positions.table"}
 OF_EMBEDDINGS = ("source_embedding", "target_embedding")
 PACKED, OUTPUT = (

@@ -178,7 +178,9 @@ class Written:
             seen_values = values[first:seen]
             if self.config.positions == "shaw" and kind != "cross":
                 apart = [self.clipped(key - time, kind == "decoder") for key in range(first, seen)]
-                of_keys, of_values = (self.parameters[f"{name}.relative.{part}"] for part in ("keys", "values"))
+                of_keys, of_values = (
+                    self.parameters[f"{name}.relative_positions.{part}"] for part in ("keys", "values")
+                )
                 scores = scores + torch.stack([query @ of_keys[row] for row in apart]) / math.sqrt(d_k)
                 seen_values = seen_values + torch.stack([of_values[row] for row in apart])[:, None]
             weight = scores.exp() / scores.exp().sum(0)

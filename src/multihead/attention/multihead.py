@@ -199,19 +199,19 @@ class MultiHeadAttention(nn.Module):
         nn.init.xavier_uniform_(self.output_projection.weight)
         if bias:
             nn.init.zeros_(self.output_projection.bias)
-        self.soft_cap, self.relative = soft_cap, relative
+        self.soft_cap, self.relative_positions = soft_cap, relative
         self.sink = nn.Parameter(torch.zeros(heads)) if sink else None
         self._check_kinds()
 
     def _check_kinds(self) -> None:
         if self.soft_cap is not None:
             check_soft_cap(self.soft_cap)
-        if self.relative is None:
+        if self.relative_positions is None:
             return
         if self.soft_cap is not None or self.sink is not None:
             other = "sink=True" if self.soft_cap is None else f"soft_cap={self.soft_cap}"
             raise ConfigurationError(f"relative positions and {other} do not go together: leave out one of them")
-        self.relative.check(self.key_width // self.heads, self.value_width // self.heads)
+        self.relative_positions.check(self.key_width // self.heads, self.value_width // self.heads)
 
     def _check_sizes(self) -> None:
         for name, size in (("heads", self.heads), ("kv_heads", self.kv_heads)):
@@ -358,7 +358,7 @@ class MultiHeadAttention(nn.Module):
         return *self._attend(split_heads(query, self.heads), kv, mask, bias, need_weights, backend), kv
 
     def _check_own(self) -> None:
-        if self.relative is not None:
+        if self.relative_positions is not None:
             raise ShapeError(
                 "relative positions: queries and keys of another sequence have no common positions; leave out relative="
             )
@@ -369,8 +369,8 @@ class MultiHeadAttention(nn.Module):
         ``options`` are those of :func:`multihead.attention.attention`. Inside
         :func:`multihead.inspection.capture.capture`, another function takes the place of this one.
         """
-        if self.relative is not None:
-            return relative_attention(query, key, value, self.relative, **options)
+        if self.relative_positions is not None:
+            return relative_attention(query, key, value, self.relative_positions, **options)
         if self.sink is not None:
             return sink_attention(query, key, value, self.sink, soft_cap=self.soft_cap, **options)
         return attention(query, key, value, soft_cap=self.soft_cap, **options)

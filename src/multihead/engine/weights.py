@@ -107,8 +107,6 @@ def why_not(model: Network) -> str | None:
 def _unsupported(model: Network) -> str | None:
     if type(model) is not Transformer:
         return f"a {type(model).__name__} is not compiled, only a Transformer is"
-    if model.config.positions == "shaw":
-        return "relative positions of keys and values (Shaw et al. 2018) are not compiled"
     if any(p.device.type != "cpu" or p.dtype != torch.float32 for p in model.parameters()):
         return "the weights are not float32 on a CPU"
     if has_hooks(model):
@@ -167,6 +165,7 @@ def model_weights(model: Transformer, precision: Precision) -> ModelWeights:
         ("none", "layer", "rms").index(config.query_key_norm),
         config.encoder_window or 0,
         int(config.block == "parallel"),
+        config.reach if config.positions == "shaw" else 0,
     ]
     shapes, gated = _Shapes(*sizes[1:7]), config.feed_forward in GATED
     parallel = config.block == "parallel"  # a layer has one norm
@@ -318,6 +317,11 @@ class _Shapes(NamedTuple):
         yield _checked(packed.weight, rows, self.width)
         yield None if packed.bias is None else _checked(packed.bias, rows)
         yield from self.head_norms(attention)
+        places = attention.relative_positions
+        if places is not None:
+            count = (1 if places.causal else 2) * places.distance + 1
+            yield _checked(places.keys, count, self.key)
+            yield _checked(places.values, count, self.value)
         yield from _linear(attention.output_projection, self.width, self.heads * self.value)
 
     def cross_attention(self, residual: Residual | None, attention: MultiHeadAttention) -> Iterator[Tensor | None]:

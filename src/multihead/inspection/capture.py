@@ -253,7 +253,7 @@ def _watching_ours(module: MultiHeadAttention | MultiheadAttention, watch: Watch
     """Another function in place of the module's `mix`; the hook keeps compiled code away."""
 
     compute = module.mix
-    positions = module.relative if isinstance(module, MultiHeadAttention) else None
+    positions = module.relative_positions if isinstance(module, MultiHeadAttention) else None
 
     def mix(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> tuple[Tensor, Tensor | None]:
         output, own = compute(query, key, value, **options)

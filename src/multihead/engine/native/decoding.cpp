@@ -457,8 +457,8 @@ struct Reader {  // reads the tensors of a model in the order of engine/weights.
         const float *matrix = take(), *bias = take();
         w.prepack((int)s.kind, matrix, bias, out, in, fill);
     }
-    // own: of the layer's self-attention, the only norm of a parallel layer.
-    void attention(Attention &a, bool cross, const Norm *own = nullptr) {
+    // distances: with vectors. own: of the layer's self-attention, the only norm of a parallel layer.
+    void attention(Attention &a, bool cross, i64 distances, const Norm *own = nullptr) {
         if (own && s.parallel) a.norm = *own;
         else norm(a.norm, s.width);
         weights(a.in, cross ? s.q() : s.q() + s.kv(), s.width);
@@ -468,6 +468,11 @@ struct Reader {  // reads the tensors of a model in the order of engine/weights.
                 const float *gain = take();
                 n->gain.assign(gain, gain + s.key), n->shift.assign(s.key, 0.f), n->eps = eps, n->rms = s.head_norm == 2;
             }
+        if (distances) {
+            const float *keys = take(), *values = take();
+            a.key_places.assign(keys, keys + distances * s.key);
+            a.value_places.assign(values, values + distances * s.value);
+        }
         weights(a.out, s.width, s.heads * s.value);
     }
     void feed_forward(FeedForward &f, const Norm &own) {
@@ -494,7 +499,8 @@ static bool are_possible(const Sizes &s) {
            is_in(s.encoder_layers, 0, 1 << 20) && is_in(s.decoder_layers, 0, 1 << 20) && is_in(s.reach, 0, 1 << 20) &&
            is_in(s.unread, 0, 1) && is_in(s.rotary, 0, 1) && !(s.rotary && s.key % 2) && is_in(s.linear, 0, 1) &&
            !(s.linear && s.reach) && is_in(s.head_norm, 0, 2) && is_in(s.window, 0, most) &&
-           is_in(s.parallel, 0, 1) && !(s.parallel && !s.pre);
+           is_in(s.parallel, 0, 1) && !(s.parallel && !s.pre) && is_in(s.apart, 0, 1 << 16) &&
+           !(s.apart && (s.reach || s.linear || s.rotary));
 }
 
 // Whether a sentence of `words` ids and translations of `limit` symbols need a number of bytes that 64 bits can hold.
@@ -525,13 +531,13 @@ static std::unique_ptr<Model> model_of(const i64 *sizes, const float *scales,
     }
     m->encoder.resize(m->sizes.encoder_layers);
     for (EncoderLayer &layer : m->encoder) {
-        reader.attention(layer.own, false);
+        reader.attention(layer.own, false, m->sizes.apart ? 2 * m->sizes.apart + 1 : 0);
         reader.feed_forward(layer.feed_forward, layer.own.norm);
     }
     m->decoder.resize(m->sizes.decoder_layers);
     for (DecoderLayer &layer : m->decoder) {
-        reader.attention(layer.own, false);
-        reader.attention(layer.cross, true, &layer.own.norm);
+        reader.attention(layer.own, false, m->sizes.apart ? m->sizes.apart + 1 : 0);
+        reader.attention(layer.cross, true, 0, &layer.own.norm);
         reader.feed_forward(layer.feed_forward, layer.own.norm);
     }
     if (m->sizes.final_norm) reader.norm(m->encoder_norm, m->sizes.width), reader.norm(m->decoder_norm, m->sizes.width);

@@ -92,7 +92,8 @@ struct Sizes {
         linear,     // whether scores of self-attention fall linearly with the distance (ALiBi)
         head_norm,  // of the queries and keys of every head: 0 none, 1 layer norm, 2 RMS norm
         window,     // how far the encoder sees to either side; 0: everything
-        parallel;   // whether all parts of a layer read its normed input, with pre-norm (models/parallel_blocks.py)
+        parallel,   // whether all parts of a layer read its normed input, with pre-norm (models/parallel_blocks.py)
+        apart;      // distance up to which relative positions have vectors (attention/relative.py); 0: there are none
     i64 q() const { return heads * key; }
     i64 k() const { return kv_heads * key; }
     i64 v() const { return kv_heads * value; }
@@ -132,6 +133,9 @@ struct Attention {
     Norm norm;
     Weights in, memory, out;  // self: in = q, k, v; cross: in = q, memory = k, v of the source
     Norm query_norm, key_norm;
+    // Vectors of distances, added to keys and values, from the key `apart` before the query on: [distance][key] and
+    // [distance][value]; of the encoder to the key `apart` after it, of the decoder to the query itself.
+    std::vector<float> key_places, value_places;
 };
 
 struct EncoderLayer {
@@ -211,7 +215,7 @@ struct Row {
 
 // Buffers of a thread.
 struct Scratch {
-    Block states, given, hidden, wide, gates, heads, scores, turned;
+    Block states, given, hidden, wide, gates, heads, scores, turned, places;
     Rows rows;
 };
 
@@ -317,15 +321,49 @@ struct Runner {
 
     // Attention of one query [heads][key] to some keys; `at(j)` points to entry j: its keys [kv_heads][key], then its
     // values [kv_heads][value]. out: [heads][value]. Common widths use vectors, all others plain loops. biases: those of
-    // the decoder, or the slopes, if the query is at the last key; else null.
+    // the decoder, or the slopes, if the query is at the last key; else null. own: the same for vectors of distances.
     template <class At>
-    void attend(const float *query, i64 keys, At at, float *out, const float *biases = nullptr) {
+    void attend(const float *query, i64 keys, At at, float *out, const float *biases = nullptr,
+                const Attention *own = nullptr) {
         const i64 d = s.key / LANES, v = s.value / LANES;
         const bool even = LANES % s.heads == 0 && s.key % LANES == 0 && s.value % LANES == 0 && d == v;
-        if (even && d == 1) return attend_vectors<1>(query, keys, at, out, biases);
-        if (even && d == 2) return attend_vectors<2>(query, keys, at, out, biases);
-        if (even && d == 4) return attend_vectors<4>(query, keys, at, out, biases);
-        attend_loops(query, keys, at, out, biases);
+        if (even && d == 1) return attend_vectors<1>(query, keys, at, out, biases, own);
+        if (even && d == 2) return attend_vectors<2>(query, keys, at, out, biases, own);
+        if (even && d == 4) return attend_vectors<4>(query, keys, at, out, biases, own);
+        attend_loops(query, keys, at, out, biases, own);
+    }
+
+    static float dot(const float *x, const float *y, i64 count) {
+        float sum = 0.f;
+#pragma omp simd reduction(+ : sum)
+        for (i64 i = 0; i < count; i++) sum += x[i] * y[i];
+        return sum;
+    }
+
+    // Adds the query's products with the vectors of the keys' distances, for the query at the last key; scores as in
+    // `add_biases`.
+    __attribute__((noinline)) void add_places(float *scores, i64 keys, i64 key, i64 head, const float *query,
+                                              const Attention &own) const {
+        const float scale = 1.f / std::sqrt((float)s.key);
+        for (i64 h = 0; h < s.heads; h++)
+            for (i64 back = 0; back <= std::min(s.apart, keys - 1); back++) {
+                const float *place = &own.key_places[(s.apart - back) * s.key];
+                const float score = dot(query + h * s.key, place, s.key) * scale;
+                const i64 last = keys - 1 - back;
+                for (i64 j = back == s.apart ? 0 : last; j <= last; j++) scores[j * key + h * head] += score;
+            }
+    }
+
+    // Adds the vectors of the values' distances, weighted; weights are where the scores were.
+    __attribute__((noinline)) void sum_places(const float *weights, i64 keys, i64 key, i64 head, float *out,
+                                              const Attention &own) const {
+        for (i64 h = 0; h < s.heads; h++)
+            for (i64 back = 0; back <= std::min(s.apart, keys - 1); back++) {
+                const i64 last = keys - 1 - back;
+                float share = 0.f;
+                for (i64 j = back == s.apart ? 0 : last; j <= last; j++) share += weights[j * key + h * head];
+                add_weighted(out + h * s.value, &own.value_places[(s.apart - back) * s.value], share, s.value);
+            }
     }
 
     // Adds the biases of all keys for the query at the last one; the score of key j and head h is at j * key + h * head.
@@ -341,7 +379,7 @@ struct Runner {
     // Head width D * LANES. Scores are [key][head], so that a vector holds those of all heads for `together` keys.
     // The padding keys repeat the last one; their scores are overwritten by -1e30, so that their weights are negligible.
     template <int D, class At>
-    void attend_vectors(const float *query, i64 keys, At at, float *out, const float *biases) {
+    void attend_vectors(const float *query, i64 keys, At at, float *out, const float *biases, const Attention *own) {
         const i64 heads = s.heads, group = heads / s.kv_heads, offset = s.k(), together = LANES / heads;
         const i64 padded = round_up(keys, together);
         const float scale = 1.f / std::sqrt((float)s.key);
@@ -363,6 +401,7 @@ struct Runner {
             *(vf *)(scores + j * heads) = lane_sums(parts) * scale;
         }
         if (biases) add_biases(scores, keys, heads, 1, biases);
+        if (own) add_places(scores, keys, heads, 1, query, *own);
         for (i64 i = keys * heads; i < padded * heads; i++) scores[i] = -1e30f;
         vf most = *(const vf *)scores, sum = {};
         for (i64 i = LANES; i < padded * heads; i += LANES) {
@@ -385,6 +424,7 @@ struct Runner {
             if (h + 4 <= heads && group == 1) weigh_values<D, 4>(scores, keys, h, at, offset, out), h += 4;
             else weigh_values<D, 1>(scores, keys, h, at, offset, out), h += 1;
         }
+        if (own) sum_places(scores, keys, heads, 1, out, *own);
     }
 
     // Weighted sums of the values for heads h ... h + H - 1, in registers. weights: [key][head].
@@ -404,7 +444,7 @@ struct Runner {
 
     // For any widths. scores: [head][room].
     template <class At>
-    void attend_loops(const float *query, i64 keys, At at, float *out, const float *biases) {
+    void attend_loops(const float *query, i64 keys, At at, float *out, const float *biases, const Attention *own) {
         const i64 group = s.heads / s.kv_heads, d = s.key, v = s.value, offset = s.k();
         const float scale = 1.f / std::sqrt((float)d);
         const i64 room = round_up(keys, LANES);
@@ -418,12 +458,14 @@ struct Runner {
             }
         }
         if (biases) add_biases(scores, keys, 1, room, biases);
+        if (own) add_places(scores, keys, 1, room, query, *own);
         for (i64 h = 0; h < s.heads; h++) softmax(scores + h * room, keys);
         std::fill(out, out + s.heads * v, 0.f);
         for (i64 j = 0; j < keys; j++) {
             const auto *value = at(j) + offset;
             for (i64 h = 0; h < s.heads; h++) add_weighted(out + h * v, value + h / group * v, scores[h * room + j], v);
         }
+        if (own) sum_places(scores, keys, 1, room, out, *own);
     }
 
     template <class T>
@@ -451,10 +493,11 @@ struct Runner {
     // Encoder self-attention of one sentence. qkv: [words], rows of q [heads][key], k [kv_heads][key], v
     // [kv_heads][value], `step` apart. out: [words][heads][value]. Keys are transposed to [key][word], and four
     // queries at a time share them.
-    void encoder_attention(const float *qkv, i64 step, i64 words, float *out) {
+    void encoder_attention(const float *qkv, i64 step, i64 words, float *out, const Attention &own) {
         const i64 d = s.key, v = s.value, group = s.heads / s.kv_heads, wide = round_up(words, LANES), q = s.q();
         const float scale = 1.f / std::sqrt((float)d);
         float *turned = scratch.turned.get<float>(d * wide), *scores = scratch.scores.get<float>(wide * 4);
+        float *places = s.apart ? scratch.places.get<float>(2 * s.apart + 1) + s.apart : nullptr;  // of each distance
         for (i64 h = 0; h < s.heads; h++) {
             const float *queries = qkv + h * d, *keys = qkv + q + h / group * d;
             const float *values = qkv + q + s.k() + h / group * v;
@@ -488,10 +531,21 @@ struct Runner {
                     }
                     for (i64 j = begin; s.linear && j < end; j++)
                         weight[j] -= model.slopes[h] * (float)std::abs(j - (first + r));
+                    const i64 me = first + r, nearest = std::max(-s.apart, begin - me);
+                    const i64 farthest = std::min(s.apart, end - 1 - me);
+                    for (i64 far = nearest; s.apart && far <= farthest; far++)
+                        places[far] = dot(of[r], &own.key_places[(s.apart + far) * d], d) * scale;
+                    for (i64 j = begin; s.apart && j < end; j++)
+                        weight[j] += places[std::clamp(j - me, -s.apart, s.apart)];
                     std::fill(weight + low, weight + begin, -1e30f);
                     softmax(weight + low, end - low);
                     std::fill(to, to + v, 0.f);
                     for (i64 j = begin; j < end; j++) add_weighted(to, values + j * step, weight[j], v);
+                    if (!s.apart) continue;
+                    std::fill(places + nearest, places + farthest + 1, 0.f);
+                    for (i64 j = begin; j < end; j++) places[std::clamp(j - me, -s.apart, s.apart)] += weight[j];
+                    for (i64 far = nearest; far <= farthest; far++)
+                        add_weighted(to, &own.value_places[(s.apart + far) * v], places[far], v);
                 }
             }
         }
@@ -518,7 +572,7 @@ struct Runner {
             for (i64 length : lengths) {
                 for (i64 t = 0; t < length; t++) norm_heads(qkv + (first + t) * step, layer.own);
                 for (i64 t = 0; s.rotary && t < length; t++) rotate(qkv + (first + t) * step, sources, t);
-                encoder_attention(qkv + first * step, step, length, heads + first * s.heads * s.value);
+                encoder_attention(qkv + first * step, step, length, heads + first * s.heads * s.value, layer.own);
                 first += length;
             }
             project_heads(layer.own, heads, x, rows);
@@ -560,7 +614,7 @@ struct Runner {
             uint8_t *mine = &c.ancestors[me * c.room];
             mine[c.time] = (uint8_t)me;
             const auto at = [&](i64 t) { return (const T *)cached + (t * c.width + mine[t]) * kv; };
-            attend(qkv, c.time + 1, at, heads, biases);
+            attend(qkv, c.time + 1, at, heads, biases, s.apart ? &model.decoder[layer].own : nullptr);
         }
     }
 
