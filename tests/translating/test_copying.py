@@ -77,6 +77,8 @@ def test_samples_prefixes_phrases_and_groups_copy_too() -> None:
         [[one] for one in translator.translations(texts, phrases=[["dog"], ["48213 dog"], []])],
         [[one] for one in translator.searching(groups=2, beam=4, without=["dog"]).translations(texts)],
         [[one] for one in translator.translations(texts, max_length=4)],
+        [[one] for one in translator.translations(texts, max_length=8, phrases=[["A dog"], ["A dog"], []])],
+        [[one] for one in translator.translations(texts, max_length=8, prefixes=["A dog", "A dog", ""])],
         [[one.translation] for one in translate_guarded(translator, texts, mode="retry")],
     ):
         assert all(copied(source, one.text) for source, row in zip(texts, rows, strict=True) for one in row)

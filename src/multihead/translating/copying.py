@@ -15,6 +15,7 @@ from torch import Tensor
 from multihead.bundle import Bundle
 from multihead.data.order import batches_by_tokens
 from multihead.decoding.hypothesis import Hypothesis
+from multihead.decoding.lexical import automaton
 from multihead.decoding.once import Once
 from multihead.decoding.restrictions import Restriction
 from multihead.decoding.search import Search
@@ -57,14 +58,29 @@ def lacking(tokenizer: Tokenizer, hypotheses: Sequence[Hypothesis], wanted: Sequ
     return any(sorted(i for i in one.tokens if i in tokenizer.copied) != want for one in hypotheses)
 
 
-def once(tokenizer: Tokenizer, wanted: Sequence[Sequence[int]], search: Search, lengths: Sequence[int]) -> Once:
-    """The restriction of sentences with these placeholders and numbers of source tokens, end symbols included.
+def fitting(wanted: Sequence[Sequence[int]], limits: Sequence[int], constraints: Constraints) -> list[list[int]]:
+    """The placeholders of each sentence that fit into its limit, besides prefix, phrases and end symbol.
 
-    Placeholders that do not fit into the limit of a sentence are left to `Tokenizer.filled`.
+    The others are left to `Tokenizer.filled`.
     """
+    taken = [0] * len(wanted)
+    for place, prefix in enumerate(constraints.prefixes):
+        taken[place] += len(prefix)
+    for place, phrases in enumerate(constraints.phrases):
+        taken[place] += int(automaton(phrases).needed[0])
+    return [list(own[: max(limit - 1 - used, 0)]) for own, limit, used in zip(wanted, limits, taken, strict=True)]
+
+
+def once(
+    tokenizer: Tokenizer,
+    wanted: Sequence[Sequence[int]],
+    search: Search,
+    lengths: Sequence[int],
+    constraints: Constraints,
+) -> Once:
+    """The restriction of sentences with these placeholders and numbers of source tokens, end symbols included."""
     limits = [search.limit(length) for length in lengths]
-    fitting = [own[: limit - 1] for own, limit in zip(wanted, limits, strict=True)]
-    return Once(fitting, sorted(tokenizer.copied), limits, tokenizer.eos_id)
+    return Once(fitting(wanted, limits, constraints), sorted(tokenizer.copied), limits, tokenizer.eos_id)
 
 
 def search_again(
@@ -95,12 +111,13 @@ def search_again(
     beam = search.beam if search.groups > 1 else max(search.beam, _BEAM)
     search = search.model_copy(update={"beam": beam, "precision": "float32", "shortlist": False})
     restrictions: list[Restriction] = [*build_restrictions(search, tokenizer, constraints)]
-    restrictions.insert(bool(search.without), once(tokenizer, wanted, search, lengths.tolist()))
+    sizes: list[int] = lengths.tolist()
+    restrictions.insert(bool(search.without), once(tokenizer, wanted, search, sizes, constraints))
     phrases = [list(own) for own in constraints.phrases] or [[] for _ in wanted]
     if search.groups == 1:
-        for own, ids, length in zip(phrases, wanted, lengths.tolist(), strict=True):
-            if len(own) + len(ids) <= min(_PHRASES, search.limit(length) - 1):
-                own += [[[i]] for i in ids]
+        fit = fitting(wanted, [search.limit(size) for size in sizes], constraints)
+        for own, ids in zip(phrases, fit, strict=True):
+            own += [[[i]] for i in ids] if len(own) + len(ids) <= _PHRASES else []
     again = SearchTask(task.symbols, n_best=task.n_best, restrictions=restrictions, recorder=task.recorder)
     return search_batch(stepper, source, lengths, again, search, phrases if any(phrases) else ())
 

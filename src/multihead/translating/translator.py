@@ -496,7 +496,9 @@ class Translator:
 
             wanted = [tokenizer.copies(texts[place]) for place in places]
             lengths = [len(row) + 1 for row in ids]
-            restrictions.insert(bool(request.search.without), once(tokenizer, wanted, request.search, lengths))
+            restrictions.insert(
+                bool(request.search.without), once(tokenizer, wanted, request.search, lengths, constraints)
+            )
         return sample(
             self.stepper,
             *self.collate(ids),
