@@ -66,7 +66,7 @@ def test_compiled_plain_and_written_are_equal(dtype, smoothing, vocabulary, symb
                     loss = linear_cross_entropy(*arguments)
             else:
                 loss = plain_linear_cross_entropy(*arguments)
-        results.append((*loss, *case.gradients(loss)))
+        results.append((*loss[:5], *case.gradients(loss)))
     exact = written(case, smoothing)
     if dtype == torch.float32:
         gradients = torch.autograd.grad(exact / ROWS, (case.hidden, case.weight, case.bias))
