@@ -10,10 +10,17 @@ from typing import Any
 
 import pytest
 
+from multihead.bundle import Bundle, save_bundle
+from multihead.decoding.search import Search
 from multihead.errors import ConfigurationError
+from multihead.models.config import TransformerConfig
+from multihead.models.transformer import Transformer
+from multihead.planning.settings import Choices, TrainSettings
+from multihead.preparing.subwords import choose_terms
 from multihead.runs.best.train import train_best
 from multihead.runs.translator.train import train
 from multihead.text.terms import parse_terms
+from multihead.text.tokenizer import Tokenizer
 from multihead.translating.request import TranslationRequest
 from multihead.translating.translator import Translator
 
@@ -22,6 +29,13 @@ NOUNS = {"bak": ("bank", "bench", "pew"), "sal": ("lock", "castle", "fort"), "to
 COUNTS = {"ein": ("one", ""), "zwei": ("two", "s"), "drei": ("three", "s")}
 """The rule of the target language: a plural has an s."""
 LIST = [f"{noun}\t{lemma}" for noun, lemmas in NOUNS.items() for lemma in lemmas]
+
+
+SETTINGS: dict[str, Any] = {
+    "width": 32, "heads": 2, "inner": 64, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 330,
+    "batch_tokens": 512, "learning_rate": 0.015, "warmup": 20, "average": 0.9, "precision": "float32", "threads": 1,
+    "updates": 100, "validate_every": 100, "seed": 1, "dropout": 0.0,
+}  # fmt: skip
 
 
 def pair(count: str, noun: str, lemma: str) -> tuple[str, str]:
@@ -38,17 +52,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             lines = [", ".join(one[place] for one in row) for row in pairs]
             (folder / f"{name}.{side}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     (folder / "terms.tsv").write_text("".join(f"{line}\n" for line in LIST), encoding="utf-8")
-    settings: dict[str, Any] = {
-        "width": 32, "heads": 2, "inner": 64, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 330,
-        "batch_tokens": 1024, "learning_rate": 0.01, "warmup": 20, "average": 0.9, "precision": "float32", "threads": 1,
-        "updates": 130, "validate_every": 130, "seed": 1, "dropout": 0.0,
-    }  # fmt: skip
     files = {
         f"{'' if n == 'train' else 'valid_'}{s}": folder / f"{n}.{s}"
         for n in ("train", "valid")
         for s in ("source", "target")
     }
-    train(**files, **settings, terms=folder / "terms.tsv", output=folder / "run", say=lambda _: None)
+    train(**files, **SETTINGS, terms=folder / "terms.tsv", output=folder / "run", say=lambda _: None)
     return folder
 
 
@@ -68,7 +77,7 @@ def test_wanted_translations_are_inflected(run: Path) -> None:
     assert plurals >= 0.9 * len(cases)
 
 
-def test_the_command(run: Path, call: Callable[..., SimpleNamespace], trained: Path, tmp_path: Path) -> None:
+def test_the_command(run: Path, call: Callable[..., SimpleNamespace], tmp_path: Path) -> None:
     (tmp_path / "own.tsv").write_text("bak\tbench\n", encoding="utf-8")
     given = b"zwei bak\nein tor\n"
     ended = call("translate", run / "run", "--terms", tmp_path / "own.tsv", given=given)
@@ -77,7 +86,14 @@ def test_the_command(run: Path, call: Callable[..., SimpleNamespace], trained: P
     assert (ended.status, ended.text) == (0, "".join(f"{row[0].text}\n" for row in translator.run(request)))
     plain = translator.translate(["zwei⟨term⟩ bak⟨as⟩ bench⟨/term⟩", "ein tor"])
     assert ended.text == "".join(f"{text}\n" for text in plain)
-    other = call("translate", trained, "--terms", tmp_path / "own.tsv", given=given)
+    plain_tokenizer = Tokenizer.learn(["a b"] * 9, 270)
+    size = len(plain_tokenizer)
+    config = TransformerConfig(
+        source_vocab=size, target_vocab=size, width=8, heads=1, inner=8, encoder_layers=1, decoder_layers=1
+    )
+    bundle = Bundle(Transformer(config), plain_tokenizer, plain_tokenizer, Search())
+    save_bundle(tmp_path / "other", bundle, {}, "Untrained.")
+    other = call("translate", tmp_path / "other", "--terms", tmp_path / "own.tsv", given=given)
     assert (other.status, other.out, other.err.count("\n")) == (2, b"", 1)
     assert "this model was trained without them (train --terms FILE)" in other.err
     (tmp_path / "bad.tsv").write_text("bak bench\n", encoding="utf-8")
@@ -90,13 +106,13 @@ def test_the_command(run: Path, call: Callable[..., SimpleNamespace], trained: P
     assert (written.status, (tmp_path / "out").read_bytes()) == (0, ended.out)
 
 
-def test_what_terms_cannot_be_had_with(run: Path, trained: Path, tmp_path: Path) -> None:
+def test_what_terms_cannot_be_had_with(run: Path, tmp_path: Path) -> None:
     files = {side: run / f"train.{side}" for side in ("source", "target")}
-    own: dict[str, Any] = {"terms": run / "terms.tsv", "updates": 1, "say": lambda _: None}
     with pytest.raises(ConfigurationError, match="the given model was trained without"):
-        train(**files, **own, from_model=trained, output=tmp_path / "tuned")
+        choose_terms(Choices(TrainSettings(terms=run / "terms.tsv")), Tokenizer.learn(["a b"] * 9, 270))
     with pytest.raises(ConfigurationError, match="terms: a run in stages"):
-        train_best(**files, **own, output=tmp_path / "best")
+        train_best(**files, terms=run / "terms.tsv", output=tmp_path / "best", say=lambda _: None)
     (tmp_path / "links").write_text("0-0\n" * 900, encoding="utf-8")
+    own = {**SETTINGS, "terms": run / "terms.tsv", "alignments": tmp_path / "links"}
     with pytest.raises(ConfigurationError, match="the words of this text are not those of its files"):
-        train(**files, **own, preset="tiny", alignments=tmp_path / "links", output=tmp_path / "guided")
+        train(**files, **own, output=tmp_path / "guided", say=lambda _: None)
